@@ -392,7 +392,7 @@ fn contradicting_journal_is_a_fault() {
         ),
         (
             |dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'),
-            "arrivals.jsonl: line 1 is not that of the database",
+            "arrivals.jsonl: line 1 differs from the database",
         ),
     ];
     for (damage, says) in cases {
@@ -561,7 +561,7 @@ fn gap_hides_no_other_fault() {
 #[test]
 fn damaged_journal_file_is_rewritten_once_moved_away() {
     let damages: [(Damage, &str); 3] = [
-        (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'), "line 1 is not that"),
+        (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = b'x'), "line 1 differs from"),
         (|dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes[2] = 0xff), "not UTF-8"),
         (
             |dir| overwrite(&dir.state().join("arrivals.jsonl"), |bytes| bytes.extend(b"{}\n")),

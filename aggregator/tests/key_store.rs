@@ -374,9 +374,9 @@ fn wrong_secrets_are_distinguished() {
     drop(filled(&file, &key_file()));
     let error =
         |path: &Path, unlock: &Unlock| KeyStore::open(path, unlock, entropy(2)).unwrap_err().to_string();
-    assert!(error(&words, &passphrase("correct house")).contains("the passphrase is wrong, or"));
+    assert!(error(&words, &passphrase("correct house")).contains("wrong passphrase, or"));
     let other = Unlock::KeyFile(Zeroizing::new([0x5f; 32]));
-    assert!(error(&file, &other).contains("the key file is wrong, or"));
+    assert!(error(&file, &other).contains("wrong key file, or"));
     assert!(error(&words, &key_file()).ends_with("it opens with a passphrase, not with a key file"));
     assert!(error(&file, &passphrase("x")).ends_with("it opens with a key file, not with a passphrase"));
     // The line end is not part of the passphrase.

@@ -1,4 +1,4 @@
-//! The simulator's program; see `fedspan-sim --help`.
+//! Binary `fedspan-sim`; see `fedspan-sim --help`.
 
 mod cli;
 

@@ -1,4 +1,5 @@
-//! The tests of the simulator: one program, since linking each file by itself takes longer than its tests do.
+//! Integration tests of the simulator in one program, because linking one program per file takes longer than
+//! the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
@@ -9,14 +10,15 @@ mod baselines;
 mod byzantine;
 mod capabilities;
 mod choice;
+mod clients_without_samples;
 mod commands;
 mod comparisons;
+mod convergence;
 mod data_files;
 mod device;
 mod documented;
 mod dropout;
 mod eigenspaces;
-mod facts;
 mod fedpower;
 mod fedrep_private;
 mod fixed;
@@ -28,7 +30,6 @@ mod least_squares;
 mod live;
 mod named_classes;
 mod networks;
-mod nothing;
 mod npz_clients;
 mod npz_variants;
 mod partitions;

@@ -1,4 +1,4 @@
-//! Data files that are not what they should be: exit 2 with the file and the place, and never a panic.
+//! Malformed data files: exit code 2 with the file and the position, and never a panic.
 
 use crate::common;
 use std::path::Path;
@@ -13,7 +13,7 @@ use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]
-fn npz_arrays_of_wrong_shapes() {
+fn npz_arrays_of_wrong_shape_are_refused() {
     let here = directory("npz");
     let values = numbers(60, 1);
     let file = here.join("data.npz");
@@ -33,17 +33,17 @@ fn npz_arrays_of_wrong_shapes() {
     write_npz(&file, &[x, ("y", &[3, 4], &values[..12]), ("b_star", &[5], &values[..5])]);
     has(&message(&here, data), &["data.npz", "b_star", "[5]", "(5, k)"]);
     write_npz(&file, &[("x", &[3, 4, 1], &values[..12]), ("y", &[3, 4], &values[..12])]);
-    has(&message(&here, &format!("{data}\nconstant = false")), &["my.toml", "model.k is 2", "1 feature"]);
+    has(&message(&here, &format!("{data}\nconstant = false")), &["my.toml", "model.k is 2", "at most 1, the number of features"]);
     std::fs::write(&file, "not a zip").unwrap();
     has(&message(&here, data), &["data.npz", "not an npz archive"]);
 }
 
 #[test]
-fn npz_values_that_are_no_numbers_for_a_device() {
+fn npz_values_outside_f32_are_refused() {
     let here = directory("npz-values");
     let good = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"";
-    // Which array, what stands there, and what the message shows: element 7 of each.
+    // The array, its bad value, and the parts of the message; the bad value is at element 7.
     for (key, bad, parts) in [
         ("x", f64::NAN, ["x at [0, 1, 2]", "NaN"]),
         ("y", f64::NEG_INFINITY, ["y at [1, 3]", "-inf"]),
@@ -75,7 +75,7 @@ fn npz_values_that_are_no_numbers_for_a_device() {
 }
 
 #[test]
-fn npz_truth_whose_columns_are_dependent() {
+fn npz_truth_with_dependent_columns_is_refused() {
     let here = directory("npz-truth");
     let values = numbers(60, 1);
     let twice: Vec<f64> = values[..5].iter().flat_map(|v| [*v, -3.0 * v]).collect();
@@ -90,7 +90,7 @@ fn npz_truth_whose_columns_are_dependent() {
     }
 }
 
-/// The span is what a distance is about, not the basis that the file happens to hold.
+/// A distance depends on the span of the truth, not on the basis that the file stores.
 #[test]
 fn distance_does_not_depend_on_the_basis_of_the_truth() {
     let here = directory("npz-basis");
@@ -118,9 +118,10 @@ fn distance_does_not_depend_on_the_basis_of_the_truth() {
     }
 }
 
-/// Numbers that a device cannot reckon with never end as figures, and never as missing ones; a host reckons with them.
+/// Values that overflow f32 on a device fail the run instead of becoming figures. Methods that run on the host
+/// accept them.
 #[test]
-fn figures_that_are_no_numbers_fail_the_run() {
+fn non_finite_figures_fail_the_run() {
     let here = directory("overflow");
     let rows: Vec<f64> = numbers(300, 1);
     let data = "kind = \"csv\"\npath = \"data.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = [\"a\", \"b\"]\n\
@@ -146,7 +147,7 @@ fn text_of(output: &std::process::Output) -> String {
 }
 
 #[test]
-fn csv_people_who_come_later() {
+fn csv_newcomers_must_match_the_training_file() {
     let here = directory("csv-holdout");
     let mut text = "who,a,b,y,kind\n".to_owned();
     for (index, row) in numbers(600, 3).chunks(3).enumerate() {
@@ -187,7 +188,7 @@ fn csv_people_who_come_later() {
 }
 
 #[test]
-fn csv_columns_and_numbers() {
+fn csv_errors_name_column_and_value() {
     let here = directory("csv");
     let data =
         "kind = \"csv\"\npath = \"data.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = [\"a\", \"b\"]";
@@ -207,13 +208,13 @@ fn csv_columns_and_numbers() {
 }
 
 #[test]
-fn idx_files_that_end_early() {
+fn truncated_idx_files_are_refused() {
     let here = directory("idx");
     let data = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"";
     let (images, labels) = idx_files();
     std::fs::write(here.join("labels"), &labels).unwrap();
     std::fs::write(here.join("images"), &images[..30]).unwrap();
-    has(&message(&here, data), &["images", "14 bytes after byte 16", "announces 24"]);
+    has(&message(&here, data), &["images", "14 bytes after byte 16", "expected 24"]);
     std::fs::write(here.join("images"), &images[..9]).unwrap();
     has(&message(&here, data), &["images", "ends in the header, at byte 9"]);
     std::fs::write(here.join("images"), &labels).unwrap();
@@ -224,7 +225,7 @@ fn idx_files_that_end_early() {
 }
 
 #[test]
-fn idx_partitions_that_do_not_fit_the_images() {
+fn idx_partition_must_fit_the_images() {
     let here = directory("idx-partition");
     let (images, labels) = idx_files();
     std::fs::write(here.join("images"), images).unwrap();
@@ -237,7 +238,7 @@ fn idx_partitions_that_do_not_fit_the_images() {
     let shards = with("clients = 4\nclasses = 2");
     has(&message(&here, &shards), &["images", "4 clients x 2 shards", "6 samples"]);
     let classes = with("clients = 1\nclasses = 4");
-    has(&message(&here, &classes), &["images", "classes = 4", "3 classes"]);
+    has(&message(&here, &classes), &["images", "classes = 4", "at most 3, the number of classes"]);
 }
 
 proptest! {

@@ -8,7 +8,7 @@ use fedspan_sim_core::scenario::Scenario;
 const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10\nd = 8\nk = 2\nsamples = 6\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
-/// Runs GOOD with a replacement; the message.
+/// Error message of a run of GOOD with `from` replaced by `to`.
 fn message(name: &str, from: &str, to: &str) -> String {
     let here = directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
@@ -16,21 +16,21 @@ fn message(name: &str, from: &str, to: &str) -> String {
     let output = program(&here, &["run", "my.toml", "--out", "out"]);
     assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
     assert!(!here.join("out").exists(), "{name}: nothing is written");
-    let said = errors(&output);
-    assert_eq!(said.lines().count(), 1, "{name}: {said}");
-    assert!(said.contains("my.toml"), "{name}: {said}");
-    said
+    let reported = errors(&output);
+    assert_eq!(reported.lines().count(), 1, "{name}: {reported}");
+    assert!(reported.contains("my.toml"), "{name}: {reported}");
+    reported
 }
 
 #[test]
-fn the_good_one_is_good() {
+fn valid_scenario_is_accepted() {
     let here = directory("good");
     std::fs::write(here.join("my.toml"), GOOD).unwrap();
     assert_eq!(code(&program(&here, &["run", "my.toml"])), 0);
 }
 
 #[test]
-fn each_mistake_names_its_place_and_what_is_allowed() {
+fn error_names_place_and_allowed_values() {
     for (name, from, to, parts) in [
         ("toml", "clients = 10", "clients = = 10", &["my.toml:4"][..]),
         ("key", "samples = 6", "sampels = 6", &["my.toml:7", "data.sampels", "did you mean \"samples\""]),
@@ -105,16 +105,16 @@ fn each_mistake_names_its_place_and_what_is_allowed() {
             &["my.toml:4", "100000", "60000", "2147483648"],
         ),
     ] {
-        let said = message(name, from, to);
+        let reported = message(name, from, to);
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
 }
 
-/// A line in `[fleet]`, which begins in the second line.
+/// Each case is the content of `[fleet]`, which begins in the second line.
 #[test]
-fn fleets_that_cannot_be() {
+fn impossible_fleets_are_refused() {
     const ALL: &str =
         "\"constant\", \"uniform\", \"exponential\", \"two-class\", \"exponential-dynamic\", \"trace\"";
     const TWO: &str = "speed = \"two-class\"\nslow_fraction = 0.2\n";
@@ -193,19 +193,19 @@ fn fleets_that_cannot_be() {
         ("loss-type", LINK, "loss = \"much\"", ["fleet.loss", "\"much\"", "a number"]),
         ("loss-of-none", "", "loss = 0.1", ["fleet.loss", unknown, "bandwidth"]),
     ] {
-        let said =
+        let reported =
             message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
-        // A key that is missing is missing from the section.
+        // A missing key is reported against its section.
         let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
-        assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
 }
 
 #[test]
-fn deadlines_that_cannot_be() {
+fn impossible_deadlines_are_refused() {
     for (name, line, parts) in [
         ("zero", "deadline = 0", ["rounds.deadline", "found 0", "from 0.001 to 1e9"]),
         ("negative", "deadline = -1.0", ["rounds.deadline", "found -1", "from 0.001"]),
@@ -214,16 +214,17 @@ fn deadlines_that_cannot_be() {
         ("type", "deadline = \"soon\"", ["rounds.deadline", "\"soon\"", "a number"]),
         ("of-a-server", "min_count = 2", ["rounds.min_count", "unknown key", "deadline"]),
     ] {
-        let said = message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
-        assert!(said.contains("my.toml:3"), "{name}: {said}");
+        let reported =
+            message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
+        assert!(reported.contains("my.toml:3"), "{name}: {reported}");
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
 }
 
 #[test]
-fn sizes_that_cannot_be() {
+fn impossible_sizes_are_refused() {
     let laws = "\"equal\", \"uniform\", \"log-normal\"";
     let log_normal = "samples = 6\nsizes = \"log-normal\"";
     for (name, to, at, parts) in [
@@ -244,13 +245,13 @@ fn sizes_that_cannot_be() {
             ["data.clients", "1000000 or more", "2147483648"],
         ),
     ] {
-        let said = message(&format!("sizes-{name}"), "samples = 6", to);
-        assert!(said.contains(&format!("my.toml:{at}")), "{name}: {at}: {said}");
+        let reported = message(&format!("sizes-{name}"), "samples = 6", to);
+        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
         for part in parts {
-            assert!(said.contains(part), "{name}: {part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
-    // The sizes of another seed than the file's may be too much, too.
+    // With another seed than the file's the sizes may be too large, too.
     let here = directory("bad-sizes-seed");
     let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
     std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
@@ -264,7 +265,7 @@ fn sizes_that_cannot_be() {
     let output = program(&here, &["run", "my.toml", "--seed", &too_much]);
     assert_eq!(code(&output), 2, "{}", errors(&output));
     assert!(errors(&output).contains("my.toml") && errors(&output).contains("2147483648"));
-    // Images are cut by the same laws.
+    // Partitions of images follow the same rules.
     for (change, parts) in [
         ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
         ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
@@ -275,9 +276,9 @@ fn sizes_that_cannot_be() {
     }
 }
 
-/// Whose tasks are alike is not known of regression without a known truth.
+/// Similarity of regression tasks can only be computed from a known truth.
 #[test]
-fn tasks_that_nobody_knows() {
+fn speed_by_task_needs_known_tasks() {
     let text = "[data]\nkind = \"npz\"\npath = \"f\"\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
                 step_size = 0.1\n[fleet]\nspeed = \"exponential\"\ncorrelation = \"task\"\n";
     let problem = Scenario::parse("my.toml", text, &[]).unwrap_err().to_string();
@@ -288,16 +289,16 @@ fn tasks_that_nobody_knows() {
 }
 
 #[test]
-fn moments_are_for_regression() {
+fn moments_start_needs_regression() {
     let here = directory("moments");
     let output = program(&here, &["run", "digits", "--set", "model.init=moments"]);
     assert_eq!(code(&output), 2);
     assert!(errors(&output).contains("regression"), "{}", errors(&output));
 }
 
-/// What a target needs is not in the data: the run would never stop.
+/// A target whose figure the data cannot give would never end the run.
 #[test]
-fn targets_that_the_data_cannot_reach() {
+fn stop_targets_need_matching_data() {
     let here = directory("targets");
     for (changes, parts) in [
         (["run", "digits", "--set", "stop.accuracy=0.9", "--set", "split.test=0"], ["stop.accuracy", "test"]),
@@ -313,7 +314,7 @@ fn targets_that_the_data_cannot_reach() {
 }
 
 #[test]
-fn windows_that_are_not_there() {
+fn missing_windows_are_refused() {
     let here = directory("windows");
     for (change, parts) in [
         ("split.labels_per_class=1000", &["person 1", "labels_per_class", "1000"][..]),
@@ -330,7 +331,7 @@ fn windows_that_are_not_there() {
 }
 
 #[test]
-fn models_that_no_machine_holds() {
+fn too_large_models_are_refused() {
     let here = directory("models");
     let sets = ["data.clients=2", "data.d=30000", "algorithm.name=local-only", "data.samples=5"];
     let arguments: Vec<&str> =
@@ -341,7 +342,7 @@ fn models_that_no_machine_holds() {
 }
 
 #[test]
-fn columns_that_are_named_twice() {
+fn repeated_columns_are_refused() {
     let columns = |features: &str| {
         format!(
             "[data]\nkind = \"csv\"\npath = \"my.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = {features}\n\
@@ -356,7 +357,7 @@ fn columns_that_are_named_twice() {
 }
 
 #[test]
-fn changes_on_the_command_line_are_checked_like_the_file() {
+fn command_line_changes_are_checked_like_the_file() {
     let here = directory("changes");
     for (change, parts) in [
         ("algorithm.rouns=3", &["--set algorithm.rouns", "did you mean \"rounds\""][..]),
@@ -373,9 +374,10 @@ fn changes_on_the_command_line_are_checked_like_the_file() {
     }
 }
 
-/// What is no file is not waited for and not read to its end, and what is too long, or no text, or too deep, is told in a line.
+/// Pipes and devices are not read, and files that are too long, not text, or nested too deeply are refused in
+/// one line.
 #[test]
-fn a_scenario_that_is_no_scenario_is_refused_in_a_line() {
+fn non_scenario_files_are_refused_in_one_line() {
     let here = directory("no-scenario");
     assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
     std::fs::File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
@@ -387,9 +389,9 @@ fn a_scenario_that_is_no_scenario_is_refused_in_a_line() {
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(arguments);
         let output = limited.current_dir(&here).output().unwrap();
         assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
-        let said = errors(&output);
-        assert!(said.lines().count() == 1 && said.len() < 300, "{arguments:?}: {said}");
-        said
+        let reported = errors(&output);
+        assert!(reported.lines().count() == 1 && reported.len() < 300, "{arguments:?}: {reported}");
+        reported
     };
     let a_file = "allowed: a file of at most 2097152 bytes";
     let cases = [
@@ -410,13 +412,16 @@ fn a_scenario_that_is_no_scenario_is_refused_in_a_line() {
             &["device", "--connect", "127.0.0.1:9", "--wearer", "1", "--plaintext", "--scenario", file],
         ];
         for command in commands {
-            let said = run(command);
-            assert!(said.contains(says), "{command:?}: {said}");
+            let reported = run(command);
+            assert!(reported.contains(says), "{command:?}: {reported}");
         }
     }
     for journal in ["pipe", "/dev/zero", "."] {
-        let said = run(&["replay", "good.toml", journal]);
-        assert!(said.contains(&format!("{journal}: found a")) && said.contains("allowed: a file"), "{said}");
+        let reported = run(&["replay", "good.toml", journal]);
+        assert!(
+            reported.contains(&format!("{journal}: found a")) && reported.contains("allowed: a file"),
+            "{reported}"
+        );
     }
     let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
     let long = format!("{}=1", "a".repeat(100_000));
@@ -424,10 +429,10 @@ fn a_scenario_that_is_no_scenario_is_refused_in_a_line() {
         for command in
             [&["run", "good.toml"][..], &["replay", "good.toml", "none.jsonl"], &["live", "good.toml"]]
         {
-            let said = run(&[command, &["--set", change]].concat());
-            assert!(said.contains("--set "), "{said}");
+            let reported = run(&[command, &["--set", change]].concat());
+            assert!(reported.contains("--set "), "{reported}");
         }
-        // The same within the name of a scenario.
+        // The same inside the name of a scenario.
         run(&["compare", "good.toml", &format!("good.toml,{change}")]);
     }
 }

@@ -1,8 +1,8 @@
-//! The Byzantine grid in small, with the thresholds that `aggregator/POISON.md` promises; and attackers as such.
+//! A small Byzantine grid, with the thresholds that `aggregator/POISON.md` states, and properties of attackers.
 
 use std::sync::atomic::AtomicBool;
 
-use fedspan_experiments::byzantine::{Choice, GRIDS, Grid, Row, Settings, markdown, measure};
+use fedspan_experiments::byzantine::{GRIDS, Grid, Row, Settings, Variant, markdown, measure};
 use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -15,8 +15,8 @@ impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-fn named(known: &[Choice], name: &str) -> Choice {
-    known.iter().find(|choice| choice.name == name).copied().unwrap()
+fn named(known: &[Variant], name: &str) -> Variant {
+    known.iter().find(|variant| variant.name == name).copied().unwrap()
 }
 
 fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
@@ -42,9 +42,9 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
-/// The recommended rule, every attack of the grid, every seed.
+/// The recommended rule under every attack of the grid, with every seed.
 #[test]
-fn the_geometric_median_withstands_a_fifth() {
+fn geometric_median_withstands_a_fifth_of_attackers() {
     let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));
     assert_eq!(rows.len(), 1 + 3 * GRIDS[0].attacks.len());
     for row in &rows {
@@ -59,9 +59,9 @@ fn the_geometric_median_withstands_a_fifth() {
     assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
 }
 
-/// The attacks are attacks: some of them take everything from the mean.
+/// Control: some of the attacks destroy the model under the mean.
 #[test]
-fn the_mean_does_not() {
+fn mean_fails_under_attack() {
     let all = settings(GRIDS[0], &["mean"], &[0.2]);
     let attacks = all.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
     for row in measured(&Settings { attacks, ..all }).iter().skip(1) {
@@ -70,7 +70,7 @@ fn the_mean_does_not() {
 }
 
 #[test]
-fn the_projector_median_withstands_an_orthogonal_plane_of_nearly_half() {
+fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
     let all = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
     let attacks = vec![named(GRIDS[1].attacks, "orthogonal plane")];
     let rows = measured(&Settings { attacks, ..all });
@@ -86,16 +86,16 @@ fn the_projector_median_withstands_an_orthogonal_plane_of_nearly_half() {
 }
 
 #[test]
-fn threads_change_nothing_and_the_table_has_a_row_for_each_cell() {
+fn results_do_not_depend_on_threads_and_table_is_complete() {
     let small = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
     let one = measured(&Settings { threads: 1, ..small.clone() });
     assert_eq!(one, measured(&Settings { threads: 3, ..small }));
     assert_eq!(markdown(&one).lines().count(), 2 + one.len());
 }
 
-/// Rules stand behind every policy: stages that double, by devices or by samples, and a start by moments.
+/// Rules work with every policy: stages that double by devices or by samples, and a moments start.
 #[test]
-fn it_holds_under_doubling_participation_too() {
+fn robust_rules_hold_under_doubling_participation() {
     for policy in [
         "participation={ policy = \"doubling\", n0 = 10 }",
         "participation={ policy = \"doubling\", n0 = 10, by = \"samples\" }",
@@ -110,9 +110,9 @@ fn it_holds_under_doubling_participation_too() {
     }
 }
 
-/// Figures are of those who do not lie.
+/// Figures cover honest clients only.
 #[test]
-fn attackers_are_no_clients_that_are_scored() {
+fn attackers_are_not_scored() {
     let one = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
     assert_eq!(one.clients.len(), 32);
     assert_eq!(one.rounds.last().unwrap().participants.len(), 40);
@@ -121,23 +121,23 @@ fn attackers_are_no_clients_that_are_scored() {
 }
 
 #[test]
-fn attacks_that_cannot_be_are_refused() {
-    let said = |changes: &[&str]| {
+fn impossible_attacks_are_refused() {
+    let reported = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let text = Scenario::built_in("byzantine").unwrap();
         Scenario::parse("byzantine", text, &changes).unwrap_err().to_string()
     };
-    let plane = said(&["attack={ kind = \"orthogonal-plane\" }"]);
+    let plane = reported(&["attack={ kind = \"orthogonal-plane\" }"]);
     assert!(plane.contains("sent in place of a representation"), "{plane}");
-    let strong = said(&["attack.kind=mimic"]);
-    assert!(strong.contains("attack.strength: found 1.5, which this kind has no use for"), "{strong}");
-    let half = said(&["attack.fraction=0.5"]);
+    let strong = reported(&["attack.kind=mimic"]);
+    assert!(strong.contains("attack.strength: found 1.5, but this kind of attack has none"), "{strong}");
+    let half = reported(&["attack.fraction=0.5"]);
     assert!(half.contains("found 0.5, allowed: a number from 0 to 0.49"), "{half}");
-    let nothing = said(&["attack={}", "algorithm.name=pooled"]);
+    let nothing = reported(&["attack={}", "algorithm.name=pooled"]);
     assert!(
         nothing.contains("aggregation.rule: found \"geometric-median\", but \"pooled\" uploads nothing"),
         "{nothing}"
     );
-    let alone = said(&["aggregation={}", "algorithm.name=local-only"]);
+    let alone = reported(&["aggregation={}", "algorithm.name=local-only"]);
     assert!(alone.contains("\"local-only\" sends nothing that could be attacked"), "{alone}");
 }

@@ -1,5 +1,5 @@
-//! Capabilities of simulated devices against what rounds bring, what devices send, and what a server asks for: for every
-//! method, over ranges of sizes.
+//! Declared capabilities of simulated devices, compared with what rounds send, what devices upload, and which
+//! tasks a server asks for: for every algorithm, over ranges of sizes.
 
 use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};
@@ -15,7 +15,7 @@ use fedspan_sim_core::run::engine;
 use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
-/// Sizes: features, width (or hidden width), outputs.
+/// Sizes of a model: features, width (or hidden width), outputs.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     d: usize,
@@ -27,7 +27,7 @@ fn sizes() -> impl Strategy<Value = Sizes> {
     (1usize..40, 1usize..40, 1usize..90).prop_map(|(d, k, c)| Sizes { d, k: k.min(d), c })
 }
 
-/// Tensors of one direction of a round within the capabilities of a device.
+/// Asserts that the tensors of one direction of a round fit the capabilities of a device.
 fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
     let elements: Vec<u32> = tensors.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap()).collect();
     assert!(tensors.len() <= usize::from(capabilities.tensors), "{what}: {tensors:?} {capabilities:?}");
@@ -39,8 +39,8 @@ fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: boo
     assert!(elements.iter().sum::<u32>() <= capabilities.total_elements, "{what}: {tensors:?}");
 }
 
-/// What the rounds need: how many tensors, elements of the largest, and of all; and the same with one less of each, which is too
-/// little.
+/// Capabilities that the rounds need (number of tensors, elements of the largest, and elements of all), and
+/// variants with one less of each, which are too small.
 fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
     let (mut tensors, mut largest, mut total) = (0, 0, 0);
     for request in requests {
@@ -61,8 +61,8 @@ fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
     [([tensors, largest, total], true)].into_iter().chain((0..3).map(less)).collect()
 }
 
-/// Checks a scenario's device against its server, with the data resized to `d` and `c` where they are read. Returns the tasks
-/// that the server asked for, and those that the device claims.
+/// Checks a scenario's device against its server, with the data resized to `d` and `c` if given. Returns the
+/// tasks that the server asked for and the tasks that the device declares.
 fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u16, u16) {
     let mut dataset = scenario.dataset(1).unwrap();
     if let Some((d, c)) = resized {
@@ -92,17 +92,17 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
     }
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
-    let said = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
-    assert_eq!(requirements.admit(&Hello::new(0, said)), Ok(()), "{what}");
+    let declared = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
+    assert_eq!(requirements.admit(&Hello::new(0, declared)), Ok(()), "{what}");
     for (least, is_enough) in needs(&engine.requests()) {
         let [tensors, largest, total] = least;
-        let said = Capabilities {
+        let declared = Capabilities {
             tensors: u8::try_from(tensors).unwrap(),
             tensor_elements: largest,
             total_elements: total,
-            ..said
+            ..declared
         };
-        assert_eq!(requirements.admit(&Hello::new(0, said)).is_ok(), is_enough, "{what}: {said:?}");
+        assert_eq!(requirements.admit(&Hello::new(0, declared)).is_ok(), is_enough, "{what}: {declared:?}");
     }
     (asked, capabilities.tasks)
 }
@@ -111,7 +111,7 @@ fn parse(text: &str) -> Scenario {
     Scenario::parse("capabilities", text, &[]).unwrap_or_else(|problem| panic!("{problem}: {text}"))
 }
 
-/// Linear models: every method, start and arithmetic on regression with as many targets as wanted.
+/// Checks linear models: every algorithm, start and arithmetic, on regression with `c` targets.
 fn linear(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
@@ -142,7 +142,7 @@ fn linear(Sizes { d, k, c }: Sizes) {
         let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
         (asked, claimed) = (asked | of_server, claimed | of_device);
     }
-    // Ridges are scored by classes alone.
+    // Ridge scores exist for classes only.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
     assert_eq!(
         asked | scores,
@@ -151,7 +151,7 @@ fn linear(Sizes { d, k, c }: Sizes) {
     );
 }
 
-/// Devices that hide what they send.
+/// Checks private devices.
 fn private(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
@@ -166,7 +166,7 @@ fn private(Sizes { d, k, c }: Sizes) {
     }
 }
 
-/// Networks: every method of every kind of model, also wider than the samples.
+/// Checks networks: every algorithm with every kind of model, also wider than the samples.
 fn network(Sizes { d, k, c }: Sizes) {
     let models = [
         format!("kind = \"mlp\"\nhidden = [{k}]"),
@@ -194,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rounds_of_linear_models_fit_what_devices_say(sizes in sizes()) {
+    fn linear_rounds_fit_declared_capabilities(sizes in sizes()) {
         linear(sizes);
         private(sizes);
     }
@@ -204,14 +204,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn rounds_of_networks_fit_what_devices_say(sizes in sizes()) {
+    fn network_rounds_fit_declared_capabilities(sizes in sizes()) {
         network(sizes);
     }
 }
 
-/// More outputs than features, the case of most tables with many classes.
+/// More outputs than features, as in most tables with many classes.
 #[test]
-fn a_head_may_be_larger_than_the_representation() {
+fn head_may_be_larger_than_the_representation() {
     for (d, k, c) in [(5, 5, 12), (1, 1, 2), (11, 2, 256)] {
         linear(Sizes { d, k, c });
     }

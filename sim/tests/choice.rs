@@ -1,11 +1,12 @@
-//! The demo's settings are chosen without what tests them, and the recorded choice is what choosing gives.
+//! The demo's settings are chosen without the test windows of their fold, and the recorded choice is
+//! reproducible.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
 use fedspan_experiments::demo::PARTS;
 use fedspan_experiments::demo::choose::{
-    Candidate, Choice, Features, FedRepChoice, RidgeChoice, Tried, choose,
+    Candidate, Choice, Features, FedRepChoice, RidgeChoice, SearchSpace, choose,
 };
 use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Set};
@@ -22,7 +23,7 @@ const SETTINGS: WatchSettings = WatchSettings {
     validation: None,
 };
 
-/// Windows by their bits. No two windows of the recordings are alike.
+/// Windows by the bits of their features. No two windows of the recordings are equal.
 type Windows = BTreeSet<Vec<u32>>;
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -42,11 +43,11 @@ fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
 }
 
 #[test]
-fn what_tests_a_fold_has_no_say_in_its_settings() {
+fn test_windows_do_not_influence_the_settings() {
     let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
         let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
-        // The test halves of those who train, and all windows of those who are held out.
+        // The test halves of training wearers, and all windows of held-out wearers.
         let mut tests = windows(&whole, scored(&whole.clients));
         for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
             tests.extend(watch::windows(series).iter().map(|row| bits(row)));
@@ -75,22 +76,22 @@ impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-/// The settings of FedRep that a choice names.
+/// The FedRep settings of a choice.
 fn candidate(choice: &Choice, features: Features) -> Candidate {
     let FedRepChoice { k, step_size, head_samples_per_class, .. } = choice.fedrep(features);
     Candidate { features, k, step_size, head_samples_per_class }
 }
 
-/// One fold stands for all, and what was chosen in other folds of its part for all that is tried: what is recorded
-/// must score what is recorded to the last bit, and nothing else may score more. Choosing for all folds among
-/// everything takes minutes (`fedspan-sim choose`).
+/// One fold is recomputed, over the candidates that were chosen in any fold of its part. The recorded choice
+/// must reproduce its score to the last bit, and no other candidate may score higher. A search over all folds
+/// and candidates takes minutes (`fedspan-sim choose`).
 #[test]
-fn the_recorded_choice_is_what_choosing_gives() {
+fn recorded_choice_is_reproduced_by_choosing() {
     const FOLD: usize = 2;
     let part = &PARTS[1];
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
     let own = &recorded[FOLD];
-    let mut tried = Tried::all();
+    let mut tried = SearchSpace::all();
     let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
     tried.fedrep.retain(|one| near.iter().any(|choice| candidate(choice, one.features) == *one));
     let plain = [own.local, own.local_logarithmic, own.local_trained, own.pooled, own.pooled_trained];
@@ -103,10 +104,10 @@ fn the_recorded_choice_is_what_choosing_gives() {
     assert_eq!(chosen, *own);
 }
 
-/// What was not tried was not chosen, in any fold.
+/// Every choice is a member of the search space.
 #[test]
-fn every_recorded_choice_was_tried() {
-    let tried = Tried::all();
+fn recorded_choices_are_in_the_search_space() {
+    let tried = SearchSpace::all();
     for part in &PARTS {
         for choice in (0..5).map(|fold| Choice::recorded(part, fold).unwrap()) {
             for features in [Features::Device, Features::Logarithmic] {

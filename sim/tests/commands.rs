@@ -1,4 +1,4 @@
-//! The command line: what each command prints, and its exit codes.
+//! Command line: output and exit codes of each command.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use crate::common::{code, directory, errors, program, text};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
 #[test]
-fn every_scenario_is_listed_shown_and_valid() {
+fn scenarios_are_listed_shown_and_valid() {
     let here = directory("listed");
     let list = text(&program(&here, &["list"]));
     assert_eq!(list.lines().count(), BUILT_IN.len());
@@ -21,7 +21,7 @@ fn every_scenario_is_listed_shown_and_valid() {
 }
 
 #[test]
-fn unknown_words_are_told_the_nearest_known_one() {
+fn unknown_names_get_the_nearest_known_name() {
     let here = directory("unknown");
     for arguments in [vec!["run", "lineer"], vec!["show", "lineer"], vec!["compare", "demo", "lineer"]] {
         let output = program(&here, &arguments);
@@ -33,7 +33,7 @@ fn unknown_words_are_told_the_nearest_known_one() {
 }
 
 #[test]
-fn a_wrong_command_line_is_exit_2() {
+fn wrong_command_line_exits_with_2() {
     let here = directory("wrong");
     std::fs::write(here.join("file"), "").unwrap();
     for arguments in [
@@ -51,9 +51,9 @@ fn a_wrong_command_line_is_exit_2() {
     }
 }
 
-/// Firmware is made for one shape; what it cannot do is found out before anything is built.
+/// Firmware has fixed sizes; a scenario that does not fit is refused before anything is built.
 #[test]
-fn emulate_refuses_scenarios_that_its_firmware_is_not_made_for() {
+fn emulate_refuses_scenarios_of_another_shape() {
     let here = directory("emulate");
     for (arguments, message) in [
         (vec!["emulate", "smallest"], "data.kind = \"watch-imu\""),
@@ -69,9 +69,10 @@ fn emulate_refuses_scenarios_that_its_firmware_is_not_made_for() {
     }
 }
 
-/// A device, a board and a server are what they are: nobody gets a run without attackers who asked for some.
+/// Attacks exist only in simulations. `emulate`, `live` and `device` refuse a scenario with attackers instead
+/// of ignoring them.
 #[test]
-fn attackers_are_refused_where_they_are_not_simulated() {
+fn attacks_are_refused_outside_simulations() {
     let here = directory("attackers");
     let device = ["device", "--connect", "127.0.0.1:9", "--wearer", "1", "--plaintext"];
     for arguments in [
@@ -94,9 +95,9 @@ fn attackers_are_refused_where_they_are_not_simulated() {
     assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
 }
 
-/// What a run would need is looked at before it runs: nobody loses an hour to a name.
+/// The output directory is checked before the first run, so that no result is lost to a wrong path.
 #[test]
-fn an_output_directory_that_cannot_be_made_is_exit_2_before_anything_ran() {
+fn unusable_output_directory_exits_with_2_before_any_run() {
     let here = directory("unmakeable");
     std::fs::write(here.join("file"), "").unwrap();
     for out in ["/proc/fedspan", "file/below", "file"] {
@@ -110,7 +111,7 @@ fn an_output_directory_that_cannot_be_made_is_exit_2_before_anything_ran() {
 }
 
 #[test]
-fn moments_are_warned_about_where_they_are_sent() {
+fn moments_start_prints_a_privacy_note() {
     let here = directory("moments-note");
     for (algorithm, warned) in [("fedrep", true), ("local-only", false), ("pooled", false)] {
         let name = format!("algorithm.name={algorithm}");
@@ -121,7 +122,7 @@ fn moments_are_warned_about_where_they_are_sent() {
 }
 
 #[test]
-fn the_program_carries_the_notices_of_its_data() {
+fn program_prints_the_licences_of_its_data() {
     let here = directory("notices");
     let notices = text(&program(&here, &["list", "--licences"]));
     for part in ["2018, David M. Burns", "2014-2026, Sebastian Raschka", "E. Alpaydin", "CC BY 4.0"] {
@@ -136,7 +137,7 @@ impl fedspan_sim_core::progress::Progress for Silent {
 }
 
 #[test]
-fn a_demo_that_ends_before_its_first_table_says_so() {
+fn early_end_of_demo_is_reported() {
     let here = directory("early");
     let shown =
         fedspan_experiments::demo::run(&here, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
@@ -145,7 +146,7 @@ fn a_demo_that_ends_before_its_first_table_says_so() {
 }
 
 #[test]
-fn help_is_exit_0_and_shows_examples() {
+fn help_exits_with_0_and_shows_examples() {
     let here = directory("help");
     for command in ["list", "show", "run", "compare", "live", "replay", "device"] {
         let output = program(&here, &[command, "--help"]);
@@ -155,7 +156,7 @@ fn help_is_exit_0_and_shows_examples() {
 }
 
 #[test]
-fn json_is_all_that_standard_output_gets() {
+fn json_format_prints_only_json() {
     let here = directory("json");
     let output = program(&here, &["run", "linear", "--set", "algorithm.rounds=5", "--format", "json"]);
     assert_eq!(code(&output), 0);
@@ -165,7 +166,7 @@ fn json_is_all_that_standard_output_gets() {
 }
 
 #[test]
-fn progress_is_a_few_plain_lines_without_a_terminal() {
+fn progress_without_terminal_is_a_few_lines() {
     let here = directory("progress");
     let output = program(&here, &["run", "linear", "--set", "algorithm.rounds=95"]);
     let lines = errors(&output).lines().filter(|line| line.contains("round ")).count();
@@ -175,7 +176,7 @@ fn progress_is_a_few_plain_lines_without_a_terminal() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_pipe_is_not_an_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
         .args(["show", "demo"])
         .stdout(Stdio::piped())
@@ -183,15 +184,15 @@ fn a_reader_that_goes_away_is_no_error() {
         .spawn()
         .unwrap();
     drop(child.stdout.take());
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut reported = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut reported).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(said, "");
+    assert_eq!(reported, "");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn results_that_are_lost_are_an_error() {
+fn full_disk_on_standard_output_is_an_error() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fedspan-sim"));
     let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--format", "json"];
@@ -200,9 +201,9 @@ fn results_that_are_lost_are_an_error() {
     assert!(errors(&output).contains("standard output"), "{}", errors(&output));
 }
 
-/// With noise on, no client is asked for what can equal a record: the run is refused.
+/// The moments start sends matrices that can equal a client's records, so a private run refuses it.
 #[test]
-fn moments_and_noise_do_not_go_together() {
+fn moments_start_is_refused_with_noise() {
     let here = directory("moments-private");
     let private = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 4\nd = 8\nk = 2\nsamples = 6\n[model]\nk = 2\n\
                    init = \"INIT\"\n[algorithm]\nname = \"fedpower\"\niterations = 3\n[privacy]\nepsilon = 5.0\ndelta = 1e-3\n";

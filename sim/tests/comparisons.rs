@@ -1,4 +1,4 @@
-//! What `compare` shows of networks: times to accuracies, spread over folds, clients that come after training.
+//! `compare` on networks: times to accuracies, spread over folds, clients that join after training.
 
 use crate::common::{self, code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
@@ -18,9 +18,10 @@ fn accuracies(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().accuracy.unwrap()).collect()
 }
 
-/// With no epochs on the heads `+ft` is the method itself; with some it is ahead after every round, and trains the same.
+/// With no fine-tuning epochs `+ft` equals the algorithm itself. With some it is more accurate after every
+/// round, and training does not change.
 #[test]
-fn what_is_tuned_is_scored_after_every_round() {
+fn fine_tuned_heads_are_scored_after_every_round() {
     let plain = outcome(&["algorithm.name=\"fedavg\""]);
     let none = outcome(&["algorithm.name=\"fedavg+ft\"", "algorithm.tuning_epochs=0"]);
     assert_eq!(accuracies(&plain), accuracies(&none));
@@ -54,9 +55,9 @@ fn reached(place: &str, more: &[&str]) -> Vec<Value> {
     all["reached"].as_array().unwrap().clone()
 }
 
-/// Times at a cost of communication are those of a run that has it.
+/// Times that are shifted to another communication cost equal those of a run with that cost.
 #[test]
-fn communication_is_added_as_if_it_had_been_there() {
+fn shifted_times_equal_times_of_real_runs() {
     let at_once = reached("comparisons-at-once", &["--communication", "0,10"]);
     let with = reached("comparisons-with", &["--set", "fleet.communication=10"]);
     let at_ten: Vec<&Value> = at_once.iter().filter(|one| one["communication"] == 10.0).collect();
@@ -70,14 +71,14 @@ fn communication_is_added_as_if_it_had_been_there() {
             (a, b) => assert_eq!(a, b),
         }
     }
-    // Only what doubles is compared with what waits.
+    // Only doubling entries are compared with an entry that waits for all clients.
     assert!(
         at_once.iter().all(|one| !one["label"].as_str().unwrap().contains("full") || one["gain"].is_null())
     );
 }
 
 #[test]
-fn what_would_be_another_run_at_another_cost_is_refused() {
+fn communication_dependent_runs_are_refused() {
     let place = directory("comparisons-refused");
     let digits = "data.kind=\"digits\"";
     for (words, says) in [
@@ -109,9 +110,10 @@ fn what_would_be_another_run_at_another_cost_is_refused() {
     }
 }
 
-/// Folds are like seeds: one cell for all of them. Who came after training has a table of their own.
+/// Folds are treated like seeds: one cell for all of them. Clients that join after training have a table of
+/// their own.
 #[test]
-fn a_cell_is_over_all_values_of_a_key() {
+fn table_cell_covers_all_values_of_over() {
     let place = directory("comparisons-over");
     let words = [
         "compare",
@@ -135,7 +137,7 @@ fn a_cell_is_over_all_values_of_a_key() {
     assert!(!shown.contains("fold"), "{shown}");
 }
 
-/// Fifteen speakers with ten features and twelve vowels each, as a table.
+/// Writes a table of fifteen speakers with ten features and twelve vowels each.
 fn write_speakers(place: &std::path::Path) {
     let mut table = String::from("speaker,vowel");
     (0..10).for_each(|j| table += &format!(",f{j}"));
@@ -159,9 +161,9 @@ fn write_speakers(place: &std::path::Path) {
     std::fs::write(place.join("speakers.toml"), scenario).unwrap();
 }
 
-/// More classes than features: every method there is, on a linear model or on a network, in one table.
+/// More classes than features: every algorithm, on a linear model or a network, in one table.
 #[test]
-fn all_methods_run_on_a_table_of_many_classes() {
+fn all_algorithms_run_on_a_table_of_many_classes() {
     let place = directory("comparisons-speakers");
     write_speakers(&place);
     let ran = program(&place, &["compare", "speakers.toml", "--algorithms", "all"]);
@@ -190,7 +192,7 @@ fn all_methods_run_on_a_table_of_many_classes() {
     }
     assert!(shown.contains("networks of one hidden layer of 32"), "{shown}");
     assert!(!shown.contains("hidden="), "labels are those of the algorithms: {shown}");
-    // The network of the file, and its steps, for the methods that need one; the linear model for the others.
+    // Algorithms that need a network use the file's network and step size; the others use the linear model.
     let beside = [
         "--set",
         "model.network.hidden=[64, 7]",
@@ -207,9 +209,9 @@ fn all_methods_run_on_a_table_of_many_classes() {
     assert!(place.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
 }
 
-/// A method without the model that it needs says which.
+/// An algorithm without the model that it needs names that model.
 #[test]
-fn methods_say_what_they_need() {
+fn algorithm_errors_name_the_needed_model() {
     let place = directory("comparisons-needs");
     write_speakers(&place);
     for (words, says) in [
@@ -254,9 +256,9 @@ fn methods_say_what_they_need() {
     }
 }
 
-/// One run that diverges leaves a note, and the others their figures.
+/// A diverged run leaves a note; the other runs keep their figures.
 #[test]
-fn a_run_that_stops_does_not_end_the_others() {
+fn failed_run_does_not_end_the_others() {
     let place = directory("comparisons-stopped");
     write_speakers(&place);
     let words =
@@ -271,7 +273,7 @@ fn a_run_that_stops_does_not_end_the_others() {
     );
 }
 
-/// Networks are as wide as one likes, on tables and on recordings.
+/// Hidden layers may be wider than the samples, on tables and on recordings.
 #[test]
 fn networks_may_be_wider_than_their_samples() {
     let place = directory("comparisons-wide");
@@ -301,7 +303,7 @@ fn networks_may_be_wider_than_their_samples() {
 }
 
 #[test]
-fn scenarios_of_either_model_are_compared_by_the_same_methods() {
+fn linear_and_network_scenarios_get_the_same_algorithms() {
     let place = directory("comparisons-either");
     let words =
         ["compare", "demo", "watch-network", "--algorithms", "fedrep,fedper", "--set", "algorithm.rounds=2"];
@@ -317,9 +319,10 @@ fn scenarios_of_either_model_are_compared_by_the_same_methods() {
     }
 }
 
-/// A step that is measured is none of a network's, and means nothing to methods without rounds: one file serves them all.
+/// A measured step size does not apply to networks or to algorithms without rounds; one file serves all of
+/// them.
 #[test]
-fn a_measured_step_goes_with_every_method() {
+fn measured_step_size_is_accepted_by_every_algorithm() {
     let place = directory("comparisons-auto");
     let mut table = String::from("who,a,b,c,kind\n");
     for (row, values) in numbers(6 * 20 * 3, 11).chunks(3).enumerate() {

@@ -1,4 +1,4 @@
-//! Files of images, users and classes: what becomes of them, and what is said of those that are damaged.
+//! Image files, user files and class labels: the data sets that they give, and the messages for damaged files.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
 #[test]
-fn idx_test_parts_labels_and_sums() {
+fn idx_test_parts_labels_and_sums_are_read() {
     let here = directory("idx-pairs");
     let (images, mut labels) = idx_files();
     for (name, bytes) in [("images", &images), ("labels", &labels), ("test-images", &images)] {
@@ -25,23 +25,23 @@ fn idx_test_parts_labels_and_sums() {
         let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &whole, &[]);
         scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
     };
-    // Class 3 is in the test part alone: nobody trains on it, nobody is scored on it.
+    // Class 3 occurs in the test part only, so it is neither trained nor scored.
     let set = read(&format!("{both}{partition}")).unwrap();
     assert_eq!((set.outputs, set.clients.iter().map(|client| client.test.len()).sum::<usize>()), (4, 0));
     let pooled = read(&format!("{both}{partition}[split]\nby = \"time\"\ntest = 0.5\n")).unwrap();
     let count = |client: &Client| client.train.len() + client.test.len();
     assert_eq!(pooled.clients.iter().map(count).sum::<usize>(), 12);
-    // Images of 1 x 4 beside images of 2 x 2.
+    // Images of 1 x 4 mixed with images of 2 x 2.
     let mut wide = images.clone();
     (wide[11], wide[15]) = (1, 4);
     std::fs::write(here.join("test-images"), &wide).unwrap();
-    has(&message(&here, &both), &["test-images", "1 x 4", "images are of 2 x 2"]);
+    has(&message(&here, &both), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
     has(&message(&here, &format!("{one}test_images = \"images\"")), &["my.toml", "test_labels"]);
     has(
         &message(&here, &format!("{one}first_label = 1")),
         &["labels", "label 0 at byte 8", "first_label is 1"],
     );
-    // By hand: an image that stands column by column.
+    // The transposed image, by hand.
     let straight = read(&format!("{one}{partition}")).unwrap();
     let turned = read(&format!("{one}transposed = true\n{partition}")).unwrap();
     for (a, b) in straight.clients.iter().zip(&turned.clients) {
@@ -52,9 +52,9 @@ fn idx_test_parts_labels_and_sums() {
     let sums = |first: &str, second: &str| format!("{one}sha256 = [\"{first}\", \"{second}\"]\n");
     let zeros = "0".repeat(64);
     let right = |first: &str, name: &str| {
-        let said = message(&here, &sums(first, &zeros));
-        has(&said, &[name, "SHA-256", &zeros]);
-        let found: Vec<&str> = said.split([' ', ',']).filter(|word| word.len() == 64).collect();
+        let reported = message(&here, &sums(first, &zeros));
+        has(&reported, &[name, "SHA-256", &zeros]);
+        let found: Vec<&str> = reported.split([' ', ',']).filter(|word| word.len() == 64).collect();
         found.into_iter().find(|sum| *sum != zeros).unwrap().to_owned()
     };
     let first = right(&zeros, "images");
@@ -65,7 +65,7 @@ fn idx_test_parts_labels_and_sums() {
     has(&message(&here, &format!("{one}sha256 = [\"12\"]")), &["data.sha256", "64 hexadecimal digits"]);
 }
 
-/// Three records a file; the pixels of record `i` are `i`.
+/// Writes files of three records; every pixel of record `i` is `i`.
 fn cifar_files(here: &Path, labels: &[u8]) {
     let record = |i: u8| [labels, &[i; 3072]].concat();
     let bytes: Vec<u8> = (0..3).flat_map(record).collect();
@@ -75,9 +75,9 @@ fn cifar_files(here: &Path, labels: &[u8]) {
     }
 }
 
-/// Files have one colour after the other, samples the colours of each pixel together.
+/// Files store one colour plane after another; samples store the colours of each pixel together.
 #[test]
-fn the_colours_of_a_pixel_stand_together() {
+fn colours_of_a_pixel_are_adjacent() {
     let image = (0..3u8).flat_map(|colour| (0..1024u32).map(move |place| (place % 64) as u8 + 64 * colour));
     let record: Vec<u8> = [4].into_iter().chain(image).collect();
     let mut set = Set::empty(true);
@@ -93,7 +93,7 @@ fn the_colours_of_a_pixel_stand_together() {
 }
 
 #[test]
-fn cifar_records() {
+fn cifar_records_are_read() {
     let here = directory("cifar");
     let data = |more: &str| {
         format!(
@@ -112,7 +112,7 @@ fn cifar_records() {
     assert!(set.clients.iter().all(|client| client.train.len() == 5 && client.test.len() == 1));
     assert!(set.clients.iter().all(|client| client.augment.is_some()));
     for row in set.clients.iter().flat_map(|client| client.train.x.chunks_exact(3073)) {
-        // Red of 0, 1 or 2, ImageNet's mean and deviation.
+        // Red of value 0, 1 or 2, normalised with ImageNet's mean and deviation.
         let red = f64::from(row[0]) * 0.229 + 0.485;
         assert!([0.0, 1.0, 2.0].iter().any(|pixel| (red - pixel / 255.0).abs() < 1e-6), "{red}");
         assert_eq!((row[3072], row[1023].to_bits()), (1.0, row[0].to_bits()));
@@ -126,7 +126,7 @@ fn cifar_records() {
     let whole = std::fs::read(here.join("test.bin")).unwrap();
     cifar_files(&here, &[1, 1]);
     std::fs::write(here.join("test.bin"), &whole[..4000]).unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 3074", "926 bytes of 3074"]);
+    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 3074", "926 bytes, expected 3074"]);
     std::fs::write(here.join("test.bin"), "").unwrap();
     has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes of 3074"]);
 }
@@ -136,7 +136,7 @@ const LEAF: &str = r#"{"users": ["b", "a", "none"], "num_samples": [2, 3, 0], "h
     "a": {"x": [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]], "y": [2, 2, 2]}}}"#;
 
 #[test]
-fn leaf_users_are_clients() {
+fn leaf_users_become_clients() {
     let here = directory("leaf");
     let file = here.join("all.json");
     let data = |more: &str| format!("kind = \"leaf\"\npath = \"all.json\"\n{more}\n");
@@ -145,7 +145,7 @@ fn leaf_users_are_clients() {
         let scenario = Scenario::parse(name.to_str().unwrap(), &format!("[data]\n{}{REST}", data(more)), &[]);
         scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
     };
-    // Counts are whole numbers however they are written, and a byte order mark is none of the text.
+    // Counts may be written as decimals, and a byte order mark is not part of the text.
     std::fs::write(&file, ["\u{feff}", &LEAF.replace("[2, 3, 0]", "[2.0, 3e0, 0]")].concat()).unwrap();
     read("").unwrap();
     std::fs::write(&file, LEAF).unwrap();
@@ -158,7 +158,7 @@ fn leaf_users_are_clients() {
     assert_eq!((sizes(&large), large.dropped_users), (vec![3], 2));
     let drawn = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
     assert_eq!((drawn.clients.len(), drawn.dropped_users), (1, 1), "who is not drawn is not left out");
-    // In the files' own split one has nothing to train on, and one nothing at all.
+    // In the files' own split one user has no training samples, and one has no samples at all.
     let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
     std::fs::write(here.join("other.json"), only_test).unwrap();
     let others = read("test_path = \"other.json\"\n").unwrap_err().to_string();
@@ -167,14 +167,14 @@ fn leaf_users_are_clients() {
         sizes(&read("[data.partition]\nkind = \"iid\"\nclients = 5\n[split]\ntest = 0\n").unwrap()),
         [1; 5]
     );
-    // One client is held out, one has a test part of its own.
+    // One client is held out, and one has a test part of its own.
     std::fs::write(here.join("test.json"), r#"{"user_data": {"a": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#)
         .unwrap();
     let tested =
         read("test_path = \"test.json\"\n[split]\nholdout_clients = 1\nlabels_per_class = 2\n").unwrap();
     assert_eq!((tested.newcomers[0].train.len(), tested.newcomers[0].test.len()), (2, 1));
     assert_eq!(tested.clients[0].test.len(), 0);
-    has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users 2"]);
+    has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
     let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
     has(&read(both).unwrap_err(), &["my.toml", "split.holdout_classes", "natural users"]);
     has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
@@ -228,10 +228,10 @@ fn leaf_tweets_become_means_of_word_vectors() {
     let data = "kind = \"leaf\"\npath = \"train\"\n";
     let whole = format!("[data]\n{data}vectors = \"glove.txt\"\n[split]\ntest = 0\n{REST}");
     let set = Scenario::parse(name.to_str().unwrap(), &whole, &[]).unwrap().dataset(1).unwrap();
-    // Each class is shuffled by itself.
+    // Each class is shuffled separately.
     assert_eq!(set.clients[0].train.x, [9.0 / 4.0, 6.0 / 4.0, 1.0, 0.0, 0.0, 1.0]);
     has(&message(&here, data), &["train", "data.vectors"]);
-    // A series of words for what has a memory.
+    // A series of word vectors for recurrent networks.
     let series = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=3".to_owned()]).unwrap();
     let set = series.dataset(1).unwrap();
     let (good, comma, day) = ([1.0, 2.0], [3.0, 3.0], [4.0, -1.0]);
@@ -247,7 +247,7 @@ fn leaf_tweets_become_means_of_word_vectors() {
 }
 
 #[test]
-fn npz_classes() {
+fn npz_labels_become_classes() {
     let here = directory("npz-classes");
     let values = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"\ntask = \"classes\"\n";
@@ -260,7 +260,7 @@ fn npz_classes() {
     let set = scenario.dataset(1).unwrap();
     assert_eq!((set.outputs, set.classification), (3, true));
     assert_eq!(set.clients[1].train.y, Labels::Classes(vec![1, 2, 0, 1]));
-    // Classes are the values that occur, in their order.
+    // Classes are the occurring values in ascending order.
     classes[7] = -1.0;
     write(&classes);
     let set = scenario.dataset(1).unwrap();

@@ -1,4 +1,4 @@
-//! `fedspan-sim device` where no server is.
+//! `fedspan-sim device` without a server.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};
@@ -8,8 +8,8 @@ use std::time::Instant;
 use crate::common::{code, directory, errors, program};
 
 #[test]
-fn ctrl_c_ends_a_device_that_waits_for_its_server() {
-    // Nobody listens there: the port was free a moment ago.
+fn ctrl_c_ends_a_reconnecting_device() {
+    // No server listens at this port, which was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
         .args(["device", "--connect", &free.to_string(), "--wearer", "3", "--plaintext"])
@@ -17,14 +17,14 @@ fn ctrl_c_ends_a_device_that_waits_for_its_server() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(device.stderr.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("trying again")));
+    let mut reported = BufReader::new(device.stderr.take().unwrap()).lines();
+    assert!(reported.any(|line| line.unwrap().contains("trying again")));
     assert!(Command::new("kill").args(["-INT", &device.id().to_string()]).status().unwrap().success());
     assert!(device.wait().unwrap().success());
 }
 
 #[test]
-fn an_address_that_is_none_is_exit_2() {
+fn invalid_address_exits_with_2() {
     let here = directory("device-address");
     for address in ["nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", ":4410", "host:port"] {
         let output = program(&here, &["device", "--connect", address, "--wearer", "3", "--plaintext"]);
@@ -33,9 +33,9 @@ fn an_address_that_is_none_is_exit_2() {
     }
 }
 
-/// A server that is gone is not asked every second by all who have lost it, and who is back says so.
+/// Devices that lost their server retry with growing delays and report a reconnection once.
 #[test]
-fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
+fn device_backs_off_and_reports_reconnection() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -45,9 +45,9 @@ fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut reported = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut times = Vec::new();
-    for line in said.by_ref() {
+    for line in reported.by_ref() {
         assert!(!line.contains("connected again"), "{line}");
         if line.contains("trying again") {
             times.push(Instant::now());
@@ -56,17 +56,18 @@ fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
             break;
         }
     }
-    // Half of a delay is certain, and the delay doubles from 0.5 s on; a busy machine is late.
+    // At least half of a delay is fixed, and the delay doubles from 0.5 s on. A busy machine only makes it
+    // longer.
     let pauses: Vec<u128> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
     assert!((200..900).contains(&pauses[0]), "{pauses:?}");
     assert!(pauses[1] >= 450 && pauses[2] >= 950, "{pauses:?}");
-    // It is back, twice: each time it says so once.
+    // The server comes back twice, and each reconnection is reported once.
     let listener = std::net::TcpListener::bind(address).unwrap();
     let mut back = Vec::new();
     for _ in 0..2 {
         drop(listener.accept().unwrap());
-        back.push(said.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
-        back.push(said.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        back.push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
+        back.push(reported.find(|line| line.contains("connected again") || line.contains("lost")).unwrap());
     }
     for pair in back.chunks(2) {
         assert!(pair[0].ends_with("connected again") && pair[1].contains("connection lost"), "{back:?}");
@@ -75,9 +76,9 @@ fn a_device_asks_less_and_less_often_and_says_when_it_is_back() {
     device.wait().unwrap();
 }
 
-/// What the help shows is what one can run.
+/// The commands in the help text are complete.
 #[test]
-fn the_examples_of_its_help_are_whole() {
+fn help_examples_are_valid_commands() {
     let here = directory("device-examples");
     let help = program(&here, &["device", "--help"]);
     let help = String::from_utf8(help.stdout).unwrap();
@@ -86,7 +87,7 @@ fn the_examples_of_its_help_are_whole() {
     assert_eq!(examples.len(), 2, "{help}");
     for example in examples {
         let words = example.split_whitespace().take_while(|word| !word.starts_with('('));
-        // Nobody is connected to: what comes after the command line is refused.
+        // A bad argument is appended, so that the command is refused before it connects.
         let arguments: Vec<&str> =
             ["device"].into_iter().chain(words).chain(["--set", "attack.kind=mimic"]).collect();
         let output = program(&here, &arguments);

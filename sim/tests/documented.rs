@@ -1,4 +1,4 @@
-//! `SCENARIOS.md` against the reader: every key that one of them knows the other knows, with its default.
+//! `SCENARIOS.md` compared with the scenario reader: the same keys with the same defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +32,7 @@ fn front(model: &str) -> String {
     network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
 
-/// A table of the page: its heading, the section it is about, and the smallest files that between them know all of
-/// its keys.
+/// A table of the page: its heading, its section, and the smallest files that together accept all of its keys.
 fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let with = |data: &str| format!("{data}{REST}");
     let more = |data: &str, more: &str| format!("{data}{more}{REST}");
@@ -154,7 +153,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     ]
 }
 
-/// The keys of the page's tables and their defaults, by heading.
+/// Keys of the page's tables with their defaults, by heading.
 fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> {
     let mut all = BTreeMap::new();
     for part in PAGE.split("\n## ").skip(1) {
@@ -172,7 +171,7 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
-    // The text and the keys say what was written, the rest what it means.
+    // The text and the given keys repeat the input; only the other fields carry its meaning.
     Ok(Scenario { text: String::new(), given: GivenKeys::ALL, ..scenario })
 }
 
@@ -180,15 +179,15 @@ fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// The keys that the reader would have taken in a section: its answer to one that nobody knows.
+/// Keys that the reader accepts in a section, taken from its error message for an unknown key.
 fn known(file: &str, section: &str) -> BTreeSet<String> {
-    let said = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
-    let (_, keys) = said.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{said}"));
+    let reported = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
+    let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
     keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned).collect()
 }
 
 #[test]
-fn every_key_is_documented_and_every_documented_key_is_known() {
+fn documentation_and_reader_have_the_same_keys() {
     let documented = documented();
     let mut headings: BTreeSet<&str> = documented.keys().copied().collect();
     for (heading, section, files) in tables() {
@@ -197,23 +196,24 @@ fn every_key_is_documented_and_every_documented_key_is_known() {
         let listed: BTreeSet<String> = documented[heading].keys().map(|key| (*key).to_owned()).collect();
         assert_eq!(listed, known, "{heading}");
     }
-    assert!(headings.is_empty(), "tables of nothing: {headings:?}");
+    assert!(headings.is_empty(), "unknown tables: {headings:?}");
 }
 
-/// Data that are made have no `[split]`; whoever writes one reads which kinds have.
+/// Synthetic data have no `[split]`; the error message lists the kinds of data that have one.
 #[test]
-fn data_that_are_made_have_no_split() {
+fn synthetic_data_have_no_split() {
     for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}")] {
-        let said = parse(&file, &["split.test=0.5".to_owned()]).unwrap_err();
+        let reported = parse(&file, &["split.test=0.5".to_owned()]).unwrap_err();
         assert!(
-            said.contains("has no [split]: leave the section out; kinds that have one: [\"npz\", \"csv\""),
-            "{said}"
+            reported
+                .contains("has no [split]: leave the section out; kinds that have one: [\"npz\", \"csv\""),
+            "{reported}"
         );
     }
 }
 
 #[test]
-fn documented_defaults_are_those_of_the_reader() {
+fn documented_defaults_equal_those_of_the_reader() {
     let documented = documented();
     for (heading, section, files) in tables() {
         for (key, default) in &documented[heading] {
@@ -240,9 +240,12 @@ fn documented_defaults_are_those_of_the_reader() {
                             .trim_end_matches('[')
                             .to_owned()
                     };
-                    let said = parse(&without, &[]).unwrap_err();
+                    let reported = parse(&without, &[]).unwrap_err();
                     let instead = format!("did you mean {key:?}");
-                    assert!(said.contains("missing") || said.contains(&instead), "{heading}: {key}: {said}");
+                    assert!(
+                        reported.contains("missing") || reported.contains(&instead),
+                        "{heading}: {key}: {reported}"
+                    );
                 }
                 (None, "*none*") => assert!(parse(file, &[]).is_ok(), "{heading}: {key}"),
                 (None, other) => assert!(other.starts_with("that of `"), "{heading}: {key}: {other}"),

@@ -1,5 +1,5 @@
-//! Devices that do not answer, alone and together, and rounds with a deadline: who counts, what a round takes, and the
-//! sweep in small, with the thresholds that `sim/DROPOUT.md` promises.
+//! Device dropouts, independent and correlated, and rounds with a deadline: counted devices, round times, and a
+//! small sweep with the thresholds that `sim/DROPOUT.md` states.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ use fedspan_sim_core::scenario::Scenario;
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
                       [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 60\nstep_size = 0.2\n";
 
-/// Times that are drawn in every round.
+/// Compute times that are drawn in every round.
 const SPEED: &str = "fleet.speed=exponential-dynamic";
 
 /// A task of one computation.
@@ -33,7 +33,7 @@ fn times(scenario: &Scenario, seed: u64) -> Times {
     Times::new(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
 }
 
-/// Without the initial model.
+/// Rows of an outcome without the initial model.
 fn trained(outcome: &Outcome) -> &[RoundRow] {
     &outcome.rounds[1..]
 }
@@ -51,9 +51,10 @@ fn sets(outcome: &Outcome) -> Vec<Vec<u64>> {
     trained(outcome).iter().map(sorted).collect()
 }
 
-/// Who counts is who answers before the deadline, and the model is that of a fleet whose stragglers never answer at all.
+/// Exactly the devices that answer before the deadline count, and the model equals that of a fleet whose
+/// stragglers never answer.
 #[test]
-fn a_straggler_past_the_deadline_never_counts() {
+fn straggler_past_the_deadline_never_counts() {
     for (seed, limit) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
         let deadline = format!("rounds.deadline={limit}");
         let changes = [SPEED, &deadline];
@@ -86,34 +87,34 @@ fn a_straggler_past_the_deadline_never_counts() {
     }
 }
 
-/// Whether the server is told of who drops out, or finds out at the deadline, changes what rounds take and nothing else.
+/// Whether the server is notified of a dropout or waits for the deadline changes round times and nothing else.
 #[test]
-fn silence_costs_time_and_changes_no_model() {
+fn silent_dropouts_cost_time_and_change_no_model() {
     for pattern in ["independent", "persistent"] {
         let changes = [SPEED, "fleet.dropout=0.5", &format!("fleet.dropout_pattern={pattern}")];
-        let told = outcome(&changes, 4);
+        let notified = outcome(&changes, 4);
         let silent = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
-        assert_eq!(sets(&told), sets(&silent));
-        assert!(told.representation == silent.representation, "the same bits");
+        assert_eq!(sets(&notified), sets(&silent));
+        assert!(notified.representation == silent.representation, "the same bits");
         assert!(durations(&silent).iter().all(|took| (took - 1000.0).abs() < 1e-5));
         assert_eq!((silent.counters.declined, silent.counters.extended), (0, 0));
         let count = |outcome: &Outcome| sets(outcome).concat().len();
-        assert!((count(&told) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&told));
+        assert!((count(&notified) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&notified));
     }
 }
 
-/// A deadline that everybody keeps changes nothing at all.
+/// A deadline that all devices meet changes nothing.
 #[test]
-fn a_deadline_that_nobody_misses_is_none() {
+fn met_deadline_changes_nothing() {
     let (with, without) = (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
     assert_eq!(with.rounds, without.rounds);
     assert_eq!(with.counters, without.counters);
     assert!(with.representation == without.representation);
 }
 
-/// The same half is gone in every round: the others make all of them.
+/// The same half is absent in every round; the other half completes all of them.
 #[test]
-fn who_is_never_there_never_counts() {
+fn absent_devices_never_count() {
     for deadline in [None, Some("rounds.deadline=9")] {
         let mut changes = vec![SPEED, "fleet.dropout=0.5", "fleet.dropout_pattern=persistent"];
         changes.extend(deadline);
@@ -127,9 +128,9 @@ fn who_is_never_there_never_counts() {
     }
 }
 
-/// Where all of the fleet is gone together the round waits, loses no answer, and goes on by itself.
+/// During an outage of the whole fleet the round waits, loses no answer, and continues without intervention.
 #[test]
-fn a_round_outlasts_an_outage_of_everybody() {
+fn round_survives_outage_of_the_whole_fleet() {
     let changes = [
         "fleet.dropout=0.5",
         "fleet.dropout_pattern=outages",
@@ -143,14 +144,14 @@ fn a_round_outlasts_an_outage_of_everybody() {
     let counters = outcome.counters;
     assert!(counters.extended > 20, "{}", counters.extended);
     assert_eq!((counters.repeated, counters.short), (0, 0));
-    // Each deadline that passes in vain takes 3, a round of constant times 1.
+    // Each deadline without answers takes 3; a round of constant compute times takes 1.
     let time = outcome.rounds[60].time;
     assert!((time - 60.0 - 3.0 * counters.extended as f64).abs() < 1e-3, "{time}");
 }
 
-/// A cohort that is never there does not hold up the campaign: at the deadline everybody is asked.
+/// An absent cohort does not block the campaign: at the deadline all devices are asked.
 #[test]
-fn a_cohort_that_is_gone_is_replaced_at_the_deadline() {
+fn absent_cohort_is_replaced_at_the_deadline() {
     let changes = [
         "fleet.dropout=0.5",
         "fleet.dropout_pattern=persistent",
@@ -166,7 +167,7 @@ fn a_cohort_that_is_gone_is_replaced_at_the_deadline() {
     }
 }
 
-/// The same bits with one thread and with two, for each pattern.
+/// Equal bits with one thread and with two, for each pattern.
 #[test]
 fn results_do_not_depend_on_threads() {
     let here = directory("dropout-threads");
@@ -185,7 +186,7 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn a_fleet_that_would_never_answer_is_refused_with_a_word() {
+fn fleet_that_never_answers_is_refused() {
     let here = directory("dropout-refused");
     std::fs::write(here.join("my.toml"), LINEAR).unwrap();
     for (sets, parts) in [
@@ -227,9 +228,10 @@ fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
     measure(&settings, &AtomicBool::new(false), &Silent).unwrap().unwrap()
 }
 
-/// At 50 % every round is finished, by itself, and the model is about as good as without dropouts.
+/// At a rate of 50 % every round finishes without intervention, and the model is about as accurate as without
+/// dropouts.
 #[test]
-fn half_of_the_fleet_may_be_gone() {
+fn campaign_survives_half_of_the_fleet_dropping_out() {
     let rows = swept(&[0.5], 2);
     assert_eq!(rows.len(), POLICIES.len() * (1 + PATTERNS.len()));
     for row in &rows {
@@ -237,7 +239,8 @@ fn half_of_the_fleet_may_be_gone() {
         for run in &row.runs {
             let what = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
             assert_eq!((run.rounds, run.not_counted), (300, 0), "{what}");
-            // Nobody of eight is there in one period of 256; nobody of four sites in one of 16, in runs of some length.
+            // All eight devices are absent in one period of 256, all four sites in one of 16, over several
+            // rounds each.
             let most = if row.pattern == "outages" { 60 } else { 8 };
             assert!(run.again <= most, "{what}");
             assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{what}");
@@ -256,7 +259,7 @@ fn half_of_the_fleet_may_be_gone() {
 }
 
 #[test]
-fn the_command_says_what_it_does_not_know() {
+fn dropout_command_names_unknown_options() {
     let here = directory("dropout-command");
     for (arguments, parts) in [
         (["--rates", "1"], ["--rates", "above 0 to 0.9"]),
@@ -276,8 +279,8 @@ fn the_command_says_what_it_does_not_know() {
         let sets = ["--set", "algorithm.rounds=20", "--threads", threads, "--format", "json"];
         let output = program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
         assert_eq!(code(&output), 0, "{}", errors(&output));
-        let said = text(&output);
-        said.split_once("\"timing\"").unwrap().0.to_owned()
+        let reported = text(&output);
+        reported.split_once("\"timing\"").unwrap().0.to_owned()
     };
     assert_eq!(run("1"), run("2"));
 }

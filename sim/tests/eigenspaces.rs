@@ -1,4 +1,4 @@
-//! Data without targets: what scenarios say about them, and the figures that are left.
+//! Data without targets: scenario errors about them, and the figures that remain.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
@@ -22,8 +22,8 @@ fn dataset(data: &str, changes: &[&str], seed: u64) -> Dataset {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_file_line_and_key() {
-    // In a file, with its line; as a change of the command line, with the change.
+fn errors_name_file_line_and_key() {
+    // Errors in a file name the line; errors in a command line change name the change.
     for (data, from, to, parts) in [
         (SPIKED, "k = 2", "k = 9", &["my.toml:5", "data.k", "found 9", "from 1 to 8"][..]),
         (SPIKED, "samples = 30", "samples = 0", &["my.toml:6", "data.samples", "found 0", "from 1"]),
@@ -48,16 +48,16 @@ fn what_cannot_be_is_told_with_file_line_and_key() {
         ),
     ] {
         assert!(data.contains(from), "{from}");
-        let said = parse(&data.replacen(from, to, 1), &[]).unwrap_err();
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let reported = parse(&data.replacen(from, to, 1), &[]).unwrap_err();
+        assert_eq!(reported.lines().count(), 1, "{reported}");
         for part in parts {
-            assert!(said.contains(part), "{part:?} is not in {said:?}");
+            assert!(reported.contains(part), "{part:?} is not in {reported:?}");
         }
     }
 }
 
 #[test]
-fn what_needs_targets_is_refused() {
+fn options_that_need_targets_are_refused() {
     for data in [SPIKED, GRAPHS] {
         for (change, key) in [
             ("algorithm={ name = \"fedrep\", rounds = 1, step_size = 0.1 }", "algorithm.name"),
@@ -68,19 +68,19 @@ fn what_needs_targets_is_refused() {
             ("stop.accuracy=0.9", "stop.accuracy"),
             ("fleet={ speed = \"exponential\", correlation = \"task\" }", "fleet.correlation"),
         ] {
-            let said = parse(data, &[change]).unwrap_err();
-            assert!(said.contains(key) && said.contains("allowed here"), "{change}: {said}");
+            let reported = parse(data, &[change]).unwrap_err();
+            assert!(reported.contains(key) && reported.contains("allowed here"), "{change}: {reported}");
         }
         for change in ["stop.distance=0.1", "model.init=truth-sine:0.5", "stop.change=0.1"] {
             assert!(parse(data, &[change]).is_ok(), "{change}");
         }
     }
-    let said = parse(SPIKED, &["model.k=9"]).unwrap_err();
-    assert!(said.contains("model.k") && said.contains("from 1 to 8"), "{said}");
+    let reported = parse(SPIKED, &["model.k=9"]).unwrap_err();
+    assert!(reported.contains("model.k") && reported.contains("from 1 to 8"), "{reported}");
 }
 
 #[test]
-fn without_targets_the_distance_is_the_only_figure() {
+fn distance_is_the_only_figure_without_targets() {
     for data in [SPIKED, GRAPHS] {
         let dataset = dataset(data, &[], 5);
         let truth = dataset.truth.clone().unwrap();
@@ -97,7 +97,7 @@ fn without_targets_the_distance_is_the_only_figure() {
         let pooled = evaluate::pooled(&dataset, &[], 0, &dataset.clients, head);
         assert_eq!(pooled, Scores::default());
         assert!(evaluate::local_only(&dataset, &dataset.clients, head).is_empty());
-        // One more column than is looked for does no harm.
+        // One column more than the target rank does no harm.
         let mut wider = Matrix::zeros(dataset.features, 3);
         wider.columns_mut(0, 2).copy_from(&truth);
         wider.column_mut(2).copy_from(&start.column(0));
@@ -107,7 +107,7 @@ fn without_targets_the_distance_is_the_only_figure() {
 }
 
 #[test]
-fn a_device_gets_all_rows_and_zeros_for_targets() {
+fn device_gets_all_rows_and_zero_targets() {
     let dataset = dataset(SPIKED, &[], 1);
     let client = &dataset.clients[1];
     let mut source = client.source();
@@ -122,17 +122,17 @@ fn a_device_gets_all_rows_and_zeros_for_targets() {
     assert!(!part.has_targets());
 }
 
-/// Without rows the eigenspace of a few clients may be none.
+/// A few clients without rows may not determine an eigenspace.
 #[test]
-fn an_eigenspace_that_is_none_is_an_error_of_the_data() {
-    let said = parse(SPIKED, &["data.clients=1", "data.samples=1"]).unwrap().dataset(1).unwrap_err();
-    let said = said.to_string();
-    assert!(said.starts_with("my.toml: eigenvalues 2 and 3"), "{said}");
+fn ambiguous_eigenspace_is_a_data_error() {
+    let reported = parse(SPIKED, &["data.clients=1", "data.samples=1"]).unwrap().dataset(1).unwrap_err();
+    let reported = reported.to_string();
+    assert!(reported.starts_with("my.toml: eigenvalues 2 and 3"), "{reported}");
 }
 
-/// Digits have a constant 1: every row is longer than 1, and counts as its direction.
+/// Digits have a constant feature 1, so every row is longer than 1; only its direction counts.
 #[test]
-fn images_count_as_their_directions() {
+fn images_are_scaled_to_unit_norm() {
     let dataset = dataset("[data]\nkind = \"digits\"\n", &[], 1);
     let mut gram = Gram::new(dataset.features);
     dataset.clients.iter().for_each(|client| gram.add(&client.train.x));
@@ -141,13 +141,13 @@ fn images_count_as_their_directions() {
     assert_eq!(truth.shape(), (65, 4));
     let products = truth.transpose() * &truth;
     assert!((products - Matrix::identity(4, 4)).amax() < 1e-12);
-    // Pixels at the edge are white in all of them: no eigenspace is so wide.
+    // Edge pixels are white in all images, so no eigenspace is this wide.
     assert!(pooled_truth(&dataset, 64).is_err());
 }
 
-/// The data of the scenario files.
+/// The scenario files of the papers have the data that their headers state.
 #[test]
-fn the_papers_scenarios_have_their_data() {
+fn scenarios_of_the_papers_have_their_data() {
     for (name, changes, clients, d, k, rows) in [
         ("fedpower", vec!["data.samples=1000".to_owned()], 20, 100, 4, 1000),
         ("fedpower-sbm", Vec::new(), 20, 1000, 2, 1000),

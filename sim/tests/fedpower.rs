@@ -1,6 +1,6 @@
-//! FedPower as devices and server do it, against the same on Gram matrices in f64.
+//! FedPower on devices and server, compared with the same computation on Gram matrices in f64.
 
-use fedspan_experiments::power::{Case, Grams, Promise};
+use fedspan_experiments::power::{Case, Grams, PrivacyTarget};
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::Scenario;
 
@@ -17,7 +17,7 @@ fn distances(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }
 
-/// The setting of a scenario.
+/// The FedPower setting of a scenario.
 fn case(scenario: &Scenario) -> Case {
     let power = scenario.algorithm.power.unwrap();
     Case {
@@ -27,7 +27,7 @@ fn case(scenario: &Scenario) -> Case {
         decay: power.decay,
         procrustes: power.procrustes,
         participation: 1.0,
-        privacy: scenario.privacy.map(|privacy| Promise {
+        privacy: scenario.privacy.map(|privacy| PrivacyTarget {
             epsilon: privacy.epsilon.get(),
             delta: privacy.delta.get(),
             calibration: privacy.calibration,
@@ -36,7 +36,8 @@ fn case(scenario: &Scenario) -> Case {
     }
 }
 
-/// Without noise, samples that stream through a device's two buffers give what Gram matrices do, exchange by exchange.
+/// Without noise, samples that stream through a device's two buffers give the same distances as Gram matrices,
+/// exchange by exchange.
 #[test]
 fn devices_agree_with_gram_matrices() {
     for changes in [
@@ -50,7 +51,7 @@ fn devices_agree_with_gram_matrices() {
         let mut scenario = scenario("fedpower", &all);
         scenario.privacy = None;
         let devices = distances(&run(&scenario));
-        let grams = case(&scenario).run(&Grams::of(&scenario).unwrap(), scenario.seed).unwrap();
+        let grams = case(&scenario).run(&Grams::from_scenario(&scenario).unwrap(), scenario.seed).unwrap();
         assert_eq!(devices.len(), grams.len(), "{changes:?}");
         for (round, (device, gram)) in devices.iter().zip(&grams).enumerate() {
             assert!((device - gram).abs() < 1e-4, "{changes:?}, exchange {round}: {device} and {gram}");
@@ -59,14 +60,14 @@ fn devices_agree_with_gram_matrices() {
     }
 }
 
-/// With noise, and the same seeds of it, too: integers on devices, floats on matrices.
+/// The same with noise from the same seeds: integers on devices, floats on matrices.
 #[test]
 fn private_devices_agree_with_gram_matrices() {
     for (changes, close) in [
         (&["privacy.epsilon=10"][..], 1e-4),
         (&["privacy.epsilon=10", "privacy.calibration=paper", "algorithm.local_steps=4"], 1e-4),
         (&["privacy.epsilon=4", "algorithm.local_steps=1"], 1e-4),
-        // One column for one direction converges slowly, and what was rounded early is turned into distance late.
+        // A single column converges slowly, so early rounding errors remain visible in the distance for long.
         (&["privacy.epsilon=10", "data.k=1", "model.k=1"], 5e-4),
     ] {
         let scenario = scenario("fedpower", &[changes, &["data.samples=2000"]].concat());
@@ -74,16 +75,17 @@ fn private_devices_agree_with_gram_matrices() {
     }
 }
 
-/// The paper's Model I at its size: two million rows, 800 MB of them, through the devices' buffers (a minute or two).
+/// The paper's Model I in full size: two million rows, 800 MB, through the devices' buffers (a minute or two).
 #[test]
 #[ignore = "gigabytes"]
 fn one_cell_at_the_size_that_is_printed() {
     agrees(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
 }
 
-/// Devices end up where Gram matrices do, exchange by exchange, and not where they would without noise.
+/// Checks that devices and Gram matrices have the same distances at every exchange, and that these differ from
+/// a run without noise.
 fn agrees(scenario: &Scenario, close: f64) {
-    let fleet = Grams::of(scenario).unwrap();
+    let fleet = Grams::from_scenario(scenario).unwrap();
     let devices = distances(&run(scenario));
     let grams = case(scenario).run(&fleet, scenario.seed).unwrap();
     assert_eq!(devices.len(), grams.len());
@@ -96,9 +98,10 @@ fn agrees(scenario: &Scenario, close: f64) {
     assert!((devices[last] - clean[last]).abs() > 1e-3, "there is noise");
 }
 
-/// What is reported is the account of what was sent: all of epsilon where it was tight and everybody took part, less otherwise.
+/// The report has the account of what was sent: all of epsilon with tight calibration and full participation,
+/// less otherwise.
 #[test]
-fn the_account_is_reported() {
+fn privacy_account_is_reported() {
     let epsilon = |changes: &[&str]| {
         let scenario = scenario("fedpower", &[changes, &["data.samples=300", "privacy.epsilon=2"]].concat());
         let outcome = run(&scenario);
@@ -121,10 +124,10 @@ fn the_account_is_reported() {
     assert!(run(&open).privacy.is_none());
 }
 
-/// What cannot be promised is said before anything is computed.
+/// Impossible privacy guarantees are refused before anything is computed.
 #[test]
-fn what_cannot_be_promised_is_refused() {
-    let said = |changes: &[&str]| {
+fn impossible_privacy_guarantees_are_refused() {
+    let reported = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         match Scenario::parse("fedpower", Scenario::built_in("fedpower").unwrap(), &changes) {
             Err(problem) => problem.to_string(),
@@ -136,7 +139,7 @@ fn what_cannot_be_promised_is_refused() {
         (&["privacy.epsilon=-3"], "privacy.epsilon: found -3, allowed: a number from"),
         (&["privacy.delta=1"], "privacy.delta: found 1, allowed: a number from"),
         (&["privacy.delta=0"], "privacy.delta: found 0, allowed: a number from"),
-        (&["privacy.epsilon=10000", "data.samples=10"], "devices add 0.5 to 4096 times that"),
+        (&["privacy.epsilon=10000", "data.samples=10"], "allowed: 0.5 to 4096 times that"),
         (
             &["privacy.calibration=loose"],
             "privacy.calibration: found \"loose\", allowed: \"tight\", \"paper\"",
@@ -146,18 +149,19 @@ fn what_cannot_be_promised_is_refused() {
         (&["algorithm.iterations=0"], "algorithm.iterations: found 0"),
         (&["algorithm.local_steps=11"], "algorithm.local_steps: found 11, allowed: at most the 10"),
     ] {
-        let said = said(changes);
-        assert!(said.contains(wanted), "{changes:?}: {said}");
+        let reported = reported(changes);
+        assert!(reported.contains(wanted), "{changes:?}: {reported}");
     }
     let linear = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n[model]\nk = 1\n\
                   [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n";
-    let said = Scenario::parse("my.toml", linear, &[]).unwrap_err().to_string();
-    assert!(said.contains("privacy.clip: missing"), "{said}");
+    let reported = Scenario::parse("my.toml", linear, &[]).unwrap_err().to_string();
+    assert!(reported.contains("privacy.clip: missing"), "{reported}");
 }
 
-/// Any participation policy goes with it, and any data: digits, whose principal directions are those of all rows.
+/// Every participation policy and every kind of data works; for digits the principal directions are those of
+/// all rows.
 #[test]
-fn policies_and_data_combine() {
+fn policies_and_data_kinds_combine() {
     for changes in [
         &["participation.policy=with-replacement", "participation.draws=12"][..],
         &["participation.policy=fraction", "participation.r=0.5"],
@@ -182,9 +186,9 @@ fn policies_and_data_combine() {
     assert!(outcome.scores.accuracy.unwrap() > 0.5, "heads on principal directions: {:?}", outcome.scores);
 }
 
-/// A round without alignment of the two tensors costs twice what one with one step does.
+/// Without alignment a round with one local step sends half as much as a round that sends product and basis.
 #[test]
-fn the_basis_is_sent_where_it_is_needed() {
+fn basis_is_sent_only_for_alignment() {
     let bytes = |changes: &[&str]| {
         let mut scenario = scenario("fedpower", &[changes, &["data.samples=50", "data.clients=3"]].concat());
         scenario.privacy = None;
@@ -198,9 +202,9 @@ fn the_basis_is_sent_where_it_is_needed() {
     assert_eq!(alone, last);
 }
 
-/// Every power iteration takes a computation's time, and every exchange `communication` on top.
+/// Every power iteration takes one computation time, and every exchange takes `communication` in addition.
 #[test]
-fn a_run_takes_its_iterations_and_its_exchanges() {
+fn run_time_is_iterations_plus_exchanges() {
     for (steps, decay, exchanges) in [(1, "false", 10), (2, "false", 5), (4, "false", 3), (4, "true", 4)] {
         let steps = format!("algorithm.local_steps={steps}");
         let decay = format!("algorithm.decay={decay}");

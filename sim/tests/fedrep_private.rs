@@ -1,4 +1,4 @@
-//! FedRep with noise: what is refused, what is charged, and what is learnt in spite of it.
+//! FedRep with noise: refused options, charged rounds, and learning despite noise.
 
 use fedspan_engine::config::Init;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};
@@ -19,7 +19,7 @@ fn distance(changes: &[&str]) -> f64 {
     run(changes).scores.distance.unwrap()
 }
 
-/// Distances for some seeds, in order.
+/// Distances for the first seeds, in order.
 fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
     let of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
     let mut all: Vec<f64> = (1..=seeds).map(of).collect();
@@ -27,9 +27,9 @@ fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
     all
 }
 
-/// Every round of the start and of training is a release; together they are what epsilon is for.
+/// Every round of the start and of training is a release; all of them together spend epsilon.
 #[test]
-fn start_and_rounds_are_charged() {
+fn start_and_training_rounds_are_charged() {
     for (changes, releases) in [
         (&["model.power_iterations=3", "algorithm.rounds=7"][..], 10),
         (&["model.init=\"random\"", "algorithm.rounds=7"], 7),
@@ -43,15 +43,15 @@ fn start_and_rounds_are_charged() {
         assert_eq!(privacy.devices.len(), 50);
         assert!(privacy.devices.values().all(|each| *each == privacy.epsilon));
     }
-    // Who is not asked does not pay.
+    // A client that is not asked is not charged.
     let some = run(&["data.clients=50", "participation.policy=\"fraction\"", "participation.r=0.5"]);
     assert!(some.privacy.unwrap().devices.values().all(|each| *each < 9.9));
 }
 
 #[test]
-fn what_cannot_be_hidden_is_refused() {
+fn private_runs_refuse_unprotected_options() {
     for (changes, wanted) in [
-        (&["model.init=\"moments\""][..], "model.init: found \"moments\", which shows records; allowed with"),
+        (&["model.init=\"moments\""][..], "model.init: found \"moments\", which reveals records; allowed with"),
         (&["algorithm.name=\"fedavg\""], "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]"),
         (&["algorithm.name=\"pooled\""], "algorithm.name: \"pooled\" adds no noise; allowed with [privacy]"),
         (
@@ -63,22 +63,23 @@ fn what_cannot_be_hidden_is_refused() {
         (&["privacy.clip=nan"], "privacy.clip: found nan, allowed: a number from"),
         (&["privacy.clip=-1"], "privacy.clip: found -1, allowed: a number from"),
     ] {
-        let said = parse(changes).unwrap_err();
-        assert!(said.contains(wanted), "{changes:?}: {said}");
+        let reported = parse(changes).unwrap_err();
+        assert!(reported.contains(wanted), "{changes:?}: {reported}");
     }
     let power = Scenario::built_in("fedpower").unwrap();
-    let said = Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
-    assert!(said.contains("privacy.clip: for gradients; products are clipped row by row"), "{said}");
+    let reported =
+        Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
+    assert!(reported.contains("privacy.clip: for gradients; products are clipped row by row"), "{reported}");
     assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
-    // Too little noise for a device.
+    // Too little noise for the device's sampler.
     let scenario = parse(&["privacy.epsilon=10000"]).unwrap();
-    let said = Job::prepare(&scenario, 1).unwrap_err().to_string();
-    assert!(said.contains("devices add 0.5 to 4096 times that"), "{said}");
+    let reported = Job::prepare(&scenario, 1).unwrap_err().to_string();
+    assert!(reported.contains("devices add 0.5 to 4096 times that"), "{reported}");
 }
 
-/// Noise is averaged over devices: with many it learns, with few it does not, and the same seed gives the same bits.
+/// Noise is averaged over devices: many devices learn, few do not, and the same seed gives the same bits.
 #[test]
-fn many_devices_learn_in_spite_of_the_noise() {
+fn many_devices_learn_despite_noise() {
     let small = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
     let many = distances(&small, 5);
     assert!(many[2] < 0.2, "{many:?}");
@@ -87,9 +88,9 @@ fn many_devices_learn_in_spite_of_the_noise() {
     assert_eq!(distance(&small).to_bits(), distance(&small).to_bits());
 }
 
-/// All other forms of a round are the same round.
+/// All encodings and forms of an update give the same round.
 #[test]
-fn encodings_and_forms_of_an_update_combine() {
+fn encodings_and_update_forms_combine() {
     for changes in [
         &["algorithm.upload=\"f16\"", "algorithm.download=\"f16\""][..],
         &["algorithm.upload=\"i8\""],

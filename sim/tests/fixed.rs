@@ -1,5 +1,5 @@
-//! Campaigns in 16-bit fixed point: they learn what f32 learns, down to the size of the roundings; what has no
-//! form in fixed point is refused.
+//! Campaigns in 16-bit fixed point: they reach the result of f32 up to rounding, and unsupported options are
+//! refused.
 
 use crate::common::{code, directory, errors, program};
 use fedspan_client::memory::Shape;
@@ -36,7 +36,7 @@ const F32: &str = "algorithm.numeric=\"f32\"";
 const I16: &str = "algorithm.numeric=\"i16\"";
 
 #[test]
-fn a_campaign_with_noise_comes_as_close_to_the_truth() {
+fn fixed_point_with_noise_reaches_the_distance_of_f32() {
     for changes in [&["model.init=random"][..], &["model.init=power", "algorithm.send=\"representation\""]] {
         let float = outcome("linear", F32, changes);
         let fixed = outcome("linear", I16, changes);
@@ -46,9 +46,9 @@ fn a_campaign_with_noise_comes_as_close_to_the_truth() {
     }
 }
 
-/// Without noise f32 comes as close as its roundings let it. So does fixed point: to some 2^-15.
+/// Without noise f32 reaches its rounding level, and fixed point reaches about 2^-15.
 #[test]
-fn a_campaign_without_noise_ends_at_the_roundings() {
+fn fixed_point_without_noise_ends_at_rounding_level() {
     let exact = ["data.noise_std=0", "algorithm.rounds=1000", "participation.r=1", "data.samples=10"];
     let float = outcome("linear", F32, &exact).scores.distance.unwrap();
     let fixed = outcome("linear", I16, &exact).scores.distance.unwrap();
@@ -56,7 +56,7 @@ fn a_campaign_without_noise_ends_at_the_roundings() {
 }
 
 #[test]
-fn gradient_heads_and_new_clients_work_too() {
+fn gradient_heads_and_newcomers_work_in_fixed_point() {
     let ended = outcome("linear", I16, &["algorithm.name=gd-gd", "algorithm.head_steps=3"]);
     assert!(ended.scores.distance.unwrap() < 0.7);
     let changes = ["algorithm.rounds=5"];
@@ -68,9 +68,9 @@ fn gradient_heads_and_new_clients_work_too() {
     assert!((mean(&fixed) / mean(&float) - 1.0).abs() < 0.05, "{} against {}", mean(&fixed), mean(&float));
 }
 
-/// One update of each wearer in both arithmetics, on the same representation: what to expect of real data.
+/// One update of each wearer in both arithmetics from the same representation, on real data.
 #[test]
-fn a_wearers_update_is_nearly_that_of_f32() {
+fn update_is_close_to_that_of_f32() {
     let scenario = scenario("demo", &[]);
     let dataset = scenario.dataset(1).unwrap();
     let shape = shape_of(&dataset, scenario.model.k);
@@ -111,7 +111,7 @@ fn a_wearers_update_is_nearly_that_of_f32() {
 }
 
 #[test]
-fn a_device_says_which_arithmetic_it_has() {
+fn device_declares_its_arithmetic() {
     let shape = Shape { features: 20, width: 2, outputs: 1 };
     let model = Model::linear(20, 2, 1);
     for (own, other) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
@@ -147,7 +147,7 @@ fn a_device_says_which_arithmetic_it_has() {
         let refusal = Refusal::Capability(Requirement::Numeric(other));
         assert_eq!(needs.with_numeric(other).admit(&hello), Err(refusal));
     }
-    // The device of a scenario has the scenario's.
+    // A scenario's device has the scenario's arithmetic.
     let scenario = scenario("linear", &[I16]);
     let dataset = scenario.dataset(1).unwrap();
     let session = client_session(&scenario, &dataset, 0, Identity::plaintext(1), false).unwrap();
@@ -155,7 +155,7 @@ fn a_device_says_which_arithmetic_it_has() {
 }
 
 #[test]
-fn what_has_no_form_in_fixed_point_is_refused() {
+fn unsupported_options_are_refused_in_fixed_point() {
     let directory = directory("fixed");
     for (name, words) in
         [("fedavg", "\"fedavg\" is computed in \"f32\" only"), ("pooled", "\"pooled\" is computed")]

@@ -68,7 +68,7 @@ fn agree(client: &Client, bytes: &[u8]) {
 }
 
 #[test]
-fn every_wearer_has_the_samples_of_its_simulated_client() {
+fn board_has_the_samples_of_its_simulated_client() {
     let validation = Some(Validation { fraction: 0.4, fold: 2 });
     let variants = [
         SETTINGS,
@@ -84,18 +84,18 @@ fn every_wearer_has_the_samples_of_its_simulated_client() {
 }
 
 #[test]
-fn what_no_board_could_do_is_an_error() {
+fn impossible_boards_are_errors() {
     let wearer = |wearer| image(&SETTINGS, 5, wearer).unwrap_err();
     assert_eq!(wearer(0), ImageError::Wearer { wearer: 0, count: 10 });
-    assert_eq!(wearer(11).to_string(), "wearer 11: this scenario has wearers 1 to 10");
+    assert_eq!(wearer(11).to_string(), "found wearer 11, allowed: 1 to 10");
     let many = WatchSettings { head_samples_per_class: 9, ..SETTINGS };
     let error = image(&many, 5, 1).unwrap_err().to_string();
     assert_eq!(error, "data.head_samples_per_class is 9; a board draws at most 8 windows a class");
 }
 
-/// A client of a regression problem: its table has its samples, bit for bit, in their order.
+/// The table of a regression client has the client's samples, bit for bit and in their order.
 #[test]
-fn a_table_has_the_samples_of_its_client() {
+fn table_has_the_samples_of_its_client() {
     let scenario = Scenario::parse("smallest", Scenario::built_in("smallest").unwrap(), &[]).unwrap();
     let dataset = scenario.dataset(scenario.seed).unwrap();
     assert_eq!((dataset.features, dataset.outputs, dataset.clients.len()), (20, 1, 8));

@@ -1,5 +1,5 @@
-//! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude are learnt from as those are
-//! that were standardised before, and every kind of data goes through the same stage.
+//! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude give the results of
+//! standardised features, and every kind of data can be scaled.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -14,8 +14,8 @@ fn outcome(text: &str, changes: &[&str]) -> Outcome {
     Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
-/// A table of 12 clients, 40 samples each, 6 features, a target of two of their directions; feature j is
-/// `offset_j + scale_j times` a number around 0.
+/// Writes a table of 12 clients with 40 samples of 6 features, and a target that depends on two directions;
+/// feature j is `offset_j + scale_j times` a number around 0.
 fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
     let mut state = 7u64;
     let mut normal = || {
@@ -49,9 +49,10 @@ fn scenario(path: &Path, algorithm: &str) -> String {
 
 const FED_REP: &str = "name = \"fedrep\"\nrounds = 60\nstep_size = 0.05";
 
-/// Offsets of up to 1e5 deviations, scales that differ by 1e6: what f32 keeps of the samples is 1e5 2^-24 of a deviation.
+/// Offsets of up to 1e5 deviations and scales that differ by 1e6; f32 keeps the samples to 1e5 2^-24 of a
+/// deviation.
 #[test]
-fn units_and_offsets_change_nothing_that_matters() {
+fn units_and_offsets_do_not_change_results() {
     let folder = tempfile::tempdir().unwrap();
     let (plain, other) = (folder.path().join("plain.csv"), folder.path().join("other.csv"));
     table(&plain, [0.0; 6], [1.0; 6]);
@@ -61,10 +62,11 @@ fn units_and_offsets_change_nothing_that_matters() {
     let found = outcome(&scenario(&other, FED_REP), &[]);
     let (wanted, got) = (expected.scores.test_mse.unwrap(), found.scores.test_mse.unwrap());
     let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), found.scores.loss.unwrap());
-    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, targets (of variance 12 or so) by 3e-3 of them.
+    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, and targets (of variance about 12) by 3e-3 of
+    // theirs.
     assert!((wanted - got).abs() <= 0.02 * wanted + 1e-3, "{wanted} {got}");
     assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
-    // The same without a scale learns next to nothing.
+    // Without the scale the same data give almost no learning.
     let without = outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]);
     assert!(without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * got + 0.1), "{:?} {got}", without.scores);
 
@@ -72,14 +74,14 @@ fn units_and_offsets_change_nothing_that_matters() {
     for (j, size) in scales.iter().enumerate() {
         assert!((f64::from(scale.factor()[j]) * size - 1.0).abs() < 0.2, "{j}: {:?}", scale.factor());
     }
-    // The constant one stays as it is.
+    // The constant feature is not scaled.
     assert_eq!((scale.shift()[6], scale.factor()[6]), (0.0, 1.0));
     assert_eq!(outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]).scale, None);
 }
 
-/// Pooled and local-only have no rounds; they get the scale that a campaign would find, to the bit.
+/// Pooled and local-only have no rounds; they use the scale that a campaign would find, to the bit.
 #[test]
-fn baselines_have_the_same_scale() {
+fn baselines_use_the_scale_of_the_campaign() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.csv");
     table(&path, [1e2, 2e5, 0.0, 1013.0, 0.0, 1e3], [1e-3, 1e3, 1.0, 5.0, 1e2, 0.1]);
@@ -93,7 +95,7 @@ fn baselines_have_the_same_scale() {
 }
 
 #[test]
-fn every_kind_goes_through_the_same_stage() {
+fn every_data_kind_is_scaled() {
     for (name, changes) in [
         ("linear", &["algorithm.rounds=3", "data.clients=10"][..]),
         ("rolora", &["algorithm.rounds=4", "data.clients=5", "data.d=10"]),
@@ -111,15 +113,15 @@ fn every_kind_goes_through_the_same_stage() {
 }
 
 #[test]
-fn what_cannot_have_a_scale_says_so() {
-    let said = |text: &str, changes: &[&str]| {
+fn unscalable_data_are_refused() {
+    let reported = |text: &str, changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         Scenario::parse("test", text, &changes).unwrap_err().to_string()
     };
     let linear = Scenario::built_in("linear").unwrap();
-    assert!(said(linear, &["data.scale=\"flet\""]).contains("did you mean \"fleet\""));
-    let robust = said(Scenario::built_in("byzantine").unwrap(), &["data.scale=\"fleet\""]);
+    assert!(reported(linear, &["data.scale=\"flet\""]).contains("did you mean \"fleet\""));
+    let robust = reported(Scenario::built_in("byzantine").unwrap(), &["data.scale=\"fleet\""]);
     assert!(robust.contains("one device can move"), "{robust}");
-    let private = said(Scenario::built_in("fedrep-private").unwrap(), &["data.scale=\"fleet\""]);
+    let private = reported(Scenario::built_in("fedrep-private").unwrap(), &["data.scale=\"fleet\""]);
     assert!(private.contains("reveals"), "{private}");
 }

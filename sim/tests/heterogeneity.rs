@@ -1,4 +1,5 @@
-//! Devices that differ in speed, fail, and have slow links: what a round takes, who counts, and what it does not change.
+//! Devices that differ in speed, drop out, and have slow links: round times, counted devices, and results that
+//! must not change.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +29,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     try_run(&scenario(LINEAR, changes), seed).unwrap()
 }
 
-/// The scenario's times and data.
+/// Times and data of a scenario.
 fn times(text: &str, changes: &[&str], seed: u64) -> (Times, Dataset) {
     let scenario = scenario(text, changes);
     let dataset = scenario.dataset(seed).unwrap();
@@ -48,7 +49,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(1.0)
 }
 
-/// A directory with a scenario that reads `trace.csv`.
+/// Makes a directory with a scenario that reads `trace.csv`.
 fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
     let here = directory(&format!("trace-{name}"));
     std::fs::write(here.join("trace.csv"), trace).unwrap();
@@ -66,20 +67,20 @@ fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
 }
 
 #[test]
-fn a_round_takes_what_the_trace_says_and_the_trace_begins_again() {
+fn round_times_follow_the_trace_cyclically() {
     let rows = "client,round,time\n0,1,1\n1,1,2\n2,1,0.5\n0,2,4\n1,2,0\n2,2,3\n";
     let fixed = traced_outcome("rounds", rows, "communication = 10\n");
     assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
     let arrivals: Vec<&[u64]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
     assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]]);
-    // Columns in any order, and no rounds: all are alike.
+    // The order of columns does not matter, and without a round column all rounds are equal.
     let same = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
     assert!(durations(&same).iter().all(|time| close(*time, 2.5)));
 }
 
-/// The exchanges of the start are rounds, too: training begins in the middle of the trace.
+/// The exchanges of the start consume rows of the trace, too: training begins in the middle of it.
 #[test]
-fn a_trace_counts_the_exchanges_of_the_start() {
+fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
     let here = traced("start", rows, "");
     let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
@@ -92,7 +93,7 @@ fn a_trace_counts_the_exchanges_of_the_start() {
 }
 
 #[test]
-fn traces_that_cannot_be_used() {
+fn unusable_traces_are_refused() {
     for (name, trace, parts) in [
         ("nothing", "client,time\n", &["no rows"][..]),
         ("header", "client,round\n0,1\n", &["no column \"time\""]),
@@ -111,10 +112,10 @@ fn traces_that_cannot_be_used() {
         let here = traced(name, trace, "");
         let output = program(&here, &["run", "my.toml", "--out", "out"]);
         assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
-        let said = errors(&output);
-        assert!(said.lines().count() == 1 && said.contains("trace.csv"), "{name}: {said}");
+        let reported = errors(&output);
+        assert!(reported.lines().count() == 1 && reported.contains("trace.csv"), "{name}: {reported}");
         assert!(!here.join("out").exists(), "{name}: nothing is written");
-        assert!(parts.iter().all(|part| said.contains(part)), "{name}: {said}");
+        assert!(parts.iter().all(|part| reported.contains(part)), "{name}: {reported}");
     }
     let here = traced("absent", "", "");
     std::fs::remove_file(here.join("trace.csv")).unwrap();
@@ -122,9 +123,9 @@ fn traces_that_cannot_be_used() {
 }
 
 proptest! {
-    /// Whatever stands in a trace, it is read or refused.
+    /// Any content of a trace is read or refused.
     #[test]
-    fn no_trace_is_a_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
+    fn damaged_traces_never_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
         let here = traced("any", &format!("client,round,time\n{rows}"), "");
         let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
         let file = here.join("my.toml").display().to_string();
@@ -134,7 +135,7 @@ proptest! {
 }
 
 #[test]
-fn recorded_times_are_given_back() {
+fn recorded_times_are_reproduced() {
     let times = Times::from_table(BTreeMap::from([((0, 1), 1.5), ((1, 2), 3.0)]));
     assert_eq!(
         (times.time(0, 1, &ONE), times.time(1, 2, &ONE), times.time(1, 1, &ONE)),
@@ -142,9 +143,9 @@ fn recorded_times_are_given_back() {
     );
 }
 
-/// Who has no time never answers: the others are enough, or the run ends and says so.
+/// A device without a time never answers. The others suffice for the round, or the run ends with an error.
 #[test]
-fn times_that_were_seen_are_those_of_the_rounds() {
+fn devices_without_times_never_answer() {
     let run = |first: &str| {
         let policy = format!("participation={{ policy = \"doubling\", n0 = {first}, schedule = \"fixed\" }}");
         let scenario = scenario(LINEAR, &[&policy]);
@@ -157,9 +158,9 @@ fn times_that_were_seen_are_those_of_the_rounds() {
     assert!(matches!(run("4"), Err(RunError::Silent)));
 }
 
-/// A client with more samples is slower; one with the same classes as another is about as fast.
+/// A client with more samples is slower; clients with the same classes have similar speeds.
 #[test]
-fn speed_goes_with_the_data_where_it_is_asked_to() {
+fn speed_follows_the_data_on_request() {
     let sizes = ["fleet.speed=exponential", "fleet.correlation=samples", "data.sizes=log-normal"];
     let (by_samples, dataset) = times(LINEAR, &sizes, 3);
     let mut pairs: Vec<(usize, f64)> = (0..12)
@@ -180,7 +181,7 @@ fn speed_goes_with_the_data_where_it_is_asked_to() {
     pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
     assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
 
-    // Times are dealt, not made: with and without, the fleet has the same ones.
+    // Correlation only reorders the times: the fleet has the same set of times with and without it.
     for change in ["fleet.correlation=task", "fleet.correlation=samples"] {
         let sorted = |changes: &[&str]| {
             let (times, _) = times(LINEAR, changes, 3);
@@ -193,9 +194,9 @@ fn speed_goes_with_the_data_where_it_is_asked_to() {
     }
 }
 
-/// Fast devices that are alike: their first answers span little, so that a stage of them ends farther from the truth.
+/// Fast devices with similar tasks span few directions, so a stage of fast devices ends farther from the truth.
 #[test]
-fn the_fast_ones_tasks_are_alike_in_linear_regression() {
+fn fast_devices_have_similar_regression_tasks() {
     let runs = |changes: &[&str]| -> f64 {
         let fixed =
             ["participation.schedule=\"fixed\"", "participation.stage_rounds=30", "algorithm.rounds=30"];
@@ -210,16 +211,16 @@ fn the_fast_ones_tasks_are_alike_in_linear_regression() {
     assert!(alike > 1.5 * chance, "{alike} {chance}");
 }
 
-/// A device that loses a round is not among those who count; how often that is, the probability says.
+/// A device that drops out of a round does not count in it; the dropout frequency matches the probability.
 #[test]
-fn as_many_drop_out_as_the_probability_says() {
+fn dropout_rate_equals_the_probability() {
     for probability in [0.0, 0.2, 0.7] {
         let drop = format!("fleet.dropout={probability}");
         let outcome = outcome(&["data.clients=100", "algorithm.rounds=40", &drop], 2);
         let asked: usize = trained(&outcome).iter().map(|row| row.cohort.len()).sum();
         let counted: usize = trained(&outcome).iter().map(|row| row.participants.len()).sum();
         assert_eq!(asked, 4000);
-        // Four deviations of a binomial variable.
+        // Four standard deviations of a binomial variable.
         let off = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
         let lost = 1.0 - counted as f64 / asked as f64;
         assert!((lost - probability).abs() <= off, "{probability}: {lost}");
@@ -228,9 +229,9 @@ fn as_many_drop_out_as_the_probability_says() {
     }
 }
 
-/// The next to answer takes the place of one that drops out, and the round lasts as long as that takes.
+/// The next device to answer replaces one that drops out, and the round lasts until that answer.
 #[test]
-fn the_next_to_answer_takes_the_place() {
+fn next_arrival_replaces_a_dropout() {
     let doubling =
         "participation={ policy = \"doubling\", n0 = 4, schedule = \"fixed\", stage_rounds = 100 }";
     let changes = ["fleet.speed=exponential", "fleet.dropout=0.3", "algorithm.rounds=30", doubling];
@@ -245,7 +246,7 @@ fn the_next_to_answer_takes_the_place() {
         assert!(close(took, times.time(slowest as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
-        // Who counts is in order of time, with gaps where someone dropped out.
+        // Counted devices are in order of their times, with gaps at dropouts.
         let ranks: Vec<usize> =
             row.participants.iter().map(|id| by_time.iter().position(|other| other == id).unwrap()).collect();
         assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]));
@@ -253,9 +254,10 @@ fn the_next_to_answer_takes_the_place() {
     assert!(replaced > 5, "{replaced}");
 }
 
-/// A round that everyone loses is repeated, as often as it takes; its time and its communication are gone.
+/// A round in which all devices drop out is repeated until one answers; the time and communication of lost
+/// attempts are spent.
 #[test]
-fn rounds_that_everybody_loses_are_repeated() {
+fn rounds_without_answers_are_repeated() {
     let changes = ["data.clients=2", "fleet.dropout=0.9", "fleet.communication=10", "algorithm.rounds=20"];
     let outcome = outcome(&changes, 1);
     assert_eq!(trained(&outcome).len(), 20);
@@ -264,9 +266,9 @@ fn rounds_that_everybody_loses_are_repeated() {
     assert!(close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
 }
 
-/// Only dropouts pass: a fleet without samples fails with dropouts as it does without.
+/// Only dropouts are temporary: a fleet without samples fails with dropouts as it does without.
 #[test]
-fn who_never_answers_ends_the_run_with_dropouts_too() {
+fn fleet_without_samples_fails_with_dropouts() {
     for dropout in ["fleet.dropout=0", "fleet.dropout=0.2"] {
         let failed = try_run(&scenario(LINEAR, &["data.samples=0", dropout]), 1).unwrap_err();
         assert!(failed.to_string().contains("no client is left to train"), "{dropout}: {failed}");
@@ -277,13 +279,13 @@ fn with_link(changes: &[&str], seed: u64) -> Outcome {
     outcome(&[&["algorithm.rounds=20"], changes].concat(), seed)
 }
 
-/// What is sent takes bytes over bandwidth; the bytes are those of the encoded frames, but for zeros in them.
+/// Transfer time is bytes over bandwidth. The bytes are those of the encoded frames, up to escaped zeros.
 #[test]
-fn a_round_takes_its_computation_and_what_is_sent() {
+fn round_time_is_computation_plus_transfer() {
     for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
         let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
         for (row, took) in trained(&link).iter().zip(durations(&link)) {
-            // The opening and the update, less acknowledgements: 9 bytes at most.
+            // The round opening and the update, without acknowledgements: 9 bytes at most.
             let counted = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
             let sending = took - 4.0;
             assert!(sending > counted - 0.012 && sending < 1.005 * counted + 0.003, "{sending} {counted}");
@@ -292,15 +294,15 @@ fn a_round_takes_its_computation_and_what_is_sent() {
     }
     let free = with_link(&["fleet.communication=3"], 1);
     assert!(durations(&free).iter().all(|took| close(*took, 4.0)));
-    // What is sent, and what comes of it, is the same.
+    // Traffic and results do not depend on the link.
     let link = with_link(&["fleet.bandwidth=1000"], 1);
     assert_eq!(link.representation, free.representation);
     assert_eq!(link.bytes, free.bytes);
 }
 
-/// A link with losses is slower by 1 / (1 - p) in the mean, and each round is drawn anew.
+/// A link with loss rate p is slower by 1 / (1 - p) on average, and losses are drawn in each round.
 #[test]
-fn lost_frames_are_sent_again() {
+fn lost_frames_are_retransmitted() {
     let took = |changes: &[&str]| {
         let mut all =
             vec!["data.clients=1", "algorithm.rounds=2000", "fleet.bandwidth=100", "evaluate_every=2000"];
@@ -314,9 +316,9 @@ fn lost_frames_are_sent_again() {
     assert!(durations(&spread).windows(2).any(|pair| !close(pair[0], pair[1])));
 }
 
-/// Links differ where they are asked to, around the median, and always in the same way.
+/// Links vary around the median if that is requested, with the same values in every round.
 #[test]
-fn links_differ_between_devices_and_not_between_rounds() {
+fn links_differ_between_devices_not_between_rounds() {
     let alike = with_link(&["fleet.bandwidth=100"], 1);
     let spread = with_link(&["fleet.bandwidth=100", "fleet.bandwidth_spread=1"], 1);
     let order =
@@ -328,7 +330,7 @@ fn links_differ_between_devices_and_not_between_rounds() {
 }
 
 #[test]
-fn clients_have_as_many_samples_as_the_law_says() {
+fn sample_counts_follow_their_distribution() {
     let lengths = |changes: &[&str]| -> Vec<usize> {
         let dataset = scenario(LINEAR, changes).dataset(2).unwrap();
         dataset.clients.iter().map(|client| client.train.len()).collect()
@@ -345,7 +347,7 @@ fn clients_have_as_many_samples_as_the_law_says() {
         .unwrap();
 }
 
-/// All of it at once: the same bits with one thread and with two.
+/// All of these options together: equal bits with one thread and with two.
 #[test]
 fn results_do_not_depend_on_threads() {
     let here = directory("heterogeneity-threads");
@@ -371,9 +373,9 @@ fn results_do_not_depend_on_threads() {
     assert!(run("1") == run("2"));
 }
 
-/// The built-in scenarios that redo a paper's figures run, with few rounds, and as they are compared.
+/// The built-in scenarios of the papers' figures run, with few rounds, in the comparisons of their headers.
 #[test]
-fn figures_of_the_papers_run() {
+fn paper_scenarios_run() {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
     let figures: Vec<&&str> =
         names.iter().filter(|name| name.starts_with("srpfl-") || **name == "flanp").collect();
@@ -391,9 +393,9 @@ fn figures_of_the_papers_run() {
     }
 }
 
-/// What the headers of these scenarios tell the reader to type is a command that works.
+/// The commands in the headers of these scenarios are valid.
 #[test]
-fn commands_in_the_headers_work() {
+fn commands_in_scenario_headers_work() {
     let here = directory("headers");
     for (name, _, text) in BUILT_IN.iter().filter(|(name, ..)| name.starts_with("srpfl-") || *name == "flanp")
     {

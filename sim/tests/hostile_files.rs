@@ -1,5 +1,5 @@
-//! Files that are made to hurt: they unpack to more than they can mean, name more than there can be, or are no files. Bounds
-//! are on what is read, as far as it is said; none is on the clock.
+//! Hostile files: they unpack to more data than allowed, name more clients or classes than allowed, or are not
+//! regular files. The tests bound the amount that is read, as error messages report it, and never the time.
 
 use std::io::Write;
 use std::process::Command;
@@ -24,42 +24,42 @@ fn columns(features: &[&str]) -> Columns {
 }
 
 fn refused(bytes: &[u8], columns: &Columns) -> String {
-    let said = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
+    let reported = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
+    assert_eq!(reported.lines().count(), 1, "{reported}");
+    reported
 }
 
-/// Members of a mebibyte, one after the other: four gibibytes in four megabytes.
+/// 4096 members of a mebibyte each: four gibibytes in four megabytes.
 #[test]
-fn gzip_bombs_are_read_as_far_as_they_can_mean_something() {
+fn gzip_bombs_are_read_up_to_their_bound() {
     let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
     for block in ["\0", "1,2,3,4\n", "\n", " ", ",", "\""] {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(block.repeat((1 << 20) / block.len()).as_bytes()).unwrap();
         let member = encoder.finish().unwrap();
         let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
-        let said = refused(&bomb, &columns(&["a", "b"]));
-        has(&said, &["t.csv", "after decompression"]);
-        let read: usize = said.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
-        // 64 mebibytes, or 200 times what is read, and one member more.
-        assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{said}, of {} bytes", bomb.len());
+        let reported = refused(&bomb, &columns(&["a", "b"]));
+        has(&reported, &["t.csv", "after decompression"]);
+        let read: usize = reported.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
+        // 64 mebibytes, or 200 times the bytes read, plus one member.
+        assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{reported}, of {} bytes", bomb.len());
     }
 }
 
 #[test]
-fn clients_and_classes_are_counted_while_they_are_read() {
+fn client_and_class_limits_apply_while_reading() {
     let mut text = String::from("who,a,y\n");
     for client in 0..1_000_000 {
         text += &format!("c{client},1,2\n");
     }
-    let said = refused(text.as_bytes(), &columns(&["a"]));
-    has(&said, &["t.csv: line 100002, column who", "100000"]);
+    let reported = refused(text.as_bytes(), &columns(&["a"]));
+    has(&reported, &["t.csv: line 100002, column who", "100000"]);
     let classes = Columns { target: "who".to_owned(), client: None, classification: true, ..columns(&["a"]) };
     has(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
 }
 
 #[test]
-fn more_columns_than_a_device_can_be_told_of_are_refused() {
+fn too_many_columns_are_refused() {
     let table = |count: usize| {
         let names: Vec<String> = (0..count).map(|place| format!("f{place}")).collect();
         format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
@@ -71,17 +71,17 @@ fn more_columns_than_a_device_can_be_told_of_are_refused() {
     has(&refused(table(100_000).as_bytes(), &columns(&all)), &["data.features", "100000", "65535"]);
     let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
     assert_eq!(most.features.len(), 65_535);
-    // A constant is one more.
+    // The constant is one column more.
     let here = directory("hostile-columns");
     std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
-    has(&message(&here, data), &["t.csv", "65535 features beside the constant 1", "at most 65534"]);
+    has(&message(&here, data), &["t.csv", "65535 features plus the constant 1", "at most 65534"]);
 }
 
-/// A pipe that nobody writes to would be waited for, and a device never ends.
+/// Opening a pipe without a writer would block, and a device file never ends.
 #[cfg(unix)]
 #[test]
-fn what_is_no_file_is_refused_wherever_a_file_is_named() {
+fn non_regular_files_are_refused() {
     let here = directory("hostile-kinds");
     std::fs::create_dir(here.join("directory")).unwrap();
     std::os::unix::fs::symlink("round", here.join("about")).unwrap();
@@ -125,16 +125,16 @@ fn what_is_no_file_is_refused_wherever_a_file_is_named() {
                 continue;
             }
             let output = program(&here, &arguments);
-            let said = errors(&output);
-            assert_eq!((code(&output), said.lines().count()), (2, 1), "{arguments:?}: {said}");
-            has(&said, &[file, says]);
+            let reported = errors(&output);
+            assert_eq!((code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
+            has(&reported, &[file, says]);
         }
     }
 }
 
-/// Traces are tables, too: in the encodings that tables have.
+/// Traces are tables and may have the same encodings.
 #[test]
-fn traces_are_read_in_the_encodings_of_tables() {
+fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;
     let here = directory("hostile-trace");
     let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\

@@ -1,4 +1,4 @@
-//! The host's least squares against an oracle of its own: normal equations in twice the digits of f64.
+//! The host's least squares compared with an oracle: normal equations in twice the digits of f64.
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
@@ -56,7 +56,7 @@ impl Twice {
     }
 }
 
-/// Samples, and samples to be answered.
+/// Training samples, and samples to predict.
 struct Case {
     d: usize,
     c: usize,
@@ -72,7 +72,7 @@ impl Case {
         solve(&Problem { x, y, features: d, outputs: c, ridge, roundoff })
     }
 
-    /// The answers to the samples and to the new ones.
+    /// Predictions for the training samples and the new ones.
     fn answers(&self, weights: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; self.c];
         let rows = self.x.chunks_exact(self.d).chain(self.new.chunks_exact(self.d));
@@ -83,8 +83,8 @@ impl Case {
         .collect()
     }
 
-    /// The same of the oracle. The last column is a constant 1 where `constant`; others are brought to similar size, and that
-    /// is taken out of them.
+    /// Predictions of the oracle. If `constant` is set the last column is 1. The other columns are brought to
+    /// similar size and their means are removed.
     fn oracle(&self, constant: bool) -> Vec<f64> {
         let Self { d, c, ridge, .. } = *self;
         let p = d - usize::from(constant);
@@ -100,7 +100,7 @@ impl Case {
                 values.iter().skip(j).step_by(width).fold(Twice::default(), |s, v| s.add(Twice::of(*v)));
             sum.over(Twice::of(m as f64))
         };
-        // With a ridge on the constant's weight: its part that is taken out.
+        // Fraction of the constant that is removed if its weight has a ridge.
         let share = Twice::of(1.0).over(Twice::of(1.0).add(Twice::of(ridge)));
         let none = Twice::default();
         let means: Vec<Twice> = (0..p).map(|j| if constant { mean(&self.x, d, j) } else { none }).collect();
@@ -124,7 +124,7 @@ impl Case {
             let own = Twice::of(scales[j]);
             gram[j][j] = gram[j][j].add(count.times(Twice::of(ridge)).times(own).times(own));
             if constant {
-                // What a ridge on the constant leaves of the means: m (1 - share) mean mean.
+                // Remainder of the means with a ridge on the constant: m (1 - share) mean mean.
                 let left = count.times(Twice::of(1.0).add(share.neg()));
                 for l in 0..p {
                     let (a, b) = (means[j].times(own), means[l].times(Twice::of(scales[l])));
@@ -170,7 +170,7 @@ impl Case {
         rows.flat_map(|row| (0..c).map(|o| answer(row, o)).collect::<Vec<_>>()).collect()
     }
 
-    /// The condition of the columns without their means, each of norm 1.
+    /// Condition number of the columns without their means, each scaled to norm 1.
     fn condition(&self, constant: bool) -> f64 {
         let p = self.d - usize::from(constant);
         let m = self.x.len() / self.d;
@@ -196,7 +196,8 @@ fn between(random: &mut Stream, low: f64, high: f64) -> f64 {
     low + (high - low) * random.uniform()
 }
 
-/// A linear problem: deviations from 1e-6 to 1e6, means of up to 1e5 deviations, columns that are more or less alike.
+/// A linear problem: deviations from 1e-6 to 1e6, means of up to 1e5 deviations, columns that are more or less
+/// collinear.
 fn case(random: &mut Stream, constant: bool, narrow: bool, alike: f64) -> Case {
     let whole = |random: &mut Stream, low: usize, high: usize| {
         low + (random.uniform() * (high - low) as f64) as usize
@@ -235,8 +236,8 @@ fn case(random: &mut Stream, constant: bool, narrow: bool, alike: f64) -> Case {
     Case { d, c, x, y, new, ridge: 0.0 }
 }
 
-/// The distance of two lists of answers, relative to what the second varies by; where no constant takes their mean out, relative
-/// to the second.
+/// Distance of two lists of predictions, relative to the spread of the second or, without a constant, to its
+/// size.
 fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
     let count = (right.len() / c) as f64;
     let (mut wrong, mut all) = (0.0, 0.0);
@@ -250,10 +251,10 @@ fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
     (wrong / all).sqrt()
 }
 
-/// Ten thousand problems: up to a condition of 100 every answer is right to a millionth, and nothing is said; beyond that it
-/// is right, or something is said.
+/// Ten thousand problems. Up to a condition of 100 every prediction is right to 1e-6 without a warning; beyond,
+/// it is right or a warning is given.
 #[test]
-fn units_and_offsets_change_nothing() {
+fn answers_do_not_depend_on_units_and_offsets() {
     let mut random = stream(24, Purpose::Partition, 0);
     let (mut well, mut worst, mut warned, mut beyond) = (0, 0.0f64, 0, 0);
     for number in 0..10_000 {
@@ -278,9 +279,9 @@ fn units_and_offsets_change_nothing() {
     assert!(well > 3_000 && beyond > 3_000);
 }
 
-/// A ridge is in the units of the features as they are given, on the constant's weight too.
+/// A ridge applies in the units of the given features, and to the constant's weight.
 #[test]
-fn a_ridge_is_that_of_the_features_as_they_are() {
+fn ridge_applies_to_unscaled_features() {
     let mut random = stream(24, Purpose::Partition, 1);
     for number in 0..2_000 {
         let constant = number % 4 > 0;
@@ -288,17 +289,17 @@ fn a_ridge_is_that_of_the_features_as_they_are() {
         case.ridge = 10f64.powf(between(&mut random, -8.0, 3.0));
         let fit = case.fit(F64_ROUNDOFF);
         let right = case.oracle(constant);
-        // Of what a large ridge makes of all answers nothing is left to vary.
+        // A large ridge leaves nearly no spread of the predictions.
         let off = error(&case.answers(&fit.weights), &right, case.c, false);
         let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.dropped);
         assert!(off <= 1e-6 || case.condition(constant) > 100.0 && fit.dropped.is_loss(), "{numbers}");
     }
 }
 
-/// A column that is made of a row's features.
+/// A column computed from a row's features.
 type Column<'a> = &'a dyn Fn(&[f64]) -> f64;
 
-/// Columns that are put behind the features, made of a row and of random numbers of their own.
+/// Appends columns to the features of a case.
 fn widened(case: &Case, extra: &[Column]) -> Case {
     let wide = |values: &[f64]| {
         let row =
@@ -308,14 +309,14 @@ fn widened(case: &Case, extra: &[Column]) -> Case {
     Case { d: case.d + extra.len(), x: wide(&case.x), new: wide(&case.new), y: case.y.clone(), ..*case }
 }
 
-/// Several constants, copies of columns in other units and a ridge beside these: each has the part of it that its size gives it.
+/// Several constants, scaled copies of columns, and a ridge: the weight is divided by the sizes of the columns.
 #[test]
-fn a_ridge_is_shared_by_constants_and_by_copies() {
+fn ridge_is_shared_by_constants_and_copies() {
     let mut random = stream(24, Purpose::Partition, 5);
     for number in 0..600 {
         let constant = number % 3 > 0;
         let mut plain = case(&mut random, constant, false, 0.5);
-        // One sample alone is a row of constants.
+        // A single sample is a row of constants.
         if number % 10 == 0 {
             (plain.x, plain.y) = (plain.x[..plain.d].to_vec(), plain.y[..plain.c].to_vec());
         }
@@ -332,13 +333,13 @@ fn a_ridge_is_shared_by_constants_and_by_copies() {
             let numbers =
                 format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.dropped);
             assert!(off <= 1e-6, "{numbers}");
-            // Of copies that a ridge beneath roundings alone tells apart something may be said.
+            // A warning is allowed for copies that only a ridge below rounding level tells apart.
             assert!(extra.len() != 2 || !fit.dropped.is_loss(), "{numbers}");
         }
     }
 }
 
-/// Without a ridge copies and further constants change no answer, and nothing is said of them.
+/// Without a ridge, copies and further constants change no prediction and give no warning.
 #[test]
 fn copies_and_further_constants_change_no_answer() {
     let mut random = stream(24, Purpose::Partition, 6);
@@ -359,9 +360,10 @@ fn copies_and_further_constants_change_no_answer() {
     }
 }
 
-/// A feature in other units has another weight, and the answers stay; so do they where it moves along beside a constant.
+/// Changing a feature's unit changes its weight and no prediction; with a constant the same holds for its
+/// origin.
 #[test]
-fn other_units_and_other_origins_have_the_same_answers() {
+fn unit_and_origin_changes_keep_the_answers() {
     let mut random = stream(24, Purpose::Partition, 2);
     for _ in 0..500 {
         let case = case(&mut random, true, false, 0.5);
@@ -385,17 +387,18 @@ fn other_units_and_other_origins_have_the_same_answers() {
         let other = Case { x: changed(&case.x), new: changed(&case.new), y: case.y.clone(), ..case };
         let fit = other.fit(F64_ROUNDOFF);
         let off = error(&other.answers(&fit.weights), &before, case.c, true);
-        // Sums of numbers that are 1e5 deviations away have lost five digits of sixteen, and the condition loses more.
+        // Sums of numbers 1e5 deviations from zero lose five of sixteen digits, and the condition number costs
+        // more.
         let condition = other.condition(true);
         assert!(off <= 1e-8 || condition > 100.0, "{off:e} {condition:e} {:?}", fit.dropped);
         assert!(!fit.dropped.is_loss() || condition > 100.0);
     }
 }
 
-/// With fewer samples than columns the weights are a combination of the samples, which no other solution is, and answer them
-/// exactly. Nothing is said of that.
+/// With fewer samples than columns the weights are a combination of the samples (the least-norm solution) and
+/// fit them exactly, without a warning.
 #[test]
-fn few_samples_have_the_solution_of_least_norm() {
+fn few_samples_give_the_least_norm_solution() {
     let mut random = stream(24, Purpose::Partition, 3);
     for number in 0..200 {
         let (d, m) = (12, 1 + number % 10);
@@ -409,7 +412,7 @@ fn few_samples_have_the_solution_of_least_norm() {
         assert_eq!(fit.dropped.directions, d - m);
         let off: f64 = case.answers(&fit.weights).iter().zip(&case.y).map(|(a, b)| (a - b).powi(2)).sum();
         assert!(off.sqrt() < 1e-9, "{off:e}");
-        // What of the weights is no combination of the samples: by Gram-Schmidt.
+        // Component of the weights outside the span of the samples, by Gram-Schmidt.
         let mut basis: Vec<Vec<f64>> = Vec::new();
         for row in case.x.chunks_exact(d) {
             let mut row = row.to_vec();
@@ -432,10 +435,10 @@ fn remove(row: &mut [f64], basis: &[Vec<f64>]) {
     }
 }
 
-/// Columns of which one is exactly a combination of others, and columns of zeros, lose nothing: that is counted, not said. What
-/// two columns differ in by their roundings alone is lost, and both are named.
+/// Exact linear combinations and zero columns lose no information: they are counted without a warning. Two
+/// columns that differ only by rounding lose their difference, and both are named.
 #[test]
-fn columns_that_lose_something_are_named() {
+fn lossy_columns_are_named() {
     let mut random = stream(24, Purpose::Partition, 4);
     let plain: Vec<f64> = (0..40).map(|_| (random.normal() * 64.0).round() / 8.0).collect();
     let y: Vec<f64> = plain.iter().map(|v| v + random.normal()).collect();
@@ -446,7 +449,7 @@ fn columns_that_lose_something_are_named() {
     };
     let twice = with(&|v| 2.0 * v, F64_ROUNDOFF);
     assert_eq!((twice.dropped.directions, twice.dropped.is_loss()), (1, false));
-    // The shorter weights of two columns of which one is twice the other.
+    // Two columns, one twice the other, share the least-norm weights.
     assert!((twice.weights[2] - 2.0 * twice.weights[0]).abs() < 1e-9, "{:?}", twice.weights);
     let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), F32_ROUNDOFF);
     assert_eq!((fahrenheit.dropped.directions, fahrenheit.dropped.columns.as_slice()), (1, &[0, 2][..]));

@@ -1,4 +1,4 @@
-//! The commands `live` and `replay`: what they print, what they keep, their exit codes. Nothing is said about durations.
+//! Commands `live` and `replay`: output, kept files, exit codes. No test asserts durations.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const SMALL: [&str; 8] = [
 ];
 
 #[test]
-fn what_a_server_decides_is_kept_and_decided_again() {
+fn server_decisions_are_recorded_and_replayed() {
     let here = directory("live");
     let live = ["live", "stragglers", "stragglers,model.init=random", "--unit-ms", "2", "--out", "kept"];
     let output = program(&here, &[&live[..], &["--target", "1"], &SMALL].concat());
@@ -34,7 +34,7 @@ fn what_a_server_decides_is_kept_and_decided_again() {
     assert_eq!(runs.len(), 2);
     for run in runs {
         assert_eq!((run["rounds"].as_u64(), run["clients"].as_u64()), (Some(6), Some(8)));
-        // Every distance is at most 1: the first is that of the start, at which the clock begins.
+        // Every distance is at most 1, so the start reaches the target and the time is 0.
         assert_eq!(run["target_seconds"].as_f64(), Some(0.0));
         assert_eq!(run["curve"].as_array().unwrap().len(), 7);
     }
@@ -43,23 +43,23 @@ fn what_a_server_decides_is_kept_and_decided_again() {
     assert_eq!(code(&replayed), 0, "{}", errors(&replayed));
     assert!(text(&replayed).ends_with("rounds: every decision equal\n"));
 
-    // One decision changed: both sides are shown.
+    // After one changed decision both sides are shown.
     let journal = std::fs::read_to_string(here.join(kept)).unwrap();
     let changed = journal.replacen("\"target\":4,", "\"target\":5,", 1);
     assert_ne!(changed, journal);
     std::fs::write(here.join("changed.jsonl"), changed).unwrap();
     let output = program(&here, &[&["replay", "stragglers", "changed.jsonl"][..], &SMALL].concat());
     assert_eq!(code(&output), 1);
-    let said = errors(&output);
-    assert!(said.contains("waits for 5 of") && said.contains("waits for 4 of"), "{said}");
+    let reported = errors(&output);
+    assert!(reported.contains("waits for 5 of") && reported.contains("waits for 4 of"), "{reported}");
 
-    // A server has no attackers to decide about again.
+    // A server's journal has no attackers.
     let output =
         program(&here, &[&["replay", "stragglers", kept, "--set", "attack.kind=mimic"][..], &SMALL].concat());
     assert_eq!(code(&output), 2);
     assert!(errors(&output).contains("set attack.kind = \"none\""), "{}", errors(&output));
 
-    // Another scenario, and no journal at all.
+    // The journal of another scenario, and a file that is not a journal.
     let output = program(&here, &["replay", "stragglers", kept]);
     assert_eq!(code(&output), 2);
     assert!(errors(&output).contains("another campaign than stragglers"), "{}", errors(&output));
@@ -70,8 +70,8 @@ fn what_a_server_decides_is_kept_and_decided_again() {
     assert!(errors(&output).contains(&line), "{}", errors(&output));
 }
 
-/// A server with devices that hide their gradients, and a start that they hide, too. Its decisions cannot be made again:
-/// nobody knows the noise.
+/// A server with devices that add noise, in the start and in training. Its decisions cannot be replayed because
+/// the noise is secret.
 #[test]
 fn devices_with_noise_are_served() {
     let changes = ["data.clients=6", "algorithm.rounds=3", "model.power_iterations=2"].map(str::to_owned);
@@ -84,12 +84,12 @@ fn devices_with_noise_are_served() {
     let status = runtime.block_on(live::run(&plan, std::future::pending(), |_| {})).unwrap();
     let privacy = status.privacy.unwrap();
     assert_eq!(privacy.devices.len(), 6);
-    // Five releases, at the delta that a server without [privacy] prints: the same as the scenario's.
+    // Five releases, at the delta that a server without [privacy] prints, which equals the scenario's.
     assert!(privacy.devices.values().all(|each| *each <= 10.0 && *each > 9.99), "{privacy:?}");
 }
 
 #[test]
-fn what_cannot_be_served_is_exit_2() {
+fn unservable_scenarios_exit_with_2() {
     let here = directory("unserved");
     std::fs::write(here.join("file"), "").unwrap();
     for arguments in [

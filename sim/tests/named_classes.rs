@@ -1,4 +1,4 @@
-//! Classes by their names: those that occur, and no others; held out by the name that the file has.
+//! Class names: only labels that occur are classes, and classes are held out by the name in the file.
 
 use crate::common::{code, directory, errors, has, numbers, program, write_npz};
 use fedspan_sim_core::data::{Dataset, Labels};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const LABELS: [u8; 3] = [3, 7, 10];
 const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
 
-/// Six users with twelve samples each, of three classes that the features tell.
+/// Six users with twelve samples each, of three separable classes.
 fn rows() -> Vec<(usize, Vec<f64>, u8)> {
     let values = numbers(72 * 3, 3);
     let row = |(row, x): (usize, &[f64])| {
@@ -55,7 +55,7 @@ fn read(here: &std::path::Path, data: &str) -> Result<Dataset, String> {
     scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
 }
 
-/// The classes of all samples, those of clients and of newcomers.
+/// Classes of all samples, of clients and of newcomers.
 fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     [&dataset.clients, &dataset.newcomers].map(|clients| {
         let of =
@@ -68,9 +68,9 @@ fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     })
 }
 
-/// A label that nobody has is no class, whatever the kind of file: nothing can predict it.
+/// A label that no sample has is not a class in any kind of file.
 #[test]
-fn classes_are_the_labels_that_occur() {
+fn classes_are_the_occurring_labels() {
     let here = directory("named-classes");
     write(&here, false);
     let mut summaries: Vec<Value> = Vec::new();
@@ -87,7 +87,7 @@ fn classes_are_the_labels_that_occur() {
     }
 }
 
-/// What people call a class is its name, also where that is a number.
+/// Classes are held out by their label, also if it is a number.
 #[test]
 fn classes_are_held_out_by_name() {
     let here = directory("named-classes-held");
@@ -104,24 +104,24 @@ fn classes_are_held_out_by_name() {
     write(&here, false);
     let count = |label: u8| rows().iter().filter(|(.., own)| *own == label).count();
     for data in [CSV, NPZ, LEAF] {
-        for (said, label) in [("[10]", 10), ("[7]", 7), ("[\"3\"]", 3), ("[\"3.0\", 3]", 3)] {
-            let dataset = held(data, said).unwrap_or_else(|error| panic!("{data} {said}: {error}"));
-            assert_eq!(classes(&dataset), [vec![0, 1], vec![0]], "{data} {said}");
+        for (reported, label) in [("[10]", 10), ("[7]", 7), ("[\"3\"]", 3), ("[\"3.0\", 3]", 3)] {
+            let dataset = held(data, reported).unwrap_or_else(|error| panic!("{data} {reported}: {error}"));
+            assert_eq!(classes(&dataset), [vec![0, 1], vec![0]], "{data} {reported}");
             let samples: usize =
                 dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
-            assert_eq!(samples, count(label), "{data} {said}");
+            assert_eq!(samples, count(label), "{data} {reported}");
         }
-        // No class is called so, though there are as many.
-        has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "there are: ", "10"]);
+        // "1" is an index and not the label of a class.
+        has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "allowed: ", "10"]);
         has(&held(data, "[\"walk\"]").unwrap_err(), &["holdout_classes", "\"walk\""]);
         has(&held(data, "[3, 7, 10]").unwrap_err(), &["t."]);
     }
     write(&here, true);
-    for (said, label) in [("[\"walk\"]", 3), ("[\"rest\"]", 10), ("[1]", 7), ("[0]", 10)] {
-        let dataset = held(CSV, said).unwrap();
+    for (reported, label) in [("[\"walk\"]", 3), ("[\"rest\"]", 10), ("[1]", 7), ("[0]", 10)] {
+        let dataset = held(CSV, reported).unwrap();
         let samples: usize =
             dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
-        assert_eq!(samples, count(label), "{said}");
+        assert_eq!(samples, count(label), "{reported}");
     }
     has(&held(CSV, "[3]").unwrap_err(), &["\"3\"", "rest, run, walk"]);
     has(&held(CSV, "[\"Walk\"]").unwrap_err(), &["\"Walk\"", "rest, run, walk"]);

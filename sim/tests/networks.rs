@@ -1,4 +1,5 @@
-//! Networks in the simulator: what leaves a client, which model is scored, runs that diverge, what a file may ask for.
+//! Networks in the simulator: data that leave a client, the scored model, diverging runs, and accepted
+//! settings.
 
 use crate::common::{code, directory, errors, program, text};
 use fedspan_engine::config::AlgorithmName;
@@ -7,7 +8,7 @@ use fedspan_sim_core::data::Labels;
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Digits of two classes a client, a few rounds.
+/// Digits with two classes per client, a few rounds.
 fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     let small = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
     let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
@@ -15,7 +16,7 @@ fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
 }
 
-/// The same with another model.
+/// The same scenario with another model.
 fn scenario_with(changes: &[&str]) -> Result<Scenario, String> {
     let small = ["algorithm.rounds=3"].iter().chain(changes).map(|change| (*change).to_owned());
     let text = Scenario::built_in("digits-network").unwrap();
@@ -34,9 +35,9 @@ fn named(name: &str) -> String {
     format!("algorithm.name=\"{name}\"")
 }
 
-/// A head that is one's own is not among what travels, and is not among the bytes either.
+/// A personal head is neither sent nor counted in the bytes.
 #[test]
-fn what_travels_is_what_the_method_shares() {
+fn only_shared_layers_are_sent() {
     let (body, head) = (65 * 16, 17 * 10);
     for (name, roles, values) in [
         ("fedrep", vec![Role::Representation], body),
@@ -50,15 +51,15 @@ fn what_travels_is_what_the_method_shares() {
         assert_eq!(travelled, roles, "{name}");
         for row in &outcome.rounds[1..] {
             let each = row.bytes_up / row.participants.len() as u64;
-            // Frames: a few bytes of head in each of a few dozen.
+            // Framing: a few bytes of header in each of a few dozen frames.
             assert!((4 * values..4 * values + 40 + 4 * values / 10).contains(&each), "{name}: {each}");
         }
     }
 }
 
-/// Whoever is never asked keeps the head it began with, zeros, under a body that it never held.
+/// A client that was never asked is scored with the shared body and its initial head of zeros.
 #[test]
-fn clients_that_are_never_asked_are_scored_with_everyones_body_and_a_head_of_zeros() {
+fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
     let [_, round] = &outcome.rounds[..] else { panic!("one round") };
     let [asked] = round.participants[..] else { panic!("one client") };
@@ -68,13 +69,14 @@ fn clients_that_are_never_asked_are_scored_with_everyones_body_and_a_head_of_zer
             assert!((client.loss - 10f64.ln()).abs() < 1e-6);
         }
     }
-    // At the end everybody has trained a head.
+    // At the end all clients have trained a head.
     assert!(outcome.tuned.iter().all(|client| client.head.iter().any(|value| *value != 0.0)));
 }
 
-/// One network for all is scored as it is, and after epochs on its head by each client; `+ft` names the second.
+/// One shared network is scored as it is, and after each client fine-tuned its head; `+ft` names the second
+/// score.
 #[test]
-fn what_is_scored_is_said() {
+fn scores_name_the_scored_model() {
     let plain = outcome(&[&named("fedavg")]);
     let tuned = outcome(&[&named("fedavg+ft")]);
     let accuracy = |clients: &[fedspan_sim_core::evaluate::ClientScore]| {
@@ -88,9 +90,10 @@ fn what_is_scored_is_said() {
     assert!(accuracy(&plain.tuned) > accuracy(&plain.clients));
 }
 
-/// Those whose method has no body for them train one: with as many labels as the others they are as good.
+/// Newcomers of an algorithm without a shared body train all layers, and with as many labels reach the accuracy
+/// of the others.
 #[test]
-fn newcomers_without_a_body_train_one_of_their_own() {
+fn newcomers_without_a_body_train_all_layers() {
     let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
     for name in ["lg-fedavg", "local-only"] {
         let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
@@ -101,14 +104,15 @@ fn newcomers_without_a_body_train_one_of_their_own() {
     let place = directory("network-newcomers");
     let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
     let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
-    let said = text(&program(&place, &[&words[..], &sets].concat()));
-    assert!(said.contains("\"scored_new_clients\": \"the newcomer's own network"), "{said}");
-    assert!(said.contains("\"accuracy_new_clients\""), "{said}");
+    let reported = text(&program(&place, &[&words[..], &sets].concat()));
+    assert!(reported.contains("\"scored_new_clients\": \"the newcomer's own network"), "{reported}");
+    assert!(reported.contains("\"accuracy_new_clients\""), "{reported}");
 }
 
-/// Two classes a client: of the personal networks more is right than of one for all, in every one of three seeds.
+/// With two classes per client personal networks are more accurate than the shared one, for each of three
+/// seeds.
 #[test]
-fn heads_of_ones_own_pay_where_clients_differ() {
+fn personal_heads_win_on_heterogeneous_clients() {
     for seed in 1..=3 {
         let right = |name: &str| {
             let scenario = scenario(&[&named(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
@@ -133,9 +137,10 @@ fn results_do_not_depend_on_threads() {
     }
 }
 
-/// Every method takes a network of filters or cells: an image, and raw windows of motion, which are signals.
+/// Every algorithm trains convolutional and recurrent networks: on images, and on raw windows of motion as
+/// signals.
 #[test]
-fn every_method_trains_filters_and_cells() {
+fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let filters = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
     let model = scenario_with(&[filters]).unwrap().model;
@@ -157,12 +162,12 @@ fn every_method_trains_filters_and_cells() {
     }
 }
 
-/// An adapter of rank 2 beside nothing.
+/// A LoRA network of rank 2 without a base network.
 const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
 
-/// One factor a round is sent, and came back changed; what averages both says what that costs.
+/// One factor per round is sent in each direction; averaging both factors reports its interference.
 #[test]
-fn adapters_send_what_they_train() {
+fn adapters_send_only_trained_factors() {
     let (down, up) = (64 * 2, 2 * 12);
     for (name, trained, came) in [
         ("rolora", [up, down, up], [down + up, up, down]),
@@ -177,14 +182,14 @@ fn adapters_send_what_they_train() {
             let each = |bytes: u64| bytes / row.participants.len() as u64;
             let around = |values: u64| 4 * values..4 * values + 120;
             assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
-            // Who was not in the round before gets both.
+            // A client that missed the previous round receives both factors.
             let most = around(down + up).end;
             assert!((4 * came[number]..most).contains(&each(row.bytes_down)), "{name}: {row:?}");
             let interference = row.interference.unwrap();
             assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
         }
     }
-    // With everyone in every round half is sent from the second on.
+    // With full participation half of the values are sent from the second round on.
     let everyone = "participation={ policy = \"full\" }";
     let whole = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
     let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
@@ -201,9 +206,9 @@ fn adapters_send_what_they_train() {
     }
 }
 
-/// A file that asks for what there is not.
+/// Each case combines an adapter with an unsupported option.
 #[test]
-fn adapters_and_other_methods_are_not_for_each_other() {
+fn adapters_refuse_other_algorithms() {
     for (changes, expected) in [
         (vec![ADAPTER, "algorithm.name=\"fedrep\""], "\"fedrep\" needs"),
         (vec!["algorithm.name=\"rolora\""], "\"rolora\" needs"),
@@ -211,45 +216,45 @@ fn adapters_and_other_methods_are_not_for_each_other() {
         (vec!["model={ kind = \"lora-mlp\", width = 4 }", "algorithm.name=\"lora\""], "rank"),
         (
             vec!["model={ kind = \"lora-mlp\", rank = 1, width = 4, frozen = 5 }", "algorithm.name=\"lora\""],
-            "simulated devices have 0x00000000",
+            "has checksum 0x00000000",
         ),
     ] {
-        let said = outcome_of(&changes).unwrap_err();
-        assert!(said.contains(expected), "{changes:?}: {said}");
+        let reported = outcome_of(&changes).unwrap_err();
+        assert!(reported.contains(expected), "{changes:?}: {reported}");
     }
 }
 
-/// The first layer of filters and what is behind it travel, in the sizes that the specification gives them.
+/// The first convolution and the layers behind it are sent in the sizes of the specification.
 #[test]
-fn filters_travel_as_layers() {
+fn filters_are_sent_as_layers() {
     let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 2, hidden = [8] }";
-    let said = outcome_of(&[image]).unwrap_err();
-    assert!(said.contains("leave nothing of an image of 3 rows of 3 pixels"), "{said}");
+    let reported = outcome_of(&[image]).unwrap_err();
+    assert!(reported.contains("leave nothing of an image of 3 rows of 3 pixels"), "{reported}");
     let image = image.replace("pool = 2", "pool = 1");
     let outcome = outcome_of(&[&image]).unwrap();
     let sizes: Vec<(u16, u16)> = outcome.layers.iter().map(|layer| (layer.rows, layer.cols)).collect();
     assert_eq!(sizes, [(9 + 1, 4), (9 * 4 + 1, 3), (4 * 4 * 3 + 1, 8)]);
 }
 
-/// Training ends where a loss is not finite any more; the message says whose, and what came before is kept.
+/// Training ends when a loss is not finite; the message names the client, and earlier results are kept.
 #[test]
-fn a_run_that_diverges_says_which_client_and_keeps_what_there_is() {
+fn diverged_run_names_client_and_keeps_results() {
     let place = directory("network-diverges");
     let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
     let ran = program(&place, &wild);
     assert_eq!(code(&ran), 1);
-    let said = errors(&ran);
-    assert!(said.contains("round 1 of digits-network, seed 1: the loss of client"), "{said}");
-    assert!(said.contains("what was finished is in results"), "{said}");
+    let reported = errors(&ran);
+    assert!(reported.contains("round 1 of digits-network, seed 1: the loss of client"), "{reported}");
+    assert!(reported.contains("finished results are in results"), "{reported}");
     let summary = std::fs::read_to_string(place.join("results/summary.json")).unwrap();
     assert!(summary.contains("\"diverged\": {") && summary.contains("\"round\": 1"), "{summary}");
     let rounds = std::fs::read_to_string(place.join("results/rounds.jsonl")).unwrap();
     assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
 }
 
-/// Whatever a loss that is not finite shows in: a decline, an update over the bound, a body that its client has lost.
+/// Divergence may appear as a declined round, an update above the bound, or a lost body.
 #[test]
-fn every_method_that_diverges_keeps_its_results() {
+fn every_diverged_algorithm_keeps_its_results() {
     for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
     {
         let changes = [&*named(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
@@ -259,16 +264,16 @@ fn every_method_that_diverges_keeps_its_results() {
         assert!(outcome.scores.accuracy.is_some() && outcome.scores.loss.unwrap().is_finite(), "{name}");
         assert_eq!(outcome.clients.len(), 20);
     }
-    // And those who come then and train alone lose nothing either.
+    // Newcomers that train alone afterwards keep their results, too.
     let changes = [&*named("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
     let outcome = outcome(&changes);
     assert!(outcome.diverged.is_some());
     assert!(outcome.newcomers.len() == 5 && outcome.newcomers.iter().all(|client| client.loss.is_finite()));
 }
 
-/// Where training ends has no influence on which model is scored: not the one with tuned heads.
+/// An early end does not select the fine-tuned model for scoring.
 #[test]
-fn training_that_ends_early_is_scored_before_heads_are_tuned() {
+fn early_end_does_not_change_the_scored_model() {
     let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
     let (often, never) = (early("evaluate_every=1"), early("evaluate_every=1000"));
     assert_eq!((often.rounds.len(), never.rounds.len()), (6, 6));
@@ -278,7 +283,7 @@ fn training_that_ends_early_is_scored_before_heads_are_tuned() {
 }
 
 #[test]
-fn a_client_with_one_class_and_one_with_a_single_sample_take_part() {
+fn clients_with_one_class_or_one_sample_take_part() {
     let changes = ["data.partition.classes=1", "participation={ policy = \"full\" }"];
     let dataset = scenario(&changes).unwrap().dataset(1).unwrap();
     let one = outcome(&changes);
@@ -297,7 +302,7 @@ fn a_client_with_one_class_and_one_with_a_single_sample_take_part() {
 }
 
 #[test]
-fn the_papers_table_has_a_row_for_each_method() {
+fn paper_table_has_a_row_for_each_algorithm() {
     let place = directory("network-compare");
     let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
     let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
@@ -313,7 +318,7 @@ fn the_papers_table_has_a_row_for_each_method() {
 }
 
 #[test]
-fn a_file_asks_for_what_there_is() {
+fn impossible_network_settings_are_refused() {
     let refused = |changes: &[&str]| scenario(changes).unwrap_err();
     for (changes, says) in [
         (&["model.hidden=[]"][..], "1 to 3 widths"),
@@ -344,30 +349,31 @@ fn a_file_asks_for_what_there_is() {
         (&["algorithm.name=\"lg-fedavg\"", "algorithm.shared_layers=2"], "1 to 1"),
         (&["algorithm.name=\"scaffold\"", "algorithm.step_size=0.0"], "above 0"),
     ] {
-        let said = refused(changes);
-        assert!(said.contains(says), "{changes:?}: {said}");
+        let reported = refused(changes);
+        assert!(reported.contains(says), "{changes:?}: {reported}");
     }
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
     assert!(Scenario::parse("linear", &regression, &[]).is_err());
-    // A method's own goes before what is common to all.
+    // The algorithm's own key overrides the common one.
     let own = ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
     assert_eq!(scenario(&own).unwrap().algorithm, scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm);
     for coin in ["1e-60", "0.005"] {
-        let said = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
-        assert!(said.contains("0, or 0.01 to 0.99"), "{said}");
+        let reported = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
+        assert!(reported.contains("0, or 0.01 to 0.99"), "{reported}");
     }
-    // What stands in the table of another method is read, and nothing is done with it.
+    // A table of another algorithm is checked but not used.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
-    // A network that no frames can carry.
+    // A network too large for the frames.
     let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
     let refused = run(&wide, 1, &mut NoProgress).unwrap_err();
     assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
 }
 
-/// An adapter is put into what another run has learnt: it begins as good as that was, goes on from there, and changes nothing of it.
+/// An adapter on the network of another run: it starts with that run's loss, improves on it, and does not
+/// change the base.
 #[test]
-fn an_adapter_begins_where_its_base_ended() {
+fn adapter_starts_from_its_base_model() {
     let place = directory("networks-base");
     let shared = ["--set", "data.partition.clients=6", "--set", "data.partition.classes=10"];
     let base = [
@@ -407,14 +413,14 @@ fn an_adapter_begins_where_its_base_ended() {
     };
     let loss = |row: &serde_json::Value| row["loss"].as_f64().unwrap();
     let (ended, after) = (loss(rows("first").last().unwrap()), rows("second"));
-    // B is not zero at first, and nearly so.
+    // B is small but not zero at the start.
     assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
     assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
 
-    let refused = |ran: std::process::Output, said: &[&str]| {
+    let refused = |ran: std::process::Output, reported: &[&str]| {
         let message = errors(&ran);
         assert_eq!(code(&ran), 2, "{message}");
-        for part in said {
+        for part in reported {
             assert!(message.contains(part), "{message}");
         }
     };

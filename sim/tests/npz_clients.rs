@@ -1,4 +1,4 @@
-//! npz files that say whose each row is.
+//! npz files with a client number for each row.
 
 use crate::common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
 use fedspan_sim_core::data::{Client, DataError, Dataset, Labels, Set, npz};
@@ -7,17 +7,17 @@ use proptest::prelude::*;
 
 const DATA: &str = "kind = \"npz\"\npath = \"data.npz\"\n";
 
-/// Values are those of the file, and no others.
+/// Options that keep the values of the file unchanged.
 const AS_IT_IS: &str = "scale = \"none\"\nconstant = false\n";
 
-/// What a scenario in this folder reads.
+/// Reads the data of a scenario in this directory.
 fn read(here: &std::path::Path, more: &str) -> Dataset {
     let name = here.join("my.toml");
     let text = format!("[data]\n{DATA}{more}{REST}");
     Scenario::parse(name.to_str().unwrap(), &text, &[]).unwrap().dataset(1).unwrap()
 }
 
-/// Sums of rows, which tell them apart, and targets.
+/// Sum of each row, which identifies it, and its target.
 fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
     let y: Vec<f32> = match &set.y {
         Labels::Values { values: y, .. } | Labels::Absent(y) => y.clone(),
@@ -26,9 +26,9 @@ fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
     set.x.chunks(d).map(|row| row.iter().sum()).zip(y).collect()
 }
 
-/// Clients 3, 0 and 7 have three, one and two rows; the second has nothing to be tested on.
+/// Clients 3, 0 and 7 have three, one and two rows; the second has no test rows.
 #[test]
-fn clients_of_different_sizes() {
+fn clients_may_have_different_sizes() {
     let here = directory("npz-ragged");
     let (x, x_test): (Vec<f64>, Vec<f64>) =
         ((0..12).map(f64::from).collect(), (0..6).map(f64::from).collect());
@@ -50,7 +50,7 @@ fn clients_of_different_sizes() {
     ];
     assert_eq!(set.clients.iter().map(of).collect::<Vec<_>>(), expected);
     assert_eq!((set.features, set.outputs, set.classification), (2, 1, false));
-    // Without test samples, and as classes.
+    // The same without test rows, and with classes.
     write_npz(&here.join("data.npz"), &arrays[..3]);
     let set = read(&here, &format!("{AS_IT_IS}task = \"classes\"\n"));
     assert_eq!((set.outputs, set.classification), (6, true));
@@ -58,9 +58,9 @@ fn clients_of_different_sizes() {
     assert!(set.clients.iter().all(|client| client.test.is_empty() && client.test.is_classes()));
 }
 
-/// The same rows, by number and by place, are the same data.
+/// Clients by number and clients by axis give the same data.
 #[test]
-fn as_many_rows_each_is_the_other_layout() {
+fn equal_sizes_match_the_axis_layout() {
     let (by_place, by_number) = (directory("npz-places"), directory("npz-numbers"));
     let values = numbers(60, 1);
     let (y, owner): (&[f64], Vec<f64>) = (&values[..12], (0..12).map(|row| f64::from(row / 4)).collect());
@@ -76,9 +76,9 @@ fn as_many_rows_each_is_the_other_layout() {
     }
 }
 
-/// What NumPy makes of whole numbers by itself are 64 bits.
+/// NumPy's default for whole numbers is 64 bits.
 #[test]
-fn integers_of_every_width() {
+fn integers_of_every_width_are_read() {
     let here = directory("npz-integers");
     let file = here.join("data.npz");
     let owner = [4i64, 4, 9];
@@ -98,7 +98,7 @@ fn integers_of_every_width() {
 }
 
 #[test]
-fn arrays_that_do_not_go_together() {
+fn inconsistent_arrays_are_refused() {
     let here = directory("npz-owners");
     let file = here.join("data.npz");
     let values = numbers(60, 1);
@@ -119,12 +119,12 @@ fn arrays_that_do_not_go_together() {
     bad(&[x, ("y", &[3, 4], &values[..12]), client], &["y has shape [3, 4]", "(12)"]);
     bad(&[x, y, ("client", &[11], &owner[..11])], &["client has shape [11]", "(12)"]);
     bad(&[client], &["no array named x", "x and y"]);
-    for (number, said) in
+    for (number, reported) in
         [(0.5, "0.5"), (-1.0, "-1.0"), (f64::NAN, "NaN"), (9_007_199_254_740_992.0, "9007199")]
     {
         let mut owner = owner.clone();
         owner[7] = number;
-        bad(&[x, y, ("client", &[12], &owner)], &["client at [7]", said, "whole number"]);
+        bad(&[x, y, ("client", &[12], &owner)], &["client at [7]", reported, "whole number"]);
     }
     let (x_test, y_test) = (("x_test", &[2u64, 5][..], &values[..10]), ("y_test", &[2u64][..], &values[..2]));
     bad(&[x, y, client, x_test, y_test], &["x_test has shape [2, 5]", "client_test (n)"]);
@@ -143,17 +143,17 @@ fn arrays_that_do_not_go_together() {
     );
     bad(
         &[("x", &[0, 5], &[]), ("y", &[0], &[]), ("client", &[0], &[])],
-        &["x has shape [0, 5]", "nothing in it"],
+        &["x has shape [0, 5]", "expected at least one value"],
     );
 }
 
-/// A header of a few bytes that speaks of a quadrillion clients without samples.
+/// A header of a few bytes that declares a quadrillion clients without samples.
 #[test]
 fn clients_without_samples_take_no_memory() {
     let here = directory("npz-nothing");
     let none: [(&str, &[u64], &[f64]); 2] = [("x", &[1 << 50, 0, 5], &[]), ("y", &[1 << 50, 0], &[])];
     write_npz(&here.join("data.npz"), &none);
-    has(&message(&here, DATA), &["data.npz", "x has shape", "nothing in it"]);
+    has(&message(&here, DATA), &["data.npz", "x has shape", "expected at least one value"]);
     let values = numbers(60, 1);
     let some: [(&str, &[u64], &[f64]); 2] = [("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])];
     let tests: [(&str, &[u64], &[f64]); 2] =
@@ -165,9 +165,9 @@ fn clients_without_samples_take_no_memory() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Every row is somebody's, once, in its order, whoever has how many.
+    /// Every row goes to its client exactly once and in order, for any sizes.
     #[test]
-    fn every_row_is_its_owners(owners in prop::collection::vec(0u32..6, 1..40)) {
+    fn rows_go_to_their_owner_in_order(owners in prop::collection::vec(0u32..6, 1..40)) {
         let here = directory("npz-any");
         let file = here.join("data.npz");
         let n = owners.len() as u64;

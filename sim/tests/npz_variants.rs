@@ -1,5 +1,5 @@
-//! One table as NumPy writes it, in every type, order, shape and packing; and the same table as CSV: what is made of them is
-//! the same, to the last bit.
+//! One table written as npz in every type, order, shape and packing, and as CSV: all give the same data to the
+//! last bit.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 const ROWS: usize = 60;
 const WIDTH: usize = 3;
 
-/// Five clients with twelve rows each, in turn; whole numbers, which every type can hold.
+/// Five clients with twelve rows each, interleaved; whole numbers that every type can hold.
 struct Data {
     x: Vec<f64>,
     y: Vec<f64>,
@@ -60,7 +60,7 @@ fn read(here: &Path, data: &str) -> Result<Dataset, String> {
     scenario.map_err(|problem| problem.to_string())?.dataset(3).map_err(|error| error.to_string())
 }
 
-/// Everything that training and scores are made of, down to the bits.
+/// All data that training and scores depend on, as bits.
 fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
     let of = |client: &Client| {
         [&client.train, &client.test].map(|set| {
@@ -86,7 +86,7 @@ fn same(ours: &Dataset, theirs: &Dataset, what: &str) {
 }
 
 #[test]
-fn every_type_order_shape_and_packing_is_the_same_data() {
+fn types_orders_shapes_and_packings_give_equal_data() {
     let here = directory("npz-variants");
     let data = data();
     csv(&here, &data);
@@ -106,7 +106,7 @@ fn every_type_order_shape_and_packing_is_the_same_data() {
                     let x = if fortran { turned(&data.x, &shape) } else { data.x.clone() };
                     let one: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
                     let other = format!("{}{}", [">", "<"][count % 2], types[(which + count) % types.len()]);
-                    // Names as numbers of another type, or as texts, wide or in bytes.
+                    // Names as numbers of another type, or as texts of characters or bytes.
                     let names = |values: &[f64], which: usize| match which % 3 {
                         0 => raw(&other, fortran, one, &numbers_as(&other, values), version),
                         1 => {
@@ -119,13 +119,13 @@ fn every_type_order_shape_and_packing_is_the_same_data() {
                         ("x", raw(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
                         ("y", names(&data.y, count / 2)),
                         ("client", names(&data.client, count)),
-                        // Is not read, and no array that is read at all.
+                        // An unused array of a type that cannot be read.
                         ("other", raw("|O", false, &[1], b"pickle", 1)),
                     ];
                     archive(&here.join("t.npz"), zipped, &files);
                     let found = read(&here, &format!("{NPZ}task = \"classes\"\n[split]\ntest = 0.25\n"));
                     let what = format!("{descr} {fortran} {column} {zipped:?} {other} {count}");
-                    let found = found.unwrap_or_else(|said| panic!("{what}: {said}"));
+                    let found = found.unwrap_or_else(|reported| panic!("{what}: {reported}"));
                     assert!(found.warnings.is_empty(), "{what}: {:?}", found.warnings);
                     same(&found, &expected, &what);
                     count += 1;
@@ -136,12 +136,12 @@ fn every_type_order_shape_and_packing_is_the_same_data() {
     assert_eq!(count, 88);
 }
 
-/// Clients by their places, as NumPy's axes are, in both orders.
+/// Clients by the first axis, in both memory orders.
 #[test]
-fn clients_by_place_are_clients_by_number() {
+fn clients_by_axis_equal_clients_by_number() {
     let here = directory("npz-variants-places");
     let data = data();
-    // The rows of each client one after the other.
+    // Rows sorted by client.
     let mut order: Vec<usize> = (0..ROWS).collect();
     order.sort_by_key(|row| row % 5);
     let x: Vec<f64> = order.iter().flat_map(|row| data.x[row * WIDTH..(row + 1) * WIDTH].to_vec()).collect();
@@ -170,9 +170,9 @@ fn clients_by_place_are_clients_by_number() {
     }
 }
 
-/// Whatever cuts and scales a CSV file cuts and scales an npz file, and arrays have the names that they have.
+/// All options for splitting and scaling of CSV files work for npz files, with their array names.
 #[test]
-fn npz_and_csv_can_do_the_same() {
+fn npz_and_csv_support_the_same_options() {
     let here = directory("npz-variants-csv");
     let data = data();
     csv(&here, &data);
@@ -213,15 +213,15 @@ fn npz_and_csv_can_do_the_same() {
         {
             let what = format!("{task} {how} {more}");
             let csv = read(&here, &format!("{CSV}task = \"{task}\"\n{how}{more}"));
-            let csv = csv.unwrap_or_else(|said| panic!("{what}: {said}"));
-            // The default of npz is what the file says, where there is no word on tests.
+            let csv = csv.unwrap_or_else(|reported| panic!("{what}: {reported}"));
+            // Without a test option npz uses the file's own split.
             let more = if more.contains("test =") || more.contains("by =") {
                 more.to_owned()
             } else {
                 format!("{more}test = 0.2\n")
             };
             let npz = read(&here, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{more}"));
-            let npz = npz.unwrap_or_else(|said| panic!("{what}: {said}"));
+            let npz = npz.unwrap_or_else(|reported| panic!("{what}: {reported}"));
             same(&npz, &csv, &what);
             count += 1;
         }
@@ -229,9 +229,9 @@ fn npz_and_csv_can_do_the_same() {
     assert_eq!(count, 13 * 4);
 }
 
-/// Results of the program, to the last bit.
+/// Summaries of the program, compared to the last bit.
 #[test]
-fn summaries_are_those_of_the_csv_file() {
+fn npz_summaries_equal_those_of_csv() {
     let here = directory("npz-variants-summary");
     let data = data();
     csv(&here, &data);
@@ -269,9 +269,9 @@ fn summaries_are_those_of_the_csv_file() {
     }
 }
 
-/// What is no table says which array, which place, and what is there.
+/// Errors name the array, the position and the value.
 #[test]
-fn arrays_that_are_none_are_named() {
+fn unusable_arrays_are_named() {
     let here = directory("npz-variants-bad");
     let data = data();
     let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
@@ -306,7 +306,7 @@ fn arrays_that_are_none_are_named() {
             &["[17]", "client"],
         );
     }
-    for (name, value, said) in [
+    for (name, value, reported) in [
         ("y", f64::NAN, "NaN"),
         ("y", 1.5, "1.5"),
         ("client", f64::INFINITY, "inf"),
@@ -318,7 +318,7 @@ fn arrays_that_are_none_are_named() {
             if name == "x" { (&[ROWS, WIDTH], data.x.clone()) } else { (&[ROWS], data.y.clone()) };
         values[17] = value;
         let place = if name == "x" { "[5, 2]" } else { "[17]" };
-        bad(name, f8(shape, &values), &[place, said]);
+        bad(name, f8(shape, &values), &[place, reported]);
     }
     bad(
         "client",
@@ -345,15 +345,15 @@ fn arrays_that_are_none_are_named() {
     bad("y", bytes, &["records"]);
 }
 
-/// A few bytes that speak of many: no more memory than a file of its size can mean.
+/// Memory is bounded by what a file of this size can contain, whatever its header declares.
 #[test]
-fn arrays_take_no_more_memory_than_their_file_can_mean() {
+fn array_memory_is_bounded_by_file_size() {
     let here = directory("npz-variants-large");
     let ones = |kind: &str, width: usize, shape: &[usize]| {
         raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
     };
     let rows = 12_000_000;
-    // 12 million numbers of a byte are 12 kB in the file, and would be 96 MB in memory.
+    // 12 million one-byte numbers are 12 kB in the file and would be 96 MB in memory.
     let files =
         [("x", ones("|u1", 1, &[rows, 1])), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&here.join("t.npz"), Zipped::Deflated, &files);
@@ -362,7 +362,7 @@ fn arrays_take_no_more_memory_than_their_file_can_mean() {
     let files = [("x", ones("|u1", 1, &[10, 1])), ("y", ones("|u1", 1, &[10])), ("client", texts)];
     archive(&here.join("t.npz"), Zipped::Deflated, &files);
     has(&message(&here, NPZ), &["t.npz", "client", "bytes of memory"]);
-    // As large as it is it is read.
+    // An uncompressed array of this size is read.
     let x = raw("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
     let files = [("x", x), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&here.join("t.npz"), Zipped::Stored, &files);

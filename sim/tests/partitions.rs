@@ -1,4 +1,4 @@
-//! Who gets which samples, who is scored on what, and who comes later.
+//! Partitions: training samples, test samples and newcomers.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ fn dataset(data: &str) -> Dataset {
 }
 
 fn refused(data: &str, parts: &[&str]) {
-    let said = match scenario(data) {
-        Err(said) => said,
+    let reported = match scenario(data) {
+        Err(reported) => reported,
         Ok(scenario) => scenario.dataset(1).unwrap_err().to_string(),
     };
-    assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    assert!(parts.iter().all(|part| reported.contains(part)), "{reported}");
 }
 
-/// How often each class occurs.
+/// Number of samples of each class.
 fn classes(set: &Set) -> BTreeMap<u8, usize> {
     let Labels::Classes(labels) = &set.y else { panic!("classes") };
     labels.iter().fold(BTreeMap::new(), |mut counts, label| {
@@ -33,7 +33,7 @@ fn classes(set: &Set) -> BTreeMap<u8, usize> {
     })
 }
 
-/// The rows of a set, by their bits.
+/// Rows of a set, as bits.
 fn rows(set: &Set, d: usize) -> Vec<Vec<u32>> {
     set.x.chunks_exact(d).map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
 }
@@ -47,10 +47,10 @@ const MNIST: &str =
 const DIGITS: &str = "kind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 2\n[split]\nby = \"classes\"\n\
                       train_per_class = 140\n";
 
-/// The experiments of the papers' kind: 4000 and 1000 images, 80 and 20 for each of 50 clients; 1400 and 397, 70 for
-/// each of 20.
+/// Sizes as in the papers: 4000 training and 1000 test images, 80 and 20 for each of 50 clients; and 1400 and
+/// 397, 70 training images for each of 20 clients.
 #[test]
-fn a_split_by_class_gives_everyone_tests_of_its_own_classes() {
+fn class_partition_gives_tests_of_own_classes() {
     for (data, clients, train, test, per_class) in [(MNIST, 50, 80, 1000, 400), (DIGITS, 20, 70, 397, 140)] {
         let share = dataset(data);
         assert_eq!(share.clients.len(), clients);
@@ -61,7 +61,7 @@ fn a_split_by_class_gives_everyone_tests_of_its_own_classes() {
             assert_eq!(share.train, all.train);
             let (trains, shares, tests) = (classes(&share.train), classes(&share.test), classes(&all.test));
             assert!(trains.len() <= 2 && trains.keys().eq(tests.keys()) && trains.keys().eq(shares.keys()));
-            // The part of the tests is that of the training samples, up to rounding.
+            // A class has the same share of the test samples as of the training samples, up to rounding.
             for (class, count) in shares {
                 let part = tests[&class] as f64 * trains[&class] as f64 / per_class as f64;
                 assert!((count as f64 - part).abs() < 1.0, "{count} for {part}");
@@ -70,12 +70,12 @@ fn a_split_by_class_gives_everyone_tests_of_its_own_classes() {
     }
 }
 
-/// No row of a test part is one that anybody trains on (the bundled digits have no two alike).
+/// No test row is a training row of any client (the bundled digits are all different).
 #[test]
-fn tests_are_of_nobodys_training_part() {
+fn test_rows_are_not_training_rows() {
     for (extra, count) in [
         ("", 397),
-        // A quarter of 140 of each of ten classes.
+        // A quarter of 140 samples of each of ten classes.
         ("validation = 0.25\n", 350),
         ("holdout_clients = 4\nlabels_per_class = 3\n", 397),
     ] {
@@ -93,7 +93,7 @@ fn tests_are_of_nobodys_training_part() {
 }
 
 #[test]
-fn held_out_clients_label_a_few_and_are_tested_like_the_others() {
+fn held_out_clients_label_few_and_are_tested_alike() {
     let all = dataset(DIGITS);
     let held = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
     assert_eq!((held.clients.len(), held.newcomers.len()), (15, 5));
@@ -110,9 +110,9 @@ fn held_out_clients_label_a_few_and_are_tested_like_the_others() {
     assert_eq!(whole.newcomers[0].train, all.clients[5].train);
 }
 
-/// FedRep, Figure 6: classes that nobody trains on.
+/// FedRep, Figure 6: classes that no training client has.
 #[test]
-fn held_out_classes_are_only_the_newcomers() {
+fn held_out_classes_belong_to_newcomers_only() {
     for extra in ["by = \"time\"\n", "by = \"classes\"\n"] {
         let data = dataset(&format!(
             "kind = \"digits\"\n[data.partition]\nclients = 14\n[split]\n{extra}holdout_clients = 4\n\
@@ -131,20 +131,20 @@ fn held_out_classes_are_only_the_newcomers() {
         };
         of(&data.clients, 7);
         of(&data.newcomers, 3);
-        // 2, 5 and 9 are 177, 182 and 180 of the 1797 digits.
+        // Classes 2, 5 and 9 have 177, 182 and 180 of the 1797 digits.
         let whole = sum(&data.clients, |client| client.train.len() + client.test.len());
         assert_eq!(whole, 1797 - 177 - 182 - 180);
     }
 }
 
 #[test]
-fn sizes_and_dirichlet_stand_in_the_file() {
+fn sizes_and_dirichlet_are_read_from_the_file() {
     let sizes = |partition: &str| {
         let data =
             dataset(&format!("kind = \"mnist5k\"\n[data.partition]\n{partition}\n[split]\ntest = 0\n"));
         data.clients.iter().map(|client| client.train.len()).collect::<Vec<_>>()
     };
-    // SRPFL's 100 + uniform[0, 50].
+    // SRPFL's sizes, 100 + uniform[0, 50].
     for kind in ["shards", "iid"] {
         let sizes = sizes(&format!("kind = \"{kind}\"\nclients = 40\nsamples = 100\nsizes = \"uniform\""));
         assert!(sizes.iter().all(|size| (100..=150).contains(size)), "{sizes:?}");
@@ -159,7 +159,7 @@ fn sizes_and_dirichlet_stand_in_the_file() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_its_numbers() {
+fn impossible_partitions_are_refused_with_figures() {
     let partition = |text: &str| format!("kind = \"digits\"\n[data.partition]\n{text}\n");
     let split = |text: &str| format!("kind = \"digits\"\n[split]\n{text}\n");
     refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);

@@ -1,4 +1,4 @@
-//! An npz run from a given start, against the same algorithm in a few lines of f64.
+//! An npz run from a given start, compared with the same algorithm in f64.
 
 use crate::common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_engine::linalg::Matrix;
@@ -11,7 +11,7 @@ const WIDTH: usize = 3;
 const ROUNDS: usize = 50;
 const STEP: f64 = 0.3;
 
-/// Columns made orthonormal one after the other.
+/// Orthonormalises columns one after the other.
 fn gram_schmidt(b: &Matrix) -> Matrix {
     let mut q = b.clone();
     for j in 0..q.ncols() {
@@ -43,9 +43,9 @@ fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 }
 
 #[test]
-fn a_run_from_given_data_and_start_agrees_with_the_reference() {
+fn run_from_given_start_agrees_with_the_reference() {
     let here = directory("reference");
-    // What devices hold is f32: the reference gets the same values.
+    // Devices hold f32, so the reference gets the values rounded to f32.
     let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
     let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 3)));
     let all = narrow(numbers(CLIENTS * SAMPLES * FEATURES, 1));
@@ -86,7 +86,7 @@ fn a_run_from_given_data_and_start_agrees_with_the_reference() {
 }
 
 #[test]
-fn files_are_found_beside_the_scenario() {
+fn files_are_found_relative_to_the_scenario() {
     let here = directory("beside");
     let values = numbers(60, 1);
     std::fs::create_dir(here.join("deep")).unwrap();

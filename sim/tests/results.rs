@@ -1,4 +1,4 @@
-//! Result files: what is in them, that they read back, and that threads do not change them.
+//! Result files: content, reading them back, and independence of the number of threads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Every file below a directory; JSON without what comes under `timing`.
+/// Every file below a directory; JSON without the field `timing`.
 fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_owned()];
@@ -36,7 +36,7 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn a_run_writes_what_is_promised() {
+fn run_writes_the_documented_files() {
     let here = directory("run");
     let output = program(
         &here,
@@ -79,7 +79,8 @@ fn a_run_writes_what_is_promised() {
     let total = |field: &str| rounds.iter().map(|round| round[field].as_u64().unwrap()).sum::<u64>();
     assert_eq!(summary["bytes"]["up"], total("bytes_up"));
     assert_eq!(summary["bytes"]["down"], total("bytes_down"));
-    // A hundred clients, one in ten a round; the moments start asked all of them in each of its rounds.
+    // A hundred clients, of which a tenth takes part in a round; the moments start asks all of them in each of
+    // its rounds.
     let counted: usize = rounds.iter().map(|round| round["participants"].as_array().unwrap().len()).sum();
     assert_eq!(counted, 200);
     let updates = summary["updates"].as_u64().unwrap();
@@ -126,7 +127,7 @@ fn results_do_not_depend_on_threads() {
                 "--out",
                 &out,
             ];
-            // Images have their clients in [data.partition].
+            // Image scenarios set the number of clients in [data.partition].
             let arguments: Vec<&str> = if scenario == "digits" {
                 arguments
                     .iter()
@@ -148,7 +149,7 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn several_seeds_have_their_spread() {
+fn several_seeds_have_a_spread() {
     let here = directory("seeds");
     let arguments = [
         "run",
@@ -181,9 +182,9 @@ fn several_seeds_have_their_spread() {
     assert_eq!(spread["q75"], each[2] + (each[3] - each[2]) * 0.25);
 }
 
-/// What an earlier run left is not mixed with what this one writes; what nobody here wrote stays.
+/// A run removes the results of earlier runs in its directory and keeps the user's files.
 #[test]
-fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
+fn run_removes_only_files_of_earlier_runs() {
     let here = directory("again");
     let out = here.join("out");
     let run = |more: &[&str]| {
@@ -194,7 +195,7 @@ fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
     };
     let single = run(&[]);
     assert!(single.contains(&"model/representation.npy".to_owned()));
-    // Things of the user's own, some with names like ours.
+    // The user's own files and directories, some with similar names.
     let own = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
     let several = run(&["--seeds", "3"]);
     assert!(several.iter().all(|file| file.starts_with("seed-") || !file.contains('/')), "{several:?}");
@@ -214,7 +215,7 @@ fn a_run_removes_what_earlier_runs_wrote_and_nothing_else() {
 }
 
 #[test]
-fn a_run_that_cannot_begin_removes_nothing() {
+fn failed_start_removes_nothing() {
     let here = directory("kept");
     let run = |change: &str| {
         program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
@@ -226,7 +227,7 @@ fn a_run_that_cannot_begin_removes_nothing() {
 }
 
 #[test]
-fn figures_that_apply_and_no_others() {
+fn only_applicable_figures_are_written() {
     let here = directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
         let algorithm = format!("algorithm.name={algorithm}");
@@ -259,7 +260,7 @@ fn figures_that_apply_and_no_others() {
 }
 
 #[test]
-fn compare_sets_side_by_side() {
+fn compare_shows_scenarios_in_columns() {
     let here = directory("compare");
     let arguments = [
         "compare",

@@ -1,4 +1,4 @@
-//! The ridge of final heads that training clients choose: what it does to newcomers, and what a file can say about it.
+//! Automatic ridge of final heads: its effect on newcomers, and its settings in a file.
 #![allow(clippy::indexing_slicing)]
 
 use fedspan_client::memory::Shape;
@@ -31,7 +31,8 @@ fn heads(outcome: &Outcome) -> Vec<Vec<u64>> {
     outcome.newcomers.iter().map(|client| bits(&client.head)).collect()
 }
 
-/// One label a class: the head that the chosen ridge would have given by hand, to the bit. With two no device needs it.
+/// With one label per class the head equals, to the bit, the head fitted with the chosen ridge by hand. With
+/// two labels no scores are needed.
 #[test]
 fn newcomers_fit_their_heads_with_the_published_ridge() {
     let auto = outcome(&[]);
@@ -41,14 +42,14 @@ fn newcomers_fit_their_heads_with_the_published_ridge() {
     assert_eq!((heads(&auto), &by_hand.ridge), (heads(&by_hand), &None));
     assert_eq!(auto.updates, by_hand.updates);
     assert_eq!(auto.bytes, by_hand.bytes);
-    // The round of ridges is counted with the heads.
+    // The bytes of the ridge scores count as bytes of the final fit.
     assert!(auto.fit_bytes.0 > by_hand.fit_bytes.0);
     let other = outcome(&["algorithm.final_ridge=3.0"]);
     assert_ne!(heads(&auto), heads(&other));
 }
 
 #[test]
-fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
+fn ridge_labels_default_to_those_of_newcomers() {
     let labels = |changes: &[&str]| scenario(DIGITS, changes).algorithm.ridge_labels;
     assert_eq!(labels(&[]), Some(1));
     assert_eq!(labels(&["split.labels_per_class=3"]), Some(3));
@@ -63,9 +64,9 @@ fn labels_follow_the_newcomers_unless_the_file_says_otherwise() {
     assert_eq!(head, HeadSolve::LeaveOneOut { fallback_ridge: 0.5 });
 }
 
-/// Values have no classes, and what is private has no scores.
+/// Regression has no classes to score by, and private runs send no scores.
 #[test]
-fn no_ridges_are_scored_without_classes_or_with_noise() {
+fn ridges_are_not_scored_without_classes_or_with_noise() {
     let regression = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\noutputs = 2\n[model]\nk = 2\n\
                       [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.2\n";
     let regression = regression.replace("outputs = 2\n", "");
@@ -76,7 +77,7 @@ fn no_ridges_are_scored_without_classes_or_with_noise() {
 }
 
 #[test]
-fn bad_values_are_told() {
+fn bad_values_are_refused() {
     for (change, says) in [
         ("algorithm.final_ridge=\"automatic\"", "\"auto\", a number from 0 to 1e6"),
         ("algorithm.final_ridge=-1", "a number from 0 to 1e6"),
@@ -94,9 +95,9 @@ fn bad_values_are_told() {
     }
 }
 
-/// On all features, which a device sees through the identity, the host in f64 counts what devices do in f32.
+/// On all features (identity representation) the host in f64 counts the same scores as devices in f32.
 #[test]
-fn hosts_count_as_devices_do() {
+fn host_ridge_scores_equal_device_scores() {
     let scenario = scenario(DIGITS, &["algorithm.name=\"local-only\""]);
     let data = scenario.dataset(5).unwrap();
     let (d, c) = (data.features, data.outputs);
@@ -127,16 +128,16 @@ fn hosts_count_as_devices_do() {
         }
         let (host, devices) = (on_host.chosen(0.0), on_devices.chosen(0.0));
         assert_eq!(host.devices, devices.devices);
-        // Near ties, and ridges below f32's resolution, fall either way.
+        // Near ties, and ridges below the resolution of f32, may differ.
         let differ = |(a, b): (&f64, &f64)| (a - b).abs();
         let most = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
         assert!(most < 0.01, "{most}: {:?} {:?}", host.scores, devices.scores);
     }
 }
 
-/// Who learns alone gets a ridge from the others who do.
+/// A local-only client gets its ridge from the scores of the other clients.
 #[test]
-fn baselines_take_the_ridge_of_the_training_clients() {
+fn baselines_use_the_ridge_of_training_clients() {
     let auto = outcome(&["algorithm.name=\"local-only\""]);
     let chosen = auto.ridge.clone().unwrap();
     let by_hand =

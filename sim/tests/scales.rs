@@ -1,9 +1,10 @@
-//! FedRep on scaled features: units and offsets of a table change nothing that matters.
+//! FedRep on scaled features: units and offsets of a table do not change results.
 
 use crate::common::{code, directory, errors, numbers, program, text};
 use serde_json::Value;
 
-/// A table of three targets' kinds: values, and classes by name. Columns are of deviation 1 before `change`.
+/// Writes a table with three kinds of targets: values, and classes by name. Columns have deviation 1 before
+/// `change`.
 fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     let (values, slopes) = (numbers(14 * 40 * 5, 7), numbers(3 * 5, 8));
     let mut table = String::from("who,c0,c1,c2,c3,c4,y,kind\n");
@@ -30,10 +31,10 @@ fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Va
     (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
 }
 
-/// Offsets of up to 1e5 deviations and units from 1e-6 to 1e6, step size and ridge left to the program. A table's scale is
-/// computed in f64: the figures are the same to the last digits but for roundings of the file's numbers, 1e5 * 2^-53 each.
+/// Offsets of up to 1e5 deviations and units from 1e-6 to 1e6, with default step size and ridge. A table's
+/// scale is computed in f64, so figures agree up to rounding of the file's numbers, 1e5 * 2^-53 each.
 #[test]
-fn offsets_and_units_change_no_figure() {
+fn offsets_and_units_do_not_change_figures() {
     let place = directory("scales");
     let (units, offsets) = ([1e6, 1e-6, 1e3, 1.0, 1e-4], [1e5, -3e4, 0.0, 1013.0, -20.0]);
     for (scale, classes, method) in [
@@ -46,19 +47,19 @@ fn offsets_and_units_change_no_figure() {
         ("standard", false, "name = \"pooled\"\nfinal_ridge = 0.3"),
     ] {
         write_table(&place, |_, x| x);
-        let (plain, said) = run(&place, scale, classes, method);
-        assert!(!said.contains("warning"), "{scale} {method}: {said}");
+        let (plain, reported) = run(&place, scale, classes, method);
+        assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         write_table(&place, |j, x| units[j] * (x + offsets[j]));
-        let (moved, said) = run(&place, scale, classes, method);
-        assert!(!said.contains("warning"), "{scale} {method}: {said}");
+        let (moved, reported) = run(&place, scale, classes, method);
+        assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         same(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
     }
 }
 
-/// Devices scale in f32: an offset of R deviations leaves noise of R 2^-24 of them, which moves figures by as much; from 2^14 on
-/// that is said, with the names of the columns.
+/// Devices scale in f32: an offset of R deviations leaves noise of R 2^-24 deviations, which changes figures by
+/// as much. From R = 2^14 on a warning names the columns.
 #[test]
-fn offsets_and_units_change_a_fleet_by_what_f32_has_lost() {
+fn fleet_scale_error_is_bounded_by_f32_rounding() {
     let place = directory("scales-fleet");
     let units = [1e6, 1e-6, 1e3, 1.0, 1e-4];
     for (method, classes) in [
@@ -69,32 +70,36 @@ fn offsets_and_units_change_a_fleet_by_what_f32_has_lost() {
         ("name = \"pooled\"\nfinal_ridge = 0.3", false),
     ] {
         write_table(&place, |_, x| x);
-        let (plain, said) = run(&place, "fleet", classes, method);
-        assert!(!said.contains("warning"), "{method}: {said}");
-        for (offset, is_said) in [(0.0, false), (1e3, false), (1e5, true)] {
+        let (plain, reported) = run(&place, "fleet", classes, method);
+        assert!(!reported.contains("warning"), "{method}: {reported}");
+        for (offset, is_reported) in [(0.0, false), (1e3, false), (1e5, true)] {
             write_table(&place, |j, x| units[j] * (x + if j % 2 == 0 { offset } else { 0.0 }));
-            let (moved, said) = run(&place, "fleet", classes, method);
+            let (moved, reported) = run(&place, "fleet", classes, method);
             let federated = moved["rounds"] != 0;
             assert_eq!(
-                said.contains("warning: my.toml: columns have few digits in f32"),
-                is_said && federated,
-                "{said}"
+                reported.contains("warning: my.toml: columns have few digits in f32"),
+                is_reported && federated,
+                "{reported}"
             );
-            assert!(!is_said || !federated || said.contains("\"c0\", \"c2\", \"c4\";"), "{said}");
-            assert_eq!(said.matches("warning").count(), usize::from(is_said && federated), "{said}");
+            assert!(!is_reported || !federated || reported.contains("\"c0\", \"c2\", \"c4\";"), "{reported}");
+            assert_eq!(
+                reported.matches("warning").count(),
+                usize::from(is_reported && federated),
+                "{reported}"
+            );
             let noise = f64::max(offset, 1.0) * 2f64.powi(-24);
             same(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
         }
     }
 }
 
-/// Figures that are the same to `noise` of the targets; shares of right predictions may differ by what is nearly a tie.
+/// Asserts that figures agree up to `noise` of the targets; accuracies may differ by near ties.
 fn same(plain: &Value, moved: &Value, noise: f64, what: &str) {
     let (plain, moved) = (plain["final"].as_object().unwrap(), moved["final"].as_object().unwrap());
     assert!(!plain.is_empty() && plain.keys().eq(moved.keys()), "{what}");
     for (name, value) in plain {
         let (before, after) = (value.as_f64().unwrap(), moved[name].as_f64().unwrap());
-        // A squared error of the noise itself is none of the figure's.
+        // The squared noise itself is allowed as well.
         let most = noise * before.abs()
             + 10.0 * noise * noise
             + if name.contains("accuracy") { 10.0 * noise } else { 0.0 };

@@ -1,4 +1,4 @@
-//! The comparison of schedules with full participation: what it takes for granted, in small.
+//! Speedup measurement: its assumptions, checked on small fleets.
 
 use std::sync::atomic::AtomicBool;
 
@@ -48,7 +48,7 @@ fn owned(changes: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn threads_change_nothing() {
+fn results_do_not_depend_on_threads() {
     let settings = settings(vec![known("fixed"), known("adaptive")]);
     let one = measured(&Settings { threads: 1, ..settings.clone() });
     let three = measured(&Settings { threads: 3, ..settings });
@@ -57,9 +57,10 @@ fn threads_change_nothing() {
     assert_eq!(markdown(&one.rows).lines().count(), 8);
 }
 
-/// Full participation against itself: as it is, as a schedule of one stage, and run anew for each communication.
+/// Full participation compared with itself: as a policy, as a schedule of one stage, and run separately for
+/// each communication cost.
 #[test]
-fn full_participation_is_as_fast_as_itself() {
+fn full_participation_has_speedup_one_over_itself() {
     let one_stage = ["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"];
     let policies = vec![
         policy("full", false, &["participation={ policy = \"full\" }"]),
@@ -74,11 +75,11 @@ fn full_participation_is_as_fast_as_itself() {
             }
         }
     }
-    // Run anew for each communication, because they adapt or because it is in a change: times are added in another
-    // order.
+    // Policies that are run for each communication cost, because they adapt or contain the cost; their times
+    // are summed in another order.
     let full = "participation={ policy = \"full\" }";
-    let told = policy("told", false, &[full, "fleet.communication={communication}"]);
-    for row in measured(&settings(vec![policy("adapts", true, &[full]), told])).rows {
+    let cost_dependent = policy("cost-dependent", false, &[full, "fleet.communication={communication}"]);
+    for row in measured(&settings(vec![policy("adapts", true, &[full]), cost_dependent])).rows {
         for policy in row.policies {
             let speedup = policy.speedup;
             assert!((speedup.time.unwrap() / row.full - 1.0).abs() < 1e-9, "{}", policy.name);
@@ -88,7 +89,7 @@ fn full_participation_is_as_fast_as_itself() {
 }
 
 #[test]
-fn bounds_are_around_the_ratio_and_what_is_never_reached_is_said_to_be_below() {
+fn bounds_contain_the_ratio_and_unreached_targets_give_upper_bounds() {
     let four =
         policy("four", false, &["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"]);
     let rows = measured(&settings(vec![known("fixed"), four, known("adaptive")])).rows;
@@ -105,9 +106,9 @@ fn bounds_are_around_the_ratio_and_what_is_never_reached_is_said_to_be_below() {
     assert!(table.contains("**") && table.contains("<0.2"), "{table}");
 }
 
-/// What is recomputed for another communication is what a run with it gives.
+/// Times recomputed for another communication cost equal those of a run with that cost.
 #[test]
-fn communication_only_adds_to_the_times_of_what_does_not_adapt() {
+fn communication_only_shifts_times_of_fixed_schedules() {
     for speed in SPEEDS {
         for participation in ["participation={ policy = \"full\" }", "participation.schedule=\"fixed\""] {
             let changes = [speed.changes, &[participation, "algorithm.rounds=60"]].concat();
@@ -128,16 +129,16 @@ fn communication_only_adds_to_the_times_of_what_does_not_adapt() {
                     assert!(near(recomputed.0, real.0) && recomputed.1 == real.1);
                 }
                 let hits = [&without, &with]
-                    .map(|run| Crossings::of(std::slice::from_ref(run), communication, 0.1).hit().unwrap());
+                    .map(|run| Crossings::new(std::slice::from_ref(run), communication, 0.1).time().unwrap());
                 assert!(near(hits[0], hits[1]));
             }
         }
     }
 }
 
-/// Distances alone are those that a run with all figures has.
+/// A run that measures distances only has the distances of a run with all figures.
 #[test]
-fn distances_are_those_of_a_whole_run() {
+fn trajectory_distances_equal_those_of_a_full_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
     let run = Trajectory::run(&scenario, 1, &GO_ON).unwrap().unwrap();
     let whole = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
@@ -146,10 +147,10 @@ fn distances_are_those_of_a_whole_run() {
     assert!(whole.scores.loss.is_some());
 }
 
-/// The recorded figure for the smallest fleet, measured anew; the standard error of a median over 20 seeds of 150
-/// rounds, which are correlated over about ten, is about 2 %.
+/// Measures the recorded figure of the smallest fleet again. The standard error of a median over 20 seeds of
+/// 150 rounds, correlated over about ten rounds, is about 2 %.
 #[test]
-fn the_recorded_distances_are_where_full_participation_hovers() {
+fn recorded_stationary_distance_is_reproduced() {
     let settings = Settings { seeds: 20, ..settings(Vec::new()) };
     let (clients, recorded) = STATIONARY[0];
     let measured = stationary(clients, &settings, &GO_ON).unwrap().unwrap();
@@ -158,7 +159,7 @@ fn the_recorded_distances_are_where_full_participation_hovers() {
 }
 
 #[test]
-fn a_target_that_is_not_recorded_is_asked_for_and_an_interruption_keeps_nothing_half_done() {
+fn unrecorded_target_is_refused_and_interruption_keeps_whole_parts() {
     let other = Settings { clients: vec![20], ..settings(Vec::new()) };
     assert!(matches!(measure(&other, &GO_ON, &Silent), Err(SpeedupError::NoTarget(20))));
     let measured = measure(&settings(Vec::new()), &AtomicBool::new(true), &Silent).unwrap();

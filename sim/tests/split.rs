@@ -1,5 +1,5 @@
-//! Where every window of the recordings goes: traced back to its raw samples, for the scenarios of the demo as
-//! they are, for other settings, and for the windows that settings are chosen on.
+//! Windows of the recordings, traced back to their raw samples: for the demo's scenarios, for other settings,
+//! and for validation windows.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,8 @@ use fedspan_sim_core::data::watch::{self, HOP, Series, Validation, WatchSettings
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Every recorded window by the bits of its features: which series, which raw samples. No two are alike.
+/// Series and raw samples of every recorded window, found by the bits of its features. All windows are
+/// different.
 struct Windows {
     series: Vec<Series>,
     places: BTreeMap<Vec<u32>, (usize, Range<usize>)>,
@@ -26,19 +27,19 @@ impl Windows {
         for (index, one) in series.iter().enumerate() {
             for (j, features) in watch::windows(one).iter().enumerate() {
                 let place = (index, j * HOP..j * HOP + WINDOW);
-                assert!(places.insert(bits(features), place).is_none(), "two windows are alike");
+                assert!(places.insert(bits(features), place).is_none(), "two windows are equal");
             }
         }
         Self { series, places }
     }
 
-    /// The windows of a set: series and raw samples.
+    /// Series and raw samples of the windows in a set.
     fn of(&self, set: &Set, d: usize) -> Vec<(usize, Range<usize>)> {
         set.x.chunks_exact(d).map(|row| self.places[&bits(row)].clone()).collect()
     }
 
-    /// Raw samples that lie unused between the end of what trains and the start of what is scored, the least
-    /// over all series; negative where they overlap or stand in the wrong order.
+    /// Smallest number of unused raw samples, over all series, between the end of the training windows and the
+    /// start of the scored ones; negative if they overlap or are in the wrong order.
     fn unused(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         for (series, range) in trained {
@@ -52,7 +53,7 @@ impl Windows {
     }
 }
 
-/// The settings of a built-in scenario.
+/// Settings of a built-in scenario.
 fn settings(name: &str, changes: &[&str]) -> WatchSettings {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let scenario = Scenario::parse(name, Scenario::built_in(name).unwrap(), &changes).unwrap();
@@ -79,7 +80,7 @@ fn scored(client: &Client) -> &Set {
     &client.test
 }
 
-/// How many windows of each class that occurs.
+/// Number of windows of each occurring class.
 fn per_class(set: &Set) -> BTreeMap<u8, usize> {
     let Labels::Classes(classes) = &set.y else { panic!("regression") };
     let mut counts = BTreeMap::new();
@@ -90,7 +91,7 @@ fn per_class(set: &Set) -> BTreeMap<u8, usize> {
 }
 
 #[test]
-fn what_trains_and_what_tests_are_a_window_apart() {
+fn training_and_test_windows_are_a_window_apart() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
@@ -113,7 +114,7 @@ fn what_trains_and_what_tests_are_a_window_apart() {
 }
 
 #[test]
-fn newcomers_label_so_many_windows_of_the_first_half_of_their_series() {
+fn newcomers_label_windows_of_the_first_half() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for (fold, labels_per_class) in [(0, 1), (1, 1), (2, 2), (3, 1), (4, 5)] {
@@ -123,7 +124,8 @@ fn newcomers_label_so_many_windows_of_the_first_half_of_their_series() {
                 assert_eq!(dataset.newcomers.len(), 2);
                 for newcomer in &dataset.newcomers {
                     for (series, range) in windows.of(&newcomer.train, dataset.features) {
-                        // By the middle of the window: the last one reaches over the middle of the series.
+                        // A window belongs to the half of its middle; the last training window may extend over
+                        // the middle of the series.
                         let (middle, whole) =
                             ((range.start + range.end) / 2, windows.series[series].raw.len());
                         assert!(2 * middle < whole, "{name}: sample {middle} of {whole}");
@@ -138,9 +140,9 @@ fn newcomers_label_so_many_windows_of_the_first_half_of_their_series() {
     }
 }
 
-/// Two people are held out, with both wrists and all their exercises, and nobody twice.
+/// Each fold holds out two people with both wrists and all exercises, and each person exactly once.
 #[test]
-fn folds_hold_everyone_out_once() {
+fn folds_hold_each_person_out_once() {
     let windows = Windows::all();
     let mut out = Vec::new();
     for fold in 0..5 {
@@ -165,10 +167,10 @@ fn folds_hold_everyone_out_once() {
     assert_eq!(out, (0..watch::PEOPLE).collect::<Vec<_>>());
 }
 
-/// Settings are chosen on windows that lie a window before every test window, and those who choose keep the
-/// same distance among themselves.
+/// Validation windows are a window apart from every test window, and training windows are a window apart from
+/// validation windows.
 #[test]
-fn validation_keeps_away_from_the_tests() {
+fn validation_windows_are_apart_from_test_windows() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
@@ -194,20 +196,20 @@ fn validation_keeps_away_from_the_tests() {
 }
 
 #[test]
-fn a_wider_gap_is_a_wider_gap() {
+fn gap_setting_widens_the_gap() {
     let windows = Windows::all();
     for gap in 1..6 {
         let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
         let train = joined(&windows, &dataset, &dataset.clients, trained);
         let test = joined(&windows, &dataset, &dataset.clients, scored);
-        // Windows overlap by half: the first that is dropped only ends the overlap.
+        // Windows overlap by half, so the first dropped window only ends the overlap.
         assert_eq!(windows.unused(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
     }
 }
 
-/// The same windows train and test, whatever a sample is; and what scales them has seen no test.
+/// Raw windows have the same split as feature windows, and their scale is computed without test windows.
 #[test]
-fn raw_windows_are_cut_as_their_features_are() {
+fn raw_windows_equal_the_windows_of_features() {
     let settings = settings("demo", &[]);
     let (features, raw) =
         (watch::dataset(&settings, 3).unwrap(), watch::raw_dataset(&settings, 2, 3).unwrap());
@@ -232,7 +234,7 @@ fn raw_windows_are_cut_as_their_features_are() {
         let (mean, deviation) = values(&mut raw.clients.iter().chain(&raw.newcomers).map(scored));
         assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
     }
-    // Standardised by an affine map: what the averages of two steps are is not changed by it.
+    // Scaling is affine, so averages of two steps are scaled alike.
     let fine = watch::raw_dataset(&settings, 1, 3).unwrap();
     let (a, b) = (&fine.clients[0].train.x, &raw.clients[0].train.x);
     let slope = |i: usize, j: usize| f64::from((a[i] + a[i + 6]) - (a[j] + a[j + 6])) / 2.0;

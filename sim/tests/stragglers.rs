@@ -1,5 +1,5 @@
-//! Doubling participation in simulated time: rounds take as long as the last answer they wait for, and the adaptive
-//! schedule is never much slower than waiting for all.
+//! Doubling participation in simulated time: a round lasts until its last awaited answer, and the adaptive
+//! schedule is never much slower than full participation.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -19,8 +19,8 @@ fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
 
-/// Time at which the median distance over the runs is first at or under `target`.
-fn hit(runs: &[Outcome], target: f64) -> f64 {
+/// First time at which the median distance over the runs is at or below `target`.
+fn time_to_target(runs: &[Outcome], target: f64) -> f64 {
     let started: Vec<f64> = runs.iter().map(|run| run.rounds[0].time).collect();
     let mut times: Vec<f64> = runs
         .iter()
@@ -47,12 +47,12 @@ fn hit(runs: &[Outcome], target: f64) -> f64 {
 }
 
 #[test]
-fn a_round_takes_as_long_as_the_last_answer_it_waits_for() {
+fn round_ends_with_its_last_awaited_answer() {
     let stages = [FIXED, "participation.stage_rounds=3", "algorithm.rounds=15", "fleet.communication=2.0"];
     let outcome = outcome(&stages, 1);
     let n: Vec<usize> = outcome.rounds.iter().skip(1).map(|row| row.participants.len()).collect();
     assert_eq!(n, [4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64]);
-    // Speeds are fixed: who is first is always the same, and all rounds of a stage take the same time.
+    // Speeds are fixed: the order of arrivals never changes, and all rounds of a stage take the same time.
     let durations = durations(&outcome);
     for (stage, rounds) in outcome.rounds[1..].chunks(3).enumerate() {
         let first = &rounds[0].participants;
@@ -63,12 +63,12 @@ fn a_round_takes_as_long_as_the_last_answer_it_waits_for() {
         }
     }
     assert!(durations.windows(2).all(|pair| pair[0] <= pair[1] + 1e-9));
-    // Nobody was late: who is told to stop has not computed.
+    // No update is late: a device that is told to stop has not finished its computation.
     assert_eq!((outcome.counters.late, outcome.counters.rejected()), (0, 0));
 }
 
 #[test]
-fn devices_that_are_all_equal_gain_and_lose_nothing() {
+fn equal_devices_have_no_speedup() {
     let same = ["fleet.speed=\"constant\"", "algorithm.rounds=12", "fleet.communication=0.5"];
     let full = outcome(&[&same[..], &[FULL]].concat(), 3);
     let doubling = outcome(&same, 3);
@@ -76,9 +76,10 @@ fn devices_that_are_all_equal_gain_and_lose_nothing() {
     assert_eq!(full.representation, doubling.representation);
 }
 
-/// Nobody sees all arrive where one device in ten drops out of every round; who is missing counts as last.
+/// One device in ten drops out of every round, so the schedule never sees all arrivals; missing devices count
+/// as the last.
 #[test]
-fn dropouts_do_not_make_the_adaptive_schedule_wait_for_all() {
+fn adaptive_schedule_tolerates_dropouts() {
     let runs = |changes: &[&str]| -> Vec<Outcome> {
         let dropout = ["fleet.dropout=0.1", "stop.distance=0.05"];
         (1..=8).map(|seed| outcome(&[&dropout[..], changes].concat(), seed)).collect()
@@ -94,29 +95,32 @@ fn dropouts_do_not_make_the_adaptive_schedule_wait_for_all() {
     assert!(time(&adaptive) < 0.7 * time(&full), "{} {}", time(&adaptive), time(&full));
 }
 
-/// A sample of the table that issue and docs ask for: 16 seeds, exponential speeds, drawn once.
+/// A sample of the documented table: 16 seeds, exponential speeds, drawn once.
 #[test]
-fn the_adaptive_schedule_gains_without_communication_and_loses_nothing_with_it() {
+fn adaptive_schedule_gains_without_communication_and_never_loses() {
     let runs = |changes: &[&str]| -> Vec<Outcome> { (1..=16).map(|seed| outcome(changes, seed)).collect() };
     for (communication, least) in [(0.0, 2.0), (1.0, 1.3), (100.0, 0.97)] {
         let c = format!("fleet.communication={communication}");
         let full = runs(&[FULL, &c]);
         let adaptive = runs(&[&c]);
-        let ratio = hit(&full, 0.041) / hit(&adaptive, 0.041);
+        let ratio = time_to_target(&full, 0.041) / time_to_target(&adaptive, 0.041);
         println!("communication {communication}: {ratio:.2} times as fast as waiting for all");
         assert!(ratio >= least, "communication {communication}: {ratio}");
     }
 }
 
 #[test]
-fn more_devices_than_there_are_cannot_be_asked_for() {
+fn first_stage_larger_than_the_fleet_is_refused() {
     let text = Scenario::built_in("stragglers").unwrap();
     for (change, key) in [("participation.n0=65", "n0"), ("participation.cohort=65", "cohort")] {
         let scenario = Scenario::parse("stragglers", text, &[change.to_owned()]).unwrap();
-        let said = run(&scenario, 1, &mut NoProgress).unwrap_err().to_string();
-        assert_eq!(said, format!("participation.{key}: found 65, allowed: at most the fleet's 64 clients"));
+        let reported = run(&scenario, 1, &mut NoProgress).unwrap_err().to_string();
+        assert_eq!(
+            reported,
+            format!("participation.{key}: found 65, allowed: at most the fleet's 64 clients")
+        );
     }
     let change = ["participation.n0=9".to_owned(), "participation.cohort=8".to_owned()];
-    let said = Scenario::parse("stragglers", text, &change).unwrap_err().to_string();
-    assert!(said.contains("participation.n0: 9 is more than the cohort of 8"), "{said}");
+    let reported = Scenario::parse("stragglers", text, &change).unwrap_err().to_string();
+    assert!(reported.contains("participation.n0: 9 is more than the cohort of 8"), "{reported}");
 }

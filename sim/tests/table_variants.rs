@@ -1,5 +1,5 @@
-//! One table in every way in which programs write it: all of them are the same data, to the last bit; and what is wrong in
-//! one cell is named by its line and its column, however the file is written.
+//! One table in every format that programs write: all give the same data to the last bit, and a bad cell is
+//! reported with its line and column in every format.
 
 use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
 use crate::common::{code, directory, errors, has, numbers, program};
@@ -11,7 +11,7 @@ const CLIENTS: [&str; 5] = ["10", "11", "12", "13", "14"];
 const CLASSES: [&str; 4] = ["a|b \"c\"", "größe", "run,slow", "walk; fast"];
 const FEATURES: [&str; 6] = ["acc, x", "say \"hi\"", "größe", "two\nlines", "flag", "count"];
 
-/// Five clients with twelve rows each; every value is a sixteenth, so that no format rounds it.
+/// Five clients with twelve rows each; every value is a multiple of a sixteenth, so that no format rounds it.
 fn grid() -> Grid {
     let values = numbers(60 * 6, 7);
     let text = |text: &str| Cell::Text(text.to_owned());
@@ -22,7 +22,7 @@ fn grid() -> Grid {
         cells.push(Cell::Truth(values[4] > 0.0));
         cells.push(Cell::Number((values[5] * 50.0).round()));
         cells.push(text(CLIENTS[row % 5]));
-        // Class and target follow from the features.
+        // Class and target are functions of the features.
         let sum = values[0] - values[1] + values[2];
         cells.push(text(CLASSES[usize::from(sum > 0.0) + 2 * usize::from(values[3] > 0.0)]));
         cells.push(Cell::Number(sixteenth(sum)));
@@ -48,14 +48,14 @@ fn parse(bytes: &[u8], columns: &Columns) -> Result<Table, String> {
     table::parse(bytes, "t.csv", columns).map_err(|error| error.to_string())
 }
 
-/// A table down to the bits of its numbers.
+/// A table with its numbers as bits.
 #[derive(Debug, PartialEq)]
 struct Bits {
     features: Vec<u64>,
     targets: Vec<u64>,
-    /// Whose each row is, then its class.
+    /// Client of each row, then its class.
     codes: [Vec<u32>; 2],
-    /// Of clients, classes and features.
+    /// Names of clients, classes and features.
     names: [Vec<String>; 3],
 }
 
@@ -112,14 +112,14 @@ fn every_way(mut each: impl FnMut(Writing)) -> usize {
 }
 
 #[test]
-fn every_way_to_write_a_table_is_the_same_table() {
+fn table_formats_give_equal_data() {
     let grid = grid();
     for classification in [true, false] {
         let columns = columns(classification);
         let plain = bits(&parse(&Writing::PLAIN.write(&grid), &columns).unwrap());
         let ways = every_way(|writing| {
             let table = parse(&writing.write(&grid), &columns);
-            let table = table.unwrap_or_else(|said| panic!("{writing:?}: {said}"));
+            let table = table.unwrap_or_else(|reported| panic!("{writing:?}: {reported}"));
             assert!(table.warnings.is_empty(), "{writing:?}: {:?}", table.warnings);
             assert_eq!(bits(&table), plain, "{writing:?}");
         });
@@ -127,9 +127,9 @@ fn every_way_to_write_a_table_is_the_same_table() {
     }
 }
 
-/// Clients and classes that are numbers, written in other ways from their second row on.
+/// Numeric client and class names, in other spellings from the second row on.
 #[test]
-fn every_way_to_write_a_number_is_the_same_name() {
+fn number_spellings_give_one_name() {
     let mut grid = grid();
     for (row, cells) in grid.rows.iter_mut().enumerate() {
         cells[7] = Cell::Text(["1", "2", "3.5"][row % 3].to_owned());
@@ -138,7 +138,7 @@ fn every_way_to_write_a_number_is_the_same_name() {
     let plain = parse(&Writing::PLAIN.write(&grid), &columns).unwrap();
     for delimiter in [',', ';', '\t', '|'] {
         for decimal in ['.', ','] {
-            // Whether the features have decimals that tell the mark.
+            // True if the features have decimals, which reveal the decimal mark.
             for telling in [true, false] {
                 let mut grid = grid.clone();
                 let mut plain = plain.clone();
@@ -168,17 +168,17 @@ fn every_way_to_write_a_number_is_the_same_name() {
                 let writing = Writing { delimiter, decimal, ..Writing::PLAIN };
                 let telling_mark = telling || decimal == '.' || delimiter == ';';
                 let table = parse(&writing.write(&grid), &columns).unwrap();
-                let said = format!("{writing:?}, {telling}: {:?}", table.warnings);
+                let reported = format!("{writing:?}, {telling}: {:?}", table.warnings);
                 if telling_mark {
-                    assert_eq!(bits(&table), bits(&plain), "{said}");
-                    assert_eq!(table.warnings.len(), 2, "{said}");
+                    assert_eq!(bits(&table), bits(&plain), "{reported}");
+                    assert_eq!(table.warnings.len(), 2, "{reported}");
                 }
             }
         }
     }
 }
 
-/// What a file says where lines end with one mark and cells hold lines: counted as an editor does.
+/// Line number of a row as an editor counts it, for one line ending and cells that contain line breaks.
 fn line_of(grid: &Grid, row: usize) -> usize {
     let lines = |text: &str| text.replace("\r\n", "\n").replace('\r', "\n").matches('\n').count();
     let cell = |cell: &Cell| if let Cell::Text(text) = cell { lines(text) } else { 0 };
@@ -190,9 +190,9 @@ fn line_of(grid: &Grid, row: usize) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// One bad cell anywhere, in a file written in any way: the message has its line, its column and what stands there.
+    /// One bad cell at any position, in any format: the message has its line, its column and its content.
     #[test]
-    fn a_bad_cell_is_named_by_line_and_column(
+    fn bad_cell_is_reported_with_line_and_column(
         row in 0usize..60,
         which in 0usize..6,
         bad in 0usize..9,
@@ -213,19 +213,19 @@ proptest! {
         let bad = bads[bad];
         grid.rows[row][place] = Cell::Text(bad.to_owned());
         let bytes = Writing { end, encoding, delimiter, quotes, ..Writing::PLAIN }.write(&grid);
-        let said = parse(&bytes, &columns(true)).unwrap_err();
-        // A column of truths that begins with a number says so in the next line.
+        let reported = parse(&bytes, &columns(true)).unwrap_err();
+        // A true/false column whose first value is a number is taken as numeric, so the error is reported for the next line.
         let late = bad == "1.5" && row == 0;
         let line = line_of(&grid, if late { 1 } else { row });
-        prop_assert!(said.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{said}");
-        prop_assert!(late || bad.is_empty() || said.contains(&format!("{bad:?}")), "{said}");
-        prop_assert_eq!(said.lines().count(), 1, "{}", said);
+        prop_assert!(reported.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{reported}");
+        prop_assert!(late || bad.is_empty() || reported.contains(&format!("{bad:?}")), "{reported}");
+        prop_assert_eq!(reported.lines().count(), 1, "{}", reported);
     }
 }
 
-/// The program says the same of three ways, to the last bit.
+/// The program's summaries of three formats, compared to the last bit.
 #[test]
-fn summaries_are_the_same_to_the_last_bit() {
+fn table_formats_give_equal_summaries() {
     let here = directory("table-variants");
     let grid = grid();
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
@@ -255,9 +255,9 @@ fn summaries_are_the_same_to_the_last_bit() {
     assert_eq!(summaries[0], summaries[2]);
 }
 
-/// What no reader reads is told by its name.
+/// Unsupported formats are reported by name.
 #[test]
-fn what_is_not_read_is_named() {
+fn unread_formats_are_named() {
     let plain = |text: &str| parse(text.as_bytes(), &columns(true)).unwrap_err();
     has(&plain(""), &["empty", "column names"]);
     has(&plain("\n\r\n \n"), &["empty"]);
@@ -265,14 +265,14 @@ fn what_is_not_read_is_named() {
     has(&plain("who kind x\n1 2 3\n"), &["no column \"who\"", "data.delimiter"]);
     let header = "\"acc, x\",\"say \"\"hi\"\"\",größe,\"two\nlines\",flag,count,who,kind";
     has(&plain(&format!("{header}\n")), &["no rows"]);
-    for (rows, said) in [
-        ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, the header has 8"]),
-        ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, the header has 8"]),
+    for (rows, reported) in [
+        ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, expected 8 as in the header"]),
+        ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, expected 8 as in the header"]),
         ("1,2,3,4,true,6,a,b\n\n \n\r\n1,2\n", ["line 7", "2 columns"]),
         ("1,2,3,4,true,6,a,\"b\n", ["line 3", "quote"]),
     ] {
-        has(&plain(&format!("{header}\n{rows}")), &said);
-        has(&plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))), &said);
+        has(&plain(&format!("{header}\n{rows}")), &reported);
+        has(&plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))), &reported);
     }
     for (magic, what) in [
         (&b"\xfd7zXZ\x00"[..], "xz"),
@@ -292,10 +292,10 @@ fn what_is_not_read_is_named() {
     has(&parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(), &["gzip", "twice"]);
 }
 
-/// Names that are one value in several spellings are one, and the run says so; a table with one spelling has nothing to say.
+/// Spellings of one number become one name, and the run reports that; a table with one spelling has no warning.
 #[test]
-fn merged_names_are_said() {
-    let here = directory("table-variants-said");
+fn merged_names_are_reported() {
+    let here = directory("table-variants-reported");
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";
     std::fs::write(here.join("my.toml"), scenario).unwrap();
@@ -309,8 +309,8 @@ fn merged_names_are_said() {
         assert_eq!(code(&output), 0, "{}", errors(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["clients"], 5);
-        let said = "client \"10\" is also written \"10.0\"";
-        assert_eq!(errors(&output).contains(said), merged, "{}", errors(&output));
+        let reported = "client \"10\" is also written \"10.0\"";
+        assert_eq!(errors(&output).contains(reported), merged, "{}", errors(&output));
         assert_eq!(summary["warnings"].to_string().contains("is also written"), merged, "{summary}");
     }
 }

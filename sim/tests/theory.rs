@@ -1,9 +1,9 @@
-//! `theory srpfl` as a command: tables, JSON, a report, and what is refused.
+//! Command `theory srpfl`: tables, JSON, report, and refused options.
 
 use crate::common::{code, directory, errors, program, text};
 
 #[test]
-fn the_table_has_every_fleet_and_the_trend() {
+fn table_has_every_fleet_and_the_trend() {
     let here = directory("theory-table");
     let output = program(&here, &["theory", "srpfl", "--communication", "0,10"]);
     assert_eq!(code(&output), 0, "{}", errors(&output));
@@ -15,7 +15,7 @@ fn the_table_has_every_fleet_and_the_trend() {
 }
 
 #[test]
-fn json_holds_what_the_table_shows() {
+fn json_equals_the_table() {
     let here = directory("theory-json");
     let output = program(&here, &["theory", "srpfl", "--communication", "1", "--format", "json"]);
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -28,9 +28,9 @@ fn json_holds_what_the_table_shows() {
     assert!(figures["parts"][0]["optimal_trend"]["slope"].as_f64().unwrap() > 0.1);
 }
 
-/// The table of `STRAGGLERS.md`, and the slopes that it names.
+/// Table of `STRAGGLERS.md`, and the slopes in its text.
 #[test]
-fn the_page_has_what_the_command_prints() {
+fn stragglers_page_equals_the_command_output() {
     let here = directory("theory-page");
     let output = program(&here, &["theory", "srpfl", "--format", "json"]);
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -54,7 +54,7 @@ fn the_page_has_what_the_command_prints() {
 }
 
 #[test]
-fn the_report_draws_the_recursion_with_simulated_runs() {
+fn report_draws_recursion_and_simulated_runs() {
     let here = directory("theory-report");
     let short = ["--seeds", "2", "--set", "data.clients=16", "--set", "algorithm.rounds=40"];
     let output = program(&here, &[&["theory", "srpfl", "--out", "out"][..], &short].concat());
@@ -64,9 +64,9 @@ fn the_report_draws_the_recursion_with_simulated_runs() {
         assert!(page.contains(&format!("</span>{label}</li>")), "{label}");
     }
     assert!(page.contains("simulated, adaptive") && page.contains("<svg"));
-    assert!(!page.contains("bytes sent"), "an axis that means nothing here");
+    assert!(!page.contains("bytes sent"), "the theory has no bytes axis");
     let time = page.find(">simulated time</label>").unwrap();
-    assert!(time < page.find(">rounds</label>").unwrap(), "time is what the page shows first");
+    assert!(time < page.find(">rounds</label>").unwrap(), "time is the first axis");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn help_shows_examples() {
 }
 
 #[test]
-fn what_makes_no_sense_is_exit_2() {
+fn impossible_options_exit_with_2() {
     let here = directory("theory-wrong");
     for (arguments, message) in [
         (vec!["theory"], "srpfl"),
@@ -103,7 +103,7 @@ fn what_makes_no_sense_is_exit_2() {
 }
 
 #[test]
-fn speedup_writes_its_table_and_its_figures() {
+fn speedup_writes_table_and_figures() {
     let here = directory("speedup-files");
     let few = ["--clients", "16", "--speeds", "fixed", "--communication", "0", "--seeds", "5"];
     let output = program(&here, &[&["speedup", "--out", "out"][..], &few].concat());

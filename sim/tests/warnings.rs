@@ -1,13 +1,13 @@
-//! What is said of data and fits: where something was lost, with the names of columns; nothing where nothing is wrong.
+//! Warnings about data and fits: lost precision with the names of the columns, and no warning without a cause.
 
 use crate::common::{code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{Job, NoProgress};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;
 
-/// No built-in scenario is warned of, and no baseline on its data.
+/// No built-in scenario has a warning, and no baseline on its data.
 #[test]
-fn nothing_is_said_of_built_in_scenarios() {
+fn built_in_scenarios_have_no_warnings() {
     for (name, _, file) in BUILT_IN {
         let scenario = Scenario::parse(name, file, &[]).unwrap();
         let job = Job::prepare(&scenario, scenario.seed).unwrap();
@@ -31,7 +31,7 @@ fn nothing_is_said_of_built_in_scenarios() {
     }
 }
 
-/// A table whose target depends on all its columns, each of deviation 1 and mean 0 before `change`.
+/// Writes a table whose target depends on all columns, each of deviation 1 and mean 0 before `change`.
 fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     let (values, slopes) = (numbers(12 * 40 * 4, 7), numbers(4, 8));
     let mut table = String::from("who,warm,wet,high,loud,y\n");
@@ -57,15 +57,15 @@ fn run(place: &std::path::Path, method: &str) -> (Value, String) {
 
 const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 
-/// Wherever FedRep on raw columns learns less of a target of variance 4, that is said with the names of the columns; where it
-/// learns it, nothing is.
+/// If FedRep on raw columns learns less of a target of variance 4, a warning names the columns; otherwise there
+/// is none.
 #[test]
-fn columns_that_drown_are_named() {
+fn dominated_columns_are_named() {
     let place = directory("warnings-drowned");
     write_table(&place, |_, x| x);
-    let (plain, said) = run(&place, FEDREP);
+    let (plain, reported) = run(&place, FEDREP);
     let right = plain["final"]["test_mse"].as_f64().unwrap();
-    assert!(right < 1e-6 && !said.contains("warning"), "{said}");
+    assert!(right < 1e-6 && !reported.contains("warning"), "{reported}");
     let (mut missed, mut warned) = (0, 0);
     for (factor, offset) in [
         (1.0, 1.0),
@@ -86,50 +86,52 @@ fn columns_that_drown_are_named() {
         (1e5, 1.0),
     ] {
         write_table(&place, |j, x| if j == 2 { factor * (x + offset) } else { x });
-        let (summary, said) = run(&place, FEDREP);
+        let (summary, reported) = run(&place, FEDREP);
         let mse = summary["final"]["test_mse"].as_f64().unwrap();
-        let is_said = said.contains("warning: my.toml: columns drown") && said.contains("\"high\"");
-        let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {said}");
-        assert!(is_said || mse <= 0.05, "a silent miss: {numbers}");
-        assert!(!is_said || mse > 1e-3, "a warning where nothing is wrong: {numbers}");
-        (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_said));
+        let is_reported =
+            reported.contains("warning: my.toml: columns are badly scaled") && reported.contains("\"high\"");
+        let numbers = format!("factor {factor}, offset {offset}: {mse} for {right}, {reported}");
+        assert!(is_reported || mse <= 0.05, "a silent miss: {numbers}");
+        assert!(!is_reported || mse > 1e-3, "a warning without a cause: {numbers}");
+        (missed, warned) = (missed + usize::from(mse > 0.05), warned + usize::from(is_reported));
     }
     assert!(missed >= 8 && warned >= 8, "{missed} of 16 much worse, {warned} warned");
 }
 
-/// Baselines name the columns in whose roundings something was lost; and count what they cut.
+/// Baselines name the columns that lost precision to rounding, and count dropped directions.
 #[test]
-fn baselines_say_what_they_cut() {
+fn baselines_report_truncated_directions() {
     let place = directory("warnings-cut");
     for method in ["name = \"local-only\"", "name = \"pooled\""] {
         write_table(&place, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
-        let (summary, said) = run(&place, method);
+        let (summary, reported) = run(&place, method);
         assert_eq!(summary["fits_cut"]["cut"], 0, "{summary}");
-        assert!(!said.contains("warning"), "{said}");
+        assert!(!reported.contains("warning"), "{reported}");
         write_table(&place, |j, x| if j == 2 { 1e12 + x } else { x });
-        let (summary, said) = run(&place, method);
-        has(&said, &["warning: my.toml", "least-squares fits", "\"high\""]);
+        let (summary, reported) = run(&place, method);
+        has(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
         let count = if method.contains("pooled") { 1 } else { 12 };
         let cut = &summary["fits_cut"];
         assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
         assert_eq!(cut["columns"], serde_json::json!(["\"high\""]));
-        // More columns than samples: said in the summary alone.
+        // More columns than samples: reported in the summary only.
         let few = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
         write_table(&place, |_, x| x);
-        let (summary, said) = run(&place, &few);
+        let (summary, reported) = run(&place, &few);
         let few = if method.contains("pooled") { 0 } else { 12 };
         assert_eq!(summary["fits_cut"]["few_samples"], few, "{summary}");
-        assert!(!said.contains("warning"), "{said}");
+        assert!(!reported.contains("warning"), "{reported}");
     }
 }
 
-/// A ridge at the end of those that are compared, where features are in units for which the grid is not made. Scaled ones are as
-/// large as it expects.
+/// A warning if the best ridge is at the end of the grid, as for features whose units do not fit the grid.
+/// Scaled features fit it.
 #[test]
-fn ridges_beyond_those_that_are_compared_are_told() {
+fn ridge_at_the_end_of_the_grid_is_reported() {
     let place = directory("warnings-ridge");
     let noise = numbers(9 * 24 * 5, 3);
-    for (factor, scale, is_said) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)] {
+    for (factor, scale, is_reported) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)]
+    {
         let mut table = String::from("who,a,b,c,d,e,kind\n");
         for (row, noise) in noise.chunks(5).enumerate() {
             let kind = row % 3;
@@ -147,16 +149,16 @@ fn ridges_beyond_those_that_are_compared_are_told() {
             std::fs::write(place.join("my.toml"), scenario).unwrap();
             let ran = program(&place, &["run", "my.toml"]);
             assert_eq!(code(&ran), 0, "{}", errors(&ran));
-            let said =
-                errors(&ran).contains("of those from 0.0001 to 100, and beside features of a mean square of");
-            assert_eq!(said, is_said, "{factor} {scale} {method}: {}", errors(&ran));
+            let reported =
+                errors(&ran).contains("among 0.0001 to 100; the features' mean square is");
+            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", errors(&ran));
         }
     }
 }
 
 /// A device has room for as many scores as its model has features times classes.
 #[test]
-fn ridges_that_nobody_compared_are_told() {
+fn uncompared_ridges_are_reported() {
     let place = directory("warnings-nobody");
     let noise = numbers(8 * 12 * 2, 5);
     let mut table = String::from("who,a,b,kind\n");
@@ -170,5 +172,5 @@ fn ridges_that_nobody_compared_are_told() {
     std::fs::write(place.join("my.toml"), scenario).unwrap();
     let ran = program(&place, &["run", "my.toml"]);
     assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    assert!(errors(&ran).contains("no client has compared ridges"), "{}", errors(&ran));
+    assert!(errors(&ran).contains("no client compared ridges"), "{}", errors(&ran));
 }

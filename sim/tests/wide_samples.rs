@@ -1,4 +1,4 @@
-//! Samples wider than a network's first layer can be are refused before a round, whatever the network begins with.
+//! Samples wider than the largest first layer are refused before the first round, whatever the kind of network.
 
 use crate::common::{directory, numbers, write_npz};
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
@@ -11,7 +11,7 @@ const MODELS: [&str; 4] = [
     "kind = \"lora-mlp\"\nrank = 1\nwidth = 2",
 ];
 
-/// Trains for a round on two clients with two samples of so many values.
+/// Trains one round on two clients with two samples of this many values.
 fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
     let here = directory(&format!("wide-samples-{features}"));
     let x = numbers(usize::try_from(4 * features).unwrap(), 1);
@@ -28,18 +28,21 @@ fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
 }
 
 #[test]
-fn more_than_65534_values() {
+fn more_than_65534_values_are_refused() {
     for model in MODELS {
         for features in [65_535, 65_536] {
-            let said = ran(features, model).expect_err(model).to_string();
-            assert!(said.contains(&features.to_string()) && said.contains("at most 655"), "{model}: {said}");
+            let reported = ran(features, model).expect_err(model).to_string();
+            assert!(
+                reported.contains(&features.to_string()) && reported.contains("at most 655"),
+                "{model}: {reported}"
+            );
         }
     }
 }
 
-/// As many as there can be are trained on.
+/// The largest allowed width is trained.
 #[test]
-fn as_many_as_65534_values() {
+fn samples_of_65534_values_are_accepted() {
     let outcome = ran(65_534, MODELS[0]).unwrap();
     assert_eq!(outcome.counters.rejected() + outcome.counters.declined, 0);
     assert_eq!(outcome.layers[0].values.len(), 65_535 * 2);

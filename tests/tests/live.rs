@@ -295,9 +295,9 @@ async fn journal_of_another_campaign_is_refused() {
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
     // The server does not know the noise; it shows in the results.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
-    let again_noisy = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
-    assert_eq!(again_noisy.replay.rounds(), 0);
-    assert!(again_noisy.replay.difference().is_some());
+    let noisy_check = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
+    assert_eq!(noisy_check.replay.rounds(), 0);
+    assert!(noisy_check.replay.difference().is_some());
     // Empty journals, and journals without their beginning.
     let journal_error = |lines: &[JournalEntry]| match check_replay(&one, lines) {
         Err(ReplayCheckError::Journal(error)) => error,

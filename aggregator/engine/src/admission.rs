@@ -113,8 +113,8 @@ impl Requirements {
         }
         let limits = self.frame_limit..=FRAME_LIMIT_MAX;
         if !limits.contains(&usize::from(device.frame_limit)) {
-            let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-            let (least, most) = (small(self.frame_limit), small(FRAME_LIMIT_MAX));
+            let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+            let (least, most) = (to_u16(self.frame_limit), to_u16(FRAME_LIMIT_MAX));
             return Err(Refusal::FrameLimit { min: least, max: most });
         }
         if device.numeric != self.numeric {

@@ -137,7 +137,7 @@ fn delta_matches_closed_form() {
     for (mu, at, ln, ln_rest) in PROFILE.into_iter().filter(|row| row.1 > 0.0) {
         let got = of_mu(mu).delta(epsilon(at));
         if ln < -745.0 {
-            assert_eq!(got, f64::from_bits(1), "below all floats, not 0");
+            assert_eq!(got, f64::from_bits(1), "delta is not the smallest float");
             continue;
         }
         let over = if ln < -0.4 { libm::log(got) - ln } else { ln_rest - libm::log(1.0 - got) };

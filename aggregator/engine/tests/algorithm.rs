@@ -212,7 +212,7 @@ proptest! {
             let held = server.state();
             prop_assert_eq!(role, Role::AdapterDown);
             if server.finish().is_err() {
-                prop_assert_eq!(server.state(), held, "nothing came of it, and nothing changed");
+                prop_assert_eq!(server.state(), held, "a failed round changed the state");
                 return Ok(());
             }
             let basis = server.representation();
@@ -309,7 +309,7 @@ proptest! {
             prop_assert_eq!(usize::from(first), rows_seen);
             rows_seen += usize::from(count);
             let elements = moments.request().expects[0].elements();
-            prop_assert!(elements <= d * k, "no more than a device's own buffer");
+            prop_assert!(elements <= d * k, "a block exceeds a device's buffer");
             moments.finish().unwrap();
         }
         prop_assert_eq!(rows_seen, d);
@@ -336,7 +336,7 @@ proptest! {
         for wrong in [&state[1..], &[&state[..], &[0.0]].concat(), &[]] {
             let untouched = copy.state();
             prop_assert!(!copy.restore(wrong));
-            prop_assert_eq!(copy.state(), untouched, "refused, and unchanged");
+            prop_assert_eq!(copy.state(), untouched, "a refused state changed the algorithm");
         }
         prop_assert!(copy.restore(&state));
         prop_assert_eq!(copy.state(), state);

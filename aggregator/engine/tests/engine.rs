@@ -36,12 +36,12 @@ proptest! {
         }
         prop_assert_eq!(world.finished, 1);
         let expected = setup.rounds + if setup.power { ITERATIONS } else { 0 };
-        prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit a round");
+        prop_assert_eq!(world.model.commits.len(), expected as usize, "one commit per round");
         // New and returning devices are still invited to fit their heads, but the campaign finishes only
         // once.
         for device in [100, 101] {
             world.apply(Op::Join(device));
-            let broadcast = world.pending.get(&device).cloned().expect("fit-head is offered");
+            let broadcast = world.pending.get(&device).cloned().expect("no invitation to fit a head");
             prop_assert_eq!(broadcast.request.expects.len(), 0);
             world.apply(Op::Answer(device, Kind::Good));
             prop_assert_eq!(&world.counted[&device].id, &broadcast.id);
@@ -172,7 +172,7 @@ fn short_round_keeps_updates_and_retries_later() {
     world.model.now = world.engine.wake().unwrap();
     world.apply(Op::Tick);
     world.apply(Op::Answer(3, Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "the others may still answer");
+    assert_eq!(world.model.commits.len(), 0, "other devices may still answer");
     world.apply(Op::Decline(6, true));
     world.apply(Op::Decline(1, true));
     assert_eq!(world.model.commits, [first.round]);
@@ -257,7 +257,7 @@ fn missed_deadline_invites_declined_devices_again() {
     world.apply(Op::Tick);
     assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [2]);
     world.apply(Op::Answer(2, Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "0 may come back until the next deadline");
+    assert_eq!(world.model.commits.len(), 0, "device 0 may return until the next deadline");
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 1);
@@ -283,7 +283,10 @@ fn late_update_never_counts() {
             assert_eq!(engine.wake(), Some(began + 100));
             actions.clear();
             engine.handle(began + 100, Event::Tick, &mut actions);
-            assert!(actions.contains(&Action::Close(2, broadcast.id)), "it is told to stop");
+            assert!(
+                actions.contains(&Action::Close(2, broadcast.id)),
+                "no Close for the device that is late"
+            );
             let counted = actions.iter().find_map(|action| match action {
                 Action::Commit(record) => Some((record.participants.clone(), record.short_of)),
                 _ => None,
@@ -330,7 +333,7 @@ fn stage_that_lost_devices_closes_short() {
     }
     world.apply(Op::Answer(4, Kind::Good));
     world.apply(Op::Answer(5, Kind::Good));
-    assert_eq!(world.model.commits.len(), 0, "they may come back");
+    assert_eq!(world.model.commits.len(), 0, "the devices may return");
     world.apply(Op::Advance(49));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 0);
@@ -381,7 +384,7 @@ fn rejected_device_is_replaced_by_next_arrival() {
     assert_eq!(world.model.commits.len(), 3);
     let counters = world.engine.counters();
     assert_eq!((counters.non_finite, counters.counted), (3, 13));
-    assert_eq!(counters.short, 2, "where it waited for all six, five is what there was");
+    assert_eq!(counters.short, 2, "the round that waited for six devices closed with five");
 }
 
 /// The retry time comes when all devices have left for good: nothing is due until a device joins.
@@ -493,7 +496,11 @@ fn small_change_ends_training() {
             let record = &kept.record;
             assert_eq!(record.ends_training, number == starts + last);
             let expected = number.checked_sub(starts + 1).map(|index| moved[index]);
-            assert_eq!(record.change.map(f64::to_bits), expected.map(f64::to_bits), "not in the start");
+            assert_eq!(
+                record.change.map(f64::to_bits),
+                expected.map(f64::to_bits),
+                "a start must not end early"
+            );
         }
         assert_eq!(
             ended.kept.last().unwrap().checkpoint.state,
@@ -677,9 +684,9 @@ fn restored_round_does_not_wait_forever() {
 
     let (mut again, mut actions) = (setup.engine(), Vec::new());
     assert!(again.resume(1_000_000, &checkpoint));
-    let due = again.wake().expect("it waits for a time");
+    let due = again.wake().expect("no time to wait is set");
     (1..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
-    assert!(again.open_round().is_none(), "the third may come");
+    assert!(again.open_round().is_none(), "the third device may join");
     again.handle(due, Event::Tick, &mut actions);
     assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2]);
 

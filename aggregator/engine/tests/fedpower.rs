@@ -133,7 +133,7 @@ fn synchronisation_sets_match_paper() {
     assert_eq!(set(4, true), (vec![4, 7, 9, 10], true));
     assert_eq!(set(4, false), (vec![4, 8, 10], false));
     assert_eq!(set(10, false), (vec![10], true));
-    assert_eq!(set(11, false), (vec![10], false), "nothing but the output");
+    assert_eq!(set(11, false), (vec![10], false), "a single exchange, for output only");
     assert_eq!(set(9, true), (vec![9, 10], false));
 }
 

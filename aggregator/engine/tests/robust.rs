@@ -35,8 +35,8 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(x, y)| x - y).collect::<Vec<_>>())
 }
 
-/// Objective of the geometric median: a distance beyond the median norm counts as such, one within it as its
-/// square, joined smoothly, for updates clipped to that norm. The norm is found by counting.
+/// Parameters of the geometric median's objective: the median norm, found by counting, and the updates clipped
+/// to it. Distances beyond the norm count linearly, those within it quadratically, joined smoothly.
 fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     let total: f64 = updates.iter().map(|(w, _)| w).sum();
     let at_most = |r: f64| updates.iter().filter(|(_, v)| norm(v) <= r).map(|(w, _)| w).sum::<f64>();
@@ -46,7 +46,7 @@ fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     (radius, updates.iter().map(|(w, v)| (*w, clip(v))).collect())
 }
 
-/// Minimises the objective by gradient descent with step halving, until it no longer decreases.
+/// Minimises that objective by gradient descent with step halving, until it no longer decreases.
 fn minimise(radius: f64, points: &[(f64, Vec<f64>)]) -> Vec<f64> {
     let value = |z: &[f64]| -> f64 {
         let huber = |r: f64| if r <= radius { r * r / (2.0 * radius) } else { r - radius / 2.0 };

@@ -102,8 +102,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 
     async fn report(&mut self, reason: DisconnectReason) {
         // The core is gone only if the server is stopping.
-        let event = self.session.gone(reason);
-        let _ = self.inbox.send(event).await;
+        if let Ok(slot) = self.inbox.reserve().await {
+            slot.send(self.session.gone(reason));
+        }
     }
 
     /// Waits for the device to read the last message: closing a socket with unread input resets the connection
@@ -172,7 +173,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 },
                 PeerAction::Report(event) => {
                     frame = Vec::new();
-                    self.inbox.send(event).await.map_err(|_| DisconnectReason::Ended)?;
+                    // `send` would hold a second copy of the event in this task's memory.
+                    self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?.send(event);
                 }
                 PeerAction::Close(reason) => return Err(reason),
                 PeerAction::Wait => return Ok(()),

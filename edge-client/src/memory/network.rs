@@ -80,7 +80,7 @@ impl NetworkShape {
     /// const LENET: NetworkShape = NetworkShape::convolutional(IMAGE, &FILTERS, &[120, 64], 10, 10);
     /// assert_eq!((LENET.layers(), LENET.layer(2).inputs()), (5, 5 * 5 * 64));
     ///
-    /// 25 steps of six channels, 8 filters over 5 steps: 21 positions, pooled to 10. A batch of 10 takes 21 kB.
+    /// // 25 steps of six channels, 8 filters over 5 steps: 21 positions, pooled to 10. A batch of 10 takes 21 kB.
     /// const MOTION: Image = Image { height: 1, width: 25, channels: 6 };
     /// const SMALL: NetworkShape =
     ///     NetworkShape::convolutional(MOTION, &[Filters { count: 8, side: 5, pool: 2 }], &[], 7, 10);
@@ -150,7 +150,7 @@ impl NetworkShape {
     /// ```
     /// use fedspan_client::memory::NetworkShape;
     ///
-    /// 64 features, a layer of 64, rank 4, 7 classes: the trainable factors take 2 kB, and the layer is in flash.
+    /// // 64 features, a layer of 64, rank 4, 7 classes: the trainable factors take 2 kB, and the layer is in flash.
     /// const SHAPE: NetworkShape = NetworkShape::adapted(64, 4, 64, &[], 7, 10);
     /// assert_eq!((SHAPE.layers(), SHAPE.start(2)), (3, 64 * 4 + 4 * 64));
     /// assert_eq!(SHAPE.scratch(), 10 * (64 + 4 + 64 + 7 + 2 * 64));

@@ -24,7 +24,7 @@ const EXPONENT_MIN: i32 = -40;
 ///
 /// let clip = Clip::new(0.75)?;
 /// assert_eq!((clip.units(), clip.exponent()), (24_576, -15));
-/// One record changes a gradient by at most the diameter.
+/// // One record changes a gradient by at most the diameter.
 /// assert_eq!(clip.sensitivity(), 49_152);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```

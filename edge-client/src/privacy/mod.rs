@@ -14,7 +14,7 @@
 //!
 //!     fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
 //!         for sample in samples {
-//! For this example only: a real source is hardware.
+//!             // For this example only: a real source is hardware.
 //!             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
 //!             *sample = self.0.to_le_bytes()[7];
 //!         }
@@ -22,12 +22,12 @@
 //!     }
 //! }
 //!
-//! Drawn before the data is read. Without entropy there is no seed, and no release.
+//! // Drawn before the data is read. Without entropy there is no seed, and no release.
 //! let seed = draw_seed(&mut Board(1), MinEntropy::new(4)?)?;
-//! sigma = 5/2 units of the grid.
+//! // sigma = 5/2 units of the grid.
 //! let variance = Variance::new(25, 4)?;
 //! let released: i64 = 17 + noise(&seed, 0, &variance);
-//! A retry returns the same noise.
+//! // A retry returns the same noise.
 //! assert_eq!(released, 17 + noise(&seed, 0, &variance));
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```

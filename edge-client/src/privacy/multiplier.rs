@@ -38,7 +38,7 @@ const SMOOTHING: u128 = 16;
 /// // z = 2: a release costs a quarter of 2^30.
 /// let z = NoiseMultiplier::from_square(4 << 16)?;
 /// assert_eq!(z.release(), 1 << 28);
-/// Sensitivity of a sum that one record changes by at most 1000 units of its grid.
+/// // Sensitivity of a sum that one record changes by at most 1000 units of its grid.
 /// assert_eq!(z.variance(1000)?.ratio(), (4 * 1000 * 1000 + 16, 1));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```

@@ -90,9 +90,9 @@ pub struct CounterCopy {
 }
 
 impl CounterCopy {
-    pub fn new(kind: CounterKind, number: u64) -> Self {
+    pub fn new(kind: CounterKind, value: u64) -> Self {
         let mut copy = Self { bytes: [0; MAX_LEN], length: kind.length() };
-        let all = kind.magic().iter().copied().chain(number.to_le_bytes());
+        let all = kind.magic().iter().copied().chain(value.to_le_bytes());
         copy.bytes.iter_mut().zip(all).for_each(|(place, byte)| *place = byte);
         if let Some((checked, check)) =
             copy.bytes.get_mut(..copy.length).and_then(<[u8]>::split_last_chunk_mut)
@@ -130,7 +130,7 @@ impl ScanResult {
 
     /// The largest value.
     pub fn value(&self, kind: CounterKind) -> Option<u64> {
-        self.get(kind).map(|(number, _)| number)
+        self.get(kind).map(|(value, _)| value)
     }
 
     /// End of the last copy with the largest value, in bytes from the start of the scan; 0 if there is none.
@@ -165,12 +165,12 @@ impl Scanner {
         for kind in CounterKind::SCANNED {
             let bytes = self.window.get(MAX_LEN - kind.length()..).unwrap_or_default();
             let Some(rest) = bytes.strip_prefix(kind.magic()) else { continue };
-            if let Some(number) = rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
-                && number <= kind.max_value()
-                && CounterCopy::new(kind, number).bytes() == bytes
+            if let Some(value) = rest.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+                && value <= kind.max_value()
+                && CounterCopy::new(kind, value).bytes() == bytes
                 && let Some(newest) = self.found.newest.get_mut(kind.index())
             {
-                *newest = (*newest).max(Some((number, self.read)));
+                *newest = (*newest).max(Some((value, self.read)));
             }
         }
     }

@@ -133,14 +133,14 @@ impl KnownCounters {
         }
     }
 
-    /// Raises a counter to `number`; it never decreases.
-    pub fn raise(&mut self, kind: CounterKind, number: Option<u64>) {
+    /// Raises a counter to `value`; it never decreases.
+    pub fn raise(&mut self, kind: CounterKind, value: Option<u64>) {
         let known = match kind {
             CounterKind::Handshakes => &mut self.handshakes,
             CounterKind::Spent => &mut self.spent,
             CounterKind::Erasures => return,
         };
-        *known = number.max(*known);
+        *known = value.max(*known);
     }
 }
 
@@ -298,7 +298,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
 /// Item to be written: a single type, so that the library is instantiated once.
 pub enum Item<'a> {
     Record(&'a Record<'a>),
-    Number(CounterCopy),
+    Counter(CounterCopy),
 }
 
 impl Item<'_> {
@@ -306,7 +306,7 @@ impl Item<'_> {
     fn matches(&self, stored: &[u8]) -> bool {
         match self {
             Self::Record(record) => record_codec::matches(stored, record),
-            Self::Number(copy) => stored == copy.bytes(),
+            Self::Counter(copy) => stored == copy.bytes(),
         }
     }
 }
@@ -315,7 +315,7 @@ impl<'a> Value<'a> for Item<'_> {
     fn serialize_into(&self, buffer: &mut [u8]) -> Result<usize, SerializationError> {
         let written = match self {
             Self::Record(record) => record_codec::encode(record, buffer),
-            Self::Number(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
+            Self::Counter(copy) => buffer.get_mut(..copy.bytes().len()).map(|place| {
                 place.iter_mut().zip(copy.bytes()).for_each(|(place, byte)| *place = *byte);
                 place.len()
             }),

@@ -11,31 +11,31 @@ use super::{ALL_SPENT, StoreError};
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     /// Writes a counter, or its larger known value.
-    pub(super) fn save_counter(&mut self, kind: CounterKind, number: u64) -> Result<(), StoreError> {
-        if number > kind.max_value() {
+    pub(super) fn save_counter(&mut self, kind: CounterKind, value: u64) -> Result<(), StoreError> {
+        if value > kind.max_value() {
             return Err(StoreError);
         }
         self.repair_once()?;
-        self.known.raise(kind, Some(number));
+        self.known.raise(kind, Some(value));
         if self.write_counter(kind)? { Ok(()) } else { self.erase_all_but_counters() }
     }
 
     /// Writes the known value of a counter under both of its keys. False if a write was corrupted.
     fn write_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
-        let Some(number) = self.known.get(kind) else { return Ok(true) };
+        let Some(value) = self.known.get(kind) else { return Ok(true) };
         let mut all = true;
         for key in kind.keys() {
-            all &= self.write(key, &Item::Number(CounterCopy::new(kind, number)))?;
+            all &= self.write(key, &Item::Counter(CounterCopy::new(kind, value)))?;
         }
         Ok(all)
     }
 
     /// True if the known value of a counter is stored under both of its keys.
     fn has_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
-        let Some(number) = self.known.get(kind) else { return Ok(true) };
+        let Some(value) = self.known.get(kind) else { return Ok(true) };
         let mut all = true;
         for key in kind.keys() {
-            all &= self.fetch(key)? == Some(CounterCopy::new(kind, number).bytes());
+            all &= self.fetch(key)? == Some(CounterCopy::new(kind, value).bytes());
         }
         Ok(all)
     }
@@ -60,9 +60,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
         );
         let (range, flash) = (self.map.flash_range(), self.map.flash());
-        let begun = CounterCopy::new(CounterKind::Spent, 0);
+        let initial = CounterCopy::new(CounterKind::Spent, 0);
         let blank =
-            flash.is_blank_except(range, place..end, length, begun.bytes()).map_err(|_| StoreError)?;
+            flash.is_blank_except(range, place..end, length, initial.bytes()).map_err(|_| StoreError)?;
         if !blank {
             self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
             return Ok(ALL_SPENT);
@@ -74,7 +74,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         while place.saturating_add(length) <= end {
             let next = place.saturating_add(length);
             if self.map.flash().scan(place..next).map_err(|_| StoreError)?.is_blank {
-                self.write_raw_copy(place, &begun)?;
+                self.write_raw_copy(place, &initial)?;
                 return Ok(0);
             }
             place = next;
@@ -213,9 +213,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             flash.flash.erase(first, next).map_err(|_| StoreError)?;
         }
         for kind in CounterKind::PROTECTED {
-            let Some(number) = self.known.get(kind) else { continue };
+            let Some(value) = self.known.get(kind) else { continue };
             let place = first.saturating_add(Self::raw_copy_offset(kind)?);
-            self.write_raw_copy(place, &CounterCopy::new(kind, number))?;
+            self.write_raw_copy(place, &CounterCopy::new(kind, value))?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The run without arguments: the bundled smartwatch recordings, FedRep beside its baselines, all folds and
-//! several seeds, two tables and a report.
+//! Demo, the run without arguments: FedRep and its baselines on the bundled smartwatch recordings, over all
+//! folds and several seeds, with two tables and a report.
 
 pub mod choose;
 mod measure;
@@ -20,7 +20,7 @@ use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::run::RunError;
 use fedspan_sim_core::scenario::Scenario;
 
-/// Why the demo failed.
+/// Error that ends the demo.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// A built-in scenario is broken.
@@ -29,7 +29,7 @@ pub enum DemoError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The recorded settings, or the choice of new ones.
+    /// The recorded settings are unusable, or choosing new ones failed.
     #[error("the demo's settings: {0}")]
     Choice(String),
     /// The report could not be written.
@@ -37,19 +37,19 @@ pub enum DemoError {
     Write(#[from] WriteError),
 }
 
-/// What the demo has to say.
+/// Output of the demo.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shown {
-    /// Tables, memory, and where the report is.
+pub struct DemoReport {
+    /// Tables, memory figures and the path of the report.
     pub text: String,
-    /// The tables, in Markdown.
+    /// The tables in Markdown.
     pub markdown: String,
-    /// Ended by the user; the tables hold what was finished.
+    /// True if the user ended the demo early; the tables hold the finished runs.
     pub interrupted: bool,
 }
 
-impl Shown {
-    /// What to say where the user ended it.
+impl DemoReport {
+    /// Message of an early end, `None` if the demo is complete.
     #[must_use]
     pub fn interruption(&self) -> Option<&'static str> {
         match (self.interrupted, self.text.is_empty()) {
@@ -60,13 +60,14 @@ impl Shown {
     }
 }
 
-/// Runs the demo and writes `summary.json` and `report.html` into `out`. `stop` ends it early.
+/// Runs the demo and writes `summary.json` and `report.html` into `out`. Setting `stop` ends it early.
 ///
 /// # Errors
-/// [`DemoError`].
-pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Shown, DemoError> {
+/// [`DemoError::Run`] if a run fails, [`DemoError::Write`] if the report cannot be written; the other variants
+/// only if a bundled file is broken.
+pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<DemoReport, DemoError> {
     let began = Instant::now();
-    let measured = measure::all(stop, progress)?;
+    let measured = measure::measure_all(stop, progress)?;
     let interrupted = measured.iter().any(|part| part.interrupted);
     let tables: Vec<_> = measured.iter().filter(|part| !part.cases.is_empty()).map(tables::table).collect();
     let mut text = String::new();
@@ -77,9 +78,9 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Sho
         text.push('\n');
     }
     if tables.is_empty() {
-        return Ok(Shown { text, markdown, interrupted });
+        return Ok(DemoReport { text, markdown, interrupted });
     }
-    let memory = memory::story();
+    let memory = memory::note();
     let notes = [tables::method_note(), memory];
     for note in &notes {
         text.push_str(&fedspan_sim_core::report::table::wrap(note, 0, 110));
@@ -108,5 +109,5 @@ pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<Sho
     let report = out.join("report.html");
     write_text(&report, &page.html())?;
     text.push_str(&format!("\n{wall_s:.1} s. Report: {}\n", report.display()));
-    Ok(Shown { text, markdown, interrupted })
+    Ok(DemoReport { text, markdown, interrupted })
 }

@@ -1,17 +1,17 @@
-//! `byzantine`: attacks on a campaign, and rules of aggregation that withstand them.
+//! `byzantine`: attacks on a campaign, under aggregation rules that are meant to withstand them.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
-use super::Stop;
-use super::figures::{Figures, FiguresOptions, chosen, number};
-use fedspan_experiments::byzantine::{self, ByzantineError, Choice, GRIDS, Settings};
+use super::CommandError;
+use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
+use fedspan_experiments::byzantine::{self, ByzantineError, GRIDS, Settings, Variant};
 
 /// Options of `byzantine`.
 #[derive(Debug, Args)]
 pub struct ByzantineOptions {
-    /// What devices upload
+    /// Grid, by the kind of upload
     #[arg(long, value_name = "NAME", default_value = GRIDS[0].name, value_parser = PossibleValuesParser::new(GRIDS.map(|grid| grid.name)))]
     grid: String,
     /// Attacks, by their names in the table [default: all of the grid]
@@ -20,7 +20,7 @@ pub struct ByzantineOptions {
     /// Rules, by their names in the table [default: all of the grid]
     #[arg(long, value_name = "NAME,...", value_parser = names)]
     rules: Option<Names>,
-    /// Parts of the fleet that attack [default: those of the grid]
+    /// Fractions of the fleet that attack [default: those of the grid]
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = fraction)]
     fractions: Vec<f64>,
     /// Change a key of the scenario, for every run
@@ -29,14 +29,14 @@ pub struct ByzantineOptions {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]
-    figures: FiguresOptions,
+    measurement: MeasurementOptions,
 }
 
-/// A list of names, some of which have a comma followed by a space.
+/// A comma-separated list of names; a comma that is followed by a space belongs to its name.
 #[derive(Clone, Debug)]
 struct Names(Vec<String>);
 
@@ -52,40 +52,49 @@ fn names(text: &str) -> Result<Names, std::convert::Infallible> {
 }
 
 fn fraction(text: &str) -> Result<f64, String> {
-    number(text, |value| (0.0..=0.49).contains(&value), "a number from 0 to 0.49")
+    parse_number(text, |value| (0.0..=0.49).contains(&value), "a number from 0 to 0.49")
 }
 
-/// What is its own in `figures.json`.
+/// The fields of `figures.json` that only this command writes.
 #[derive(Serialize)]
-struct Own<'a> {
+struct ExtraFields<'a> {
     grid: &'static str,
     changes: &'a [String],
 }
 
 /// `fedspan-sim byzantine`.
-pub fn command(options: &ByzantineOptions) -> Result<(), Stop> {
+pub fn command(options: &ByzantineOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
-    let own = Own { grid: settings.grid.name, changes: &options.changes };
-    let (rows, timing) = options.figures.measure("byzantine", |threads, stop, progress| {
+    let extra = ExtraFields { grid: settings.grid.name, changes: &options.changes };
+    let (rows, timing) = options.measurement.measure("byzantine", |threads, stop, progress| {
         byzantine::measure(&Settings { threads, ..settings }, stop, progress)
     })?;
     let rows = rows.map_err(|error| match error {
-        ByzantineError::Scenario(_) => Stop::Usage(error.to_string()),
-        ByzantineError::Run(_) => Stop::Failed(error.to_string()),
+        ByzantineError::Scenario(_) => CommandError::Usage(error.to_string()),
+        ByzantineError::Run(_) => CommandError::Failed(error.to_string()),
     })?;
-    let Some(rows) = rows else { return Err(Stop::Failed("interrupted; nothing was finished".to_owned())) };
+    let Some(rows) = rows else {
+        return Err(CommandError::Failed("interrupted; nothing was finished".to_owned()));
+    };
     let (seed, seeds, scenario) = (options.seed, options.seeds, byzantine::SCENARIO);
-    let figures =
-        Figures { version: env!("CARGO_PKG_VERSION"), scenario, seed, seeds, own, rows: &rows, timing };
-    options.figures.show(&byzantine::markdown(&rows), &figures)
+    let figures = MeasurementFile {
+        version: env!("CARGO_PKG_VERSION"),
+        scenario,
+        seed,
+        seeds,
+        extra,
+        rows: &rows,
+        timing,
+    };
+    options.measurement.show(&byzantine::markdown(&rows), &figures)
 }
 
-fn settings(options: &ByzantineOptions) -> Result<Settings, Stop> {
+fn settings(options: &ByzantineOptions) -> Result<Settings, CommandError> {
     let grid = GRIDS.into_iter().find(|grid| grid.name == options.grid).unwrap_or(GRIDS[0]);
     Ok(Settings {
         grid,
-        attacks: among("--attacks", options.attacks.as_ref(), grid.attacks)?,
-        rules: among("--rules", options.rules.as_ref(), grid.rules)?,
+        attacks: select_or_all("--attacks", options.attacks.as_ref(), grid.attacks)?,
+        rules: select_or_all("--rules", options.rules.as_ref(), grid.rules)?,
         fractions: if options.fractions.is_empty() {
             grid.fractions.to_vec()
         } else {
@@ -98,10 +107,14 @@ fn settings(options: &ByzantineOptions) -> Result<Settings, Stop> {
     })
 }
 
-/// Those that are asked for, or all.
-fn among(option: &str, names: Option<&Names>, known: &[Choice]) -> Result<Vec<Choice>, Stop> {
+/// The choices with the requested names, or all if none are requested.
+fn select_or_all(
+    option: &str,
+    names: Option<&Names>,
+    known: &[Variant],
+) -> Result<Vec<Variant>, CommandError> {
     match names {
-        Some(Names(names)) => chosen(option, names, known, |choice| choice.name),
+        Some(Names(names)) => select_by_name(option, names, known, |variant| variant.name),
         None => Ok(known.to_vec()),
     }
 }

@@ -6,43 +6,43 @@ use clap::Args;
 use serde::Serialize;
 
 use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show};
-use super::reach::{ReachOptions, Reached};
-use super::{Format, RunOptions, Stop, load, methods, output};
+use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
+use super::{CommandError, Format, RunOptions, compare_algorithms, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::Series;
 use fedspan_sim_core::report::summary::{Spread, Summary, short_name};
 use fedspan_sim_core::report::table::Table;
 
-/// Where the report goes if `--out` does not say.
+/// Default directory of the report.
 const DEFAULT_OUT: &str = "fedspan-compare";
 
-/// What to compare.
+/// Options of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareOptions {
-    /// Built-in scenarios or TOML files, each with changes of its own if there are any
+    /// Built-in scenarios or TOML files, each with its own changes
     #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
     scenarios: Vec<String>,
-    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that its model has
+    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that fit its model
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
     algorithms: Vec<String>,
-    /// Run each with each of these values, too, and show the spread over them like that over seeds
+    /// Run each with each of these values, and show the spread over values and seeds
     #[arg(long, value_name = "KEY=VALUE,...", requires = "algorithms")]
     over: Option<String>,
     #[command(flatten)]
-    reach: ReachOptions,
+    reach: TimeToAccuracyOptions,
 }
 
 /// `fedspan-sim compare`.
-pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Stop> {
+pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
     let mut entries: Vec<Entry> = Vec::new();
-    let over = methods::over(what.over.as_deref())?;
-    let words = methods::expand(&what.scenarios, &what.algorithms, &over, &options.changes)?;
-    for word in &words.all {
-        let (name, own) = (word.name.clone(), word.changes.clone());
-        let network = word.network.map(str::to_owned);
+    let over = compare_algorithms::parse_over(what.over.as_deref())?;
+    let comparison = compare_algorithms::expand(&what.scenarios, &what.algorithms, &over, &options.changes)?;
+    for variant in &comparison.variants {
+        let (name, own) = (variant.name.clone(), variant.changes.clone());
+        let network = variant.network.map(str::to_owned);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().chain(network).collect();
         let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
@@ -54,34 +54,34 @@ pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), Stop> 
     }
     what.reach.check(&entries)?;
     let executed = execute(&entries, options)?;
-    let mut tables = methods::tables(&words, &entries, &executed);
+    let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);
     if tables.is_empty() {
         tables.push(table(&entries, &executed));
     }
-    let mut together = Together::of(&executed);
-    if what.reach.is_asked() {
-        together.reached = what.reach.times(&entries, &executed);
-        tables.push(what.reach.table(&together.reached));
+    let mut summary = ComparisonSummary::new(&executed);
+    if what.reach.is_requested() {
+        summary.reached = what.reach.times(&entries, &executed);
+        tables.push(what.reach.table(&summary.reached));
     }
     let report = out.join("report.html");
-    write_json(&out.join("summary.json"), &together)?;
+    write_json(&out.join("summary.json"), &summary)?;
     let mut page = page(&entries, &executed, tables.clone());
     page.curves.extend(what.reach.curves(&entries, &executed));
     write_text(&report, &page.html())?;
     match options.format {
         Format::Json => {
-            output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
+            output::print(&json(&summary).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
         format => {
             let texts: Vec<String> = tables.iter().map(|table| format.shown(table)).collect();
             output::print(&texts.join(if format == Format::Markdown { "\n" } else { "" }))?;
-            output::say(&format!("report: {}", report.display()));
+            output::log_line(&format!("report: {}", report.display()));
         }
     }
     end(&executed, Some(&out))
 }
 
-/// A scenario's short name with the changes that make it different: the last part of a key says enough.
+/// The scenario's short name and its changes; a key is shortened to its last part.
 pub fn label(name: &str, own: &[String]) -> String {
     let short = |change: &String| {
         let (key, value) = change.split_once('=').unwrap_or((change, ""));
@@ -90,7 +90,7 @@ pub fn label(name: &str, own: &[String]) -> String {
     short_name(name) + &own.iter().map(short).collect::<String>()
 }
 
-/// A label that is not taken.
+/// Returns `label`, with a number added if it is taken.
 pub fn distinct(taken: impl Fn(&str) -> bool, label: String) -> String {
     if !taken(&label) {
         return label;
@@ -98,28 +98,28 @@ pub fn distinct(taken: impl Fn(&str) -> bool, label: String) -> String {
     (2u32..).map(|n| format!("{label} ({n})")).find(|label| !taken(label)).unwrap_or(label)
 }
 
-/// A label as the name of a directory.
+/// A label as a directory name.
 pub fn file_name(label: &str) -> String {
     let keep = |c: char| if c.is_alphanumeric() || "-_.=".contains(c) { c } else { '-' };
     label.chars().map(keep).collect()
 }
 
-/// `summary.json` of a comparison: those of its runs, in order.
+/// The content of a comparison's `summary.json`: the summaries of its runs, in order.
 #[derive(Serialize)]
-struct Together<'a> {
+struct ComparisonSummary<'a> {
     runs: Vec<Written<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    reached: Vec<Reached>,
+    reached: Vec<TimeToAccuracy>,
 }
 
-impl<'a> Together<'a> {
-    fn of(executed: &'a Executed) -> Self {
+impl<'a> ComparisonSummary<'a> {
+    fn new(executed: &'a Executed) -> Self {
         let runs = executed.runs.iter().filter_map(Runs::written).collect();
         Self { runs, reached: Vec::new() }
     }
 }
 
-/// The spread of what a table calls `name` over runs that all have it.
+/// Spread of the table value `name` over the runs; `None` if one of them lacks it.
 pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
     let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
     let values: Option<Vec<f64>> = runs.iter().map(value).collect();
@@ -147,7 +147,7 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
             .chain(done.iter().map(|(entry, _)| entry.scenario.algorithm_name().to_owned()))
             .collect::<Vec<_>>(),
     ];
-    // Figures first, whatever order the runs brought them in.
+    // Scores first, then counts and bytes.
     names.sort_by_key(|name| name.starts_with("bytes") || ["rounds", "updates"].contains(name));
     for name in names {
         let cell = |summaries: &Vec<&Summary>| match spread(summaries, name) {
@@ -172,18 +172,18 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
 }
 
 fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
-    let begun = || entries.iter().zip(&executed.runs);
-    let labels: Vec<&str> = begun().map(|(entry, _)| entry.label.as_str()).collect();
+    let finished = || entries.iter().zip(&executed.runs);
+    let labels: Vec<&str> = finished().map(|(entry, _)| entry.label.as_str()).collect();
     Page {
         title: labels.join(" · "),
         tables,
         curves: vec![(
             String::new(),
-            begun()
+            finished()
                 .map(|(entry, runs)| Series { label: entry.label.clone(), runs: runs.curves.clone() })
                 .collect(),
         )],
-        texts: begun()
+        texts: finished()
             .map(|(entry, _)| (format!("Scenario: {}", entry.label), entry.scenario.text.clone()))
             .collect(),
         ..Page::default()

@@ -1,4 +1,4 @@
-//! `device`: one virtual device that takes part in a real server's campaign.
+//! `device`: one virtual device that takes part in the campaign of a real server.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use tokio::time::Instant;
 /// `fedspan-sim device`.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceOptions {
-    /// Where the aggregator listens, HOST:PORT.
+    /// Address of the aggregator, HOST:PORT
     #[arg(long, value_name = "HOST:PORT")]
     connect: String,
-    /// Which client of the scenario this device is, from 1; held-out clients come after the others. It is
+    /// Client of the scenario that this device is, from 1; held-out clients come after the others. It is
     /// also the device's identity.
     #[arg(long, value_name = "N", visible_alias = "client")]
     wearer: usize,
@@ -39,7 +39,7 @@ pub struct DeviceOptions {
     /// A file with the device's key, as `fedspan-aggregator keys export` writes it.
     #[arg(long, value_name = "FILE", required_unless_present = "plaintext", conflicts_with = "plaintext")]
     keys: Option<PathBuf>,
-    /// No key, for a bench: the server has to be asked for it, too (`plaintext = true` in its configuration).
+    /// No key, for a test bench; the server needs `plaintext = true` in its configuration.
     #[arg(long)]
     plaintext: bool,
     /// Stay connected after the final head is fitted.
@@ -47,7 +47,7 @@ pub struct DeviceOptions {
     stay: bool,
 }
 
-/// The `device` command: connects, takes part, reconnects when the link is lost.
+/// Runs the `device` command: connects, takes part, and reconnects when the link is lost.
 #[must_use]
 pub fn command(arguments: &DeviceOptions) -> ExitCode {
     match prepare(arguments) {
@@ -57,21 +57,21 @@ pub fn command(arguments: &DeviceOptions) -> ExitCode {
             }
             if session.is_plaintext() {
                 eprintln!(
-                    "device {}: PLAINTEXT: frames are not encrypted, and every server is believed; for the bench only",
+                    "device {}: PLAINTEXT: frames are not encrypted and the server is not authenticated; for the test bench only",
                     arguments.wearer
                 );
             }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
-                Ok(runtime) => runtime.block_on(take_part(arguments, &scenario, &dataset, session)),
-                Err(error) => complain(1, &error.to_string()),
+                Ok(runtime) => runtime.block_on(run_device(arguments, &scenario, &dataset, session)),
+                Err(error) => fail(1, &error.to_string()),
             }
         }
-        Err(message) => complain(2, &message),
+        Err(message) => fail(2, &message),
     }
 }
 
-fn complain(code: u8, message: &str) -> ExitCode {
+fn fail(code: u8, message: &str) -> ExitCode {
     eprintln!("fedspan-sim device: {message}");
     ExitCode::from(code)
 }
@@ -111,21 +111,21 @@ fn identity(arguments: &DeviceOptions) -> Result<Identity, String> {
     Ok(Identity::with_key(device, key, ChaCha8Rng::from_seed(seed)))
 }
 
-async fn take_part(
+async fn run_device(
     arguments: &DeviceOptions,
     scenario: &Scenario,
     dataset: &Dataset,
     mut session: SimSession,
 ) -> ExitCode {
     let began = Instant::now();
-    // One for all: a signal that comes between two waits must not be lost.
+    // One future for the whole loop, so that a signal between two waits is not lost.
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    // Nobody asks why a first attempt succeeds.
-    let mut was_away = false;
+    // The reconnection message is printed from the second attempt on.
+    let mut is_retry = false;
     loop {
         let conversation = async {
             let socket = connect(&arguments.connect).await?;
-            if was_away {
+            if is_retry {
                 eprintln!("device {}: connected again", arguments.wearer);
             }
             Ok::<_, std::io::Error>(run_session_over(&mut session, socket, began).await)
@@ -134,22 +134,26 @@ async fn take_part(
             ended = conversation => Some(ended),
             _ = &mut interrupted => None,
         };
-        was_away = true;
+        is_retry = true;
         let retry_at = match ended {
             None => break,
             Some(Ok(closed)) => {
                 if let Some(refusal) = session.refusal() {
-                    return complain(1, &format!("the server refused this device: {refusal}"));
+                    return fail(1, &format!("the server refused this device: {refusal}"));
                 }
                 if session.is_fitted() && !arguments.stay {
                     break;
                 }
-                eprintln!("device {}: connection lost, reconnecting{}", arguments.wearer, hint(&session));
+                eprintln!(
+                    "device {}: connection lost, reconnecting{}",
+                    arguments.wearer,
+                    likely_cause(&session)
+                );
                 closed.retry_at
             }
             Some(Err(error)) => {
                 eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
-                try_again_at(&mut session, now_since(began))
+                retry_time(&mut session, now_since(began))
             }
         };
         tokio::select! {
@@ -160,14 +164,15 @@ async fn take_part(
     report(arguments, scenario, dataset, &mut session)
 }
 
-/// Who proves nothing can only be told about.
-fn hint(session: &SimSession) -> &'static str {
+/// Likely cause of a lost connection. A server that proves no key can send no reason, so this is a guess from
+/// the counters.
+fn likely_cause(session: &SimSession) -> &'static str {
     let counters = session.counters();
     match (counters.unopened, counters.unsealed) {
         _ if session.is_plaintext() || counters.counted > 0 => "",
         (1.., _) => " (the server has another key than this device)",
         (0, 1..) => {
-            " (the server turned it away without proof: it may not know the key, or be a bench without keys)"
+            " (the server refused it without authentication: it may not know the key, or run without keys)"
         }
         _ => "",
     }
@@ -195,13 +200,13 @@ fn report(
             _ => {}
         }
     }
-    // A reader that has gone away is no error.
+    // A closed pipe is not an error.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
 
-/// When a session that could not connect tries again: it waits longer and longer, as after a link that was lost.
-fn try_again_at(session: &mut SimSession, now: Millis) -> Millis {
+/// Time of the next connection attempt; the delay grows as after a lost link.
+fn retry_time(session: &mut SimSession, now: Millis) -> Millis {
     let mut nothing = vec![0; session.config().transmit_capacity()];
     session.handle(now, Event::Tick, &mut nothing).wake
 }

@@ -1,10 +1,10 @@
-//! `emulate`: a fleet of emulated boards beside the simulated one.
+//! `emulate`: a fleet of emulated boards, compared with the same fleet in the simulator.
 
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
-use super::{Format, Stop, load, output};
+use super::{CommandError, Format, load, output};
 use fedspan_sim_core::emulate::{
     self, BoardFaults, BoardReport, CORES, Core, EmulateError, EmulationResult, Expected, Firmware, Plan,
 };
@@ -14,34 +14,34 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of `emulate`.
 #[derive(Debug, Args)]
 pub struct EmulateOptions {
-    /// A scenario that the core's firmware is made for [default: demo, about the recordings; smallest for m0]
+    /// A scenario that fits the core's firmware [default: demo; smallest for m0]
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: Option<String>,
-    /// Boards; board i has the samples of client i, counted round and round
+    /// Number of boards; board i has the samples of client i, modulo the number of clients
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     boards: u16,
     /// Core of the boards
     #[arg(long, value_name = "CORE", default_value = "m4", value_parser = clap::builder::PossibleValuesParser::new(CORES.map(|core| core.name)))]
     core: String,
-    /// How boards reach the server: named pipes (fast), or their serial line
+    /// Link between boards and server: named pipes (fast), or the serial line
     #[arg(long, value_enum, default_value_t = Link::Pipes)]
     link: Link,
     /// Board 1 resets itself N times: after its first message, then after two more, and so on
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     resets: u32,
-    /// Board 1 loses its power N times before that, in the same manner
+    /// Board 1 loses its power N times before the resets, at the same points
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     power_cuts: u32,
-    /// Frames in the clear, as on a bench; otherwise each board gets a key for this run
+    /// Do not encrypt frames (for a test bench); otherwise each board gets a key for this run
     #[arg(long)]
     plaintext: bool,
     /// Change a key of the scenario, e.g. algorithm.rounds=20; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Firmware that is built already, instead of building it
+    /// Use this firmware instead of building it
     #[arg(long, value_name = "ELF")]
     firmware: Option<PathBuf>,
-    /// What standard output gets
+    /// Format of standard output
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -53,17 +53,17 @@ enum Link {
 }
 
 /// `fedspan-sim emulate`.
-pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
+pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
-    let core = core.ok_or_else(|| Stop::Usage(format!("--core {}: unknown", options.core)))?;
+    let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
     let usual = match core.firmware {
         Firmware::Watch => "demo",
         Firmware::Table => "smallest",
     };
     let scenario = load::scenario(options.scenario.as_deref().unwrap_or(usual), &options.changes)?;
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
-    let scratch = scratch.map_err(|error| Stop::Failed(format!("a temporary directory: {error}")))?;
-    // Firmware and emulator are found beside the sources that this program was built from.
+    let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
+    // Firmware and emulator scripts are found relative to the sources that this program was built from.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let faults =
         BoardFaults { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
@@ -82,15 +82,15 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
         scratch: scratch.path(),
     };
     if options.plaintext {
-        output::say("emulate: PLAINTEXT, for the bench: frames are neither secret nor authentic");
+        output::log_line("emulate: PLAINTEXT, for the bench: frames are neither secret nor authentic");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Stop::Failed(error.to_string()))?;
+    let runtime = runtime.map_err(|error| CommandError::Failed(error.to_string()))?;
     let mut progress = Progress::default();
     let ended = runtime.block_on(emulate::run(&plan, interrupted(), &mut progress));
     drop(runtime);
-    let emulated = ended.map_err(|error| stop(&error))?;
-    // A board that has lost its power may have sat out a round, which is another campaign.
+    let emulated = ended.map_err(|error| to_command_error(&error))?;
+    // A board that lost power may have missed a round, which makes the campaign incomparable.
     let undisturbed = options.resets == 0 && options.power_cuts == 0;
     let simulated = if undisturbed { simulated(&scenario, &emulated)? } else { None };
     match options.format {
@@ -103,24 +103,24 @@ pub fn command(options: &EmulateOptions) -> Result<(), Stop> {
     }
     let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if wrong > 0 {
-        return Err(Stop::Failed(format!("{wrong} boards have learnt something else than the simulator")));
+        return Err(CommandError::Failed(format!("{wrong} boards have other results than the simulator")));
     }
     Ok(())
 }
 
-fn stop(error: &EmulateError) -> Stop {
+fn to_command_error(error: &EmulateError) -> CommandError {
     match error {
         EmulateError::Scenario { .. }
         | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
         | EmulateError::Image(_)
         | EmulateError::Data(_)
-        | EmulateError::NoQemu { .. } => Stop::Usage(error.to_string()),
-        _ => Stop::Failed(error.to_string()),
+        | EmulateError::NoQemu { .. } => CommandError::Usage(error.to_string()),
+        _ => CommandError::Failed(error.to_string()),
     }
 }
 
-/// Ctrl-C or SIGTERM: both leave no board behind.
+/// Waits for Ctrl-C or SIGTERM; on both, `emulate` shuts the boards down.
 pub async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let terminated = async {
@@ -137,10 +137,10 @@ pub async fn interrupted() {
     }
 }
 
-/// The simulator's answers, where the boards are the scenario's clients, one each.
-fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, Stop> {
+/// The simulator's results, if the boards are exactly the scenario's clients, one board each.
+fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, CommandError> {
     let expected = emulate::expected(scenario);
-    let (_, each) = expected.map_err(|error| Stop::Failed(format!("{}: {error}", scenario.name)))?;
+    let (_, each) = expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
     Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
 }
 
@@ -191,7 +191,7 @@ fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>
     }
 }
 
-/// A line now and then.
+/// Prints the round each time another tenth of the rounds is done.
 #[derive(Debug, Default)]
 struct Progress {
     shown: u64,
@@ -199,7 +199,7 @@ struct Progress {
 
 impl emulate::EmulationWatcher for Progress {
     fn message(&mut self, text: &str) {
-        output::say(&format!("emulate: {text}"));
+        output::log_line(&format!("emulate: {text}"));
     }
 
     fn status(&mut self, status: &serde_json::Value) {
@@ -207,7 +207,7 @@ impl emulate::EmulationWatcher for Progress {
         let (round, rounds) = (number("round"), number("rounds").max(1));
         if round * 10 / rounds > self.shown {
             self.shown = round * 10 / rounds;
-            output::say(&format!("emulate: round {round}/{rounds}"));
+            output::log_line(&format!("emulate: round {round}/{rounds}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `encoder`: a transformer encoder fine-tuned by a fleet, from files of weights and sentences.
+//! `encoder`: federated fine-tuning of a transformer encoder, from files of weights and sentences.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 
-use super::figures::number;
-use super::{Format, Stop, check_out, interrupt, make_out, output, use_threads};
+use super::measurement::parse_number;
+use super::{CommandError, Format, check_out, interrupt, make_out, output, use_threads};
 use fedspan_experiments::encoder::{
-    About, Campaign, Clients, Corpus, EncoderError, Held, Local, Method, Model, Reading, Report, Row,
-    Tokenizer, measure,
+    Campaign, Clients, Corpus, EncoderError, HeldOut, LocalTraining, LoraMethod, Model, ReadOptions, Report,
+    Row, RunInfo, Tokenizer, measure,
 };
 use fedspan_sim_core::report::files::json;
 use fedspan_sim_core::report::table::Table;
@@ -24,19 +24,19 @@ pub struct EncoderOptions {
     /// Rated sentences, each line: id TAB mean rating TAB text; ids like REVIEW_SENTENCE make groups that stay together
     #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present = "measure")]
     sentences: Vec<PathBuf>,
-    /// What is trained: up and down factors by turns, both in every round, or up factors alone
-    #[arg(long, value_enum, default_value_t = Method::RoLora)]
-    method: Method,
+    /// Algorithm: alternating factors (rolora), both factors (lora), or up factors only (ffa-lora)
+    #[arg(long, value_enum, default_value_t = LoraMethod::RoLora)]
+    method: LoraMethod,
     /// Rank of the factors; alpha is twice that
     #[arg(long, value_name = "R", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     rank: u16,
-    /// How many clients share the groups; each has groups of one file
+    /// Number of clients; each has groups of one file
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=10_000))]
     clients: u16,
-    /// Clients in a round, drawn anew each time [default: all]
+    /// Clients in a round, drawn for each round [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     participants: Option<u16>,
-    /// How many rounds
+    /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
     /// Steps of AdamW of a client in a round; its moments begin at zero in each
@@ -51,16 +51,16 @@ pub struct EncoderOptions {
     /// Weight decay of AdamW
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = decay)]
     decay: f64,
-    /// Most tokens of a sentence; the rest of it is cut off
+    /// Most tokens of a sentence; longer sentences are cut
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(3..=4096))]
     tokens: u16,
     /// Sentences with a rating nearer to zero are left out
     #[arg(long, value_name = "X", default_value_t = 0.25, value_parser = margin)]
     margin: f64,
-    /// What is scored: the test, the same for every seed, or what settings are chosen by
+    /// Scored part: test, the same for every seed, or validation, for choosing settings
     #[arg(long, value_enum, default_value_t = Part::Test)]
     held: Part,
-    /// Score after so many rounds, and at the end
+    /// Score every N rounds, and at the end
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     evaluate_every: u32,
     /// Seed
@@ -72,10 +72,10 @@ pub struct EncoderOptions {
     /// Write summary.json, rounds.jsonl, predictions.csv and adapter/ into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of summary.json
+    /// Format of standard output: a table, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
-    /// Time so many steps of 8 x 64 tokens on one thread instead
+    /// Instead of training, time this many steps of 8 x 64 tokens on one thread
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["sentences", "out"], value_parser = clap::value_parser!(u16).range(1..))]
     measure: Option<u16>,
 }
@@ -87,42 +87,45 @@ enum Part {
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    number(text, |value| (1e-9..=10.0).contains(&value), "a number from 0.000000001 to 10")
+    parse_number(text, |value| (1e-9..=10.0).contains(&value), "a number from 0.000000001 to 10")
 }
 
 fn decay(text: &str) -> Result<f64, String> {
-    number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
+    parse_number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
 fn margin(text: &str) -> Result<f64, String> {
-    number(text, |value| (0.0..=4.0).contains(&value), "a number from 0 to 4")
+    parse_number(text, |value| (0.0..=4.0).contains(&value), "a number from 0 to 4")
 }
 
 /// `fedspan-sim encoder`.
-pub fn command(options: &EncoderOptions) -> Result<(), Stop> {
+pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     if let Some(out) = &options.out {
         check_out(out)?;
     }
-    let model = Model::read(&options.weights).map_err(stop)?;
+    let model = Model::read(&options.weights).map_err(to_command_error)?;
     if let Some(steps) = options.measure {
         return speed(options, &model, steps);
     }
-    let tokenizer = Tokenizer::read(&options.weights, model.shape.vocabulary).map_err(stop)?;
+    let tokenizer = Tokenizer::read(&options.weights, model.shape.vocabulary).map_err(to_command_error)?;
     let tokens = usize::from(options.tokens);
     if tokens > model.shape.positions {
         let positions = model.shape.positions;
-        return Err(Stop::Usage(format!("--tokens: found {tokens}, the model has {positions} positions")));
+        return Err(CommandError::Usage(format!(
+            "--tokens: found {tokens}, the model has {positions} positions"
+        )));
     }
-    let reading = Reading { tokenizer: &tokenizer, tokens, margin: options.margin };
-    let corpus = Corpus::read(&options.sentences, reading).map_err(stop)?;
+    let reading = ReadOptions { tokenizer: &tokenizer, tokens, margin: options.margin };
+    let corpus = Corpus::read(&options.sentences, reading).map_err(to_command_error)?;
     let part = match options.held {
-        Part::Test => Held::Test,
-        Part::Validation => Held::Validation,
+        Part::Test => HeldOut::Test,
+        Part::Validation => HeldOut::Validation,
     };
-    let clients = Clients::deal(&corpus, options.clients.into(), part, options.seed).map_err(stop)?;
+    let clients =
+        Clients::partition(&corpus, options.clients.into(), part, options.seed).map_err(to_command_error)?;
     if let Some(found) = options.participants.filter(|count| *count > options.clients) {
         let clients = options.clients;
-        return Err(Stop::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--participants: found {found}, allowed: 1 to {clients}, the clients"
         )));
     }
@@ -133,7 +136,12 @@ pub fn command(options: &EncoderOptions) -> Result<(), Stop> {
     train(options, &model, &corpus, &clients)
 }
 
-fn train(options: &EncoderOptions, model: &Model, corpus: &Corpus, clients: &Clients) -> Result<(), Stop> {
+fn train(
+    options: &EncoderOptions,
+    model: &Model,
+    corpus: &Corpus,
+    clients: &Clients,
+) -> Result<(), CommandError> {
     #[allow(clippy::cast_possible_truncation, reason = "rounded")]
     let single = |value: f64| value as f32;
     let campaign = Campaign {
@@ -141,7 +149,7 @@ fn train(options: &EncoderOptions, model: &Model, corpus: &Corpus, clients: &Cli
         rank: options.rank.into(),
         rounds: options.rounds,
         participants: options.participants.unwrap_or(options.clients).into(),
-        local: Local {
+        local: LocalTraining {
             steps: options.steps.into(),
             batch: options.batch.into(),
             step_size: single(options.step_size),
@@ -154,12 +162,12 @@ fn train(options: &EncoderOptions, model: &Model, corpus: &Corpus, clients: &Cli
     let began = Instant::now();
     let mut watch = |row: &Row| {
         if row.score.is_some() {
-            output::say(&format!("{}: {}", options.method.name(), said(row, options.rounds)));
+            output::log_line(&format!("{}: {}", options.method.name(), progress_line(row, options.rounds)));
         }
         !stopped.load(Ordering::Relaxed)
     };
-    let trained = campaign.run(model, clients, &mut watch).map_err(stop)?;
-    let about = About {
+    let trained = campaign.run(model, clients, &mut watch).map_err(to_command_error)?;
+    let info = RunInfo {
         files: options.sentences.iter().map(|path| path.display().to_string()).collect(),
         tokens: options.tokens.into(),
         held: match options.held {
@@ -169,21 +177,23 @@ fn train(options: &EncoderOptions, model: &Model, corpus: &Corpus, clients: &Cli
         left_out: corpus.left_out,
         wall_s: began.elapsed().as_secs_f64(),
     };
-    let report = Report::of(&campaign, clients, &trained, about);
+    let report = Report::new(&campaign, clients, &trained, info);
     if let Some(out) = &options.out {
-        report.write(out, model, clients, &trained).map_err(stop)?;
+        report.write(out, model, clients, &trained).map_err(to_command_error)?;
     }
     match options.format {
-        Format::Json => output::print(&json(&report).map_err(|error| Stop::Failed(error.to_string()))?)?,
+        Format::Json => {
+            output::print(&json(&report).map_err(|error| CommandError::Failed(error.to_string()))?)?
+        }
         format => output::print(&format.shown(&table(&report, &trained.rows)))?,
     }
     match trained.interrupted {
-        true => Err(Stop::Failed(format!("interrupted after round {}", report.rounds))),
+        true => Err(CommandError::Failed(format!("interrupted after round {}", report.rounds))),
         false => Ok(()),
     }
 }
 
-fn said(row: &Row, of: u32) -> String {
+fn progress_line(row: &Row, of: u32) -> String {
     let mut line = format!("round {}/{of}", row.round);
     for (name, value) in [
         ("loss", row.loss),
@@ -220,7 +230,7 @@ fn table(report: &Report, rows: &[Row]) -> Table {
             })
             .collect(),
         notes: vec![format!(
-            "{} sentences of clients ({} to {} each), {} of the {} scored, of which always saying the same gets {:.4}; {} left out; {:.1} s.",
+            "{} sentences of clients ({} to {} each), {} of the {} scored, of which the majority class has {:.4}; {} left out; {:.1} s.",
             sentences.train,
             sentences.least,
             sentences.most,
@@ -233,10 +243,12 @@ fn table(report: &Report, rows: &[Row]) -> Table {
     }
 }
 
-fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), Stop> {
+fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), CommandError> {
     let speed = measure(model, options.rank.into(), steps.into());
     match options.format {
-        Format::Json => output::print(&json(&speed).map_err(|error| Stop::Failed(error.to_string()))?),
+        Format::Json => {
+            output::print(&json(&speed).map_err(|error| CommandError::Failed(error.to_string()))?)
+        }
         Format::Human | Format::Markdown => output::print(&format!(
             "8 x 64 tokens, rank {}, one thread, median of {steps}: forward {:.3} s, step (forward and backward) {:.3} s, \
              the quickest {:.3} s\n",
@@ -245,9 +257,9 @@ fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), Stop
     }
 }
 
-fn stop(error: EncoderError) -> Stop {
+fn to_command_error(error: EncoderError) -> CommandError {
     match error.is_wrong_input() {
-        true => Stop::Usage(error.to_string()),
-        false => Stop::Failed(error.to_string()),
+        true => CommandError::Usage(error.to_string()),
+        false => CommandError::Failed(error.to_string()),
     }
 }

@@ -1,4 +1,5 @@
-//! `run`, and what `compare` shares with it: scenarios times seeds, with progress, files and interruption.
+//! `run`, and its parts that `compare` shares: scenarios times seeds, with progress, result files and
+//! interruption.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use fedspan_engine::privacy::shown;
 use serde::Serialize;
 
 use super::progress::Progress;
-use super::{Format, RunOptions, Stop, check_out, interrupt, load, make_out, output, use_threads};
+use super::{CommandError, Format, RunOptions, check_out, interrupt, load, make_out, output, use_threads};
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::{Point, Series, curve};
@@ -18,54 +19,54 @@ use fedspan_sim_core::report::table::{Table, bytes, figure};
 use fedspan_sim_core::run::{Diverged, Job, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Clients that a report shows: what a page can be scrolled through.
+/// Most clients that a report lists.
 const CLIENTS_SHOWN: usize = 1000;
 
-/// One scenario to run, under a label of its own.
+/// One scenario to run.
 pub struct Entry {
-    /// Distinct among the entries.
+    /// Label, distinct among the entries.
     pub label: String,
-    /// What to run.
+    /// Scenario to run.
     pub scenario: Scenario,
-    /// Where its results go.
+    /// Directory of the results, if they are written.
     pub directory: Option<PathBuf>,
 }
 
 /// All finished runs of one scenario.
 pub struct Runs {
-    /// One a seed.
+    /// Summary of each seed.
     pub summaries: Vec<Summary>,
-    /// One a seed.
+    /// Curve of each seed.
     pub curves: Vec<Vec<Point>>,
-    /// Over the seeds, where there are several.
+    /// Summary over the seeds, if there are several.
     pub over_seeds: Option<SeedsSummary>,
-    /// The clients of a single run, as `clients.csv` has them.
+    /// Clients of a single run, as lines of `clients.csv`.
     clients: Option<String>,
-    /// Where one diverged first.
+    /// Round and seed of the first divergence.
     diverged: Option<String>,
-    /// Runs that stopped without a result, and the reason of the first.
+    /// Number of runs that failed without a result.
     pub failed: usize,
-    /// What that was.
+    /// Reason of the first failed run.
     pub failure: Option<String>,
 }
 
-/// What was done before the end or Ctrl-C.
+/// Results of all entries up to the end or Ctrl-C.
 pub struct Executed {
-    /// One an entry that was begun.
+    /// Runs of each entry that was started.
     pub runs: Vec<Runs>,
-    /// Where Ctrl-C ended it.
+    /// Position in the work at which Ctrl-C ended it.
     pub interrupted: Option<String>,
-    /// Where a run diverged first.
+    /// Round, entry and seed of the first divergence.
     pub diverged: Option<String>,
-    /// What stopped a run first, of several that go on without it.
+    /// Reason of the first failed run, if the other runs continued without it.
     pub failure: Option<String>,
 }
 
 /// `fedspan-sim run`.
-pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
+pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
     let scenario = load::scenario(name, &options.changes)?;
     if scenario.model.init == Init::Moments && scenario.is_federated() {
-        output::say(
+        output::log_line(
             "note: init = \"moments\" sends matrices that can equal a client's records: for simulation only",
         );
     }
@@ -79,20 +80,25 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), Stop> {
     }
     match options.format {
         Format::Json => {
-            output::print(&files::json(&runs.written()).map_err(|error| Stop::Failed(error.to_string()))?)?;
+            output::print(
+                &files::json(&runs.written()).map_err(|error| CommandError::Failed(error.to_string()))?,
+            )?;
         }
         format => output::print(&format.shown(&table(&entry, runs)))?,
     }
     if options.format != Format::Json
         && let Some(directory) = &entry.directory
     {
-        output::say(&format!("results: {}", directory.join("report.html").display()));
+        output::log_line(&format!("results: {}", directory.join("report.html").display()));
     }
     end(&executed, entry.directory.as_deref())
 }
 
-/// The message and the exit code of a command that was interrupted, or of which a run diverged.
-pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), Stop> {
+/// Maps an interruption, divergence or failure to the error that ends the command.
+///
+/// # Errors
+/// [`CommandError::Failed`] in each of these cases.
+pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), CommandError> {
     let Executed { interrupted, diverged, failure, .. } = executed;
     let what = match (interrupted, diverged, failure) {
         (Some(place), ..) => format!("interrupted {place}"),
@@ -101,19 +107,19 @@ pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), Stop> {
         (None, None, None) => return Ok(()),
     };
     let kept = match directory {
-        Some(directory) => format!("what was finished is in {}", directory.display()),
-        None => "what was finished is shown above".to_owned(),
+        Some(directory) => format!("finished results are in {}", directory.display()),
+        None => "finished results are shown above".to_owned(),
     };
-    Err(Stop::Failed(format!("{what}; {kept}")))
+    Err(CommandError::Failed(format!("{what}; {kept}")))
 }
 
-/// What `summary.json` of one scenario holds.
+/// The content of one scenario's `summary.json`.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Written<'a> {
-    /// A single run.
+    /// Summary of a single run.
     One(&'a Summary),
-    /// Several seeds.
+    /// Summary over several seeds.
     Seeds(&'a SeedsSummary),
 }
 
@@ -123,7 +129,7 @@ impl Runs {
         Self { summaries, curves, over_seeds: None, clients: None, diverged: None, failed: 0, failure: None }
     }
 
-    /// What its `summary.json` holds; `None` if nothing was finished.
+    /// The content of `summary.json`; `None` if no run was finished.
     pub fn written(&self) -> Option<Written<'_>> {
         let one = self.summaries.first().map(Written::One);
         self.over_seeds.as_ref().map(Written::Seeds).or(one)
@@ -131,16 +137,17 @@ impl Runs {
 }
 
 /// Runs all entries with all seeds and writes the files of each run as soon as it is finished.
-pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop> {
+pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, CommandError> {
     use_threads(options.threads)?;
     for directory in entries.iter().filter_map(|entry| entry.directory.as_deref()) {
         check_out(directory)?;
     }
-    // Whatever can be wrong with a file is found before anything is written.
+    // Check every scenario before anything is written.
     let first_seed = |entry: &Entry| options.seed.unwrap_or(entry.scenario.seed);
     if entries.len() > 1 {
         for entry in entries {
-            Job::prepare(&entry.scenario, first_seed(entry)).map_err(|error| stop(entry, &error))?;
+            Job::prepare(&entry.scenario, first_seed(entry))
+                .map_err(|error| to_command_error(entry, &error))?;
         }
     }
     let flag = interrupt::watch();
@@ -155,7 +162,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
                 break;
             }
             let several = options.seeds.is_some_and(|seeds| seeds > 1);
-            one(entry, seed, Among { several, compared: entries.len() > 1 }, &flag, &mut runs)?;
+            run_seed(entry, seed, RunSet { several, compared: entries.len() > 1 }, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
                 let place = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
                 executed.interrupted = Some(place);
@@ -177,25 +184,25 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Stop
     Ok(executed)
 }
 
-/// The other runs of a command.
+/// The set of runs that one run belongs to.
 #[derive(Clone, Copy)]
-struct Among {
-    /// There are several seeds.
+struct RunSet {
+    /// True if there are several seeds.
     several: bool,
-    /// There are several scenarios: one that fails does not end the others.
+    /// True if there are several scenarios; then one failed run does not end the others.
     compared: bool,
 }
 
-/// Runs one seed and keeps its results.
-fn one(
+/// Runs one seed and adds its results to `runs`.
+fn run_seed(
     entry: &Entry,
     seed: u64,
-    Among { several, compared }: Among,
+    RunSet { several, compared }: RunSet,
     flag: &std::sync::Arc<std::sync::atomic::AtomicBool>,
     runs: &mut Runs,
-) -> Result<(), Stop> {
+) -> Result<(), CommandError> {
     let began = Instant::now();
-    let job = Job::prepare(&entry.scenario, seed).map_err(|error| stop(entry, &error))?;
+    let job = Job::prepare(&entry.scenario, seed).map_err(|error| to_command_error(entry, &error))?;
     let directory = match (&entry.directory, several) {
         (Some(directory), true) => Some(directory.join(format!("seed-{seed}"))),
         (directory, _) => directory.clone(),
@@ -216,9 +223,9 @@ fn one(
     );
     let outcome = job.run(&mut progress);
     progress.finish();
-    let outcome = match outcome.map_err(|error| stop(entry, &error)) {
-        Err(Stop::Failed(message)) if compared => {
-            output::say(&format!("{} seed {seed}: {message}", entry.label));
+    let outcome = match outcome.map_err(|error| to_command_error(entry, &error)) {
+        Err(CommandError::Failed(message)) if compared => {
+            output::log_line(&format!("{} seed {seed}: {message}", entry.label));
             runs.failed += 1;
             runs.failure.get_or_insert(message);
             return Ok(());
@@ -226,18 +233,18 @@ fn one(
         outcome => outcome?,
     };
     if let Some(step_size) = outcome.step_size {
-        output::say(&format!("{} seed {seed}: step_size = {step_size:.6e}, measured", entry.label));
+        output::log_line(&format!("{} seed {seed}: step_size = {step_size:.6e}, measured", entry.label));
     }
     for warning in &outcome.warnings {
-        output::say(&format!("warning: {}: {warning}", entry.scenario.name));
+        output::log_line(&format!("warning: {}: {warning}", entry.scenario.name));
     }
     let wall = began.elapsed().as_secs_f64();
     let summary = Summary::new(&entry.scenario, seed, job.dataset.clients.len(), &outcome, wall);
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
-    output::say(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
+    output::log_line(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
     if let Some(Diverged { client, round }) = outcome.diverged {
         let place = format!("in round {round} of {}, seed {seed}", entry.label);
-        output::say(&format!(
+        output::log_line(&format!(
             "{place}: the loss of client {client} is not finite any more, so training ended; a smaller step size may help"
         ));
         runs.diverged.get_or_insert(place);
@@ -258,18 +265,18 @@ fn one(
     Ok(())
 }
 
-/// An error of a run, with the exit code that it asks for.
-fn stop(entry: &Entry, error: &RunError) -> Stop {
+/// The error of a run with its exit code.
+fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
     let message = format!("{}: {error}", entry.scenario.name);
     match error {
-        RunError::Data(_) | RunError::Mismatch(_) | RunError::Build(_) => Stop::Usage(message),
+        RunError::Data(_) | RunError::Mismatch(_) | RunError::Build(_) => CommandError::Usage(message),
         RunError::Failed(_) | RunError::Refused { .. } | RunError::NotFinite { .. } | RunError::Silent => {
-            Stop::Failed(message)
+            CommandError::Failed(message)
         }
     }
 }
 
-/// The report of one scenario.
+/// The report page of one scenario.
 fn page(entry: &Entry, runs: &Runs) -> Page {
     let algorithm = entry.scenario.algorithm_name();
     let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
@@ -295,7 +302,7 @@ fn page(entry: &Entry, runs: &Runs) -> Page {
     }
 }
 
-/// Everything that a table shows of a run, in order: name, value, as text.
+/// All rows that a table shows of a run, in order: name, value, text.
 pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     #[allow(clippy::cast_precision_loss, reason = "for reading")]
     let number = |name, value: u64| (name, value as f64, value.to_string());
@@ -324,7 +331,7 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     lines
 }
 
-/// A value as [`lines`] would show it.
+/// Formats a value in the same way as [`lines`].
 pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
@@ -361,7 +368,7 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
     }
 }
 
-/// How many clients there are, and users who are none.
+/// The number of clients, and the number of users left out if the data count them.
 fn clients(summary: &Summary) -> String {
     match summary.users_left_out {
         Some(users) => format!("{} clients, {users} users left out", summary.clients),

@@ -1,15 +1,15 @@
-//! Ctrl-C: the first one asks the run to end after its round, the second ends the program.
+//! Ctrl-C: the first one ends the run after the current round, the second ends the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::output::say;
+use super::output::log_line;
 
-/// Watches for Ctrl-C from now on, in a thread of its own. The flag is true after the first.
+/// Watches for Ctrl-C in a thread of its own. The returned flag becomes true at the first one.
 pub fn watch() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&flag);
-    // Without a watcher Ctrl-C ends the program at once, as it does by default.
+    // Without the thread Ctrl-C ends the program at once, as it does by default.
     let _ = std::thread::Builder::new().name("ctrl-c".to_owned()).spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
         runtime.block_on(async {
@@ -17,7 +17,7 @@ pub fn watch() -> Arc<AtomicBool> {
                 if seen.swap(true, Ordering::Relaxed) {
                     std::process::exit(1);
                 }
-                say("ending after this round; Ctrl-C again ends at once and loses the run");
+                log_line("ending after this round; Ctrl-C again ends at once and loses the run");
             }
         });
     });

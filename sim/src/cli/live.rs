@@ -9,7 +9,7 @@ use fedspan_aggregator::server::Status;
 use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
-use super::{Format, Stop, check_out, compare, emulate, load, make_out, output};
+use super::{CommandError, Format, check_out, compare, emulate, load, make_out, output};
 use fedspan_sim_core::live::{self, LiveError, Plan, ReplayCheck, TimedRound, campaign, check_replay};
 use fedspan_sim_core::report::files::{json, make_directory, write_json};
 use fedspan_sim_core::report::summary::Figures;
@@ -20,7 +20,7 @@ use fedspan_sim_core::scenario::Scenario;
 /// Options of `live`.
 #[derive(Debug, Args)]
 pub struct LiveOptions {
-    /// Built-in scenarios or TOML files, each with changes of its own if there are any
+    /// Built-in scenarios or TOML files, each with its own changes
     #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
     scenarios: Vec<String>,
     /// Change a key of all scenarios, e.g. algorithm.rounds=50; may be given several times
@@ -29,61 +29,61 @@ pub struct LiveOptions {
     /// Seed, instead of the scenarios'
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// How long a mean computation takes, in milliseconds
+    /// Duration of a mean computation, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=3_600_000))]
     unit_ms: u32,
-    /// Show when the distance to the truth was first at this or below
+    /// Show the first time at which the distance to the truth was at or below this
     #[arg(long, value_name = "DISTANCE")]
     target: Option<f64>,
     /// Keep each server's journal, and summary.json, in this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table, or the text of summary.json
+    /// Format of standard output: a table, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
 
-/// A scenario that was run.
+/// Result of one scenario that was run in real time.
 #[derive(Debug, Serialize)]
 struct Run {
     scenario: String,
     seed: u64,
     clients: usize,
     rounds: u32,
-    /// From the opening of the first training round to the last commit.
+    /// Time from the opening of the first training round to the last commit, in s.
     seconds: f64,
-    /// When the target was reached, on the same clock.
+    /// Time from the same start until the target was reached, in s.
     target_seconds: Option<f64>,
     #[serde(rename = "final")]
     figures: Figures,
-    /// Whether the simulator decides the same at the same arrivals.
+    /// "equal" if the simulator makes the same decisions at the same arrivals.
     replay: &'static str,
     server: Status,
-    /// Every training round.
-    curve: Vec<At>,
+    /// The model's distance after every training round.
+    curve: Vec<CurvePoint>,
 }
 
-/// The model after a round.
+/// Distance of the model after one round.
 #[derive(Debug, Serialize)]
-struct At {
+struct CurvePoint {
     round: u32,
     seconds: f64,
     distance: Option<f64>,
 }
 
 /// `fedspan-sim live`.
-pub fn command(options: &LiveOptions) -> Result<(), Stop> {
+pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     if let Some(target) = options.target
         && !(0.0..=1.0).contains(&target)
     {
-        return Err(Stop::Usage(format!("--target {target}: allowed: a number from 0 to 1")));
+        return Err(CommandError::Usage(format!("--target {target}: allowed: a number from 0 to 1")));
     }
     if let Some(out) = &options.out {
         check_out(out)?;
     }
     let mut entries: Vec<(String, Scenario)> = Vec::new();
-    for word in &options.scenarios {
-        let (name, own) = load::with_changes(word);
+    for argument in &options.scenarios {
+        let (name, own) = load::with_changes(argument);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {
@@ -97,20 +97,20 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
         let label = compare::distinct(taken, compare::label(&name, &own));
         entries.push((label, scenario));
     }
-    // Whatever can be wrong with a file is found before anything runs.
+    // Check every scenario before the first one runs.
     for (_, scenario) in &entries {
-        let job = Job::prepare(scenario, scenario.seed).map_err(|error| unfit(scenario, &error))?;
-        campaign(scenario, &job.dataset, Path::new("")).map_err(|error| stop(&error))?;
+        let job = Job::prepare(scenario, scenario.seed).map_err(|error| data_error(scenario, &error))?;
+        campaign(scenario, &job.dataset, Path::new("")).map_err(|error| to_command_error(&error))?;
         let stop = scenario.stop;
         if stop != (StopSection { change: stop.change, ..StopSection::default() }) {
-            output::say(&format!(
+            output::log_line(&format!(
                 "note: {}: of [stop] a server knows \"change\" only; without it all {} rounds are run",
                 scenario.name, scenario.algorithm.rounds
             ));
         }
         if options.target.is_some() && job.dataset.truth.is_none() {
             let message = format!("--target: {}: the true representation is not known", scenario.name);
-            return Err(Stop::Usage(message));
+            return Err(CommandError::Usage(message));
         }
     }
     if let Some(out) = &options.out {
@@ -118,7 +118,7 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
     }
     let mut runs = Vec::new();
     for (label, scenario) in &entries {
-        runs.push(one(label, scenario, options)?);
+        runs.push(run_live(label, scenario, options)?);
     }
     let together = serde_json::json!({ "unit_ms": options.unit_ms, "target": options.target, "runs": runs });
     if let Some(out) = &options.out {
@@ -126,29 +126,31 @@ pub fn command(options: &LiveOptions) -> Result<(), Stop> {
     }
     match options.format {
         Format::Json => {
-            output::print(&json(&together).map_err(|error| Stop::Failed(error.to_string()))?)?;
+            output::print(&json(&together).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
         format => output::print(&format.shown(&table(&runs, options)))?,
     }
     match runs.iter().find(|run| run.replay != EQUAL) {
         None => Ok(()),
-        Some(run) => Err(Stop::Failed(format!("{}: the simulator decides otherwise", run.scenario))),
+        Some(run) => {
+            Err(CommandError::Failed(format!("{}: the simulator decides differently", run.scenario)))
+        }
     }
 }
 
-/// What a table says where nothing is different, and where something is.
+/// Values of [`Run::replay`].
 const EQUAL: &str = "equal";
 const DIFFERENT: &str = "different";
 
-/// Runs one scenario, then its journal again.
-fn one(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<Run, Stop> {
-    let job = Job::prepare(scenario, scenario.seed).map_err(|error| unfit(scenario, &error))?;
+/// Runs one scenario in real time, then replays its journal in the simulator.
+fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<Run, CommandError> {
+    let job = Job::prepare(scenario, scenario.seed).map_err(|error| data_error(scenario, &error))?;
     let scratch = tempfile::Builder::new().prefix("fedspan-live").tempdir();
-    let scratch = scratch.map_err(|error| Stop::Failed(format!("a temporary directory: {error}")))?;
+    let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     let unit = Duration::from_millis(options.unit_ms.into());
     let plan = Plan { scenario, dataset: &job.dataset, unit, state: scratch.path() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Stop::Failed(error.to_string()))?;
+    let runtime = runtime.map_err(|error| CommandError::Failed(error.to_string()))?;
     let mut shown = 0;
     let ended = runtime.block_on(live::run(&plan, emulate::interrupted(), |status| {
         let number = |key: &str| status.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
@@ -156,11 +158,11 @@ fn one(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<Run, S
         if round * 10 / rounds > shown {
             shown = round * 10 / rounds;
             let target = number("target");
-            output::say(&format!("{label}: round {round}/{rounds}, which waits for {target} answers"));
+            output::log_line(&format!("{label}: round {round}/{rounds}, which waits for {target} answers"));
         }
     }));
     drop(runtime);
-    // Also of a run that was interrupted.
+    // Keep the journal of an interrupted run, too.
     let arrivals = scratch.path().join(journal::FILE);
     let kept = match &options.out {
         Some(out) => {
@@ -168,16 +170,16 @@ fn one(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<Run, S
             make_directory(&directory)?;
             let kept = directory.join(journal::FILE);
             let copied = std::fs::copy(&arrivals, &kept);
-            copied.map_err(|error| Stop::Failed(format!("{}: {error}", kept.display())))?;
+            copied.map_err(|error| CommandError::Failed(format!("{}: {error}", kept.display())))?;
             kept
         }
         None => arrivals,
     };
-    let status = ended.map_err(|error| stop(&error))?;
-    let lines = journal::read(&kept).map_err(|error| Stop::Failed(error.to_string()))?;
-    let check = check_replay(scenario, &lines).map_err(|error| Stop::Failed(error.to_string()))?;
+    let status = ended.map_err(|error| to_command_error(&error))?;
+    let lines = journal::read(&kept).map_err(|error| CommandError::Failed(error.to_string()))?;
+    let check = check_replay(scenario, &lines).map_err(|error| CommandError::Failed(error.to_string()))?;
     if let Some(difference) = check.replay.difference() {
-        output::say(&format!("{label}: the simulator decides otherwise\n{difference}"));
+        output::log_line(&format!("{label}: the simulator decides differently\n{difference}"));
     }
     Ok(run(label, scenario, job.dataset.clients.len(), &check, status, options.target))
 }
@@ -204,7 +206,7 @@ fn run(
         server,
         curve: timed
             .iter()
-            .map(|at| At { round: at.round, seconds: at.after.as_secs_f64(), distance: at.distance })
+            .map(|at| CurvePoint { round: at.round, seconds: at.after.as_secs_f64(), distance: at.distance })
             .collect(),
     }
 }
@@ -253,13 +255,13 @@ fn table(runs: &[Run], options: &LiveOptions) -> Table {
     }
 }
 
-fn unfit(scenario: &Scenario, error: &RunError) -> Stop {
-    Stop::Usage(format!("{}: {error}", scenario.name))
+fn data_error(scenario: &Scenario, error: &RunError) -> CommandError {
+    CommandError::Usage(format!("{}: {error}", scenario.name))
 }
 
-fn stop(error: &LiveError) -> Stop {
+fn to_command_error(error: &LiveError) -> CommandError {
     match error {
-        LiveError::Scenario(_) | LiveError::AttackNotAllowed(_) => Stop::Usage(error.to_string()),
-        error => Stop::Failed(error.to_string()),
+        LiveError::Scenario(_) | LiveError::AttackNotAllowed(_) => CommandError::Usage(error.to_string()),
+        error => CommandError::Failed(error.to_string()),
     }
 }

@@ -1,29 +1,29 @@
-//! From the words of the command line to scenarios.
+//! Scenarios from command line arguments.
 
 use std::path::Path;
 
 use fedspan_engine::config::{nearest, read_file, shortened};
 
-use super::Stop;
+use super::CommandError;
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
-/// Reads a built-in scenario or a file.
-pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, Stop> {
+/// Reads a built-in scenario or a scenario file.
+pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, CommandError> {
     let text = match Scenario::built_in(name) {
         Some(text) => text.to_owned(),
         None if !Path::new(name).exists() && !looks_like_a_file(name) => {
-            return Err(Stop::Usage(unknown(name)));
+            return Err(CommandError::Usage(unknown(name)));
         }
-        None => read_file(Path::new(name)).map_err(|problem| Stop::Usage(problem.to_string()))?,
+        None => read_file(Path::new(name)).map_err(|problem| CommandError::Usage(problem.to_string()))?,
     };
-    Scenario::parse(name, &text, changes).map_err(|problem| Stop::Usage(problem.to_string()))
+    Scenario::parse(name, &text, changes).map_err(|problem| CommandError::Usage(problem.to_string()))
 }
 
 fn looks_like_a_file(name: &str) -> bool {
     name.ends_with(".toml") || name.contains(['/', '\\'])
 }
 
-/// What to say about a name that is no scenario.
+/// The error message for a name that is neither a scenario nor a file.
 pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _, _)| *name).collect();
     let hint = nearest(name, &names).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
@@ -31,9 +31,9 @@ pub fn unknown(name: &str) -> String {
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
 }
 
-/// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma inside of brackets, braces or quotes, or that no
-/// key and `=` follow, belongs to what stands before it.
-pub fn with_changes(word: &str) -> (String, Vec<String>) {
+/// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma inside brackets, braces or quotes, or one
+/// that is not followed by a key and `=`, does not separate.
+pub fn with_changes(argument: &str) -> (String, Vec<String>) {
     let starts_change = |part: &str| {
         part.split_once('=').is_some_and(|(key, _)| {
             let key = key.trim();
@@ -41,7 +41,7 @@ pub fn with_changes(word: &str) -> (String, Vec<String>) {
         })
     };
     let mut parts: Vec<String> = Vec::new();
-    for part in word.split(',') {
+    for part in argument.split(',') {
         match parts.last_mut() {
             Some(last) if is_open(last) || !starts_change(part) => {
                 last.push(',');
@@ -54,7 +54,7 @@ pub fn with_changes(word: &str) -> (String, Vec<String>) {
     (parts.next().unwrap_or_default(), parts.collect())
 }
 
-/// Whether a change has an inline table, a list or a string that has not ended.
+/// True if a change contains an unclosed inline table, list or string.
 fn is_open(part: &str) -> bool {
     let (mut depth, mut quoted) = (0, None);
     for c in part.split_once('=').map_or("", |(_, value)| value).chars() {
@@ -74,7 +74,7 @@ mod tests {
     use super::with_changes;
 
     #[test]
-    fn commas_within_a_value_do_not_cut() {
+    fn commas_inside_values_do_not_separate() {
         for (word, changes) in [
             ("a,k=1,l=2", &["k=1", "l=2"][..]),
             ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),

@@ -3,24 +3,24 @@
 
 mod byzantine;
 mod compare;
+mod compare_algorithms;
 mod device;
 mod dropout;
 mod emulate;
 #[cfg(feature = "encoder")]
 mod encoder;
 mod execute;
-mod figures;
 mod interrupt;
 mod live;
 mod load;
-mod methods;
+mod measurement;
 mod output;
 mod power;
 mod progress;
-mod reach;
 mod replay;
 mod speedup;
 mod theory;
+mod time_to_accuracy;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -59,13 +59,13 @@ struct Cli {
 /// Options of the demo.
 #[derive(Debug, Args)]
 struct DemoOptions {
-    /// Where the demo writes its report and figures
+    /// Directory of the demo's report and figures
     #[arg(long, value_name = "DIR", default_value = "fedspan-demo")]
     out: PathBuf,
     /// Threads; results do not depend on it [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// What standard output gets: tables and notes as text, or the tables as Markdown
+    /// Format of standard output: tables and notes as text, or the tables as Markdown
     #[arg(long, value_enum, default_value_t = DemoFormat::Human)]
     format: DemoFormat,
 }
@@ -78,17 +78,17 @@ enum DemoFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the built-in scenarios (or the algorithms), a line each
+    /// List the built-in scenarios (or the algorithms), one per line
     #[command(after_help = "Example:\n  fedspan-sim list --algorithms")]
     List {
         /// The algorithms that a scenario may name
         #[arg(long)]
         algorithms: bool,
-        /// Where the bundled data come from, and their licences
+        /// Sources and licences of the bundled data
         #[arg(long, conflicts_with = "algorithms")]
         licences: bool,
     },
-    /// Print the scenario file of a built-in: a start for one's own
+    /// Print the file of a built-in scenario, as a start for your own
     #[command(after_help = "Example:\n  fedspan-sim show digits > my.toml")]
     Show {
         /// A name from `list`
@@ -117,16 +117,16 @@ Every key of a scenario is described in sim/SCENARIOS.md, the result files in si
 
 With --algorithms every scenario is run with each of them, and the table has a row for each.
 
---set, --seed and --seeds apply to all; what follows a comma applies to that one only.")]
+--set, --seed and --seeds apply to all scenarios; changes after a comma apply to their scenario only.")]
     Compare {
         #[command(flatten)]
         what: compare::CompareOptions,
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Choose the demo's settings anew, in each fold without what tests it; takes some minutes
+    /// Choose the demo's settings again, in each fold without its test data; takes some minutes
     #[command(
-        after_help = "Prints what sim/experiments/src/demo/chosen.json holds, from which the demo runs.
+        after_help = "Prints the content of sim/experiments/src/demo/chosen.json, which holds the demo's settings.
 
 Example:
   fedspan-sim choose > chosen.json"
@@ -136,7 +136,7 @@ Example:
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: Option<u16>,
     },
-    /// Run a fleet of emulated boards: the firmware that is flashed, as clients of a real server
+    /// Run a fleet of emulated boards with the real firmware, as clients of a real server
     #[command(after_help = "Examples:
   fedspan-sim emulate --set algorithm.rounds=20
   fedspan-sim emulate --boards 16 --core m3 --link uart
@@ -145,28 +145,28 @@ Example:
 
 Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
     Emulate(emulate::EmulateOptions),
-    /// Measure how many times as fast schedules of participation are as waiting for everybody
+    /// Measure the speedup of participation schedules over waiting for all clients
     #[command(after_help = "Examples:
   fedspan-sim speedup --clients 16,64 --seeds 20
   fedspan-sim speedup --clients 64 --speeds fixed --communication 0,10 --schedules adaptive
   fedspan-sim speedup --out table
 
-On the scenario stragglers. sim/STRAGGLERS.md says what is measured. The whole table takes long: see there.")]
+Uses the scenario stragglers. sim/STRAGGLERS.md defines the measurement and says how long the whole table takes.")]
     Speedup(speedup::SpeedupOptions),
-    /// Measure what attacks do to a campaign under rules of aggregation
+    /// Measure the effect of attacks on a campaign under each aggregation rule
     #[command(after_help = "Examples:
   fedspan-sim byzantine --seeds 10
   fedspan-sim byzantine --grid subspaces --seeds 10 --out poison
   fedspan-sim byzantine --attacks 'IPM 1.5,ALIE' --fractions 0.2,0.3 --rules 'geometric median'
 
-On the scenario byzantine. aggregator/POISON.md says what is measured.")]
+Uses the scenario byzantine. aggregator/POISON.md defines the measurement.")]
     Byzantine(byzantine::ByzantineOptions),
-    /// Measure what becomes of a campaign whose devices do not answer
+    /// Measure campaigns in which devices drop out
     #[command(after_help = "Examples:
   fedspan-sim dropout
   fedspan-sim dropout --rates 0.5 --patterns persistent,outages --policies 'first 4 of 8' --seeds 10
 
-On the scenario demo. sim/DROPOUT.md says what is measured.")]
+Uses the scenario demo. sim/DROPOUT.md defines the measurement.")]
     Dropout(dropout::DropoutOptions),
     /// Measure FedPower: the distance after each exchange, with and without noise for privacy
     #[command(after_help = "Examples:
@@ -174,7 +174,7 @@ On the scenario demo. sim/DROPOUT.md says what is measured.")]
   fedspan-sim power --set data.samples=100000 --seeds 20 --out private
   fedspan-sim power --scenario fedpower-sbm --epsilons 100,1000 --calibrations tight,none
 
-On a scenario of FedPower, of which Gram matrices alone are kept. sim/PRIVATE.md says what is measured.")]
+Uses a FedPower scenario and keeps only Gram matrices. sim/PRIVATE.md defines the measurement.")]
     Power(power::PowerOptions),
     /// Fine-tune a transformer encoder with low-rank adapters, federated: LoRA, FFA-LoRA, RoLoRA
     #[cfg(feature = "encoder")]
@@ -183,9 +183,9 @@ On a scenario of FedPower, of which Gram matrices alone are kept. sim/PRIVATE.md
   fedspan-sim encoder --weights MiniLM --sentences reviews.txt --held validation --step-size 0.002
   fedspan-sim encoder --weights MiniLM --measure 9
 
-sim/ENCODER.md says where weights and sentences come from, and what is measured.")]
+sim/ENCODER.md names the sources of weights and sentences, and defines the measurement.")]
     Encoder(encoder::EncoderOptions),
-    /// Compute what the literature promises, to compare with what is simulated
+    /// Compute predictions of the literature, for comparison with simulations
     #[command(subcommand)]
     Theory(theory::Theory),
     /// Run scenarios in real time: a real server, and devices on loopback that sleep while they compute
@@ -194,20 +194,20 @@ sim/ENCODER.md says where weights and sentences come from, and what is measured.
   fedspan-sim live stragglers --unit-ms 5 --out measured
 
 Each client is a device of its own over TCP. It sleeps for the time that [fleet] gives it in the round, plus
-communication, both in units of --unit-ms, and stops when it is told that the round is over. Afterwards the
-simulator decides everything again at the arrivals of the server's journal. [stop] knows change alone here.")]
+communication, both in units of --unit-ms, and stops when the server ends the round. Afterwards the
+simulator replays the arrivals in the server's journal and compares the decisions. Of [stop] only change applies here.")]
     Live(live::LiveOptions),
-    /// Decide again in the simulator what a server decided, at the arrivals of its journal, and compare
+    /// Replay a server's journal in the simulator and compare all decisions
     #[command(after_help = "Example:
   fedspan-sim live stragglers --out measured
   fedspan-sim replay stragglers measured/stragglers/arrivals.jsonl
 
-Exit code 0 if every decision is equal, 1 at the first that is not. aggregator/JOURNAL.md describes the journal.")]
+Exit code 0 if all decisions are equal, else 1. aggregator/JOURNAL.md describes the journal.")]
     Replay(replay::ReplayOptions),
-    /// Be one virtual device for a real server
+    /// Run one virtual device as a client of a real server
     #[command(after_help = "Examples:
   fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --keys devices.keys
-  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --plaintext    (a server on a bench)")]
+  fedspan-sim device --connect 127.0.0.1:4410 --wearer 3 --plaintext    (a server on a test bench)")]
     Device(device::DeviceOptions),
 }
 
@@ -229,7 +229,7 @@ struct RunOptions {
     /// Write result files into this directory [default: none for run, fedspan-compare for compare]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets: a table as text or as Markdown, or the text of summary.json
+    /// Format of standard output: a table as text or as Markdown, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
@@ -242,28 +242,28 @@ enum Format {
 }
 
 impl Format {
-    /// The text of a table: aligned columns, or Markdown where that is asked for.
+    /// Renders a table as Markdown if that is requested, otherwise with aligned columns.
     fn shown(self, table: &Table) -> String {
         if self == Self::Markdown { table.markdown() } else { table.text() }
     }
 }
 
-/// Why a command ended early.
+/// Error that ends a command, with its exit code.
 #[derive(Debug)]
-enum Stop {
+enum CommandError {
     /// The command line or a file is wrong: exit code 2.
     Usage(String),
     /// The run failed, or was interrupted: exit code 1.
     Failed(String),
 }
 
-impl From<fedspan_sim_core::report::files::WriteError> for Stop {
+impl From<fedspan_sim_core::report::files::WriteError> for CommandError {
     fn from(error: fedspan_sim_core::report::files::WriteError) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// The whole program.
+/// Runs the program and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -273,7 +273,7 @@ pub fn main() -> ExitCode {
         Some(Command::List { algorithms, .. }) => output::print(&list(algorithms)),
         Some(Command::Show { name }) => match Scenario::built_in(&name) {
             Some(text) => output::print(text),
-            None => Err(Stop::Usage(load::unknown(&name))),
+            None => Err(CommandError::Usage(load::unknown(&name))),
         },
         Some(Command::Run { scenario, options }) => execute::command(&scenario, &options),
         Some(Command::Compare { what, options }) => compare::command(&what, &options),
@@ -292,12 +292,12 @@ pub fn main() -> ExitCode {
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stop::Usage(message)) => {
-            output::say(&format!("error: {message}"));
+        Err(CommandError::Usage(message)) => {
+            output::log_line(&format!("error: {message}"));
             ExitCode::from(2)
         }
-        Err(Stop::Failed(message)) => {
-            output::say(&format!("error: {message}"));
+        Err(CommandError::Failed(message)) => {
+            output::log_line(&format!("error: {message}"));
             ExitCode::from(1)
         }
     }
@@ -314,46 +314,51 @@ fn list(algorithms: bool) -> String {
 }
 
 /// Sets the number of threads for the whole program.
-fn use_threads(threads: Option<u16>) -> Result<(), Stop> {
+fn use_threads(threads: Option<u16>) -> Result<(), CommandError> {
     let Some(threads) = threads else { return Ok(()) };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global();
-    pool.map_err(|error| Stop::Failed(format!("cannot start {threads} threads: {error}")))
+    pool.map_err(|error| CommandError::Failed(format!("cannot start {threads} threads: {error}")))
 }
 
-/// A directory that results can go to: one that is there, or nothing yet.
-fn check_out(out: &std::path::Path) -> Result<(), Stop> {
+/// Checks that `out` is a directory or does not exist yet.
+fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
     if out.exists() && !out.is_dir() {
         let message = format!("--out {}: found a file, allowed: a directory", out.display());
-        return Err(Stop::Usage(message));
+        return Err(CommandError::Usage(message));
     }
     Ok(())
 }
 
-/// Makes the directory of the results, before anything has run.
-fn make_out(out: &std::path::Path) -> Result<(), Stop> {
+/// Makes the result directory before anything runs.
+fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
     let made = std::fs::create_dir_all(out);
-    made.map_err(|error| Stop::Usage(format!("--out {}: cannot make this directory: {error}", out.display())))
+    made.map_err(|error| {
+        CommandError::Usage(format!("--out {}: cannot make this directory: {error}", out.display()))
+    })
 }
 
-fn choose(threads: Option<u16>) -> Result<(), Stop> {
+fn choose(threads: Option<u16>) -> Result<(), CommandError> {
     use_threads(threads)?;
     let stop = interrupt::watch();
-    let progress = progress::Whole::new("choose");
-    let chosen = fedspan_experiments::demo::choose::all(&stop, &progress);
+    let progress = progress::PartsProgress::new("choose");
+    let chosen = fedspan_experiments::demo::choose::choose_all(&stop, &progress);
     progress.finish();
-    let chosen = chosen.map_err(|error| Stop::Failed(error.to_string()))?;
-    let Some(chosen) = chosen else { return Err(Stop::Failed("interrupted; nothing was chosen".to_owned())) };
+    let chosen = chosen.map_err(|error| CommandError::Failed(error.to_string()))?;
+    let Some(chosen) = chosen else {
+        return Err(CommandError::Failed("interrupted; nothing was chosen".to_owned()));
+    };
     output::print(
-        &fedspan_sim_core::report::files::json(&chosen).map_err(|error| Stop::Failed(error.to_string()))?,
+        &fedspan_sim_core::report::files::json(&chosen)
+            .map_err(|error| CommandError::Failed(error.to_string()))?,
     )
 }
 
-fn demo(options: &DemoOptions) -> Result<(), Stop> {
+fn demo(options: &DemoOptions) -> Result<(), CommandError> {
     use_threads(options.threads)?;
     check_out(&options.out)?;
     make_out(&options.out)?;
     let stop = interrupt::watch();
-    let progress = progress::Whole::new("demo");
+    let progress = progress::PartsProgress::new("demo");
     let finished = fedspan_experiments::demo::run(&options.out, &stop, &progress);
     progress.finish();
     match finished {
@@ -363,11 +368,11 @@ fn demo(options: &DemoOptions) -> Result<(), Stop> {
                 DemoFormat::Markdown => &shown.markdown,
             })?;
             match shown.interruption() {
-                Some(message) => Err(Stop::Failed(message.to_owned())),
+                Some(message) => Err(CommandError::Failed(message.to_owned())),
                 None => Ok(()),
             }
         }
         Err(fedspan_experiments::demo::DemoError::Write(error)) => Err(error.into()),
-        Err(error) => Err(Stop::Failed(error.to_string())),
+        Err(error) => Err(CommandError::Failed(error.to_string())),
     }
 }

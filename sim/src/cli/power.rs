@@ -1,18 +1,18 @@
-//! `power`: FedPower's figures over seeds of the noise.
+//! `power`: FedPower's distances over many seeds of the noise.
 
 use clap::Args;
 use fedspan_engine::privacy::fedpower::Calibration;
 use serde::Serialize;
 
-use super::Stop;
-use super::figures::{Figures, FiguresOptions, chosen, number};
-use fedspan_experiments::power::{self, Case, Grams, Promise, Settings};
+use super::CommandError;
+use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
+use fedspan_experiments::power::{self, Case, Grams, PrivacyTarget, Settings};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Options of `power`.
 #[derive(Debug, Args)]
 pub struct PowerOptions {
-    /// A built-in scenario of FedPower, or a TOML file: its data, and the setting that others differ from
+    /// A FedPower scenario (built-in or TOML file): its data, and the base setting that the others vary
     #[arg(long, value_name = "NAME|FILE.toml", default_value = power::SCENARIO)]
     scenario: String,
     /// Change a key of the scenario
@@ -27,72 +27,74 @@ pub struct PowerOptions {
     /// K/m, draws with replacement over devices; 1 for all devices, once each
     #[arg(long, value_name = "PART,...", value_delimiter = ',', default_values_t = [1.0, 0.6, 0.4], value_parser = part)]
     participation: Vec<f64>,
-    /// How the noise is found: paper, tight, none
+    /// Noise calibrations: paper, tight, none
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = ["paper", "tight"])]
     calibrations: Vec<String>,
-    /// The first seed of noise, draws and start; the data have the scenario's
+    /// The first seed of noise, draws and start; the data use the scenario's seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]
-    figures: FiguresOptions,
+    measurement: MeasurementOptions,
 }
 
 fn epsilon(text: &str) -> Result<f64, String> {
-    number(text, |value| (1e-6..=1e6).contains(&value), "a number from 0.000001 to 1000000")
+    parse_number(text, |value| (1e-6..=1e6).contains(&value), "a number from 0.000001 to 1000000")
 }
 
 fn part(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, at most 1")
+    parse_number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, at most 1")
 }
 
-/// What is its own in `figures.json`.
+/// The fields of `figures.json` that only this command writes.
 #[derive(Serialize)]
-struct Own<'a> {
+struct ExtraFields<'a> {
     scenario_name: &'a str,
     changes: &'a [String],
     base: Case,
 }
 
 /// `fedspan-sim power`.
-pub fn command(options: &PowerOptions) -> Result<(), Stop> {
+pub fn command(options: &PowerOptions) -> Result<(), CommandError> {
     let scenario = super::load::scenario(&options.scenario, &options.changes)?;
     let settings = settings(options, &scenario)?;
-    let own = Own { scenario_name: &scenario.name, changes: &options.changes, base: settings.base };
-    let (measured, timing) = options.figures.measure("power", |threads, stop, progress| {
-        let fleet = Grams::of(&scenario)?;
+    let extra = ExtraFields { scenario_name: &scenario.name, changes: &options.changes, base: settings.base };
+    let (measured, timing) = options.measurement.measure("power", |threads, stop, progress| {
+        let fleet = Grams::from_scenario(&scenario)?;
         power::measure(&fleet, &Settings { threads, ..settings }, stop, progress)
     })?;
-    let rows = measured.map_err(|error| Stop::Failed(error.to_string()))?;
-    let Some(rows) = rows else { return Err(Stop::Failed("interrupted; nothing was finished".to_owned())) };
+    let rows = measured.map_err(|error| CommandError::Failed(error.to_string()))?;
+    let Some(rows) = rows else {
+        return Err(CommandError::Failed("interrupted; nothing was finished".to_owned()));
+    };
     let (seed, seeds) = (options.seed, options.seeds);
-    let figures = Figures {
+    let figures = MeasurementFile {
         version: env!("CARGO_PKG_VERSION"),
         scenario: power::SCENARIO,
         seed,
         seeds,
-        own,
+        extra,
         rows: &rows,
         timing,
     };
-    options.figures.show(&power::markdown(&rows), &figures)
+    options.measurement.show(&power::markdown(&rows), &figures)
 }
 
-fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, Stop> {
+fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, CommandError> {
     let Some(section) = scenario.algorithm.power else {
         let word = scenario.algorithm_name();
-        return Err(Stop::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "{}: algorithm.name is {word:?}, allowed: \"fedpower\"",
             scenario.name
         )));
     };
     let known = [("paper", Some(Calibration::Paper)), ("tight", Some(Calibration::Tight)), ("none", None)];
-    let calibrations = chosen("--calibrations", &options.calibrations, &known, |(word, _)| word)?;
+    let calibrations = select_by_name("--calibrations", &options.calibrations, &known, |(word, _)| word)?;
     let private = scenario.privacy;
     if private.is_none() && calibrations.iter().any(|(_, calibration)| calibration.is_some()) {
-        return Err(Stop::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "{}: there is no [privacy], which has epsilon and delta of the setting that others differ from; allowed \
              without it: --calibrations none",
             scenario.name
@@ -105,7 +107,7 @@ fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, Sto
         decay: section.decay,
         procrustes: section.procrustes,
         participation: 1.0,
-        privacy: private.map(|section| Promise {
+        privacy: private.map(|section| PrivacyTarget {
             epsilon: section.epsilon.get(),
             delta: section.delta.get(),
             calibration: section.calibration,

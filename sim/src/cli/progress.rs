@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::output::say;
+use super::output::log_line;
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::report::summary::Figures;
 use fedspan_sim_core::report::table::figure;
 use fedspan_sim_core::run::Watcher;
 
-/// Plain lines per run where there is no terminal.
+/// Progress lines per run if standard error is not a terminal.
 const LINES: u32 = 10;
 
 fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     if !std::io::stderr().is_terminal() {
         return None;
     }
-    // Colours are left out by the library where NO_COLOR is set.
+    // The library omits colours if NO_COLOR is set.
     let style = ProgressStyle::with_template("{prefix} {bar:32.cyan/blue} {pos}/{len}{msg} ({eta})");
     let bar = ProgressBar::new(length).with_prefix(prefix.to_owned());
     if let Ok(style) = style {
@@ -30,7 +30,7 @@ fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     Some(bar)
 }
 
-/// Watches one run.
+/// Progress of one run.
 pub struct Progress {
     label: String,
     bar: Option<ProgressBar>,
@@ -38,7 +38,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For the run `label`; `stop` ends it after the round.
+    /// Creates the progress of the run `label`; the run ends after the current round once `stop` is true.
     pub fn new(label: String, rounds: u32, stop: &Arc<AtomicBool>) -> Self {
         let bar = bar(&label, rounds.into());
         Self { label, bar, stop: Arc::clone(stop) }
@@ -70,7 +70,7 @@ impl Watcher for Progress {
             None => {
                 let every = of.div_ceil(LINES).max(1);
                 if done > 0 && (done.is_multiple_of(every) || done == of) {
-                    say(&format!("{}: round {done}/{of}{figures}", self.label));
+                    log_line(&format!("{}: round {done}/{of}{figures}", self.label));
                 }
             }
         }
@@ -78,15 +78,15 @@ impl Watcher for Progress {
     }
 }
 
-/// Watches many runs at once, in parts of a whole.
-pub struct Whole {
+/// Combined progress of many runs that run at once.
+pub struct PartsProgress {
     label: String,
     bar: Option<ProgressBar>,
     done: AtomicU64,
 }
 
-impl Whole {
-    /// Nothing is done yet.
+impl PartsProgress {
+    /// Creates a progress with nothing done yet.
     pub fn new(label: &str) -> Self {
         Self { label: label.to_owned(), bar: bar(label, 0), done: AtomicU64::new(0) }
     }
@@ -99,7 +99,7 @@ impl Whole {
     }
 }
 
-impl fedspan_sim_core::progress::Progress for Whole {
+impl fedspan_sim_core::progress::Progress for PartsProgress {
     fn advance(&self, parts: u64, of: u64, what: &str) {
         let before = self.done.fetch_add(parts, Ordering::Relaxed);
         match &self.bar {
@@ -111,7 +111,11 @@ impl fedspan_sim_core::progress::Progress for Whole {
             None => {
                 let tenth = |done: u64| done * u64::from(LINES) / of.max(1);
                 if tenth(before) != tenth(before + parts) {
-                    say(&format!("{}: {}% done, {what}", self.label, (before + parts) * 100 / of.max(1)));
+                    log_line(&format!(
+                        "{}: {}% done, {what}",
+                        self.label,
+                        (before + parts) * 100 / of.max(1)
+                    ));
                 }
             }
         }

@@ -1,23 +1,23 @@
-//! `replay`: what a server decided, decided again by the simulator.
+//! `replay`: the simulator repeats the decisions of a server from its journal and compares them.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use fedspan_aggregator::journal;
 
-use super::{Stop, load, output};
+use super::{CommandError, load, output};
 use fedspan_sim_core::live::{ReplayCheck, ReplayCheckError, check_replay};
 
 /// Options of `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayOptions {
-    /// The scenario that was served: a built-in (see `list`) or a TOML file
+    /// Scenario of the server: a built-in (see `list`) or a TOML file
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: String,
     /// The journal, from the server's state directory or from `live --out`
     #[arg(value_name = "ARRIVALS.jsonl")]
     journal: PathBuf,
-    /// Change a key of the scenario file, as it was changed for the server; may be given several times
+    /// Change a key of the scenario file, as for the server; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
     /// Seed, instead of the scenario's
@@ -26,33 +26,37 @@ pub struct ReplayOptions {
 }
 
 /// `fedspan-sim replay`.
-pub fn command(options: &ReplayOptions) -> Result<(), Stop> {
+pub fn command(options: &ReplayOptions) -> Result<(), CommandError> {
     let mut scenario = load::scenario(&options.scenario, &options.changes)?;
     if let Some(seed) = options.seed {
         scenario.seed = seed;
         scenario.given.add("seed");
     }
     scenario.evaluate_every = u32::MAX;
-    let lines = journal::read(&options.journal).map_err(|error| Stop::Usage(error.to_string()))?;
-    let decided = check_replay(&scenario, &lines).map_err(|error| stop(&options.journal, &error))?;
+    let lines = journal::read(&options.journal).map_err(|error| CommandError::Usage(error.to_string()))?;
+    let decided =
+        check_replay(&scenario, &lines).map_err(|error| to_command_error(&options.journal, &error))?;
     output::print(&format!("{}\n", verdict(&decided)?))
 }
 
 /// One line if all decisions are equal.
-fn verdict(decided: &ReplayCheck) -> Result<String, Stop> {
+///
+/// # Errors
+/// [`CommandError::Failed`] with the first difference.
+fn verdict(decided: &ReplayCheck) -> Result<String, CommandError> {
     let rounds = decided.replay.rounds();
     match decided.replay.difference() {
         None => Ok(format!("{rounds} rounds: every decision equal")),
-        Some(difference) => {
-            Err(Stop::Failed(format!("{rounds} rounds are equal; then the decisions differ\n{difference}")))
-        }
+        Some(difference) => Err(CommandError::Failed(format!(
+            "{rounds} rounds are equal; then the decisions differ\n{difference}"
+        ))),
     }
 }
 
-fn stop(path: &Path, error: &ReplayCheckError) -> Stop {
+fn to_command_error(path: &Path, error: &ReplayCheckError) -> CommandError {
     match error {
-        ReplayCheckError::Run(error) => Stop::Failed(error.to_string()),
-        ReplayCheckError::Scenario(error) => Stop::Usage(error.to_string()),
-        error => Stop::Usage(format!("{}: {error}", path.display())),
+        ReplayCheckError::Run(error) => CommandError::Failed(error.to_string()),
+        ReplayCheckError::Scenario(error) => CommandError::Usage(error.to_string()),
+        error => CommandError::Usage(format!("{}: {error}", path.display())),
     }
 }

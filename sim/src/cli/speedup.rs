@@ -1,11 +1,11 @@
-//! `speedup`: schedules of participation against waiting for everybody.
+//! `speedup`: participation schedules compared with full participation.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
-use super::Stop;
-use super::figures::{Figures, FiguresOptions, chosen, number};
+use super::CommandError;
+use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
 use fedspan_experiments::speedup::{
     self, Measured, Policy, RESAMPLES, SPEEDS, STATIONARY, Settings, SpeedModel, SpeedupError,
 };
@@ -16,10 +16,10 @@ pub struct SpeedupOptions {
     /// Sizes of the fleet
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = STATIONARY.map(|(clients, _)| clients as u32), value_parser = clap::value_parser!(u32).range(4..=65_536))]
     clients: Vec<u32>,
-    /// How long clients compute: drawn once, or in every round around a parameter that is a mean, or a rate
+    /// Models of compute times: drawn once, or in every round around a mean or a rate
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_values_t = SPEEDS.map(|speed| speed.name.to_owned()), value_parser = PossibleValuesParser::new(SPEEDS.map(|speed| speed.name)))]
     speeds: Vec<String>,
-    /// What every round takes besides, in mean computations
+    /// Communication costs of a round, in mean computation times
     #[arg(long, value_name = "C,...", value_delimiter = ',', default_values_t = [0.0, 1.0, 10.0, 100.0], value_parser = communication)]
     communication: Vec<f64>,
     /// Schedules to compare with full participation: fixed, theorem, optimal, adaptive [default: all]
@@ -28,32 +28,32 @@ pub struct SpeedupOptions {
     /// The first seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// How many seeds, counting up
+    /// Number of seeds, counting up from the first
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
-    /// The target: so many times the distance at which full participation hovers
+    /// Target, as a multiple of the stationary distance of full participation
     #[arg(long, value_name = "X", default_value_t = 1.15, value_parser = factor)]
     factor: f64,
-    /// Measure that distance, instead of taking what is recorded
+    /// Measure the stationary distance instead of using the recorded one
     #[arg(long)]
     measure_target: bool,
     #[command(flatten)]
-    figures: FiguresOptions,
+    measurement: MeasurementOptions,
 }
 
-/// A time from 0.
+/// Parses a time of at least 0.
 pub fn communication(text: &str) -> Result<f64, String> {
-    number(text, |value| value >= 0.0, "a number from 0")
+    parse_number(text, |value| value >= 0.0, "a number from 0")
 }
 
-/// Above the floor.
+/// Parses a factor above 1: the target lies above the floor.
 fn factor(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 1.0, "a number above 1")
+    parse_number(text, |value| value > 1.0, "a number above 1")
 }
 
-/// What is its own in `figures.json`.
+/// The fields of `figures.json` that only this command writes.
 #[derive(Serialize)]
-struct Own {
+struct ExtraFields {
     factor: f64,
     resamples: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -61,28 +61,37 @@ struct Own {
 }
 
 /// `fedspan-sim speedup`.
-pub fn command(options: &SpeedupOptions) -> Result<(), Stop> {
+pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
-    let (measured, timing) = options.figures.measure("speedup", |threads, stop, progress| {
+    let (measured, timing) = options.measurement.measure("speedup", |threads, stop, progress| {
         speedup::measure(&Settings { threads, ..settings }, stop, progress)
     })?;
     let Measured { rows, interrupted } = measured.map_err(|error| match error {
-        SpeedupError::Scenario(_) | SpeedupError::NoTarget(_) => Stop::Usage(error.to_string()),
-        _ => Stop::Failed(error.to_string()),
+        SpeedupError::Scenario(_) | SpeedupError::NoTarget(_) => CommandError::Usage(error.to_string()),
+        _ => CommandError::Failed(error.to_string()),
     })?;
-    let own = Own { factor: options.factor, resamples: RESAMPLES, interrupted };
+    let extra = ExtraFields { factor: options.factor, resamples: RESAMPLES, interrupted };
     let (seed, seeds, scenario) = (options.seed, options.seeds, speedup::SCENARIO);
-    let figures =
-        Figures { version: env!("CARGO_PKG_VERSION"), scenario, seed, seeds, own, rows: &rows, timing };
-    options.figures.show(&speedup::markdown(&rows), &figures)?;
+    let figures = MeasurementFile {
+        version: env!("CARGO_PKG_VERSION"),
+        scenario,
+        seed,
+        seeds,
+        extra,
+        rows: &rows,
+        timing,
+    };
+    options.measurement.show(&speedup::markdown(&rows), &figures)?;
     match (interrupted, rows.is_empty()) {
         (false, _) => Ok(()),
-        (true, true) => Err(Stop::Failed("interrupted; nothing was finished".to_owned())),
-        (true, false) => Err(Stop::Failed("interrupted; the table holds what was finished".to_owned())),
+        (true, true) => Err(CommandError::Failed("interrupted; nothing was finished".to_owned())),
+        (true, false) => {
+            Err(CommandError::Failed("interrupted; the table holds what was finished".to_owned()))
+        }
     }
 }
 
-fn settings(options: &SpeedupOptions) -> Result<Settings, Stop> {
+fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
     let speeds = options.speeds.iter().filter_map(|name| SPEEDS.into_iter().find(|speed| speed.name == name));
     let clients = options.clients.iter().filter_map(|clients| usize::try_from(*clients).ok());
     Ok(Settings {
@@ -98,8 +107,12 @@ fn settings(options: &SpeedupOptions) -> Result<Settings, Stop> {
     })
 }
 
-/// Those that are asked for, or all.
-fn policies(names: &[String]) -> Result<Vec<Policy>, Stop> {
+/// The policies with the requested names, or all if none are requested.
+fn policies(names: &[String]) -> Result<Vec<Policy>, CommandError> {
     let known = Policy::known();
-    if names.is_empty() { Ok(known) } else { chosen("--schedules", names, &known, |policy| &policy.name) }
+    if names.is_empty() {
+        Ok(known)
+    } else {
+        select_by_name("--schedules", names, &known, |policy| &policy.name)
+    }
 }

@@ -1,4 +1,4 @@
-//! L2GD's coin: the published algorithm, flip by flip, and how often each side falls.
+//! Coin of L2GD: equality with the published algorithm flip by flip, and the frequency of its sides.
 
 use fedspan_engine::algorithm::network::{NetworkMethod, build};
 use fedspan_protocol::message::{Baseline, Descent, Task};
@@ -8,11 +8,11 @@ use crate::baselines::oracle::{gradient, minus, plus};
 use crate::baselines::{ALL, SMALL, WHOLE, close, wide};
 
 const PART: f32 = 0.3;
-/// So small that a long run of steps is far from the mean.
+/// Averaging step so small that a long run of steps stays far from the mean.
 const SMALL_PART: f32 = 0.02;
 const STEPS: Descent = Descent { momentum: 0.0, ..WHOLE };
 
-/// Steps of this part to the mean, and local steps of so many epochs, that a round asks for.
+/// Number of averaging steps and of local epochs that a round asks for.
 fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
     let Task::Baseline { baseline: Baseline::L2gd { averaging_step: part }, epochs, .. } = task else {
         panic!("{task:?}")
@@ -24,7 +24,7 @@ fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
 }
 
 #[test]
-fn with_its_coin_it_is_the_published_algorithm() {
+fn l2gd_with_recorded_coin_is_the_published_algorithm() {
     const EPOCHS: u16 = 2;
     let mut fleet =
         Fleet::new(NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.4 }, STEPS, EPOCHS);
@@ -55,9 +55,10 @@ fn with_its_coin_it_is_the_published_algorithm() {
     assert!(seen.iter().any(|flips| flips.0 > 1) && seen.iter().any(|flips| flips.1 > 1), "{seen:?}");
 }
 
-/// Both runs are geometric, independent, and one or longer: their means, and how often both are one.
+/// Both run lengths are geometric, independent and at least one; the test compares their means and the
+/// frequency of both being one.
 #[test]
-fn the_coin_falls_as_often_as_it_is_told() {
+fn coin_has_the_requested_probability() {
     const ROUNDS: u32 = 20_000;
     for coin in [0.1f32, 0.5, 0.8] {
         let mut algorithm = build(parameters(
@@ -85,7 +86,7 @@ fn the_coin_falls_as_often_as_it_is_told() {
 }
 
 #[test]
-fn a_server_that_starts_again_flips_on() {
+fn restarted_server_continues_the_coin() {
     let method = NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.3 };
     let mut fleet = Fleet::new(method, SMALL, 1);
     for _ in 0..3 {

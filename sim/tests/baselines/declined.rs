@@ -1,4 +1,4 @@
-//! What devices decline, and that nothing of it stays.
+//! Rounds that devices decline, without a change of their state.
 
 use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
@@ -11,7 +11,7 @@ fn fleet_of(method: NetworkMethod) -> Fleet {
     Fleet::new(method, if method == NetworkMethod::Scaffold { PLAIN } else { SMALL }, 1)
 }
 
-/// What a device answers to an opening that was changed.
+/// A device's answer to a modified round opening.
 fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), DeclineReason> {
     let (mut open, tensors) = fleet.opening();
     change(&mut open);
@@ -60,7 +60,7 @@ fn numbers_out_of_range_are_declined() {
 }
 
 #[test]
-fn steps_that_are_none_are_declined() {
+fn invalid_step_sizes_are_declined() {
     let wrong = [
         Descent { step_size: f32::NAN, ..SMALL },
         Descent { step_size: -0.1, ..SMALL },
@@ -85,7 +85,7 @@ fn steps_that_are_none_are_declined() {
         };
         assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
     }
-    // Control variates are those of plain steps, and no step goes no way.
+    // SCAFFOLD's control variates need plain steps, so momentum and a zero step size are declined.
     let mut fleet = fleet_of(NetworkMethod::Scaffold);
     for wrong in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
         let change = |open: &mut RoundOpen| {
@@ -106,7 +106,7 @@ fn tensors_of_another_shape_are_declined() {
                 let _ = open.tensors.pop();
             },
             |open| open.tensors[1].cols += 1,
-            // SCAFFOLD's have twice the rows of everyone else's.
+            // SCAFFOLD's tensors have twice the rows of the other algorithms'.
             |open| open.tensors[0].rows = if open.tensors[0].rows == 8 { 4 } else { 8 },
             |open| {
                 let [first, second]: [TensorDescriptor; 2] = open.tensors.as_slice().try_into().unwrap();
@@ -121,7 +121,7 @@ fn tensors_of_another_shape_are_declined() {
 }
 
 #[test]
-fn the_rounds_of_another_method_are_declined() {
+fn rounds_of_another_algorithm_are_declined() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([NetworkMethod::FedAvg]) {
         let mut fleet = fleet_of(method);
         let other = if method == OF_EVERYONE[0] {
@@ -142,7 +142,7 @@ fn the_rounds_of_another_method_are_declined() {
 }
 
 #[test]
-fn values_that_are_no_numbers_are_declined() {
+fn non_finite_values_are_declined() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let mut fleet = fleet_of(method);
         let mut opening = fleet.opening();
@@ -151,9 +151,9 @@ fn values_that_are_no_numbers_are_declined() {
     }
 }
 
-/// The next round finds a device as it was.
+/// After a declined round the device's state is unchanged.
 #[test]
-fn a_device_that_diverges_says_so_and_keeps_nothing_of_it() {
+fn diverged_device_declines_and_keeps_its_state() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let mut fleet = fleet_of(method);
         fleet.play(&ALL);
@@ -169,12 +169,12 @@ fn a_device_that_diverges_says_so_and_keeps_nothing_of_it() {
 }
 
 #[test]
-fn without_samples_there_is_no_round_and_bad_ones_are_passed_over() {
+fn device_without_samples_declines_and_bad_samples_are_skipped() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let mut fleet = fleet_of(method);
         fleet.sets[0] = samples(0, 0);
         assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
-        // A sample that cannot be used changes the order of the others, and nothing else.
+        // An unusable sample changes the order of the others and nothing else.
         let mut bad = fleet_of(method);
         bad.sets[1].x[4] = f32::NAN;
         bad.play(&ALL);

@@ -1,4 +1,5 @@
-//! A server's algorithm and simulated devices, without a wire: rounds of whom one likes.
+//! A server's algorithm with simulated devices, without a wire; the test chooses the participants of each
+//! round.
 
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
@@ -13,13 +14,13 @@ use fedspan_sim_core::network::{JoinTime, NetworkConfig, SimNetwork};
 
 use crate::common::numbers;
 
-/// Sizes of everything: features, the hidden layer, classes, samples of a device.
+/// Sizes: features, hidden layer, classes, samples of a device.
 pub const D: usize = 3;
 pub const H: usize = 4;
 pub const C: usize = 3;
 pub const M: usize = 7;
 
-/// A device's samples: noise, whose class has something to do with it, and with the device.
+/// Samples of a device: noise with classes that depend on the features and on the device.
 pub fn samples(device: u64, count: usize) -> Set {
     let x: Vec<f32> = numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
     let class = |x: &[f32]| u8::from(x[0] > 0.2) + u8::from(x[1] + x[2] > 0.3 * device as f32);
@@ -32,7 +33,7 @@ pub fn source(set: &Set) -> Recording<'_> {
     Recording::classification(&set.x, classes, D)
 }
 
-/// What a method is told on these sizes.
+/// Parameters of an algorithm for these sizes.
 pub fn parameters(method: NetworkMethod, descent: Descent, epochs: u16) -> NetworkParameters {
     NetworkParameters {
         shape: NetworkShape {
@@ -63,7 +64,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Three devices of `M` samples.
+    /// Creates three devices of `M` samples.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16) -> Self {
         let parameters = parameters(method, descent, epochs);
         let build_for = NetworkConfig::new(parameters).unwrap();
@@ -78,7 +79,7 @@ impl Fleet {
         }
     }
 
-    /// What the next round opens with.
+    /// The opening of the next round.
     pub fn opening(&self) -> (RoundOpen, Vec<Tensor>) {
         let request = self.algorithm.request();
         let tensors = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
@@ -86,7 +87,7 @@ impl Fleet {
         (RoundOpen { id, task: request.task, tensors }, request.tensors)
     }
 
-    /// One device's answer to an opening.
+    /// Answer of one device to an opening.
     pub fn answer(
         &mut self,
         device: usize,
@@ -101,7 +102,7 @@ impl Fleet {
         task.run(open.id, &mut source(&self.sets[device]))?;
         let sent = task.upload().into_iter().enumerate().map(|(index, tensor)| {
             let mut values = vec![f32::NAN; tensor.elements()];
-            // In two pieces, as chunks go.
+            // In two parts, like received chunks.
             let (head, tail) = values.split_at_mut(5);
             task.emit(index, 0, head);
             task.emit(index, 5, tail);
@@ -110,7 +111,7 @@ impl Fleet {
         Ok(sent.collect())
     }
 
-    /// A round of these devices.
+    /// Runs a round with these devices.
     pub fn play(&mut self, who: &[usize]) {
         let opening = self.opening();
         for &device in who {
@@ -125,13 +126,13 @@ impl Fleet {
         self.round += 1;
     }
 
-    /// Everyone's layers.
+    /// Shared layers of the server.
     pub fn shared(&self) -> Vec<Tensor> {
         let head = HeadSolve::Sgd { epochs: 0, descent: Descent::default() };
         self.algorithm.fit_request(head).tensors
     }
 
-    /// The bits of everyone's network.
+    /// Bits of the shared network.
     pub fn bits(&self) -> Vec<u64> {
         self.algorithm.representation().iter().map(|value| value.to_bits()).collect()
     }
@@ -140,20 +141,20 @@ impl Fleet {
         self.devices[device].scored(&self.shared(), &self.sets[device])
     }
 
-    /// In place of a device one of its number that comes after training.
+    /// Replaces a device by a newcomer with the same number.
     pub fn replace(&mut self, device: usize, epochs: u16) {
         let build_for = NetworkConfig::new(self.parameters).unwrap();
         let join_time = JoinTime::AfterTraining { epochs };
         self.devices[device] = SimNetwork::new(&build_for, device as u64, M, join_time);
     }
 
-    /// A device fits its head, with no epochs: what it has then.
+    /// Network of a device after a final fit with no epochs.
     pub fn fitted(&mut self, device: usize) -> Vec<f32> {
         assert!(self.try_fit(device).unwrap().is_empty());
         self.devices[device].own().to_vec()
     }
 
-    /// What a device sends that fits its head with no epochs.
+    /// Upload of a device for a final fit with no epochs.
     pub fn try_fit(&mut self, device: usize) -> Result<Vec<Tensor>, DeclineReason> {
         let (mut open, _) = self.opening();
         let tensors = self.shared();
@@ -165,7 +166,7 @@ impl Fleet {
     }
 }
 
-/// The first sample, again and again.
+/// The first sample, `count` times.
 pub fn repeated(set: &Set, count: usize) -> Set {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     Set::new(set.x[..D].repeat(count), Labels::Classes(vec![classes[0]; count]))

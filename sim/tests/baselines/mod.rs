@@ -1,5 +1,5 @@
-//! The baselines on networks: each against its formula in f64, what they become at the ends of their parameters, and what
-//! is declined.
+//! Baselines on networks: each compared with its formula in f64, limit cases of their parameters, and declined
+//! rounds.
 
 mod coin;
 mod declined;
@@ -13,9 +13,9 @@ use fedspan_protocol::message::{DeclineReason, Descent};
 use fleet::{Fleet, M};
 use oracle::Oracle;
 
-/// A batch for all samples.
+/// One batch of all samples.
 const WHOLE: Descent = Descent { step_size: 0.3, momentum: 0.5, batch: 8 };
-/// Several batches, the last of which is not full.
+/// Several batches; the last one is smaller.
 const SMALL: Descent = Descent { step_size: 0.1, momentum: 0.5, batch: 2 };
 const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
 
@@ -46,14 +46,15 @@ fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
 }
 
 #[test]
-fn each_method_is_its_formula() {
+fn each_algorithm_matches_its_formula() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let descent =
             if method == NetworkMethod::Scaffold { Descent { momentum: 0.0, ..WHOLE } } else { WHOLE };
         let mut fleet = Fleet::new(method, descent, 2);
         let start = fleet.algorithm.representation().iter().copied().collect();
         let mut oracle = Oracle::new(method, descent, 2, start);
-        // Not all take part while SCAFFOLD's c is not zero: what everyone's variate is off by makes no difference else.
+        // Partial participation matters while SCAFFOLD's c is not zero; with full participation an error in c
+        // would not show.
         for who in [&[0, 1][..], &[1, 2], &ALL] {
             fleet.play(who);
             oracle.play(who, &fleet.sets);
@@ -66,7 +67,7 @@ fn each_method_is_its_formula() {
     }
 }
 
-/// The bits of everyone's network after three rounds.
+/// Bits of the shared network after three rounds.
 fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
     let mut fleet = Fleet::new(method, descent, 2);
     for who in [&ALL[..], &[0, 2], &ALL] {
@@ -76,12 +77,12 @@ fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
 }
 
 #[test]
-fn what_everyone_shares_is_that_of_fedavg() {
+fn limit_cases_share_the_network_of_fedavg() {
     for method in [
         NetworkMethod::FedProx { proximal_weight: 0.0 },
         NetworkMethod::Ditto { proximal_weight: 0.7 },
         NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
-        // Who goes all the way to the mean begins with it.
+        // L2GD with an averaging step of 1 starts each round at the mean.
         NetworkMethod::L2gd { averaging_step: 1.0, averaging_probability: 0.0 },
     ] {
         for descent in [SMALL, PLAIN] {
@@ -94,9 +95,9 @@ fn what_everyone_shares_is_that_of_fedavg() {
     );
 }
 
-/// With one batch an epoch, which serves for the inner and the outer gradient.
+/// With one batch per epoch, which gives both the inner and the outer gradient.
 #[test]
-fn a_meta_step_without_inner_step_is_one_of_fedavg() {
+fn perfedavg_without_inner_step_is_fedavg() {
     for hessian_free in [false, true] {
         let method = |inner_step| NetworkMethod::PerFedAvg { inner_step, hessian_free };
         assert_eq!(bits(method(0.0), WHOLE), bits(NetworkMethod::FedAvg, WHOLE));
@@ -104,16 +105,17 @@ fn a_meta_step_without_inner_step_is_one_of_fedavg() {
     }
 }
 
-/// An epoch of seven samples has batches of 2, 2, 2 and 1: first order takes two steps, and so does Hessian-free.
+/// An epoch of seven samples has batches of 2, 2, 2 and 1: the first-order variant takes two steps, and so does
+/// the Hessian-free one.
 #[test]
-fn a_meta_step_takes_batches_of_its_own() {
+fn perfedavg_meta_step_takes_separate_batches() {
     for hessian_free in [false, true] {
-        // Steps so small that the gradient is that of the start: their number shows.
+        // Steps are so small that the gradient stays that of the start, so that their number shows.
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
         let method = NetworkMethod::PerFedAvg { inner_step: 0.0, hessian_free };
         let mut fleet = Fleet::new(method, descent, 1);
         let before = fleet.algorithm.representation().clone();
-        // One sample again and again: all batches have the same gradient.
+        // With one repeated sample all batches have the same gradient.
         let one = fleet.sets[0].clone();
         for set in &mut fleet.sets {
             *set = fleet::repeated(&one, M);
@@ -129,7 +131,7 @@ fn a_meta_step_takes_batches_of_its_own() {
 }
 
 #[test]
-fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
+fn first_scaffold_round_is_fedavg_without_momentum() {
     let [mut ours, mut theirs] =
         [NetworkMethod::Scaffold, NetworkMethod::FedAvg].map(|method| Fleet::new(method, PLAIN, 2));
     ours.play(&ALL);
@@ -140,14 +142,14 @@ fn the_first_round_of_scaffold_is_one_of_fedavg_without_momentum() {
     assert_ne!(ours.bits(), theirs.bits(), "from the second on steps are corrected");
 }
 
-/// The server's c is the mean of the devices', those that were in no round included, whose are zero.
+/// The server's c is the mean over all devices, including those without a round, whose variates are zero.
 #[test]
-fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
+fn scaffold_server_variate_is_the_mean_of_the_devices() {
     let mut fleet = Fleet::new(NetworkMethod::Scaffold, PLAIN, 2);
     for who in [&ALL[..2], &ALL, &ALL, &[1]] {
         fleet.play(who);
         let state = fleet.algorithm.state();
-        // Layer by layer the model, and below it c.
+        // Each layer has the model's rows first and the rows of c below.
         let first = (fleet::D + 1) * fleet::H;
         let rest = state.len() / 2 - first;
         let c = [&state[first..2 * first], &state[2 * first + rest..]].concat();
@@ -164,7 +166,7 @@ fn the_control_variate_of_the_fleet_is_the_mean_of_the_devices() {
 }
 
 #[test]
-fn who_is_drawn_nowhere_trains_alone() {
+fn zero_coupling_trains_alone() {
     for method in [
         NetworkMethod::L2gd { averaging_step: 0.0, averaging_probability: 0.0 },
         NetworkMethod::FedMtl { proximal_weight: 0.0 },
@@ -182,7 +184,7 @@ fn who_is_drawn_nowhere_trains_alone() {
 }
 
 #[test]
-fn a_mixture_of_one_network_is_that_network() {
+fn apfl_with_one_network_is_that_network() {
     let mut everyones =
         Fleet::new(NetworkMethod::Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }, SMALL, 2);
     let mut own = Fleet::new(NetworkMethod::Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }, SMALL, 2);
@@ -200,17 +202,17 @@ fn a_mixture_of_one_network_is_that_network() {
 }
 
 #[test]
-fn the_final_head_is_fitted_on_what_is_scored() {
+fn final_head_is_fitted_on_the_scored_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
         let start = fleet.devices[2].own().to_vec();
         fleet.play(&[0, 1]);
-        // Of a device that was in no round, too, whose own network is the one that all begin with.
+        // Includes a device without a round, whose own network is the common start.
         for device in ALL {
             let scored = fleet.scored(device);
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
-            // And when it is asked again, as after a reset.
+            // The same if it is asked again, as after a reset.
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
         }
         if matches!(
@@ -223,7 +225,7 @@ fn the_final_head_is_fitted_on_what_is_scored() {
 }
 
 #[test]
-fn who_comes_after_training_begins_with_everyones_network() {
+fn newcomer_starts_from_the_shared_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
         let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
@@ -232,14 +234,14 @@ fn who_comes_after_training_begins_with_everyones_network() {
         let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
         let fitted = fleet.fitted(2);
         let far = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Per-FedAvg is about what is a step from there.
+        // Per-FedAvg scores the network one step from the shared one.
         assert_eq!(far > 1e-6, matches!(method, NetworkMethod::PerFedAvg { .. }), "{method:?}: {far}");
     }
 }
 
-/// Without a body for it, it trains all layers as in a round of the method with as many epochs.
+/// Without a shared body the newcomer trains all layers, like a round of the algorithm with as many epochs.
 #[test]
-fn who_comes_after_training_without_a_body_trains_one() {
+fn newcomer_without_a_body_trains_all_layers() {
     for method in [NetworkMethod::LocalOnly, NetworkMethod::LgFedAvg { layers: 1 }] {
         for epochs in [1, 3] {
             let mut there = Fleet::new(method, SMALL, epochs);
@@ -248,16 +250,16 @@ fn who_comes_after_training_without_a_body_trains_one() {
             let opening = there.opening();
             there.answer(1, &opening).unwrap();
             assert_eq!(late.fitted(1), there.devices[1].own(), "{method:?}");
-            // Without epochs it is what came.
+            // Without epochs the network is the received one.
             late.replace(1, 0);
             assert_eq!(late.fitted(1), late.devices[0].own(), "{method:?}");
         }
     }
 }
 
-/// A step that makes numbers of no use: the round is declined, and the network is as it began.
+/// A step that gives non-finite values: the round is declined, and the network stays the initial one.
 #[test]
-fn a_newcomer_that_diverges_keeps_what_it_began_with() {
+fn diverged_newcomer_keeps_its_initial_network() {
     let wild = Descent { step_size: 1e30, ..SMALL };
     let mut fleet = Fleet::new(NetworkMethod::LocalOnly, wild, 1);
     fleet.replace(1, 3);

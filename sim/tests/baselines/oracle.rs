@@ -1,4 +1,5 @@
-//! The methods' rounds in f64, with whole batches, from the papers' formulas. Gradients are central differences.
+//! Rounds of the algorithms in f64, with whole batches, from the papers' formulas. Gradients are central
+//! differences.
 
 use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_protocol::message::Descent;
@@ -8,7 +9,7 @@ use crate::baselines::fleet::{C, D, H};
 
 type Vector = Vec<f64>;
 
-/// The mean cross-entropy of a set.
+/// Mean cross-entropy of a set.
 fn loss(set: &Set, w: &[f64]) -> f64 {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let dense = |x: &[f64], w: &[f64], outputs: usize| -> Vector {
@@ -44,7 +45,7 @@ pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     (0..w.len()).map(|index| (at(index, 1e-5) - at(index, -1e-5)) / 2e-5).collect()
 }
 
-/// A device's state.
+/// State of a device.
 #[derive(Clone)]
 pub struct Device {
     pub own: Vector,
@@ -62,7 +63,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// All begin with `start`.
+    /// Creates devices that all start from `start`.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
         let alpha =
             if let NetworkMethod::Apfl { mixing_weight: own, .. } = method { own.into() } else { 0.0 };
@@ -71,7 +72,7 @@ impl Oracle {
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
     }
 
-    /// SGD with momentum from `w`, one step an epoch, along `direction`.
+    /// SGD with momentum from `w`, one step per epoch along `direction`.
     fn descend(&self, mut w: Vector, mut direction: impl FnMut(&[f64]) -> Vector) -> Vector {
         let mut velocity = vec![0.0; w.len()];
         for _ in 0..self.epochs {
@@ -81,7 +82,7 @@ impl Oracle {
         w
     }
 
-    /// A device's part: what it sends, with SCAFFOLD's change.
+    /// Local part of a round: the device's upload, and SCAFFOLD's change of c.
     fn part(&self, device: &mut Device, set: &Set) -> (Vector, Vector) {
         let (w0, none) = (&self.shared, vec![0.0; self.shared.len()]);
         let g = |w: &[f64]| gradient(set, w);
@@ -123,7 +124,7 @@ impl Oracle {
                 let product: f64 = slope.iter().zip(&apart).map(|(g, a)| g * a).sum();
                 device.alpha = (device.alpha - f64::from(adaptation) * product).clamp(0.0, 1.0);
                 let (alpha, length) = (device.alpha, w0.len());
-                // Both at once: w, then v.
+                // Both networks at once: w, then v.
                 let both = [w0.as_slice(), &device.own].concat();
                 let both = self.descend(both, |both| {
                     let (w, v) = both.split_at(length);
@@ -146,7 +147,7 @@ impl Oracle {
         }
     }
 
-    /// A round of these devices.
+    /// Runs a round with these devices.
     pub fn play(&mut self, who: &[usize], sets: &[Set]) {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
@@ -160,7 +161,7 @@ impl Oracle {
         self.control = plus(&self.control, 1.0, &changes);
     }
 
-    /// What the paper scores.
+    /// The network that the paper scores.
     pub fn scored(&self, device: usize, set: &Set) -> Vector {
         let Device { own, alpha, .. } = &self.devices[device];
         match self.method {

@@ -1,4 +1,4 @@
-//! Whole simulations: the same figures, to the bit, where methods are the same.
+//! Complete simulations: equal figures, to the bit, for algorithms that coincide.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -23,25 +23,25 @@ fn same(ours: &[&str], theirs: &[&str]) {
 }
 
 #[test]
-fn fedprox_without_a_pull_is_fedavg() {
+fn fedprox_without_proximal_term_is_fedavg() {
     same(&["algorithm.name=fedprox", "algorithm.pull=0"], &[]);
 }
 
 #[test]
-fn the_first_round_of_scaffold_is_fedavg_without_momentum() {
+fn first_scaffold_run_round_is_fedavg_without_momentum() {
     let once = "algorithm.rounds=1";
     same(&["algorithm.name=scaffold", once], &["algorithm.momentum=0", once]);
 }
 
 #[test]
-fn who_is_drawn_nowhere_is_alone() {
+fn zero_coupling_run_is_local_only() {
     let alone = ["algorithm.name=local-only"];
     same(&["algorithm.name=l2gd", "algorithm.part=0"], &alone);
     same(&["algorithm.name=fed-mtl", "algorithm.pull=0"], &alone);
 }
 
 #[test]
-fn l2gd_learns_by_its_coin() {
+fn l2gd_learns() {
     let coin = ["algorithm.name=l2gd", "algorithm.l2gd.coin=0.5", "algorithm.rounds=8", "participation.r=1"];
     let ended = outcome(&coin);
     let (first, last) = (ended.rounds[0].scores.unwrap(), ended.scores);
@@ -50,7 +50,7 @@ fn l2gd_learns_by_its_coin() {
 }
 
 #[test]
-fn every_method_learns() {
+fn every_algorithm_learns() {
     let names =
         ["fedprox", "scaffold", "perfedavg", "perfedavg-hf", "ditto", "apfl", "l2gd", "fed-mtl", "ditto+ft"];
     for name in names {

@@ -1,9 +1,9 @@
-//! Arrays as NumPy writes them: every type, order, version and packing.
+//! Arrays in NumPy's format: every type, order, version and packing.
 
 use std::io::Write;
 use std::path::Path;
 
-/// An npy file of raw bytes.
+/// An npy file with raw bytes as its body.
 pub fn raw(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8) -> Vec<u8> {
     let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
@@ -20,7 +20,7 @@ pub fn raw(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8
     [b"\x93NUMPY", &[version, 0][..], length, text.as_bytes(), body].concat()
 }
 
-/// The bits of a half, of a number that it can hold.
+/// Bits of a half-precision number that represents `value` exactly.
 fn half(value: f64) -> u16 {
     let bits = (value as f32).to_bits();
     if value == 0.0 {
@@ -31,7 +31,7 @@ fn half(value: f64) -> u16 {
     u16::try_from((bits >> 16 & 0x8000) | (exponent as u32) << 10 | (bits >> 13 & 0x3ff)).unwrap()
 }
 
-/// The bytes of numbers of a type, such as `<f4`.
+/// Bytes of numbers in a type such as `<f4`.
 pub fn numbers_as(descr: &str, values: &[f64]) -> Vec<u8> {
     values
         .iter()
@@ -56,7 +56,7 @@ pub fn numbers_as(descr: &str, values: &[f64]) -> Vec<u8> {
         .collect()
 }
 
-/// The bytes of texts of a type, such as `<U5`.
+/// Bytes of texts in a type such as `<U5`.
 pub fn texts_as(descr: &str, texts: &[String]) -> Vec<u8> {
     let width: usize = descr[2..].parse().unwrap();
     texts
@@ -80,7 +80,7 @@ pub fn texts_as(descr: &str, texts: &[String]) -> Vec<u8> {
         .collect()
 }
 
-/// Values column by column.
+/// Values in column-major order.
 pub fn turned<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
     let mut out = Vec::new();
     let strides: Vec<usize> =
@@ -101,7 +101,7 @@ pub fn turned<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
 pub enum Zipped {
     Stored,
     Deflated,
-    /// With sizes of 64 bits, as NumPy writes all of them.
+    /// With 64-bit sizes, as NumPy writes all members.
     Large,
 }
 

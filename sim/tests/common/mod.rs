@@ -1,4 +1,4 @@
-//! Runs the program, and makes the files it reads.
+//! Helpers that run the program and make its input files.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub mod arrays;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use proptest::prelude::*;
 
-/// A new, empty directory.
+/// Makes a new, empty directory.
 pub fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -62,7 +62,7 @@ pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8
     bytes
 }
 
-/// Uniform in -1..1, the same on every machine.
+/// Deterministic uniform numbers in -1..1.
 pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {
@@ -73,24 +73,24 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The rest of a scenario with data.
+/// Remainder of a scenario after its data.
 pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
-/// Runs a scenario on data that are wrong; the message.
+/// Runs a scenario on invalid data and returns the error message.
 pub fn message(here: &Path, data: &str) -> String {
     std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
     let output = program(here, &["run", "my.toml", "--out", "out"]);
-    let said = errors(&output);
-    assert_eq!(code(&output), 2, "{said}");
+    let reported = errors(&output);
+    assert_eq!(code(&output), 2, "{reported}");
     assert!(!here.join("out").exists(), "nothing is written");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    said
+    assert_eq!(reported.lines().count(), 1, "{reported}");
+    reported
 }
 
-/// All of it is said.
-pub fn has(said: &str, parts: &[&str]) {
+/// Asserts that a message contains all parts.
+pub fn has(reported: &str, parts: &[&str]) {
     for part in parts {
-        assert!(said.contains(part), "{part:?} is not in {said:?}");
+        assert!(reported.contains(part), "{part:?} is not in {reported:?}");
     }
 }
 
@@ -103,7 +103,7 @@ pub fn idx_files() -> (Vec<u8>, Vec<u8>) {
     (images, labels)
 }
 
-/// A file cut somewhere, with some bytes changed.
+/// A copy of a file, truncated and with some bytes changed.
 pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for (at, mask) in flips {
@@ -114,7 +114,7 @@ pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Where a file is cut, and which of its bits are changed.
+/// Strategy for the cut position and the changed bytes.
 pub fn damage() -> impl Strategy<Value = (usize, Vec<(usize, u8)>)> {
     let cut = prop_oneof![Just(usize::MAX), any::<usize>()];
     (cut, proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4))

@@ -1,4 +1,4 @@
-//! One table, and the ways in which programs write it: as text.
+//! One table, and the text formats in which programs write it.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ pub struct Grid {
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// How text is encoded.
+/// Text encoding of a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Encoding {
     Utf8,
@@ -29,34 +29,34 @@ pub enum Encoding {
     Utf16Big,
 }
 
-/// How bytes are packed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Packing {
     Plain,
     Gzip,
-    /// Two members, one after the other.
+    /// Two gzip members in one file.
     GzipTwice,
 }
 
-/// Ways to write a table.
+/// Format of a table file.
 #[derive(Clone, Copy, Debug)]
 pub struct Writing {
     pub encoding: Encoding,
     pub delimiter: char,
     pub decimal: char,
-    /// Every cell is in quotes; otherwise those that need them are.
+    /// True to quote every cell; otherwise only cells that need quotes.
     pub quotes: bool,
     pub end: &'static str,
     pub packing: Packing,
-    /// Around every cell.
+    /// Text around every cell.
     pub blanks: (&'static str, &'static str),
     pub truths: [&'static str; 2],
-    /// Whether the last line ends.
+    /// True if the last line ends with a line break.
     pub ended: bool,
 }
 
 impl Writing {
-    /// What most programs write.
+    /// The format that most programs write.
     pub const PLAIN: Self = Self {
         encoding: Encoding::Utf8,
         delimiter: ',',
@@ -103,7 +103,7 @@ impl Writing {
         }
     }
 
-    /// Text as bytes.
+    /// The text in this encoding.
     pub fn encoded(&self, text: &str) -> Vec<u8> {
         let units = || ['\u{feff}'].into_iter().chain(text.chars()).collect::<String>();
         match self.encoding {
@@ -114,7 +114,7 @@ impl Writing {
         }
     }
 
-    /// Bytes as they stand in a file.
+    /// The bytes with this compression.
     pub fn packed(&self, bytes: &[u8]) -> Vec<u8> {
         let gzip = |bytes: &[u8]| {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

@@ -1,4 +1,4 @@
-//! Fleets that fine-tune the tiny encoder, as the command runs them: what they learn and send, and what is refused.
+//! Federated fine-tuning of the tiny encoder by the command: learning, traffic, and refused input.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::{code, directory, errors, program};
 use crate::tiny;
 
-/// Twelve groups of six sentences, which say good or bad in the words of the tiny vocabulary.
+/// Writes twelve groups of six sentences, which are rated by words of the tiny vocabulary.
 fn sentences(place: &Path) {
     let about = ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
     let (good, bad) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
@@ -24,7 +24,7 @@ fn sentences(place: &Path) {
     std::fs::write(place.join("rated.txt"), text).unwrap();
 }
 
-/// The tiny model, to be spoilt.
+/// Copies the tiny model, so that a test can damage it.
 fn weights(place: &Path) -> PathBuf {
     let own = place.join("weights");
     std::fs::create_dir_all(&own).unwrap();
@@ -34,7 +34,7 @@ fn weights(place: &Path) -> PathBuf {
     own
 }
 
-/// The command with these options in place of, or beside, a few usual ones.
+/// Runs the command with default options, which `more` overrides.
 fn run(place: &Path, more: &[&str]) -> Output {
     let usual = [
         ["--clients", "3"],
@@ -56,7 +56,7 @@ fn rows(place: &Path, out: &str) -> Vec<Value> {
 }
 
 #[test]
-fn every_method_learns_and_sends_what_it_trains() {
+fn every_algorithm_learns_and_sends_only_trained_factors() {
     let place = directory("encoder-methods");
     sentences(&place);
     weights(&place);
@@ -102,14 +102,14 @@ fn results_do_not_depend_on_threads() {
 }
 
 #[test]
-fn what_cannot_be_used_is_one_line_that_says_why() {
+fn unusable_input_is_reported_in_one_line() {
     let place = directory("encoder-refused");
     sentences(&place);
-    let refused = |more: &[&str], said: &[&str]| {
+    let refused = |more: &[&str], reported: &[&str]| {
         let ran = run(&place, &[more, &["--out", "out"]].concat());
         let message = errors(&ran);
         assert_eq!(code(&ran), 2, "{message}");
-        for part in said {
+        for part in reported {
             assert!(message.contains(part), "{part}: {message}");
         }
         assert!(!place.join("out").exists(), "{message}");
@@ -119,45 +119,45 @@ fn what_cannot_be_used_is_one_line_that_says_why() {
     refused(&["--clients", "40"], &["--clients: 40 of them would share"]);
     refused(&["--step-size", "11"], &["--step-size", "allowed: a number from 0.000000001 to 10"]);
     refused(&["--tokens", "41"], &["--tokens: found 41", "40 positions"]);
-    for (text, said) in [
+    for (text, reported) in [
         ("a\tgood\n", "line 1: not of the form"),
         ("a\t5\tgood\n", "line 1: the rating is no number from -4 to 4"),
-        ("a_1\t1\tgood\na_1\t1\tbad\n", "line 2: \"a_1\" is there twice"),
+        ("a_1\t1\tgood\na_1\t1\tbad\n", "line 2: \"a_1\" occurs twice"),
         ("a\t1\t \n", "line 1: there is no text"),
         ("a\t0.1\tgood\n", "no sentence with a rating far enough from zero"),
         ("", "no sentence"),
     ] {
         std::fs::write(place.join("rated.txt"), text).unwrap();
-        refused(&[], &["rated.txt", said]);
+        refused(&[], &["rated.txt", reported]);
     }
     std::fs::write(place.join("rated.txt"), [0x61, 0xff]).unwrap();
     refused(&[], &["rated.txt: byte 1 is not UTF-8"]);
     sentences(&place);
 
-    let spoilt = |file: &str, bytes: &[u8], said: &[&str]| {
+    let with_damaged = |file: &str, bytes: &[u8], reported: &[&str]| {
         let whole = std::fs::read(own.join(file)).unwrap();
         std::fs::write(own.join(file), bytes).unwrap();
-        refused(&[], said);
+        refused(&[], reported);
         std::fs::write(own.join(file), whole).unwrap();
     };
     let read = |file: &str| std::fs::read(own.join(file)).unwrap();
     let model = read("model.safetensors");
-    spoilt("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
-    spoilt("model.safetensors", &model[..7], &["model.safetensors"]);
-    let mut unsound = model.clone();
-    let last = unsound.len() - 4;
-    unsound[last..].copy_from_slice(&f32::NAN.to_le_bytes());
-    spoilt("model.safetensors", &unsound, &["model.safetensors: tensor", "not a finite number"]);
-    spoilt("model.safetensors", &[0xff; 64], &["model.safetensors"]);
+    with_damaged("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
+    with_damaged("model.safetensors", &model[..7], &["model.safetensors"]);
+    let mut non_finite = model.clone();
+    let last = non_finite.len() - 4;
+    non_finite[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    with_damaged("model.safetensors", &non_finite, &["model.safetensors: tensor", "not a finite number"]);
+    with_damaged("model.safetensors", &[0xff; 64], &["model.safetensors"]);
     let vocabulary = String::from_utf8(read("vocab.txt")).unwrap();
-    spoilt("vocab.txt", vocabulary.replace("[UNK]", "[unk]").as_bytes(), &["vocab.txt", "[UNK]"]);
+    with_damaged("vocab.txt", vocabulary.replace("[UNK]", "[unk]").as_bytes(), &["vocab.txt", "[UNK]"]);
     let config = String::from_utf8(read("config.json")).unwrap();
-    spoilt(
+    with_damaged(
         "config.json",
         config.replace("32", "64").as_bytes(),
         &["model.safetensors: tensor", "shape [40, 32], needed: [40, 64]"],
     );
-    spoilt("config.json", b"{", &["config.json"]);
+    with_damaged("config.json", b"{", &["config.json"]);
     std::fs::remove_file(own.join("vocab.txt")).unwrap();
     refused(&[], &["vocab.txt"]);
 }

@@ -1,4 +1,5 @@
-//! The encoder beside torch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and federated on a tiny model.
+//! The encoder compared with PyTorch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and
+//! federated training of a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "../common/mod.rs"]
@@ -32,11 +33,11 @@ fn batch() -> Batch {
     let texts = expected["texts"].as_array().unwrap().iter();
     let tokens: Vec<Vec<u32>> = texts.map(|text| tokenizer.tokens(text.as_str().unwrap(), 24)).collect();
     let labels = expected["labels"].as_array().unwrap().iter().map(|label| label.as_u64().unwrap() as u8);
-    Batch::of(tokens.iter().map(Vec::as_slice).zip(labels))
+    Batch::from_sentences(tokens.iter().map(Vec::as_slice).zip(labels))
 }
 
 #[test]
-fn tokens_are_those_of_the_established_tokenizer() {
+fn tokens_equal_those_of_hugging_face() {
     let tokenizer = tokenizer();
     for pair in expected()["tokens"].as_array().unwrap() {
         let text = pair[0].as_str().unwrap();
@@ -46,7 +47,7 @@ fn tokens_are_those_of_the_established_tokenizer() {
 }
 
 #[test]
-fn logits_loss_and_gradients_are_those_of_torch() {
+fn logits_loss_and_gradients_equal_those_of_torch() {
     let model = Model::read(&tiny()).unwrap();
     let (adapter, batch, expected) = (adapter(&model.shape), batch(), expected());
     let wanted: Vec<Vec<f64>> = serde_json::from_value(expected["logits"].clone()).unwrap();
@@ -68,7 +69,7 @@ fn logits_loss_and_gradients_are_those_of_torch() {
 }
 
 #[test]
-fn four_steps_of_adamw_are_those_of_torch() {
+fn adamw_steps_equal_those_of_torch() {
     let model = Model::read(&tiny()).unwrap();
     let (mut adapter, batch) = (adapter(&model.shape), batch());
     let mut gradient = vec![0.0; adapter.values.len()];

@@ -1,5 +1,5 @@
-//! RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): devices and server against Algorithm 2 in f64, Algorithm 2
-//! against what is known of it, and the command that shows both.
+//! RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): devices and server compared with
+//! Algorithm 2 in f64, Algorithm 2 compared with its theory, and the command that prints both.
 
 mod oracle;
 
@@ -38,16 +38,17 @@ fn sines(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }
 
-/// A unit vector at an angle of this sine to a unit vector.
+/// A unit vector whose angle to a given unit vector has this sine.
 fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     let across = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
     let across = (&across - truth * (truth.transpose() * &across)).normalize();
     truth * (1.0 - sine * sine).sqrt() + across * sine
 }
 
-/// The data are the paper's: one A* for all, `y = B_i*^T A*^T x`, B_i* as far from their mean as gamma says.
+/// Data as in the paper: one A* for all clients, `y = B_i*^T A*^T x`, and B_i* whose distance from their mean
+/// is gamma.
 #[test]
-fn generated_data_have_the_strength_and_the_spread_that_is_asked_for() {
+fn generated_data_have_requested_strength_and_heterogeneity() {
     for (rank, heterogeneity, seed) in [(1, 0.0, 1), (1, 0.7, 2), (3, 0.0, 3), (3, 2.5, 4)] {
         let data = LowRankRegression { outputs: 12, rank, heterogeneity, strength: 1.5, ..DATA };
         let (a, ups) = data.truth(seed);
@@ -65,12 +66,13 @@ fn generated_data_have_the_strength_and_the_spread_that_is_asked_for() {
             assert!((x * &a * b - y).amax() < 1e-5, "targets are rounded once");
         }
     }
-    // One client has nothing that others have not.
+    // A single client has no heterogeneity.
     let (_, ups) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
     assert!((ups[0].norm() - 1.0).abs() < 1e-12);
 }
 
-/// Every angle of a run is that of Algorithm 2 in f64 on the same samples, down to 1e-6: devices compute in f32.
+/// Every angle of a run equals that of Algorithm 2 in f64 on the same samples up to 1e-6, because devices
+/// compute in f32.
 #[test]
 fn devices_and_server_follow_algorithm_2() {
     let cases: [(&[&str], f64); 5] = [
@@ -98,7 +100,7 @@ fn devices_and_server_follow_algorithm_2() {
                 dataset.clients.iter().map(|client| Client::of(&client.train, 20)).collect();
             let outcome = outcome(&scenario, seed);
             let found = sines(&outcome);
-            // Where the run starts is the file's business.
+            // The start is given by the scenario.
             let start = fedspan_sim_core::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
             let (mut a, mut worst) = (start, 0.0f64);
             for (round, &found) in found.iter().enumerate().skip(1) {
@@ -107,7 +109,7 @@ fn devices_and_server_follow_algorithm_2() {
                 }
                 worst = worst.max((found - sine(&a, &truth)).abs());
                 if round % 2 == 1 {
-                    // The shared model's, half the paper's.
+                    // Loss of the shared model, half of the paper's.
                     let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
                     let b = up(&clients, &a);
                     let exact = mean(&clients, |client| client.loss(&a, &b)) / 2.0;
@@ -119,7 +121,7 @@ fn devices_and_server_follow_algorithm_2() {
     }
 }
 
-/// Samples with `X^T X = m I` are all that there are (fact 4 of Algorithm 2).
+/// Samples with `X^T X = m I` stand for the population (fact 4 of Algorithm 2).
 fn whole(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
     let (a, ups) = data.truth(seed);
     let client = |(number, b): (u64, &Matrix)| {
@@ -133,7 +135,7 @@ fn whole(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
 }
 
 #[test]
-fn an_iteration_turns_the_angle_as_the_population_map_says() {
+fn iteration_follows_the_population_map() {
     let mut worst = 0.0f64;
     for seed in 0..20u64 {
         let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
@@ -142,8 +144,8 @@ fn an_iteration_turns_the_angle_as_the_population_map_says() {
             for x in [0.1, 0.25, 0.5, 1.0] {
                 let mut a = tilted(&truth, start, seed);
                 for iterations in 0..6 {
-                    let (found, said) = (sine(&a, &truth), rolora::after(iterations, start, x));
-                    worst = worst.max((found - said).abs());
+                    let (found, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
+                    worst = worst.max((found - predicted).abs());
                     a = down(&clients, &a, &up(&clients, &a), x);
                 }
             }
@@ -153,35 +155,42 @@ fn an_iteration_turns_the_angle_as_the_population_map_says() {
     println!("population map: {worst:e}");
 }
 
-/// Lemma 5.3 allows eta = 1/L^2, where it is false by far; at half of that it holds (with all samples there are), and Lemma A.16 with it.
+/// Lemma 5.3 allows eta = 1/L^2, where it is clearly false. At half of that it holds for the population, and
+/// Lemma A.16 as well.
 #[test]
-fn the_lemma_fails_at_its_own_endpoint() {
+fn lemma_5_3_fails_at_its_endpoint() {
     for hundredths in 1..100u32 {
         let start = f64::from(hundredths) / 100.0;
         for x in [0.01, 0.1, 0.25, 0.4, 0.5] {
             for iterations in [1, 2, 5, 20] {
-                let sine = rolora::after(iterations, start, x);
-                // Rounding.
+                let sine = rolora::sine_after(iterations, start, x);
+                // Allows for rounding.
                 let holds = |bound: f64| sine <= bound * (1.0 + 1e-12) + 1e-300;
-                assert!(holds(rolora::alike(iterations, start, x)), "{start} {x} {iterations}");
-                assert!(holds(rolora::unlike(iterations, start, x)), "{start} {x} {iterations}");
+                assert!(
+                    holds(rolora::identical_clients_bound(iterations, start, x)),
+                    "{start} {x} {iterations}"
+                );
+                assert!(
+                    holds(rolora::heterogeneous_clients_bound(iterations, start, x)),
+                    "{start} {x} {iterations}"
+                );
             }
         }
     }
-    // At the endpoint a small angle hardly shrinks, where the lemma has it shrink by itself.
-    let (said, is) = (rolora::alike(1, 0.1, 1.0), rolora::after(1, 0.1, 1.0));
-    assert!((said - 0.01).abs() < 1e-12 && is > 0.095, "{said} {is}");
-    // The same of the algorithm.
+    // At the endpoint a small angle hardly shrinks, although the lemma predicts a large decrease.
+    let (predicted, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
+    assert!((predicted - 0.01).abs() < 1e-12 && is > 0.095, "{predicted} {is}");
+    // Algorithm 2 behaves in the same way.
     let (truth, clients) = whole(&DATA, 3);
     let a = tilted(&truth, 0.1, 3);
     let b = up(&clients, &a);
-    assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * said);
-    assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::alike(1, 0.1, 0.5));
+    assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * predicted);
+    assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::identical_clients_bound(1, 0.1, 0.5));
 }
 
-/// Proposition A.17 where samples are all there are; RoLoRA gets below, to gamma^2.
+/// Proposition A.17 for the population; RoLoRA ends lower, at gamma^2.
 #[test]
-fn ffa_lora_ends_at_its_floor_and_rolora_does_not() {
+fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
         let (truth, clients) = whole(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
         let mut a = tilted(&truth, start, seed);
@@ -189,19 +198,19 @@ fn ffa_lora_ends_at_its_floor_and_rolora_does_not() {
             let b = up(&clients, a);
             mean(&clients, |client| client.loss(a, &b))
         };
-        let floor = rolora::floor(heterogeneity, 1.2, start);
+        let floor = rolora::final_residual(heterogeneity, 1.2, start);
         assert!((loss(&a) - floor).abs() < 1e-12 * (1.0 + floor), "{} {floor}", loss(&a));
         for _ in 0..40 {
             a = down(&clients, &a, &up(&clients, &a), 0.25 / 1.44);
         }
-        assert!((loss(&a) - rolora::floor(heterogeneity, 1.2, 0.0)).abs() < 1e-12);
+        assert!((loss(&a) - rolora::final_residual(heterogeneity, 1.2, 0.0)).abs() < 1e-12);
     }
 }
 
-/// Proposition 5.5, with the constant that its proof has: the mean over many draws is within four standard errors of what it says, and
-/// nearer to it than to the same without the constant.
+/// Proposition 5.5 with the constant of its proof: the mean over many draws is within four standard errors of
+/// the prediction, and nearer to it than to the prediction without the constant.
 #[test]
-fn the_floor_on_few_samples_is_that_of_the_proposition() {
+fn finite_sample_floor_matches_proposition_5_5() {
     let (clients, samples) = (3, 6);
     let draws = 4000u64;
     let data = LowRankRegression { clients, samples, d: 8, outputs: 4, ..DATA };
@@ -217,21 +226,21 @@ fn the_floor_on_few_samples_is_that_of_the_proposition() {
             };
             let clients: Vec<Client> = (0..clients as u64).map(client).collect();
             let b = up(&clients, &a);
-            mean(&clients, |client| client.loss(&a, &b)) / rolora::floor(0.0, 1.0, 0.6)
+            mean(&clients, |client| client.loss(&a, &b)) / rolora::final_residual(0.0, 1.0, 0.6)
         })
         .collect();
     let center = losses.iter().sum::<f64>() / draws as f64;
     let variance = losses.iter().map(|loss| (loss - center).powi(2)).sum::<f64>() / (draws - 1) as f64;
     let error = (variance / draws as f64).sqrt();
-    let said = 1.0 + rolora::sampled(clients as u32, samples as u32);
-    assert!((center - said).abs() < 4.0 * error, "{center} {said} {error}");
+    let predicted = 1.0 + rolora::finite_sample_excess(clients as u32, samples as u32);
+    assert!((center - predicted).abs() < 4.0 * error, "{center} {predicted} {error}");
     assert!((center - 1.0).abs() > 4.0 * error, "so few draws show nothing: {center} {error}");
-    println!("floor over population: {center:.4} +- {error:.4}, said {said:.4}");
+    println!("floor over population: {center:.4} +- {error:.4}, predicted {predicted:.4}");
 }
 
-/// FFA-LoRA on devices: nothing moves after the first round, A is not sent again, and the loss is the floor's.
+/// FFA-LoRA on devices: nothing changes after the first round, A is not sent again, and the loss is the floor.
 #[test]
-fn ffa_lora_on_devices_stays_where_it_began() {
+fn ffa_lora_keeps_its_angle_on_devices() {
     let scenario = scenario(&[
         "algorithm.name=ffa-lora",
         "algorithm.rounds=4",
@@ -245,21 +254,21 @@ fn ffa_lora_on_devices_stays_where_it_began() {
     }
     let losses: Vec<f64> = outcome.rounds.iter().map(|row| row.scores.unwrap().loss.unwrap()).collect();
     assert_eq!(losses[1].to_bits(), losses[4].to_bits());
-    let floor = rolora::floor(0.5, 1.0, 0.9) / 2.0;
+    let floor = rolora::final_residual(0.5, 1.0, 0.9) / 2.0;
     assert!((losses[4] - floor).abs() < 0.05 * floor, "{} {floor}", losses[4]);
     let down: Vec<u64> = outcome.rounds.iter().map(|row| row.bytes_down).collect();
     assert!(down[2] < down[1] / 2 && down[2] == down[4], "{down:?}");
 }
 
-/// One factor goes each way in a round; the bits do not depend on threads, order or what was sent before.
+/// One factor is sent in each direction per round; the bits do not depend on threads or order.
 #[test]
-fn half_of_the_factors_travels() {
+fn rolora_sends_one_factor_per_round() {
     let plain = |rounds: u32| {
         let rounds = format!("algorithm.rounds={rounds}");
         outcome(&scenario(&["data.clients=4", "data.d=100", "data.outputs=100", &rounds]), 5)
     };
     let row = &plain(6).rounds[4];
-    // 4 clients, 100 values of 4 bytes, and frames.
+    // 4 clients, 100 values of 4 bytes, and framing.
     for bytes in [row.bytes_up, row.bytes_down] {
         assert!((1600..1900).contains(&bytes), "{bytes}");
     }
@@ -279,7 +288,7 @@ fn half_of_the_factors_travels() {
 }
 
 #[test]
-fn what_an_adapter_cannot_be_is_refused() {
+fn impossible_adapters_are_refused() {
     let refused = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         Scenario::parse("rolora", Scenario::built_in("rolora").unwrap(), &changes).unwrap_err().to_string()
@@ -292,13 +301,13 @@ fn what_an_adapter_cannot_be_is_refused() {
         (&["model.rank=21"], &["model.rank", "1 to 20"]),
         (&["data.rank=21"], &["data.rank", "1 to 20"]),
         (&["data.outputs=3", "data.rank=4"], &["data.rank", "1 to 3"]),
-        (&["stop.change=0.01"], &["stop.change", "one factor moves"]),
+        (&["stop.change=0.01"], &["stop.change", "one factor of an adapter moves"]),
         (&["participation={ policy = \"doubling\", n0 = 2 }"], &["schedule", "adaptive", "adapters"]),
         (&["algorithm.numeric=i16"], &["algorithm.numeric", "\"f32\" only"]),
     ];
-    for (changes, said) in cases {
+    for (changes, predicted) in cases {
         let message = refused(changes);
-        for part in said {
+        for part in predicted {
             assert!(message.contains(part), "{changes:?}: {message}");
         }
     }
@@ -309,7 +318,7 @@ fn what_an_adapter_cannot_be_is_refused() {
 }
 
 #[test]
-fn the_command_shows_angles_beside_bounds() {
+fn theory_command_shows_angles_and_bounds() {
     let here = directory("theory-rolora");
     let output =
         program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
@@ -328,7 +337,7 @@ fn the_command_shows_angles_beside_bounds() {
     let output = program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
     let shown = text(&output);
     assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
-    for (arguments, said) in [
+    for (arguments, predicted) in [
         (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
         (&["--set", "algorithm.name=ffa-lora"], "its algorithm is not \"rolora\""),
         (&["--set", "model.init=random"], "does not start at"),
@@ -337,13 +346,13 @@ fn the_command_shows_angles_beside_bounds() {
     ] {
         let output = program(&here, &[&["theory", "rolora"][..], arguments].concat());
         assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(errors(&output).contains(said), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(predicted), "{arguments:?}: {}", errors(&output));
     }
 }
 
-/// Of values there is no accuracy: methods are compared by their loss.
+/// Regression has no accuracy, so algorithms are compared by loss.
 #[test]
-fn methods_on_values_are_compared_by_loss() {
+fn regression_algorithms_are_compared_by_loss() {
     let here = directory("compare-rolora");
     let short = ["--algorithms", "all", "--seeds", "2"];
     let output = program(&here, &[&["compare", "rolora"][..], &short].concat());
@@ -355,9 +364,9 @@ fn methods_on_values_are_compared_by_loss() {
     assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{shown}");
 }
 
-/// The table of the page is what the command prints.
+/// The table of the page equals the output of the command.
 #[test]
-fn the_page_has_what_the_command_prints() {
+fn adapters_page_equals_the_command_output() {
     let here = directory("theory-rolora-page");
     let shown = text(&program(&here, &["theory", "rolora"]));
     let page = include_str!("../../ADAPTERS.md");
@@ -371,7 +380,7 @@ fn the_page_has_what_the_command_prints() {
 }
 
 #[test]
-fn the_scenario_says_what_its_data_are() {
+fn scenario_header_describes_its_data() {
     let DataSection::LowRank(data) = scenario(&[]).data else { panic!("other data") };
     assert_eq!(data, DATA);
 }

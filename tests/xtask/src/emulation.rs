@@ -205,7 +205,7 @@ impl Measurement<'_> {
         }
         let words = self.runner.erased_key()?;
         let (code, output) = self.emulate(machine, "client", &words)?;
-        if code != Some(2) || !output.contains("nothing was provisioned") {
+        if code != Some(2) || !output.contains("was not provisioned") {
             self.complain(&format!("{at}: client without a key ended with code {}", shown(code)), &output);
         }
         Ok(())

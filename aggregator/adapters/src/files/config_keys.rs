@@ -23,7 +23,7 @@ pub(super) enum ValueForm {
     /// Map, empty by default.
     Map,
     /// Any value, with lists in order; off by default.
-    MeanBuffers,
+    Exact,
 }
 
 /// Effect of a key on the comparison of two configurations.
@@ -51,20 +51,20 @@ pub(super) const KEYS: [(&str, KeyUse); 43] = [
     ("target_parameters", KeyUse::MustAgree(ValueForm::Names)),
     ("layers_to_transform", KeyUse::MustAgree(ValueForm::Layers)),
     ("layers_pattern", KeyUse::MustAgree(ValueForm::Parts)),
-    ("trainable_token_indices", KeyUse::MustAgree(ValueForm::MeanBuffers)),
-    ("layer_replication", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("trainable_token_indices", KeyUse::MustAgree(ValueForm::Exact)),
+    ("layer_replication", KeyUse::MustAgree(ValueForm::Exact)),
     ("bias", KeyUse::MustAgree(ValueForm::Word("none"))),
     ("lora_bias", KeyUse::MustAgree(ValueForm::Flag)),
     ("fan_in_fan_out", KeyUse::MustAgree(ValueForm::Flag)),
     ("use_dora", KeyUse::MustAgree(ValueForm::Flag)),
     ("use_qalora", KeyUse::MustAgree(ValueForm::Flag)),
     ("qalora_group_size", KeyUse::MustAgree(ValueForm::Number(16))),
-    ("use_bdlora", KeyUse::MustAgree(ValueForm::MeanBuffers)),
-    ("alora_invocation_tokens", KeyUse::MustAgree(ValueForm::MeanBuffers)),
-    ("kasa_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
-    ("monteclora_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
-    ("arrow_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
-    ("megatron_config", KeyUse::MustAgree(ValueForm::MeanBuffers)),
+    ("use_bdlora", KeyUse::MustAgree(ValueForm::Exact)),
+    ("alora_invocation_tokens", KeyUse::MustAgree(ValueForm::Exact)),
+    ("kasa_config", KeyUse::MustAgree(ValueForm::Exact)),
+    ("monteclora_config", KeyUse::MustAgree(ValueForm::Exact)),
+    ("arrow_config", KeyUse::MustAgree(ValueForm::Exact)),
+    ("megatron_config", KeyUse::MustAgree(ValueForm::Exact)),
     ("ensure_weight_tying", KeyUse::MustAgree(ValueForm::Flag)),
     ("base_model_name_or_path", KeyUse::Warn("the mean of adapters of different models fits neither")),
     ("revision", KeyUse::Warn("the mean of adapters of different models fits neither")),
@@ -112,7 +112,7 @@ pub(super) fn canonical(form: ValueForm, value: Option<&Json>) -> Json {
             Json::List(values)
         }
         (ValueForm::Map, Json::Null) => Json::Map(Vec::new()),
-        (ValueForm::MeanBuffers, value) if value.is_off() => Json::Null,
+        (ValueForm::Exact, value) if value.is_off() => Json::Null,
         (_, value) => value.sorted(),
     }
 }

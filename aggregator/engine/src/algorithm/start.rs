@@ -156,12 +156,12 @@ impl MomentsStart {
 impl Algorithm for MomentsStart {
     fn request(&self) -> Request {
         let rows = self.rows();
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         Request {
-            task: Task::MomentRows { first: small(rows.start), count: small(rows.len()) },
+            task: Task::MomentRows { first: to_u16(rows.start), count: to_u16(rows.len()) },
             tensors: Vec::new(),
             encoding: Encoding::F32,
-            expects: vec![TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, small(self.elements()))],
+            expects: vec![TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, to_u16(self.elements()))],
         }
     }
 

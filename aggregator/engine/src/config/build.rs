@@ -142,8 +142,8 @@ pub fn build_engine(
 /// Sizes of the network, if the model is one.
 #[must_use]
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
-    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let (features, outputs) = (small(shape.features), small(shape.outputs));
+    let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let (features, outputs) = (to_u16(shape.features), to_u16(shape.outputs));
     let NetworkModel { front, hidden } = model.network?;
     let image = shape.image.unwrap_or(Image { height: 1, width: features, channels: 1 });
     let front = match front {

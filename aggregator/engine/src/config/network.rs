@@ -168,9 +168,9 @@ pub(super) fn read_model_kind(section: &Section<'_>, default: &str) -> Result<Mo
             network(FrontModel::Cells(u16::try_from(cells).unwrap_or(u16::MAX)), hidden)
         }
         Kind::LoraMlp => {
-            let small = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
-            let rank = small(section.integer("rank", None, 1..=4096)?);
-            let width = small(section.integer("width", None, 1..=4096)?);
+            let to_u16 = |n: u64| u16::try_from(n).unwrap_or(u16::MAX);
+            let rank = to_u16(section.integer("rank", None, 1..=4096)?);
+            let width = to_u16(section.integer("width", None, 1..=4096)?);
             let frozen = section.integer("frozen", Some(0), 0..=u64::from(u32::MAX))?;
             let frozen = u32::try_from(frozen).unwrap_or(u32::MAX);
             let allowed = "a list of up to 2 widths from 1 to 4096, like [64]";

@@ -42,9 +42,9 @@ impl PowerSection {
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub(super) fn read_power(section: &Section<'_>) -> Result<PowerSection, Problem> {
-    let small = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
-    let iterations = small(section.integer("iterations", Some(10), 1..=65_535)?);
-    let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
+    let to_u16 = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
+    let iterations = to_u16(section.integer("iterations", Some(10), 1..=65_535)?);
+    let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
     if local_steps > iterations {
         let message = format!("found {local_steps}, allowed: at most the {iterations} of \"iterations\"");
         return Err(section.problem("local_steps", message));

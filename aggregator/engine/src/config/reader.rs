@@ -16,13 +16,13 @@ pub struct Section<'a> {
     path: String,
     table: Option<&'a dyn TableLike>,
     /// Keys read so far, which are the known ones.
-    asked: RefCell<Vec<String>>,
+    known_keys: RefCell<Vec<String>>,
 }
 
 impl<'a> Section<'a> {
     /// The top level of a file.
     pub(super) fn root(source: &'a Source, table: &'a dyn TableLike) -> Self {
-        Self { source, path: String::new(), table: Some(table), asked: RefCell::default() }
+        Self { source, path: String::new(), table: Some(table), known_keys: RefCell::default() }
     }
 
     /// Dotted path of a key of this section.
@@ -78,7 +78,7 @@ impl<'a> Section<'a> {
     }
 
     fn item(&self, key: &str) -> Option<&'a Item> {
-        self.asked.borrow_mut().push(key.to_owned());
+        self.known_keys.borrow_mut().push(key.to_owned());
         self.table.and_then(|table| table.get(key)).filter(|item| !item.is_none())
     }
 
@@ -89,13 +89,12 @@ impl<'a> Section<'a> {
     fn missing(&self, key: &str, allowed: impl Display) -> Problem {
         let path = self.path_of(key);
         // An unknown key similar to the missing one is the likelier mistake.
-        let asked = self.asked.borrow();
-        let strangers = self.table.iter().flat_map(|table| table.iter()).map(|(name, _)| name);
-        let strangers: Vec<&str> =
-            strangers.filter(|name| !asked.iter().any(|known| known == name)).collect();
-        if let Some(stranger) = nearest(key, &strangers) {
-            return self
-                .problem(stranger, format!("unknown key (did you mean {key:?}?), allowed: {allowed}"));
+        let known_keys = self.known_keys.borrow();
+        let unknown = self.table.iter().flat_map(|table| table.iter()).map(|(name, _)| name);
+        let unknown: Vec<&str> =
+            unknown.filter(|name| !known_keys.iter().any(|known| known == name)).collect();
+        if let Some(similar) = nearest(key, &unknown) {
+            return self.problem(similar, format!("unknown key (did you mean {key:?}?), allowed: {allowed}"));
         }
         let place = self.source.place(&self.path);
         Problem::new(place, format!("{path} is missing, allowed: {allowed}"))
@@ -110,7 +109,7 @@ impl<'a> Section<'a> {
             None => None,
             Some(item) => Some(item.as_table_like().ok_or_else(|| self.mismatch(key, item, "a table"))?),
         };
-        Ok(Section { source: self.source, path: self.path_of(key), table, asked: RefCell::default() })
+        Ok(Section { source: self.source, path: self.path_of(key), table, known_keys: RefCell::default() })
     }
 
     /// Reads an integer within `range`.
@@ -291,8 +290,8 @@ impl<'a> Section<'a> {
     /// [`Problem`] for the first unknown key, that is, one that was not read.
     pub fn finish(&self) -> Result<(), Problem> {
         let Some(table) = self.table else { return Ok(()) };
-        let asked = self.asked.borrow();
-        let known: Vec<&str> = asked.iter().map(String::as_str).collect();
+        let known_keys = self.known_keys.borrow();
+        let known: Vec<&str> = known_keys.iter().map(String::as_str).collect();
         for (key, _) in table.iter() {
             if !known.contains(&key) {
                 let mut allowed: Vec<&str> = known.clone();

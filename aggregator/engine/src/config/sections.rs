@@ -39,7 +39,7 @@ pub struct ModelSection {
     pub network: Option<NetworkModel>,
     /// Whether both factors of a linear model are shared, as an adapter of rank k.
     pub adapter: bool,
-    /// Directory from which simulated devices read the frozen layers beside an adapter.
+    /// Directory from which simulated devices read the frozen layers of an adapter.
     pub base: Option<String>,
 }
 
@@ -258,8 +258,8 @@ pub(super) fn read_linear(
     // Without rounds there are no steps to measure.
     let federated = name.is_federated();
     let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
-    let head_steps = small(section.integer("head_steps", Some(1), 1..=65_535)?);
-    let local_steps = small(section.integer("local_steps", Some(1), 1..=65_535)?);
+    let head_steps = to_u16(section.integer("head_steps", Some(1), 1..=65_535)?);
+    let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
     let numeric = section.choice("numeric", Some("f32"), &NUMERICS)?;
     let send = section.choice("send", Some("gradient"), &SENDS)?;
@@ -292,7 +292,7 @@ pub(super) fn read_linear(
             Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
             None => HeadSolve::LeaveOneOut { fallback_ridge: narrow(fallback) },
         },
-        ridge_labels: final_ridge.is_none().then(|| small(labels)),
+        ridge_labels: final_ridge.is_none().then(|| to_u16(labels)),
         head_step_size,
         local_steps,
         weighting,
@@ -344,6 +344,6 @@ fn read_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> 
     section.choice(key, Some("f32"), &ENCODINGS)
 }
 
-fn small(value: u64) -> u16 {
+fn to_u16(value: u64) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }

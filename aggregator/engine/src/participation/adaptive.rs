@@ -20,7 +20,7 @@
 //! The estimates assume fresh noise in each round and similar devices. If neither holds, a few devices may
 //! learn what fits them alone, without end. So rounds that do not wait for all devices have a budget:
 //! together they may take as long as [`BUDGET`] rounds that do. This bounds the loss against full
-//! participation, whatever the data.
+//! participation, for any data.
 //!
 //! Steps are taken from the model before and after a round, so they mean the same for every algorithm; steps
 //! of a representation are in tangent coordinates, as only its span matters. Devices reveal nothing beyond

@@ -20,7 +20,7 @@ pub struct Coverage {
 impl Coverage {
     /// Adds the sum of `G^T G` over the `n` updates of a round; `all` if every invited device took part.
     pub fn add(&mut self, gram: Matrix, n: usize, all: bool) {
-        // With so few updates, unevenness cannot be told from chance.
+        // With so few updates, chance alone explains any unevenness.
         if n <= gram.nrows() {
             return;
         }

@@ -223,7 +223,7 @@ impl Participation for Doubling {
             (0, _, Schedule::Adaptive) => (size, None),
             (0, ..) => (self.first.min(size), None),
             (goal, DoubleBy::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
-            // A single device is not enough, whatever sample count it declares.
+            // A single device is not enough, however many samples it declares.
             (samples, DoubleBy::Samples, _) => {
                 (size, Some(SampleTarget { samples, answers: self.first.min(size) }))
             }
@@ -274,8 +274,8 @@ impl Participation for Doubling {
 
     fn state(&self) -> Vec<f64> {
         let own = [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
-        let learnt = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
-        own.map(|whole| whole as f64).into_iter().chain(learnt.into_iter().flatten()).collect()
+        let estimates = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
+        own.map(|whole| whole as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
     }
 
     #[allow(
@@ -284,16 +284,16 @@ impl Participation for Doubling {
         reason = "whole numbers, as they were written"
     )]
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((own, learnt)) = state.split_first_chunk::<5>() else { return false };
+        let Some((own, estimates)) = state.split_first_chunk::<5>() else { return false };
         let most = [u16::MAX.into(), EVERYONE, u32::MAX.into(), EVERYONE, EVERYONE];
         let fits = |(value, most): (&f64, u64)| value.fract() == 0.0 && (0.0..=most as f64).contains(value);
         if !own.iter().zip(most).all(fits) {
             return false;
         }
         let adaptive = match self.schedule {
-            Schedule::Adaptive => Adaptive::restored(learnt),
+            Schedule::Adaptive => Adaptive::restored(estimates),
             Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
-                learnt.is_empty().then(Adaptive::new)
+                estimates.is_empty().then(Adaptive::new)
             }
         };
         let Some(adaptive) = adaptive else { return false };

@@ -94,12 +94,12 @@ impl Composition {
     #[must_use]
     pub fn epsilon(self, delta: Delta) -> f64 {
         // Both logarithms are moved by their rounding error.
-        let (ln, ln_rest) = (libm::log(delta.get()), libm::log1p(-delta.get()));
-        let (ln, ln_rest) = (ln * (1.0 + f64::EPSILON), ln_rest * (1.0 - f64::EPSILON));
+        let (ln, ln_complement) = (libm::log(delta.get()), libm::log1p(-delta.get()));
+        let (ln, ln_complement) = (ln * (1.0 + f64::EPSILON), ln_complement * (1.0 - f64::EPSILON));
         let holds = |epsilon: f64| match profile(self.mu, epsilon) {
             Profile::Zero => true,
             Profile::Delta { at_most } => at_most <= ln,
-            Profile::Complement { at_least } => at_least >= ln_rest,
+            Profile::Complement { at_least } => at_least >= ln_complement,
         };
         smallest_f64(holds).unwrap_or(f64::INFINITY)
     }
@@ -147,7 +147,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     }
     // Factor by which the cancellation of the difference magnifies the rounding of R.
     let (difference, lost) = if mu <= 1.0 {
-        (half * descent(centre, half), 1.0)
+        (half * mean_neg_derivative(centre, half), 1.0)
     } else {
         let (near, far) = (mills(a).ratio, mills(b).ratio);
         (near - far, near / (near - far))
@@ -160,9 +160,9 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
 }
 
 /// Integral of `1 - x R(x)` over `centre + half * [-1, 1]`, divided by `half`.
-fn descent(centre: f64, half: f64) -> f64 {
+fn mean_neg_derivative(centre: f64, half: f64) -> f64 {
     let pair = |(at, weight): (f64, f64)| {
-        weight * (mills(centre - half * at).descent + mills(centre + half * at).descent)
+        weight * (mills(centre - half * at).neg_derivative + mills(centre + half * at).neg_derivative)
     };
     GAUSS_LEGENDRE.into_iter().map(pair).sum()
 }

@@ -12,7 +12,7 @@ pub(super) struct Mills {
     /// Mills' ratio `R(x) = Q(x) / phi(x)`, that is `sqrt(pi / 2) erfcx(x / sqrt 2)`.
     pub ratio: f64,
     /// Negative derivative `-R'(x) = 1 - x R(x)`, which is above 0.
-    pub descent: f64,
+    pub neg_derivative: f64,
 }
 
 /// Computes both for `x` of at least -1, with relative errors below 2e-15 (ratio) and 5e-15 (derivative).
@@ -26,13 +26,13 @@ pub(super) fn mills(x: f64) -> Mills {
         let root = std::f64::consts::FRAC_1_SQRT_2;
         // sqrt(pi / 2) = 1.2533...
         let ratio = 1.253_314_137_315_500_3 * libm::exp(0.5 * x * x) * libm::erfc(x * root);
-        return Mills { ratio, descent: 1.0 - x * ratio };
+        return Mills { ratio, neg_derivative: 1.0 - x * ratio };
     }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 16 to 121")]
     let terms = 16 + (420.0 / (x * x)) as u32;
     let rest = (1..=terms).rev().fold(0.0, |rest, n| f64::from(n) / (x + rest));
     let ratio = 1.0 / (x + rest);
-    Mills { ratio, descent: rest * ratio }
+    Mills { ratio, neg_derivative: rest * ratio }
 }
 
 #[cfg(test)]
@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn mills_ratio_matches_table() {
         let mut worst = [0.0f64; 2];
-        for (x, ratio, descent) in TABLE {
+        for (x, ratio, neg_derivative) in TABLE {
             let got = mills(x);
-            let off = [(got.ratio / ratio - 1.0).abs(), (got.descent / descent - 1.0).abs()];
+            let off = [(got.ratio / ratio - 1.0).abs(), (got.neg_derivative / neg_derivative - 1.0).abs()];
             assert!(off[0] < 2e-15 && off[1] < 5e-15, "R({x}): {got:?}, off by {off:?}");
             worst = [worst[0].max(off[0]), worst[1].max(off[1])];
         }
@@ -78,7 +78,7 @@ mod tests {
             let longer = (1..=400).rev().fold(0.0, |rest, n| f64::from(n) / (x + rest));
             let got = mills(x);
             assert!((got.ratio * (x + longer) - 1.0).abs() < 1e-15, "x = {x}");
-            assert!((got.descent * (x + longer) / longer - 1.0).abs() < 2e-15, "x = {x}");
+            assert!((got.neg_derivative * (x + longer) / longer - 1.0).abs() < 2e-15, "x = {x}");
             if x < 5.0 {
                 let other = 1.253_314_137_315_500_3
                     * libm::exp(0.5 * x * x)

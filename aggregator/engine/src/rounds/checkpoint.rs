@@ -121,10 +121,12 @@ impl Engine {
             Some(start) if start_goes_on => start,
             _ => &mut self.algorithm,
         };
-        let Some((own, mut policy)) = state.split_at_checked(target.state().len()) else { return false };
+        let Some((algorithm_state, mut policy)) = state.split_at_checked(target.state().len()) else {
+            return false;
+        };
         if *done == Phase::RidgeScores {
             let Some(ridge) = &mut self.ridge else { return false };
-            // Scores in the checkpoint are there to be used, whatever the present configuration says.
+            // Scores in the checkpoint are used even if the present configuration asks for none.
             ridge.asked = true;
             let before = policy.len().checked_sub(ridge.state().len());
             let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
@@ -136,7 +138,7 @@ impl Engine {
             policy = rest;
         }
         let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
-        if *rounds > self.settings.rounds || !(policy && target.restore(own)) {
+        if *rounds > self.settings.rounds || !(policy && target.restore(algorithm_state)) {
             return false;
         }
         if !start_goes_on {

@@ -146,14 +146,14 @@ impl Engine {
                     Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.final_head()))
             }
-            // Every device is invited, whatever the policy; devices that cannot compute scores decline.
+            // Every device is invited under any policy; devices that cannot compute scores decline.
             Phase::RidgeScores => {
                 let cohort = Cohort { stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 let fit = self.algorithm.fit_request(self.settings.final_head);
                 let Some(ridge) = &self.ridge else { return };
                 (cohort, ridge.request(fit))
             }
-            // The start is computed once, by all devices, whatever the policy.
+            // The start is computed once, by all devices, under any policy.
             Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let mut cohort = self.participation.cohort(number, &fleet);

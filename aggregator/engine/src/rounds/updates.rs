@@ -57,8 +57,8 @@ impl Engine {
                 self.counters.skipped_samples += u64::from(update.skipped);
                 // The only place where a declared sample count is cut to the maximum for one device.
                 let is_of_ridges = self.phase == Phase::RidgeScores;
-                let most = if is_of_ridges { u32::MAX } else { self.settings.samples.max_samples };
-                let samples = update.samples.min(most);
+                let max_samples = if is_of_ridges { u32::MAX } else { self.settings.samples.max_samples };
+                let samples = update.samples.min(max_samples);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
                     // The first two phases have no open round, and so no update that counts.

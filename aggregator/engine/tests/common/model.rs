@@ -805,7 +805,7 @@ impl World {
 
     pub fn opened(&mut self, broadcast: &Arc<RoundBroadcast>) {
         let known = self.broadcasts.entry(broadcast.id.round).or_insert_with(|| Arc::clone(broadcast));
-        assert!(Arc::ptr_eq(known, broadcast), "one opening for all devices");
+        assert!(Arc::ptr_eq(known, broadcast), "devices have different broadcasts");
         // The broadcast holds the current representation.
         if let Some(sent) = broadcast.request.tensors.first() {
             let sent = from_f32(D, K, &sent.values);
@@ -830,7 +830,7 @@ impl World {
         let deadline = model.round.as_ref().and_then(|round| round.deadline);
         let absences = model.away().into_iter().map(|(_, left)| left + model.setup.absence);
         assert_eq!(engine.wake(), deadline.into_iter().chain(model.retry).chain(absences).min());
-        assert!(distance(engine.representation(), &model.basis) < 1e-8, "counted once, and only that");
+        assert!(distance(engine.representation(), &model.basis) < 1e-8, "an update counts other than once");
         if let Some(head) = engine.shared_head() {
             assert!(distance(head, &model.head) < 1e-8);
         }
@@ -874,7 +874,7 @@ impl World {
                 let expected = self.model.answer(device, &update, None);
                 self.event(Event::Update(device, update), expected);
             } else {
-                let wake = self.engine.wake().expect("everyone has answered, and nothing is due");
+                let wake = self.engine.wake().expect("all devices have answered, but nothing is due");
                 self.model.now = self.model.now.max(wake);
                 self.apply(Op::Tick);
             }

@@ -50,7 +50,8 @@ impl Default for KnownSeed {
 pub fn mechanism(rows: u32) -> Result<Gaussian<KnownSeed>, DeclineReason> {
     let parameter = DeclineReason::Parameter;
     let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
-    let settings = PrivacySettings::new(multiplier, u64::MAX, rows, Millis::new(1000)).map_err(|_| parameter)?;
+    let settings =
+        PrivacySettings::new(multiplier, u64::MAX, rows, Millis::new(1000)).map_err(|_| parameter)?;
     // Four bits per sample is the usual claim.
     let claim = MinEntropy::new(4).map_err(|_| parameter)?;
     Ok(Gaussian::new(settings, KnownSeed::default(), claim))

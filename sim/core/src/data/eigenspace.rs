@@ -368,8 +368,8 @@ mod tests {
         let fails = |symmetric: &Matrix, k: usize| Eigenspace::top(symmetric, k).unwrap_err();
         let two = Matrix::from_diagonal(&[2.0, 1.0, 1.0].to_vec().into());
         assert_eq!(fails(&two, 4), NoEigenspace::TooManyDimensions { k: 4, d: 3 });
-        let said = fails(&two, 2).to_string();
-        assert!(said.contains("eigenvalues 2 and 3") && said.contains("1e0, of 2e0"), "{said}");
+        let message = fails(&two, 2).to_string();
+        assert!(message.contains("eigenvalues 2 and 3") && message.contains("1e0, of 2e0"), "{message}");
         assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
         // Without rows, or with zeros only, all directions are equal.
         assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));

@@ -38,9 +38,9 @@ pub enum ImageError {
 /// [`ImageError`] if there is no such wearer, a draw is too large, or the recordings cannot be read.
 pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u8>, ImageError> {
     let roles = settings.roles();
-    let everyone = || roles.clients.iter().chain(&roles.newcomers).copied();
-    let missing = ImageError::Wearer { wearer, count: everyone().count() };
-    let person = wearer.checked_sub(1).and_then(|index| everyone().nth(index)).ok_or(missing)?;
+    let wearers = || roles.clients.iter().chain(&roles.newcomers).copied();
+    let missing = ImageError::Wearer { wearer, count: wearers().count() };
+    let person = wearer.checked_sub(1).and_then(|index| wearers().nth(index)).ok_or(missing)?;
     let trains = roles.clients.contains(&person);
     let draw = |key, found: usize| {
         u16::try_from(found).ok().filter(|_| found <= DRAW_MAX).ok_or(ImageError::Draw { key, found })

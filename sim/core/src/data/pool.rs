@@ -259,7 +259,7 @@ impl SplitPlan {
 
 /// Numbers of the given classes, sorted. A text matches the class of that name; if no class has a number as
 /// its name, or classes have no names, it is also the number of a class, from 0.
-fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
+fn held_classes(given: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
         let named = names.iter().position(|name| name == text || is_same_number(name, text));
@@ -268,7 +268,7 @@ fn held_classes(said: &[String], names: &[String]) -> Result<Vec<u8>, String> {
         let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
         class.ok_or_else(|| format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", ")))
     };
-    let mut classes: Vec<u8> = said.iter().map(class).collect::<Result<_, _>>()?;
+    let mut classes: Vec<u8> = given.iter().map(class).collect::<Result<_, _>>()?;
     classes.sort_unstable();
     classes.dedup();
     Ok(classes)

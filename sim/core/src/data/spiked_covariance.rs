@@ -274,9 +274,9 @@ mod tests {
         assert_eq!(SMALL.check(), Ok(()));
         let paper = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 100_000, noise_std: 0.6 };
         assert_eq!(paper.check(), Ok(()));
-        let said = SpikedCovariance { clients: 300, ..paper }.check().unwrap_err();
+        let message = SpikedCovariance { clients: 300, ..paper }.check().unwrap_err();
         // 300 x 100000 rows of 101 values, and 20 matrices of 100 x 100 in f64.
-        assert!(said.contains("3030400000 values (12121600000 bytes)"), "{said}");
+        assert!(message.contains("3030400000 values (12121600000 bytes)"), "{message}");
         let most = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
         assert!(most.check().is_err());
     }

@@ -135,13 +135,13 @@ mod tests {
 
     #[test]
     fn isolated_node_is_a_row_of_zeros() {
-        let alone = StochasticBlockModel { clients: 1, d: 1, k: 1 };
-        assert_eq!(alone.set(0, 1).x, [0.0]);
+        let single = StochasticBlockModel { clients: 1, d: 1, k: 1 };
+        assert_eq!(single.set(0, 1).x, [0.0]);
         let few = StochasticBlockModel { clients: 1, d: 4, k: 1 };
         let rows: Vec<f32> = (0..50).flat_map(|seed| few.set(0, seed).x).collect();
-        let lonely = rows.chunks(4).filter(|row| row.iter().all(|x| *x == 0.0)).count();
+        let isolated = rows.chunks(4).filter(|row| row.iter().all(|x| *x == 0.0)).count();
         // 200 nodes, each isolated with probability 0.8^3; nodes of one graph are not independent.
-        assert!((70..135).contains(&lonely), "{lonely}");
+        assert!((70..135).contains(&isolated), "{isolated}");
         assert!(rows.iter().all(|x| x.is_finite()));
     }
 
@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn ambiguous_eigenspace_is_an_error() {
         // Either all rows are zero, or the two nodes are neighbours: both directions have equal eigenvalues.
-        let alone = StochasticBlockModel { clients: 3, d: 2, k: 1 };
+        let single = StochasticBlockModel { clients: 3, d: 2, k: 1 };
         for seed in 0..20 {
-            let error = alone.dataset(seed).unwrap_err();
+            let error = single.dataset(seed).unwrap_err();
             assert!(matches!(error, NoEigenspace::Undetermined { k: 1, .. }), "{error}");
         }
     }
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn check_reports_excess_in_bytes() {
         assert_eq!(StochasticBlockModel { clients: 20, d: 1000, k: 2 }.check(), Ok(()));
-        let said = StochasticBlockModel { clients: 3000, d: 1000, k: 2 }.check().unwrap_err();
+        let message = StochasticBlockModel { clients: 3000, d: 1000, k: 2 }.check().unwrap_err();
         // 3000 x 1000 rows of 1001 values, and 20 matrices of 1000 x 1000 in f64.
-        assert!(said.contains("3043000000 values (12172000000 bytes)"), "{said}");
+        assert!(message.contains("3043000000 values (12172000000 bytes)"), "{message}");
     }
 }

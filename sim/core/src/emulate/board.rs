@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_those_of_the_table_of_boards() {
+    fn cores_match_board_table() {
         let boards = Boards::read(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap()).unwrap();
         assert_eq!(boards.emulated.len(), CORES.len());
         for core in CORES {

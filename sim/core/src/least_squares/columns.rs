@@ -2,11 +2,12 @@
 
 use super::{F64_ROUNDOFF, Problem};
 
-/// Ratio of size to deviation, in units of the features' precision, above which a column counts as constant:
-/// four bits of its deviation are left.
-const MIN_BITS_RATIO: f64 = 16.0;
+/// Deviation of a column, in unit roundoffs of its size, up to which it counts as constant: fewer than four bits
+/// of the deviation are left.
+const MIN_DEVIATION_ROUNDOFFS: f64 = 16.0;
 
-/// Upper limit of that ratio in f64: beyond it predictions are off by more than 1e-6 of their variation.
+/// Ratio of size to deviation in f64 above which a column counts as constant: predictions would be off by more than
+/// 1e-6 of their variation.
 const MAX_AMPLIFICATION: f64 = 1e9;
 
 /// Relative error of a prediction from which directions count as noise.
@@ -123,7 +124,7 @@ impl Columns {
                 left += ((value - part) / largest).powi(2);
             }
             let amplification = (size / left).sqrt();
-            let most = (1.0 / (MIN_BITS_RATIO * roundoff)).min(MAX_AMPLIFICATION);
+            let most = (1.0 / (MIN_DEVIATION_ROUNDOFFS * roundoff)).min(MAX_AMPLIFICATION);
             // Written so that NaN counts as constant.
             if amplification.is_nan() || amplification > most {
                 all.near_constant.push(j);

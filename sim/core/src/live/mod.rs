@@ -26,7 +26,7 @@ use crate::fleet::SimSession;
 use crate::run::Times;
 use crate::scenario::{AttackNotAllowed, Scenario};
 
-/// Delay before a device that found no server attempts again.
+/// Delay before a device that found no server tries again.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// Largest number of attempts to connect.

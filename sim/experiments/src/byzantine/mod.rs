@@ -1,5 +1,5 @@
-//! The Byzantine grid: attacks, each by several parts of the fleet, under several rules; figures over seeds.
-//! `aggregator/POISON.md` says what is measured.
+//! Byzantine grid: each attack by several fractions of the fleet, under several aggregation rules, over seeds.
+//! `aggregator/POISON.md` defines the measurement.
 
 mod table;
 
@@ -15,55 +15,55 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{Job, NoProgress, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// The scenario that is measured.
+/// The measured scenario.
 pub const SCENARIO: &str = "byzantine";
 
-/// An attack or a rule: its name in tables, and what to change in the scenario.
+/// A named attack, rule or dropout pattern, as changes of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// In tables and on the command line.
+pub struct Variant {
+    /// Name in tables and on the command line.
     pub name: &'static str,
     /// Changes of the scenario.
     pub changes: &'static [&'static str],
 }
 
-const fn choice(name: &'static str, changes: &'static [&'static str]) -> Choice {
-    Choice { name, changes }
+const fn variant(name: &'static str, changes: &'static [&'static str]) -> Variant {
+    Variant { name, changes }
 }
 
-/// What a grid is made of: what devices upload, and which attacks and rules fit that.
+/// A grid: the kind of upload, with the attacks and rules that fit it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
-    /// On the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Changes of the scenario for all of it.
+    /// Changes of the scenario for the whole grid.
     pub changes: &'static [&'static str],
-    /// The attacks.
-    pub attacks: &'static [Choice],
-    /// The rules.
-    pub rules: &'static [Choice],
-    /// Parts of the fleet that attack.
+    /// Attacks.
+    pub attacks: &'static [Variant],
+    /// Aggregation rules.
+    pub rules: &'static [Variant],
+    /// Fractions of the fleet that attack.
     pub fractions: &'static [f64],
 }
 
-/// What devices upload, with what they can be attacked by and what withstands it.
+/// The grids, one for each kind of upload.
 pub const GRIDS: [Grid; 2] = [
     Grid {
         name: "gradients",
         changes: &[],
         attacks: &[
-            choice("sign x10", &["attack.kind=sign-flip", "attack.strength=10"]),
-            choice("IPM 0.5", &["attack.kind=inner-product", "attack.strength=0.5"]),
-            choice("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
-            choice("ALIE", &["attack={ kind = \"little-is-enough\" }"]),
-            choice("ALIE 1.5", &["attack.kind=little-is-enough", "attack.strength=1.5"]),
-            choice("Gauss x10", &["attack.kind=gaussian", "attack.strength=10"]),
-            choice("scale 1e6", &["attack.kind=scale", "attack.strength=1e6"]),
-            choice("mimic", &["attack={ kind = \"mimic\" }"]),
-            choice("NaN", &["attack={ kind = \"nan\" }"]),
-            choice("Inf", &["attack={ kind = \"infinite\" }"]),
-            choice("n_i = 1e9", &["attack={ kind = \"samples\" }", "algorithm.weighting=samples"]),
-            choice(
+            variant("sign x10", &["attack.kind=sign-flip", "attack.strength=10"]),
+            variant("IPM 0.5", &["attack.kind=inner-product", "attack.strength=0.5"]),
+            variant("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
+            variant("ALIE", &["attack={ kind = \"little-is-enough\" }"]),
+            variant("ALIE 1.5", &["attack.kind=little-is-enough", "attack.strength=1.5"]),
+            variant("Gauss x10", &["attack.kind=gaussian", "attack.strength=10"]),
+            variant("scale 1e6", &["attack.kind=scale", "attack.strength=1e6"]),
+            variant("mimic", &["attack={ kind = \"mimic\" }"]),
+            variant("NaN", &["attack={ kind = \"nan\" }"]),
+            variant("Inf", &["attack={ kind = \"infinite\" }"]),
+            variant("n_i = 1e9", &["attack={ kind = \"samples\" }", "algorithm.weighting=samples"]),
+            variant(
                 "sign x10 and n_i = 1e9",
                 &[
                     "attack.kind=sign-flip",
@@ -74,9 +74,9 @@ pub const GRIDS: [Grid; 2] = [
             ),
         ],
         rules: &[
-            choice("mean", &["aggregation.rule=mean"]),
-            choice("geometric median", &["aggregation.rule=geometric-median"]),
-            choice("trimmed mean", &["aggregation.rule=trimmed-mean"]),
+            variant("mean", &["aggregation.rule=mean"]),
+            variant("geometric median", &["aggregation.rule=geometric-median"]),
+            variant("trimmed mean", &["aggregation.rule=trimmed-mean"]),
         ],
         fractions: &[0.05, 0.1, 0.2],
     },
@@ -84,72 +84,72 @@ pub const GRIDS: [Grid; 2] = [
         name: "subspaces",
         changes: &["algorithm.send=representation"],
         attacks: &[
-            choice("orthogonal plane", &["attack={ kind = \"orthogonal-plane\" }"]),
-            choice("sign x10", &["attack.kind=sign-flip", "attack.strength=10"]),
-            choice("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
-            choice("ALIE", &["attack={ kind = \"little-is-enough\" }"]),
-            choice("mimic", &["attack={ kind = \"mimic\" }"]),
-            choice("scale 1e6", &["attack.kind=scale", "attack.strength=1e6"]),
+            variant("orthogonal plane", &["attack={ kind = \"orthogonal-plane\" }"]),
+            variant("sign x10", &["attack.kind=sign-flip", "attack.strength=10"]),
+            variant("IPM 1.5", &["attack.kind=inner-product", "attack.strength=1.5"]),
+            variant("ALIE", &["attack={ kind = \"little-is-enough\" }"]),
+            variant("mimic", &["attack={ kind = \"mimic\" }"]),
+            variant("scale 1e6", &["attack.kind=scale", "attack.strength=1e6"]),
         ],
         rules: &[
-            choice("mean", &["aggregation.rule=mean"]),
-            choice("projector mean", &["aggregation.rule=projector-mean"]),
-            choice("geometric median", &["aggregation.rule=geometric-median"]),
-            choice("projector geometric median", &["aggregation.rule=projector-geometric-median"]),
+            variant("mean", &["aggregation.rule=mean"]),
+            variant("projector mean", &["aggregation.rule=projector-mean"]),
+            variant("geometric median", &["aggregation.rule=geometric-median"]),
+            variant("projector geometric median", &["aggregation.rule=projector-geometric-median"]),
         ],
         fractions: &[0.2, 0.4, 0.45],
     },
 ];
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Of what is uploaded.
+    /// Grid, which fixes the kind of upload.
     pub grid: Grid,
-    /// The attacks.
-    pub attacks: Vec<Choice>,
-    /// The rules.
-    pub rules: Vec<Choice>,
-    /// Parts of the fleet that attack.
+    /// Attacks.
+    pub attacks: Vec<Variant>,
+    /// Aggregation rules.
+    pub rules: Vec<Variant>,
+    /// Fractions of the fleet that attack.
     pub fractions: Vec<f64>,
-    /// Changes of the scenario besides.
+    /// Further changes of the scenario.
     pub changes: Vec<String>,
-    /// The first seed.
+    /// First seed.
     pub seed: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u32,
-    /// Runs at once.
+    /// Number of runs at once.
     pub threads: usize,
 }
 
-/// One attack by one part of the fleet; the first rows are those without any.
+/// One attack by one fraction of the fleet; the first row has no attack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The attack's name, "none" without.
+    /// Name of the attack, "none" without one.
     pub attack: &'static str,
-    /// Part of the fleet.
+    /// Attacking fraction of the fleet.
     pub fraction: f64,
-    /// By rule.
+    /// Results by rule.
     pub cells: Vec<Cell>,
 }
 
-/// What came of an attack under a rule.
+/// Result of an attack under one rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// The final distance of each seed; 1 where no representation was left.
+    /// Final distance of each seed; 1 if the model was lost.
     pub distances: Vec<f64>,
-    /// Updates that were rejected, of all seeds.
+    /// Number of rejected updates over all seeds.
     pub rejected: u64,
-    /// Updates that attackers replaced, of all seeds.
+    /// Number of updates that attackers replaced, over all seeds.
     pub attacks: u64,
-    /// Updates whose declared samples counted for less, of all seeds.
+    /// Number of updates whose declared sample count was capped, over all seeds.
     pub capped: u64,
 }
 
 impl Cell {
-    /// The median over seeds.
+    /// Median of the distances over seeds.
     #[must_use]
     pub fn median(&self) -> f64 {
         let mut sorted = self.distances.clone();
@@ -163,20 +163,20 @@ impl Cell {
         }
     }
 
-    /// The worst seed; no number is worse than any.
+    /// Distance of the worst seed; NaN counts as worse than any number.
     #[must_use]
     pub fn worst(&self) -> f64 {
         self.distances.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::NAN)
     }
 }
 
-/// A grid that cannot be measured.
+/// Error that ends a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum ByzantineError {
     /// The changes do not fit the scenario.
     #[error(transparent)]
     Scenario(#[from] Problem),
-    /// A run failed where none may.
+    /// A run failed for another reason than a lost model.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -188,16 +188,16 @@ struct Task {
     seed: u64,
 }
 
-/// Measures the grid. `None` if it was stopped.
+/// Measures the grid. `None` if `stop` ended it.
 ///
 /// # Errors
-/// [`ByzantineError`].
+/// [`ByzantineError::Scenario`] if the scenario rejects a change, [`ByzantineError::Run`] if a run fails.
 pub fn measure(
     settings: &Settings,
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Option<Vec<Row>>, ByzantineError> {
-    let mut rows: Vec<(&'static str, f64, Option<&Choice>)> = vec![("none", 0.0, None)];
+    let mut rows: Vec<(&'static str, f64, Option<&Variant>)> = vec![("none", 0.0, None)];
     for attack in &settings.attacks {
         rows.extend(settings.fractions.iter().map(|fraction| (attack.name, *fraction, Some(attack))));
     }
@@ -210,18 +210,18 @@ pub fn measure(
             }
         }
     }
-    let of = tasks.len() as u64;
+    let total = tasks.len() as u64;
     let done = parallel::each(settings.threads, &tasks, |task| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let measured = one(&task.scenario, task.seed)?;
-        progress.advance(1, of, rows.get(task.row).map_or("", |row| row.0));
+        let measured = run_seed(&task.scenario, task.seed)?;
+        progress.advance(1, total, rows.get(task.row).map_or("", |row| row.0));
         Ok::<_, RunError>(Some(measured))
     })?;
     let Some(done) = done else { return Ok(None) };
     let mut done = done.into_iter();
-    let cell = |rule: &Choice, done: &mut dyn Iterator<Item = Measured>| {
+    let cell = |rule: &Variant, done: &mut dyn Iterator<Item = Measured>| {
         let mut cell = Cell { rule: rule.name, distances: Vec::new(), rejected: 0, attacks: 0, capped: 0 };
         for one in done.take(settings.seeds as usize) {
             cell.distances.push(one.distance);
@@ -239,12 +239,12 @@ pub fn measure(
     Ok(Some(rows.collect()))
 }
 
-/// The scenario of a cell.
+/// The scenario of one cell.
 fn scenario(
     settings: &Settings,
-    attack: Option<&Choice>,
+    attack: Option<&Variant>,
     fraction: f64,
-    rule: &Choice,
+    rule: &Variant,
 ) -> Result<Scenario, Problem> {
     let mut changes: Vec<String> = Vec::new();
     let mut add = |more: &[&str]| changes.extend(more.iter().map(|change| (*change).to_owned()));
@@ -261,7 +261,7 @@ fn scenario(
     Scenario::parse(SCENARIO, Scenario::built_in(SCENARIO).unwrap_or_default(), &changes)
 }
 
-/// What one run gives.
+/// Figures of one run.
 struct Measured {
     distance: f64,
     rejected: u64,
@@ -269,7 +269,7 @@ struct Measured {
     capped: u64,
 }
 
-fn one(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
+fn run_seed(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
     let job = Job::prepare(scenario, seed)?.with_metrics(MetricSet::Distance);
     match job.run(&mut NoProgress) {
         Ok(outcome) => {
@@ -281,7 +281,7 @@ fn one(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
                 capped: counters.capped_samples + counters.capped_to_others,
             })
         }
-        // The model is lost, which is what the grid is to show.
+        // The attack destroyed the model, which is a result of the grid.
         Err(RunError::Failed(_) | RunError::NotFinite { .. }) => {
             Ok(Measured { distance: 1.0, rejected: 0, attacks: 0, capped: 0 })
         }

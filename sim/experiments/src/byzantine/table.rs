@@ -1,9 +1,9 @@
-//! The grid as a table of Markdown.
+//! The grid as a Markdown table.
 
 use super::{Cell, Row};
 
-/// A row for each attack and part of the fleet, a column for each rule: the median of the final distances, the worst
-/// seed, and what was rejected.
+/// A row for each attack and fraction, a column for each rule: median of the final distances, the worst seed in
+/// brackets, and the number of rejected updates.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let rules = rows.first().map_or(&[][..], |row| &row.cells);

@@ -1,8 +1,8 @@
-//! Choosing the demo's settings, anew in every fold and without the people or the windows that test them:
-//! the two who are held out of the fold do not exist, and of the others' training halves the last part is
-//! scored. Two of the eight are held out in turn; they label one window per exercise, like the real ones.
+//! Hyperparameter search of the demo, repeated in every fold by nested cross-validation. The two people who are
+//! held out of the fold are not used at all; of the other eight, two at a time are held out in turn, label one
+//! window per exercise, and are scored on the last part of their training half.
 //!
-//! The choice is recorded in `chosen.json`, from which the demo runs; `fedspan-sim choose` makes it again.
+//! The choice is recorded in `chosen.json`, from which the demo runs; `fedspan-sim choose` prints a new one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,12 +19,12 @@ use fedspan_sim_core::scenario::{DataSection, Scenario};
 
 /// Fraction of each training half that is scored.
 const VALIDATION: f64 = 0.4;
-/// Groups of two among the eight who are left.
+/// Number of inner folds: pairs among the eight remaining people.
 const INNER_FOLDS: usize = 4;
-/// Draws of the windows that a held-out person labels, and of their programme.
+/// Number of draws of the windows that a held-out person labels, and of that person's programme.
 const DRAWS: u64 = 10;
 
-/// What is tried. The order decides between equals: smaller and simpler first.
+/// Values that are tried. Of settings with equal scores the first wins, so smaller and simpler ones come first.
 const WIDTHS: [usize; 3] = [8, 16, 24];
 const STEPS: [f64; 2] = [0.5, 1.0];
 const HEAD_SAMPLES: [usize; 2] = [1, 2];
@@ -32,23 +32,23 @@ const RIDGES: [f32; 7] = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0];
 
 static RECORDED: &str = include_str!("chosen.json");
 
-/// Which features of a window.
+/// Feature set of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
-    /// Those that the client computes on a device.
+    /// The features that the client computes on a device.
     Device,
-    /// Logarithms of the spreads, and other weights: they suit people better who learn alone.
+    /// Logarithms of the spreads and other weights, which suit local-only training better.
     Logarithmic,
 }
 
-/// A setting of FedRep and what it scored.
+/// A setting of FedRep and its validation score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FedRepChoice {
     /// Width of the representation.
     pub k: usize,
     /// Step size of the representation.
     pub step_size: f64,
-    /// Windows per class that a training round's head is fitted on.
+    /// Windows per class that the head of a training round is fitted on.
     pub head_samples_per_class: usize,
     /// Ridge of the final heads.
     pub final_ridge: f32,
@@ -56,51 +56,51 @@ pub struct FedRepChoice {
     pub validation: f64,
 }
 
-/// A ridge and what it scored.
+/// A ridge (and weight) of a baseline with its validation score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RidgeChoice {
-    /// How often a newcomer's label counts; 1 where that is not a choice.
+    /// Weight of a newcomer's label; 1 for baselines without weights.
     pub weight: usize,
-    /// The ridge.
+    /// Ridge of the least squares fit.
     pub ridge: f32,
     /// Mean accuracy on validation windows.
     pub validation: f64,
 }
 
-/// Everything that is chosen for one fold of one part.
+/// All chosen settings of one fold of one part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// Which people are held out.
+    /// Number of the held-out fold, from 0.
     pub fold: usize,
-    /// FedRep on the features that a device computes,
+    /// FedRep on the device's features.
     pub fedrep: FedRepChoice,
-    /// and on the others.
+    /// FedRep on the logarithmic features.
     pub fedrep_logarithmic: FedRepChoice,
-    /// A new wearer's own model on the device's features,
+    /// Model of a new wearer alone, on the device's features.
     pub local: RidgeChoice,
-    /// and on the others.
+    /// Model of a new wearer alone, on the logarithmic features.
     pub local_logarithmic: RidgeChoice,
-    /// A training wearer's own model.
+    /// Model of a training wearer alone.
     pub local_trained: RidgeChoice,
-    /// The pooled model, new labels counting once,
+    /// Pooled model for new wearers, whose labels count once.
     pub pooled: RidgeChoice,
-    /// new labels counting more,
+    /// Pooled model for new wearers, whose labels count more than once.
     pub pooled_weighted: RidgeChoice,
-    /// and for those who trained.
+    /// Pooled model for the training wearers.
     pub pooled_trained: RidgeChoice,
 }
 
-/// The choices of one part.
+/// Choices of one part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choices {
-    /// The scenario's name.
+    /// Name of the scenario.
     pub scenario: String,
-    /// One a fold.
+    /// Choice of each fold.
     pub folds: Vec<Choice>,
 }
 
 impl Choice {
-    /// FedRep on one of the sets of features.
+    /// FedRep's setting on one of the feature sets.
     #[must_use]
     pub fn fedrep(&self, features: Features) -> FedRepChoice {
         match features {
@@ -109,10 +109,10 @@ impl Choice {
         }
     }
 
-    /// The recorded choice.
+    /// Reads the recorded choice.
     ///
     /// # Errors
-    /// [`DemoError::Choice`]; never, short of a broken build.
+    /// [`DemoError::Choice`] if `chosen.json` is broken or lacks the fold, which only a broken build can cause.
     pub fn recorded(part: &Part, fold: usize) -> Result<Self, DemoError> {
         let all: Vec<Choices> =
             serde_json::from_str(RECORDED).map_err(|error| DemoError::Choice(error.to_string()))?;
@@ -123,7 +123,7 @@ impl Choice {
 }
 
 impl FedRepChoice {
-    /// As changes of the scenario.
+    /// The setting as changes of the scenario.
     #[must_use]
     pub fn changes(&self) -> Vec<String> {
         vec![
@@ -135,17 +135,17 @@ impl FedRepChoice {
     }
 }
 
-/// Chooses for all parts and folds. `None` where the user ended it.
+/// Chooses settings for all parts and folds. `None` if the user ended it.
 ///
 /// # Errors
-/// [`DemoError::Run`].
-pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choices>>, DemoError> {
-    let tried = Tried::all();
+/// [`DemoError::Run`] if a training run fails.
+pub fn choose_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choices>>, DemoError> {
+    let space = SearchSpace::all();
     let mut chosen = Vec::new();
     for part in &PARTS {
         let mut folds = Vec::new();
         for fold in 0..FOLDS {
-            let Some(choice) = choose(&tried, part, fold, PARTS.len() * FOLDS, stop, progress)? else {
+            let Some(choice) = choose(&space, part, fold, PARTS.len() * FOLDS, stop, progress)? else {
                 return Ok(None);
             };
             folds.push(choice);
@@ -155,16 +155,16 @@ pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<Vec<Choi
     Ok(Some(chosen))
 }
 
-/// One trained representation's settings.
+/// Settings that train one representation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// What it is trained on.
+    /// Feature set of the training data.
     pub features: Features,
-    /// Width.
+    /// Width of the representation.
     pub k: usize,
-    /// Step size.
+    /// Step size of the representation.
     pub step_size: f64,
-    /// Windows per class that a training round's head is fitted on.
+    /// Windows per class that the head of a training round is fitted on.
     pub head_samples_per_class: usize,
 }
 
@@ -174,8 +174,9 @@ impl Candidate {
         for features in [Features::Device, Features::Logarithmic] {
             for k in WIDTHS {
                 for step_size in STEPS {
-                    let of = |head_samples_per_class| Self { features, k, step_size, head_samples_per_class };
-                    candidates.extend(HEAD_SAMPLES.map(of));
+                    let candidate =
+                        |head_samples_per_class| Self { features, k, step_size, head_samples_per_class };
+                    candidates.extend(HEAD_SAMPLES.map(candidate));
                 }
             }
         }
@@ -183,17 +184,17 @@ impl Candidate {
     }
 }
 
-/// What is tried, in the order that decides between equals.
+/// Search space, in the order that decides between equal scores.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tried {
-    /// FedRep, each with every ridge of the final heads.
+pub struct SearchSpace {
+    /// Candidates of FedRep; each is scored with every ridge of the final heads.
     pub fedrep: Vec<Candidate>,
-    /// Baselines: how often a newcomer's label counts (1 where that is not a choice), and the ridge.
+    /// Candidates of the baselines: weight of a newcomer's label (1 for baselines without weights) and ridge.
     pub baselines: Vec<(usize, f32)>,
 }
 
-impl Tried {
-    /// Everything.
+impl SearchSpace {
+    /// The fold_count search space.
     #[must_use]
     pub fn all() -> Self {
         let weights = [1].into_iter().chain(WEIGHTS);
@@ -204,25 +205,27 @@ impl Tried {
     }
 }
 
-/// Chooses for one fold of one part; `whole` folds are chosen for altogether. `None` where the user ended it.
+/// Chooses settings for one fold of one part. `fold_count` is the number of folds over all parts, for the progress
+/// display. `None` if the user ended it.
 ///
 /// # Errors
-/// [`DemoError::Run`].
+/// [`DemoError::Run`] if a training run fails, [`DemoError::Choice`] if the search space is empty.
 pub fn choose(
-    tried: &Tried,
+    space: &SearchSpace,
     part: &Part,
     fold: usize,
-    whole: usize,
+    fold_count: usize,
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Option<Choice>, DemoError> {
-    let candidates = &tried.fedrep;
-    let inner: Vec<Inner> = (0..INNER_FOLDS).map(|i| Inner::new(part, fold, i)).collect::<Result<_, _>>()?;
-    let of = (whole * candidates.len() * INNER_FOLDS) as u64;
+    let candidates = &space.fedrep;
+    let inner: Vec<InnerFold> =
+        (0..INNER_FOLDS).map(|i| InnerFold::new(part, fold, i)).collect::<Result<_, _>>()?;
+    let total = (fold_count * candidates.len() * INNER_FOLDS) as u64;
     let what = format!("{}: fold {}", part.name, fold + 1);
-    let jobs: Vec<(Candidate, &Inner)> =
+    let jobs: Vec<(Candidate, &InnerFold)> =
         candidates.iter().flat_map(|candidate| inner.iter().map(move |inner| (*candidate, inner))).collect();
-    // For each candidate and inner fold: one accuracy a ridge.
+    // One accuracy per ridge, for each candidate and inner fold.
     let scored: Result<Vec<Option<Vec<f64>>>, DemoError> = jobs
         .par_iter()
         .map(|(candidate, inner)| {
@@ -230,7 +233,7 @@ pub fn choose(
                 return Ok(None);
             }
             let accuracies = inner.fedrep(*candidate)?;
-            progress.advance(1, of, &what);
+            progress.advance(1, total, &what);
             Ok(Some(accuracies))
         })
         .collect();
@@ -254,9 +257,9 @@ pub fn choose(
             });
         first_best(own, |choice| choice.validation)
     };
-    // The baselines train nothing in rounds; each scores one weight and ridge on one inner fold.
-    let baseline = |weighted: bool, score: &(dyn Fn(&Inner, usize, HeadSolve) -> Option<f64> + Sync)| {
-        let own = tried.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
+    // Baselines have no rounds; each job scores one weight and ridge on all inner folds.
+    let baseline = |weighted: bool, score: &(dyn Fn(&InnerFold, usize, HeadSolve) -> Option<f64> + Sync)| {
+        let own = space.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
         let pairs: Vec<(usize, f32)> = own.copied().collect();
         let scored: Vec<RidgeChoice> = pairs
             .par_iter()
@@ -278,7 +281,7 @@ pub fn choose(
             inner.over_draws(|draw| pooled_newcomers(&draw.device, weight, solve))
         })
     };
-    let of_first = |inner: &Inner, score: &dyn Fn(&Dataset) -> Option<f64>| {
+    let of_first = |inner: &InnerFold, score: &dyn Fn(&Dataset) -> Option<f64>| {
         inner.draws.first().and_then(|draw| score(&draw.device))
     };
     let chosen = (|| {
@@ -309,21 +312,21 @@ fn local_accuracy(data: &Dataset, clients: &[Client], solve: HeadSolve) -> Optio
     average(&evaluate::local_only(data, clients, solve)).accuracy
 }
 
-/// The same people with one draw of labels and programmes, in both sets of features.
+/// The same people with one draw of labels and programmes, in both feature sets.
 struct Draw {
     device: Dataset,
     logarithmic: Dataset,
 }
 
-/// One inner fold.
-struct Inner {
+/// One inner fold of the nested cross-validation.
+struct InnerFold {
     part: Part,
     fold: usize,
     inner: usize,
     draws: Vec<Draw>,
 }
 
-impl Inner {
+impl InnerFold {
     fn new(part: &Part, fold: usize, inner: usize) -> Result<Self, DemoError> {
         let scenario = Self::scenario(part, fold, inner, &[])?;
         let DataSection::Watch(settings) = &scenario.data else {

@@ -1,4 +1,4 @@
-//! What the demo measures: every method, on every fold, with every seed.
+//! Measurements of the demo: every method on every fold with every seed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,54 +13,54 @@ use fedspan_sim_core::report::plot::{Point, curve};
 use fedspan_sim_core::run::{Job, RunError, Watcher};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Groups of two people that are held out in turn.
+/// Number of folds; each holds out two people.
 pub const FOLDS: usize = 5;
-/// Seeds: which windows a new wearer labels, where the representation starts.
+/// Number of seeds. A seed decides which windows a new wearer labels and where the representation starts.
 pub const SEEDS: usize = 3;
 
-/// How often a new wearer's label may count in the weighted pooled model.
+/// Weights of a new wearer's labels that are tried for the weighted pooled model.
 pub const WEIGHTS: [usize; 4] = [10, 30, 100, 300];
 
-/// The rounds after which the curves have a point.
+/// Number of rounds between two points of a curve.
 const EVALUATE_EVERY: u32 = 25;
 
-/// The methods of the tables.
+/// Methods of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// The scenario itself.
+    /// FedRep, as the scenario has it.
     FedRep,
-    /// One shared model, federated.
+    /// FedAvg: one shared model.
     FedAvg,
-    /// Each wearer alone.
+    /// Local-only: each wearer trains alone.
     Local,
-    /// All windows in one place.
+    /// Pooled: one model on the windows of all wearers.
     Pooled,
-    /// The same, new labels weighted.
+    /// Pooled, with a higher weight for new wearers' labels.
     PooledWeighted,
-    /// FedRep on other features of the same windows: those of [`scaled`].
+    /// FedRep on the logarithmic features of [`scaled`].
     FedRepLogarithmic,
-    /// Each wearer alone on those.
+    /// Local-only on the logarithmic features.
     LocalLogarithmic,
 }
 
 /// One half of the demo: a built-in scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The scenario's name.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// Whether labels mean the same for everyone, so that one shared model can be asked for.
+    /// True if a label means the same exercise for all wearers, so that one shared model makes sense.
     pub shared_labels: bool,
 }
 
-/// Both halves.
+/// The two halves of the demo.
 pub const PARTS: [Part; 2] =
     [Part { name: "demo", shared_labels: true }, Part { name: "programmes", shared_labels: false }];
 
 impl Part {
-    /// Its scenario with one fold held out and some changes.
+    /// The scenario with one fold held out and with `changes`.
     ///
     /// # Errors
-    /// [`DemoError::Scenario`].
+    /// [`DemoError::Scenario`] if the scenario rejects a change.
     pub fn scenario(&self, fold: usize, changes: &[String]) -> Result<Scenario, DemoError> {
         let fold = format!("split.fold={fold}");
         let every = format!("evaluate_every={EVALUATE_EVERY}");
@@ -69,7 +69,7 @@ impl Part {
         Ok(Scenario::parse(self.name, text, &changes)?)
     }
 
-    /// Rounds of one fold, all methods and seeds.
+    /// Rounds of one fold over all methods and seeds.
     fn rounds(&self) -> Result<u64, DemoError> {
         let fedrep = self.scenario(0, &[])?.algorithm.rounds;
         let fedavg = if self.shared_labels { self.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
@@ -77,9 +77,9 @@ impl Part {
     }
 }
 
-/// One shared linear model of seven outputs: a matrix of rank seven, as many rounds as FedRep. Of step sizes
-/// from 1/32 to 1/4 with 1 or 5 local steps, the training wearers' loss on three folds was lowest here; 20 local
-/// steps come lower still, at four times the computation.
+/// Settings of FedAvg: one shared linear model of seven outputs, i.e. a matrix of rank seven, with as many
+/// rounds as FedRep. Of the step sizes from 1/32 to 1/4 with 1 or 5 local steps this one had the lowest loss of
+/// the training wearers on three folds. 20 local steps lower it further, at four times the computation.
 fn fedavg() -> [String; 5] {
     [
         "algorithm.name=fedavg",
@@ -94,11 +94,11 @@ fn fedavg() -> [String; 5] {
 /// Accuracies of one method in one fold with one seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Whose.
+    /// Measured method.
     pub method: Method,
-    /// Mean over training wearers, on their own test windows.
+    /// Mean accuracy of the training wearers on their own test windows.
     pub trained: Option<f64>,
-    /// Mean over new wearers, on their own test windows.
+    /// Mean accuracy of the new wearers on their own test windows.
     pub new: Option<f64>,
     /// Bytes that a training wearer sends and receives in training.
     pub bytes: Option<(f64, f64)>,
@@ -107,59 +107,59 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn of(method: Method) -> Self {
+    fn new(method: Method) -> Self {
         Self { method, trained: None, new: None, bytes: None, new_bytes: None }
     }
 }
 
-/// One fold with one seed.
+/// Results of one fold with one seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// Which people are held out.
+    /// Number of the held-out fold, from 0.
     pub fold: usize,
-    /// Which seed, from 0.
+    /// Number of the seed, from 0.
     pub seed: usize,
-    /// Every method.
+    /// Accuracies of every method.
     pub measured: Vec<Measured>,
-    /// FedRep's rounds.
+    /// Learning curve of FedRep.
     pub curve: Vec<Point>,
 }
 
-/// All of one part.
-pub struct Finished {
-    /// Which one.
+/// Results of one part.
+pub struct PartResult {
+    /// The part.
     pub part: Part,
-    /// What was finished, in order of folds and seeds.
+    /// PartResult cases, in order of folds and seeds.
     pub cases: Vec<Case>,
-    /// Not everything was finished.
+    /// True if the user ended the part early.
     pub interrupted: bool,
 }
 
-/// Counts rounds for everyone, and asks whether to stop.
-struct Counting<'a> {
+/// Watcher that counts the rounds of all runs and stops a run if the user asks for it.
+struct RoundCounter<'a> {
     progress: &'a dyn Progress,
-    of: u64,
+    total: u64,
     what: String,
     stop: &'a AtomicBool,
 }
 
-impl Watcher for Counting<'_> {
+impl Watcher for RoundCounter<'_> {
     fn round(&mut self, done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
         if done > 0 {
-            self.progress.advance(1, self.of, &self.what);
+            self.progress.advance(1, self.total, &self.what);
         }
         !self.stop.load(Ordering::Relaxed)
     }
 }
 
-/// Measures all parts, folds and seeds, several at once; the results do not depend on how many.
+/// Measures all parts, folds and seeds in parallel; results do not depend on the number of threads.
 ///
 /// # Errors
-/// [`DemoError::Run`].
-pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<Finished>, DemoError> {
-    let mut of = 0;
+/// [`DemoError::Run`] if a run fails.
+pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>, DemoError> {
+    let mut total = 0;
     for part in &PARTS {
-        of += part.rounds()? * FOLDS as u64;
+        total += part.rounds()? * FOLDS as u64;
     }
     let mut jobs = Vec::new();
     for part in &PARTS {
@@ -171,20 +171,20 @@ pub fn all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<Finished>, 
         .par_iter()
         .map(|&(part, fold, seed)| {
             let what = format!("{}: fold {}, seed {}", part.name, fold + 1, seed + 1);
-            case(part, fold, seed, &mut Counting { progress, of, what, stop })
+            case(part, fold, seed, &mut RoundCounter { progress, total, what, stop })
         })
         .collect();
     let finished = |(part, cases): (&Part, &[Option<Case>])| {
         let cases: Vec<Case> = cases.iter().flatten().cloned().collect();
-        Finished { part: *part, interrupted: cases.len() < FOLDS * SEEDS, cases }
+        PartResult { part: *part, interrupted: cases.len() < FOLDS * SEEDS, cases }
     };
     Ok(PARTS.iter().zip(measured?.chunks(FOLDS * SEEDS)).map(finished).collect())
 }
 
-/// A scenario with its data in one of the two sets of features.
+/// Prepares a scenario with its data in one of the two feature sets.
 ///
 /// # Errors
-/// [`DemoError::Run`].
+/// [`DemoError::Run`] if the data cannot be prepared.
 pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job<'_>, DemoError> {
     let mut job = Job::prepare(scenario, seed)?;
     if let (Features::Logarithmic, DataSection::Watch(settings)) = (features, &scenario.data) {
@@ -193,12 +193,12 @@ pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job
     Ok(job)
 }
 
-/// `None` where the user ended it.
+/// Measures one case; `None` if the user ended it.
 fn case(
     part: &Part,
     fold: usize,
     seed: usize,
-    watcher: &mut Counting<'_>,
+    watcher: &mut RoundCounter<'_>,
 ) -> Result<Option<Case>, DemoError> {
     let choice = Choice::recorded(part, fold)?;
     let (mut measured, mut points) = (Vec::new(), Vec::new());
@@ -216,9 +216,9 @@ fn case(
         measured.push(Measured {
             trained: outcome.scores.accuracy,
             new: average(&outcome.newcomers).accuracy,
-            bytes: Some(each(outcome.bytes, data.clients.len())),
-            new_bytes: Some(each(outcome.newcomer_bytes, data.newcomers.len())),
-            ..Measured::of(method)
+            bytes: Some(per_wearer(outcome.bytes, data.clients.len())),
+            new_bytes: Some(per_wearer(outcome.newcomer_bytes, data.newcomers.len())),
+            ..Measured::new(method)
         });
         if device {
             points = curve(&outcome);
@@ -226,10 +226,11 @@ fn case(
         } else {
             let solve = ridge(choice.local_logarithmic.ridge);
             let new = average(&evaluate::local_only(data, &data.newcomers, solve));
-            measured.push(Measured { new: new.accuracy, ..Measured::of(Method::LocalLogarithmic) });
+            measured.push(Measured { new: new.accuracy, ..Measured::new(Method::LocalLogarithmic) });
         }
     }
-    // With the first seed only: it takes longer than all others, and its spread over seeds is 0.002.
+    // FedAvg runs with the first seed only: it takes longer than all other methods, and its spread over seeds
+    // is 0.002.
     if part.shared_labels && seed == 0 {
         let scenario = part.scenario(fold, &fedavg())?;
         let job = prepare(&scenario, scenario.seed, Features::Device)?;
@@ -240,15 +241,15 @@ fn case(
         measured.push(Measured {
             trained: outcome.scores.accuracy_global,
             new: outcome.newcomers_global.accuracy,
-            bytes: Some(each(outcome.bytes, job.dataset.clients.len())),
-            ..Measured::of(Method::FedAvg)
+            bytes: Some(per_wearer(outcome.bytes, job.dataset.clients.len())),
+            ..Measured::new(Method::FedAvg)
         });
     }
     Ok(Some(Case { fold, seed, measured, curve: points }))
 }
 
-/// Accuracy of the pooled model on newcomers, each of whom joins it alone with labels that count `weight`
-/// times.
+/// Accuracy of the pooled model on newcomers. Each newcomer joins the pooled data alone, and its labels count
+/// `weight` times.
 #[must_use]
 pub fn pooled_newcomers(data: &Dataset, weight: usize, solve: HeadSolve) -> Option<f64> {
     let each = data.newcomers.iter().filter_map(|client| {
@@ -265,49 +266,49 @@ fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
     };
     let pooled = |chosen: RidgeChoice| pooled_newcomers(data, chosen.weight, ridge(chosen.ridge));
     let trained = ridge(choice.pooled_trained.ridge);
-    // Up: 57 features in f32 and a label for each window; down: the model.
+    // Upload: 57 features in f32 and a label per window; download: the model.
     let sent = |clients: &[Client]| {
         let windows: usize = clients.iter().map(|client| client.train.len()).sum();
         let up = windows * (4 * (data.features - 1) + 1);
         let down = clients.len() * 4 * data.features * data.outputs;
-        each((up as u64, down as u64), clients.len())
+        per_wearer((up as u64, down as u64), clients.len())
     };
     let (sent, new_sent) = (sent(&data.clients), sent(&data.newcomers));
     [
         Measured {
             trained: local(&data.clients, choice.local_trained),
             new: local(&data.newcomers, choice.local),
-            ..Measured::of(Method::Local)
+            ..Measured::new(Method::Local)
         },
         Measured {
             trained: evaluate::pooled(data, &[], 0, &data.clients, trained).accuracy,
             new: pooled(choice.pooled),
             bytes: Some(sent),
             new_bytes: Some(new_sent),
-            ..Measured::of(Method::Pooled)
+            ..Measured::new(Method::Pooled)
         },
         Measured {
             new: pooled(choice.pooled_weighted),
             bytes: Some(sent),
             new_bytes: Some(new_sent),
-            ..Measured::of(Method::PooledWeighted)
+            ..Measured::new(Method::PooledWeighted)
         },
     ]
 }
 
-/// Least squares with a ridge.
+/// Least squares with this ridge.
 #[must_use]
 pub fn ridge(ridge: f32) -> HeadSolve {
     HeadSolve::LeastSquares { ridge }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "bytes per wearer")]
-fn each((up, down): (u64, u64), wearers: usize) -> (f64, f64) {
+fn per_wearer((up, down): (u64, u64), wearers: usize) -> (f64, f64) {
     let wearers = wearers.max(1) as f64;
     (up as f64 / wearers, down as f64 / wearers)
 }
 
-/// `None` of nothing.
+/// Arithmetic mean; `None` of an empty slice.
 #[allow(clippy::cast_precision_loss, reason = "a count")]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)

@@ -1,4 +1,4 @@
-//! The RAM that the client of the demo takes.
+//! RAM of the demo's client on a device.
 
 use fedspan_client::features::{FEATURES, WindowFeatures};
 use fedspan_client::session::Config;
@@ -8,12 +8,13 @@ use rand_chacha::ChaCha8Rng;
 
 use fedspan_sim_core::data::watch::{EXERCISES, PROGRAMME_MAX};
 
-/// The widest representation that a fold chooses.
+/// Widest representation that the recorded choices use.
 const WIDTH: usize = 24;
-/// Bytes that the driver of a link reads at once.
+/// Bytes that a link driver reads at once.
 const READ: usize = 64;
 
-/// Bytes of the model, of the session around it, of the link's buffers, and of what makes features of samples.
+/// Sizes in bytes of the model, of the rest of the session, of the link's buffers and of the feature extractor,
+/// for `C` outputs.
 fn sizes<const C: usize>() -> [usize; 4] {
     type Whole<const C: usize> =
         Session<Linear<Workspace<FEATURES, WIDTH, C>>, Recording<'static>, NoStore, ChaCha8Rng>;
@@ -23,9 +24,9 @@ fn sizes<const C: usize>() -> [usize; 4] {
     [model, size_of::<Whole<C>>() - model, link, size_of::<WindowFeatures>()]
 }
 
-/// In words.
+/// Sentence with the sizes and their sum, for the report.
 #[must_use]
-pub fn story() -> String {
+pub fn note() -> String {
     let [model, session, link, extractor] = sizes::<EXERCISES>();
     let total = model + session + link + extractor;
     let programmes: usize = sizes::<PROGRAMME_MAX>().iter().sum();
@@ -43,14 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_story_names_every_part_of_its_sum() {
-        let story = story();
+    fn note_names_every_part_of_the_sum() {
+        let note = note();
         let parts = sizes::<EXERCISES>();
         let names = ["model", "session", "link buffers", "window features"];
         for (name, bytes) in names.into_iter().zip(parts) {
-            assert!(story.contains(&format!("{name} {bytes} (")), "{name} {bytes}: {story}");
+            assert!(note.contains(&format!("{name} {bytes} (")), "{name} {bytes}: {note}");
         }
-        assert!(story.contains(&format!("{} bytes = ", parts.iter().sum::<usize>())), "{story}");
-        assert!(story.contains("stack is not included"), "{story}");
+        assert!(note.contains(&format!("{} bytes = ", parts.iter().sum::<usize>())), "{note}");
+        assert!(note.contains("stack is not included"), "{note}");
     }
 }

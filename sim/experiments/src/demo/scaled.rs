@@ -1,6 +1,6 @@
-//! Other features of the same windows, for a fair opponent: logarithms of the spreads and other weights,
-//! chosen (on validation windows) for models that a wearer fits alone from one window per exercise. FedRep
-//! does better on the features that a device computes; local-only does better on these.
+//! Logarithmic features of the same windows, as a fair comparison for local-only training: logarithms of the
+//! spreads, and other weights, chosen on validation windows for models that a wearer fits alone from one window
+//! per exercise. FedRep does better on the features that a device computes, local-only on these.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,8 @@ use fedspan_sim_core::data::{DataError, Dataset};
 /// Lags of the autocorrelations, in samples.
 const LAGS: [usize; 2] = [3, 12];
 
-/// What a value is divided by, for acceleration in g and rotation in rad/s.
+/// Divisor of a channel: `acceleration` in g for the first half of the channels, `rotation` in rad/s for the
+/// others.
 fn scale(channel: usize, acceleration: f64, rotation: f64) -> f64 {
     if channel < CHANNELS / 2 { acceleration } else { rotation }
 }
@@ -22,10 +23,10 @@ fn logarithm(value: f64) -> f64 {
     libm::log2(value + 0.05) / 3.0
 }
 
-/// [`watch::dataset`] with these features.
+/// [`watch::dataset`] with the logarithmic features.
 ///
 /// # Errors
-/// As there.
+/// [`DataError`] if the bundled recordings cannot be split as `settings` ask.
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
     static SCALED: OnceLock<Result<Windows, DataError>> = OnceLock::new();
     match SCALED.get_or_init(|| Windows::all(features)) {
@@ -34,7 +35,7 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
     }
 }
 
-/// The features of a window of [`WINDOW`] samples; zeros where it is shorter.
+/// Features of a window of [`WINDOW`] samples; zeros for a window of another length.
 fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     const N: f64 = WINDOW as f64;
     let mut out = [0.0; FEATURES];
@@ -49,7 +50,8 @@ fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
         channels.iter().zip(&mean).map(|(x, mean)| x.iter().map(|v| v - mean).collect()).collect();
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let squares: Vec<f64> = centred.iter().map(|x| product(x, x)).collect();
-    // A still channel has correlations near zero instead of noise.
+    // The added term makes the correlations of a still channel nearly zero, where noise would dominate
+    // otherwise.
     let power = |c: usize, squares: f64| squares + N * scale(c, 0.02 * 0.02, 0.05 * 0.05);
     let power: Vec<f64> = squares.iter().enumerate().map(|(c, squares)| power(c, *squares)).collect();
     let mut values: Vec<f64> = Vec::with_capacity(FEATURES);

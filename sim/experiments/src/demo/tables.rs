@@ -1,12 +1,12 @@
-//! The demo's tables. Every sentence about who is ahead comes from the numbers.
+//! Tables of the demo. Every statement about which method is ahead is computed from the figures.
 
 use serde::Serialize;
 
-use super::measure::{Case, FOLDS, Finished, Measured, Method, SEEDS, mean};
+use super::measure::{Case, FOLDS, Measured, Method, PartResult, SEEDS, mean};
 use fedspan_sim_core::report::plot::Series;
 use fedspan_sim_core::report::table::{Table, bytes};
 
-/// How all of it was measured.
+/// Note on how the figures were measured.
 pub fn method_note() -> String {
     "trained, new: accuracy of each wearer's model on own test windows, of those who trained and of \
          those who came later with one labelled window per exercise (the same windows for all methods). \
@@ -35,7 +35,7 @@ impl Method {
         }
     }
 
-    fn leaves(self) -> &'static str {
+    fn data_sent(self) -> &'static str {
         match self {
             Self::FedRep | Self::FedRepLogarithmic => "gradients",
             Self::FedAvg => "the model",
@@ -57,15 +57,15 @@ impl Method {
     }
 }
 
-/// A mean with its spread.
+/// Mean accuracy with its spread.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Accuracy {
     mean: f64,
     /// Standard deviation of the folds' means.
     sd_folds: f64,
-    /// Least and largest fold.
+    /// Smallest and largest fold mean.
     range_folds: [f64; 2],
-    /// Standard deviation of the seeds' means, where there are several.
+    /// Standard deviation of the seeds' means, if there are several seeds.
     #[serde(skip_serializing_if = "Option::is_none")]
     sd_seeds: Option<f64>,
     #[serde(skip)]
@@ -73,7 +73,7 @@ struct Accuracy {
 }
 
 impl Accuracy {
-    fn of(cases: &[Case], method: Method, value: fn(&Measured) -> Option<f64>) -> Option<Self> {
+    fn new(cases: &[Case], method: Method, value: fn(&Measured) -> Option<f64>) -> Option<Self> {
         let find = |case: &Case| case.measured.iter().find(|m| m.method == method).and_then(value);
         let group = |group: fn(&Case) -> usize, index: usize| {
             mean(&cases.iter().filter(|case| group(case) == index).filter_map(find).collect::<Vec<_>>())
@@ -92,7 +92,7 @@ impl Accuracy {
     }
 }
 
-/// Standard deviation with n - 1; 0 for fewer than two.
+/// Standard deviation with n - 1 degrees of freedom; 0 for fewer than two values.
 #[allow(clippy::cast_precision_loss, reason = "a count")]
 fn deviation(values: &[f64]) -> f64 {
     let Some(mean) = mean(values) else { return 0.0 };
@@ -109,15 +109,15 @@ struct Row {
     accuracy: Option<Accuracy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     accuracy_new_clients: Option<Accuracy>,
-    /// Up and down, per wearer.
+    /// Bytes up and down per wearer.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_wearer: Option<[f64; 2]>,
-    /// Up and down, per new wearer.
+    /// Bytes up and down per new wearer.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_new_wearer: Option<[f64; 2]>,
 }
 
-/// In the order of the tables.
+/// Methods in the order of the tables.
 const METHODS: [Method; 7] = [
     Method::FedRep,
     Method::FedRepLogarithmic,
@@ -128,7 +128,7 @@ const METHODS: [Method; 7] = [
     Method::PooledWeighted,
 ];
 
-fn rows(part: &Finished) -> Vec<Row> {
+fn rows(part: &PartResult) -> Vec<Row> {
     let present = |method: &Method| {
         part.cases.first().is_some_and(|case| case.measured.iter().any(|m| m.method == *method))
     };
@@ -147,8 +147,8 @@ fn rows(part: &Finished) -> Vec<Row> {
         };
         Row {
             method,
-            accuracy: Accuracy::of(&part.cases, method, |m| m.trained),
-            accuracy_new_clients: Accuracy::of(&part.cases, method, |m| m.new),
+            accuracy: Accuracy::new(&part.cases, method, |m| m.trained),
+            accuracy_new_clients: Accuracy::new(&part.cases, method, |m| m.new),
             bytes_per_wearer: bytes(|m| m.bytes),
             bytes_per_new_wearer: bytes(|m| m.new_bytes),
         }
@@ -157,13 +157,13 @@ fn rows(part: &Finished) -> Vec<Row> {
 }
 
 /// The table of one part.
-pub fn table(part: &Finished) -> Table {
+pub fn table(part: &PartResult) -> Table {
     let rows = rows(part);
     let dash = || "-".to_owned();
     let both = |value: Option<[f64; 2]>| {
         value.map_or_else(dash, |[up, down]| {
             let (up, down) = (bytes(up), bytes(down));
-            // One unit is enough where both have it.
+            // Equal units are printed once.
             match (up.split_once(' '), down.split_once(' ')) {
                 (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} / {down}"),
                 _ => format!("{up} / {down}"),
@@ -182,7 +182,7 @@ pub fn table(part: &Finished) -> Table {
             new.and_then(|a| a.sd_seeds).map_or_else(dash, |sd| format!("{sd:.3}")),
             both(row.bytes_per_wearer),
             both(row.bytes_per_new_wearer),
-            row.method.leaves().to_owned(),
+            row.method.data_sent().to_owned(),
         ]
     };
     let what = if part.part.shared_labels {
@@ -206,8 +206,8 @@ pub fn table(part: &Finished) -> Table {
         "leaves the device",
     ];
     let mut notes = Vec::new();
-    notes.extend(verdict("New wearers", &rows, |row| row.accuracy_new_clients.as_ref()));
-    notes.extend(verdict("Wearers who trained", &rows, |row| row.accuracy.as_ref()));
+    notes.extend(ranking_note("New wearers", &rows, |row| row.accuracy_new_clients.as_ref()));
+    notes.extend(ranking_note("Wearers who trained", &rows, |row| row.accuracy.as_ref()));
     Table {
         title: format!("{what} ({FOLDS} folds x {SEEDS} seeds{kept})"),
         columns: columns.map(str::to_owned).to_vec(),
@@ -216,8 +216,8 @@ pub fn table(part: &Finished) -> Table {
     }
 }
 
-/// Who is ahead, and where FedRep stands against everyone else.
-fn verdict(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Option<String> {
+/// Sentence with the most accurate method and the differences between FedRep and all other methods.
+fn ranking_note(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Option<String> {
     let scored: Vec<(&Row, &Accuracy)> = rows.iter().filter_map(|row| pick(row).map(|a| (row, a))).collect();
     let (best, top) = scored.iter().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))?;
     let (_, own) = scored.iter().find(|(row, _)| row.method == Method::FedRep)?;
@@ -229,22 +229,22 @@ fn verdict(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Opti
     let others: Vec<String> =
         scored.iter().filter(|(row, _)| row.method != Method::FedRep).map(|pair| against(&pair)).collect();
     let lead = format!("{who}: the highest accuracy is that of {} ({:.3}", best.method.name(), top.mean);
-    let lead = match best.method.leaves() {
+    let lead = match best.method.data_sent() {
         "all windows" => format!("{lead}; it needs everyone's windows and labels in one place)."),
         _ => format!("{lead})."),
     };
     Some(format!("{lead} FedRep: {}.", others.join("; ")))
 }
 
-/// The accuracy of those who train, round by round.
-pub fn curves(part: &Finished) -> (String, Vec<Series>) {
+/// Accuracy of the training wearers, round by round.
+pub fn curves(part: &PartResult) -> (String, Vec<Series>) {
     let runs = part.cases.iter().map(|case| case.curve.clone()).collect();
     let heading =
         format!("FedRep, {}: wearers who train, every fold and seed, and their median", part.part.name);
     (heading, vec![Series { label: part.part.name.to_owned(), runs }])
 }
 
-/// `summary.json` of the demo.
+/// Content of the demo's `summary.json`.
 #[derive(Serialize)]
 pub struct Summary {
     version: &'static str,
@@ -266,9 +266,9 @@ struct Timing {
     wall_s: f64,
 }
 
-/// The tables' figures, unrounded.
-pub fn summary(parts: &[Finished], wall_s: f64) -> Summary {
-    let part = |part: &Finished| PartSummary {
+/// Unrounded figures of the tables.
+pub fn summary(parts: &[PartResult], wall_s: f64) -> Summary {
+    let part = |part: &PartResult| PartSummary {
         scenario: part.part.name,
         runs: part.cases.len(),
         interrupted: part.interrupted,

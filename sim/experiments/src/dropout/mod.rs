@@ -1,5 +1,5 @@
-//! The dropout sweep: what becomes of a campaign whose devices do not answer, by how many they are, by who they are, and by
-//! whom a round waits for. `sim/DROPOUT.md` says what is measured.
+//! Dropout sweep: campaigns in which devices drop out, by dropout rate, by pattern, and by the policy that
+//! decides which devices a round waits for. `sim/DROPOUT.md` defines the measurement.
 
 mod table;
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 pub use table::markdown;
 
-use crate::byzantine::Choice;
+use crate::byzantine::Variant;
 use crate::demo::choose::{self, Features};
 use crate::demo::{DemoError, PARTS};
 use fedspan_sim_core::evaluate::average;
@@ -17,25 +17,25 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// The scenario that is measured: that of the demo's first part, each fold with the settings that were chosen for it.
+/// The measured scenario: the first part of the demo, each fold with the settings that were chosen for it.
 pub const SCENARIO: &str = PARTS[0].name;
 
-/// Changes for all of it: times that differ and are drawn in every round, and a deadline that the slowest of eight devices
-/// misses in one round of 17 (its mean is at most 16 / 9, and exp(-5 x 9 / 16) = 0.06).
+/// Changes for all runs: compute times that are drawn in every round, and a deadline that the slowest of eight
+/// devices misses in one round of 17 (its mean is at most 16 / 9, and exp(-5 x 9 / 16) = 0.06).
 const COMMON: [&str; 3] = ["fleet.speed=exponential-dynamic", "rounds.deadline=5", "evaluate_every=1000000"];
 
-/// Whom a round waits for, and how many answers that is.
+/// Policy that decides when a round is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// In tables and on the command line.
+    /// Name in tables and on the command line.
     pub name: &'static str,
     /// Changes of the scenario.
     pub changes: &'static [&'static str],
-    /// How many answers complete a round, of how many devices.
+    /// Number of answers that complete a round, and number of devices that are asked.
     pub wanted: (usize, usize),
 }
 
-/// All of them have the deadline.
+/// Policies of the sweep; all have the same deadline.
 pub const POLICIES: [Policy; 3] = [
     Policy { name: "all", changes: &["participation.policy=full"], wanted: (8, 8) },
     Policy {
@@ -43,7 +43,7 @@ pub const POLICIES: [Policy; 3] = [
         changes: &["participation={ policy = \"first-arrivals\", n = 4 }"],
         wanted: (4, 8),
     },
-    // Asked over waited for: 1.33.
+    // 8 devices are asked for 6 answers, a ratio of 1.33.
     Policy {
         name: "first 6 of 8",
         changes: &["participation={ policy = \"first-arrivals\", n = 6 }"],
@@ -51,89 +51,90 @@ pub const POLICIES: [Policy; 3] = [
     },
 ];
 
-/// Who drops out, and when.
-pub const PATTERNS: [Choice; 3] = [
-    Choice { name: "independent", changes: &["fleet.dropout_pattern=independent"] },
-    Choice { name: "persistent", changes: &["fleet.dropout_pattern=persistent"] },
-    Choice {
+/// Dropout patterns: which devices drop out, and when.
+pub const PATTERNS: [Variant; 3] = [
+    Variant { name: "independent", changes: &["fleet.dropout_pattern=independent"] },
+    Variant { name: "persistent", changes: &["fleet.dropout_pattern=persistent"] },
+    Variant {
         name: "outages",
         changes: &["fleet.dropout_pattern=outages", "fleet.outage_sites=4", "fleet.outage_rounds=10"],
     },
 ];
 
-/// Groups of people that are held out in turn.
+/// Number of folds; each holds out a group of people.
 pub const FOLDS: usize = 5;
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Whom rounds wait for.
+    /// Policies.
     pub policies: Vec<Policy>,
-    /// Who drops out.
-    pub patterns: Vec<Choice>,
-    /// Which part of all rounds of all devices is lost, above 0: without dropouts is measured in any case.
+    /// Dropout patterns.
+    pub patterns: Vec<Variant>,
+    /// Dropout rates above 0, as fractions of all rounds of all devices. Rate 0 is always measured.
     pub rates: Vec<f64>,
-    /// How many folds, from the first.
+    /// Number of folds, from the first.
     pub folds: usize,
-    /// Changes of the scenario besides.
+    /// Further changes of the scenario.
     pub changes: Vec<String>,
-    /// The first seed.
+    /// First seed.
     pub seed: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u32,
-    /// Runs at once.
+    /// Number of runs at once.
     pub threads: usize,
 }
 
 /// One policy, pattern and rate; without dropouts there is no pattern.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The pattern's, "none" without dropouts.
+    /// Name of the pattern, "none" without dropouts.
     pub pattern: &'static str,
-    /// Part of all rounds of all devices that is lost.
+    /// Lost fraction of all rounds of all devices.
     pub rate: f64,
-    /// How many answers complete a round.
+    /// Number of answers that complete a round.
     pub wanted: usize,
-    /// By fold and seed.
+    /// Results by fold and seed.
     pub runs: Vec<Measured>,
 }
 
-/// What one run gives, and the run without dropouts of the same policy, fold and seed to compare it with.
+/// Figures of one run, compared with the run without dropouts of the same policy, fold and seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Which fold.
+    /// Number of the fold.
     pub fold: usize,
-    /// Which seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// Rounds that were finished.
+    /// Number of finished rounds.
     pub rounds: usize,
-    /// Of these, with as many answers as were wanted.
+    /// Number of finished rounds with all wanted answers.
     pub complete: usize,
-    /// Times that a round was extended or repeated, as nobody had answered.
+    /// Number of times a round was extended or repeated because no device had answered.
     pub again: u64,
-    /// Answers that counted.
+    /// Number of counted answers.
     pub answers: usize,
-    /// Updates that came too late or were rejected.
+    /// Number of updates that were late or rejected.
     pub not_counted: u64,
     /// Simulated time.
     pub time: f64,
     /// Mean accuracy of the clients' refitted heads.
     pub accuracy: f64,
-    /// The same, less that without dropouts.
+    /// `accuracy` minus the accuracy without dropouts.
     pub change: f64,
-    /// How many never counted or, where everybody did, are in the quarter that counted least often.
+    /// Number of absent clients: those that never counted or, if every client counted, the quarter that counted
+    /// least often.
     pub absent: usize,
-    /// The part of rounds in which these counted.
+    /// Fraction of rounds in which the absent clients counted.
     pub absent_there: f64,
-    /// Their mean accuracy.
+    /// Mean accuracy of the absent clients.
     pub absent_accuracy: f64,
-    /// The same, less theirs without dropouts.
+    /// `absent_accuracy` minus the accuracy of the same clients without dropouts.
     pub absent_change: f64,
-    /// Mean accuracy of those who come after training.
+    /// Mean accuracy of newcomers, who join after training.
     pub newcomers: f64,
-    /// The same, less that without dropouts.
+    /// `newcomers` minus the accuracy of newcomers without dropouts.
     pub newcomers_change: f64,
 }
 
@@ -145,8 +146,8 @@ struct Task {
     scenario: Scenario,
 }
 
-/// What is kept of a run.
-struct Ran {
+/// Figures of a run before the comparison.
+struct RunResult {
     rounds: usize,
     complete: usize,
     again: u64,
@@ -154,21 +155,22 @@ struct Ran {
     not_counted: u64,
     time: f64,
     accuracies: Vec<f64>,
-    /// In how many rounds each client counted.
-    there: Vec<usize>,
+    /// Number of rounds in which each client counted.
+    counted_rounds: Vec<usize>,
     newcomers: f64,
 }
 
-/// Measures the sweep. `None` if it was stopped.
+/// Measures the sweep. `None` if `stop` ended it.
 ///
 /// # Errors
-/// [`DemoError`].
+/// [`DemoError::Scenario`] if the scenario rejects a change, [`DemoError::Run`] if a run fails,
+/// [`DemoError::Variant`] if the recorded settings are broken.
 pub fn measure(
     settings: &Settings,
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Option<Vec<Row>>, DemoError> {
-    let mut rows: Vec<(&Policy, Option<&Choice>, f64)> = Vec::new();
+    let mut rows: Vec<(&Policy, Option<&Variant>, f64)> = Vec::new();
     for policy in &settings.policies {
         rows.push((policy, None, 0.0));
         for pattern in &settings.patterns {
@@ -184,23 +186,23 @@ pub fn measure(
             }
         }
     }
-    let of = tasks.len() as u64;
+    let total = tasks.len() as u64;
     let done = parallel::each(settings.threads, &tasks, |task| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let (policy, pattern, rate) = rows.get(task.row).copied().unwrap_or((&POLICIES[0], None, 0.0));
         let job = Job::prepare(&task.scenario, task.seed)?;
-        let ran = Ran::of(&job.run(&mut NoProgress)?, job.dataset.clients.len(), policy.wanted.0);
+        let result = RunResult::new(&job.run(&mut NoProgress)?, job.dataset.clients.len(), policy.wanted.0);
         let what = format!("{}, {} {rate}", policy.name, pattern.map_or("none", |pattern| pattern.name));
-        progress.advance(1, of, &what);
-        Ok::<_, RunError>(Some(ran))
+        progress.advance(1, total, &what);
+        Ok::<_, RunError>(Some(result))
     })?;
     let Some(done) = done else { return Ok(None) };
     let each = settings.folds * settings.seeds as usize;
     let mut finished = Vec::new();
-    // The runs without dropouts of a policy come before the others.
-    let mut without: &[Ran] = &[];
+    // The runs without dropouts of a policy precede its other runs.
+    let mut without: &[RunResult] = &[];
     let runs = done.chunks(each.max(1)).zip(tasks.chunks(each.max(1)));
     for ((policy, pattern, rate), (runs, tasks)) in rows.into_iter().zip(runs) {
         if pattern.is_none() {
@@ -212,17 +214,19 @@ pub fn measure(
             pattern: pattern.map_or("none", |pattern| pattern.name),
             rate,
             wanted: policy.wanted.0,
-            runs: measured.map(|((ran, without), task)| ran.beside(without, task.fold, task.seed)).collect(),
+            runs: measured
+                .map(|((result, without), task)| result.compare_with(without, task.fold, task.seed))
+                .collect(),
         });
     }
     Ok(Some(finished))
 }
 
-/// The scenario of a row in a fold.
+/// The scenario of a row in one fold.
 fn scenario(
     settings: &Settings,
     policy: &Policy,
-    pattern: Option<&Choice>,
+    pattern: Option<&Variant>,
     rate: f64,
     fold: usize,
 ) -> Result<Scenario, DemoError> {
@@ -240,8 +244,8 @@ fn scenario(
     Ok(Scenario::parse(SCENARIO, Scenario::built_in(SCENARIO).unwrap_or_default(), &changes)?)
 }
 
-impl Ran {
-    fn of(outcome: &Outcome, clients: usize, wanted: usize) -> Self {
+impl RunResult {
+    fn new(outcome: &Outcome, clients: usize, wanted: usize) -> Self {
         let mut there = vec![0; clients];
         let (mut rounds, mut complete, mut answers) = (0, 0, 0);
         // Row 0 is the initial model.
@@ -264,26 +268,31 @@ impl Ran {
             not_counted: counters.late + counters.rejected(),
             time: outcome.rounds.last().map_or(0.0, |row| row.time),
             accuracies: outcome.clients.iter().map(|client| client.accuracy.unwrap_or(f64::NAN)).collect(),
-            there,
+            counted_rounds: there,
             newcomers: average(&outcome.newcomers).accuracy.unwrap_or(f64::NAN),
         }
     }
 
-    /// Who never counted or, where everybody did, the quarter that counted least often, with all who did as rarely.
+    /// Clients that never counted or, if every client counted, the quarter that counted least often together
+    /// with all that counted equally often.
     fn absent(&self) -> Vec<usize> {
-        let mut sorted = self.there.clone();
+        let mut sorted = self.counted_rounds.clone();
         sorted.sort_unstable();
         let quarter = sorted.len().div_ceil(4).saturating_sub(1);
         let most = if sorted.first() == Some(&0) { 0 } else { sorted.get(quarter).copied().unwrap_or(0) };
-        (0..).zip(&self.there).filter(|(_, there)| **there <= most).map(|(client, _)| client).collect()
+        (0..)
+            .zip(&self.counted_rounds)
+            .filter(|(_, there)| **there <= most)
+            .map(|(client, _)| client)
+            .collect()
     }
 
-    /// Beside the run without dropouts.
-    fn beside(&self, without: &Self, fold: usize, seed: u64) -> Measured {
-        let everybody: Vec<usize> = (0..self.accuracies.len()).collect();
+    /// Compares the run with the run without dropouts.
+    fn compare_with(&self, without: &Self, fold: usize, seed: u64) -> Measured {
+        let all_clients: Vec<usize> = (0..self.accuracies.len()).collect();
         let absent = self.absent();
-        let (accuracy, absent_accuracy) = (self.mean_of(&everybody), self.mean_of(&absent));
-        let there: usize = absent.iter().filter_map(|client| self.there.get(*client)).sum();
+        let (accuracy, absent_accuracy) = (self.mean_of(&all_clients), self.mean_of(&absent));
+        let there: usize = absent.iter().filter_map(|client| self.counted_rounds.get(*client)).sum();
         Measured {
             fold,
             seed,
@@ -294,7 +303,7 @@ impl Ran {
             not_counted: self.not_counted,
             time: self.time,
             accuracy,
-            change: accuracy - without.mean_of(&everybody),
+            change: accuracy - without.mean_of(&all_clients),
             absent: absent.len(),
             absent_there: ratio(there, absent.len() * self.rounds),
             absent_accuracy,
@@ -304,13 +313,13 @@ impl Ran {
         }
     }
 
-    /// Mean accuracy of some clients.
+    /// Mean accuracy of these clients.
     fn mean_of(&self, clients: &[usize]) -> f64 {
         mean(clients.iter().filter_map(|client| self.accuracies.get(*client).copied()))
     }
 }
 
-/// NaN of nothing.
+/// Arithmetic mean; NaN of no values.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
     sum / count

@@ -1,4 +1,4 @@
-//! The sweep as tables of Markdown.
+//! The sweep as Markdown tables.
 
 use super::{Measured, Row, mean, ratio};
 
@@ -6,8 +6,8 @@ const HEAD: &str = "| dropout | rounds with all answers | answers a round | exte
                     those least there: in rounds | their accuracy | newcomers |\n\
                     | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
 
-/// A table for each policy, a row for each pattern and rate: means over runs, and in brackets the mean change against the same
-/// runs without dropouts, with its standard error.
+/// A table for each policy, with a row for each pattern and rate: means over runs and, in brackets, the mean
+/// change against the same runs without dropouts with its standard error.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::new();
@@ -18,12 +18,12 @@ pub fn markdown(rows: &[Row]) -> String {
             let gap = if text.is_empty() { "" } else { "\n" };
             text.push_str(&format!("{gap}Rounds wait for {policy}:\n\n{HEAD}"));
         }
-        text.push_str(&line(row));
+        text.push_str(&table_row(row));
     }
     text
 }
 
-fn line(row: &Row) -> String {
+fn table_row(row: &Row) -> String {
     let sum = |value: fn(&Measured) -> usize| row.runs.iter().map(value).sum::<usize>();
     let over = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
     let (rounds, answers) = (sum(|run| run.rounds), sum(|run| run.answers));
@@ -33,15 +33,15 @@ fn line(row: &Row) -> String {
         let changes: Vec<f64> = row.runs.iter().map(change).collect();
         let shown = format!("{:.3}", over(value));
         if row.rate > 0.0 {
-            format!("{shown} ({:+.3} ± {:.3})", over(change), error(&changes))
+            format!("{shown} ({:+.3} ± {:.3})", over(change), standard_error(&changes))
         } else {
             shown
         }
     };
     let what =
         if row.rate > 0.0 { format!("{} %, {}", percent(row.rate), row.pattern) } else { "none".to_owned() };
-    let complete = share(ratio(sum(|run| run.complete), rounds));
-    let there = share(over(|run| run.absent_there));
+    let complete = percentage(ratio(sum(|run| run.complete), rounds));
+    let there = percentage(over(|run| run.absent_there));
     format!(
         "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {there} | {} | {} |\n",
         ratio(answers, rounds),
@@ -53,8 +53,8 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// The standard error of a mean; 0 of a single value.
-fn error(values: &[f64]) -> f64 {
+/// Standard error of a mean; 0 for fewer than two values.
+fn standard_error(values: &[f64]) -> f64 {
     let count = ratio(values.len(), 1);
     if values.len() < 2 {
         return 0.0;
@@ -64,8 +64,8 @@ fn error(values: &[f64]) -> f64 {
     (square / (count - 1.0) / count).sqrt()
 }
 
-/// A share to a tenth of a percent.
-fn share(part: f64) -> String {
+/// A fraction in percent with one decimal.
+fn percentage(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
 

@@ -1,34 +1,34 @@
-//! AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), as torch has it.
+//! AdamW (Kingma and Ba 2015; Loshchilov and Hutter 2019), with the update rule of PyTorch.
 
-/// What those who fine-tune with PEFT leave as it is.
-const MOMENTS: [f64; 2] = [0.9, 0.999];
+/// Default decay rates of the two moments in PyTorch, which PEFT users usually keep.
+const MOMENT_DECAYS: [f64; 2] = [0.9, 0.999];
 const EPSILON: f32 = 1e-8;
 
-/// Moments of a client's gradients within a round.
+/// AdamW state of a client within one round.
 #[derive(Clone, Debug)]
 pub struct Adam {
     step_size: f32,
     decay: f32,
-    /// Mean, and mean square.
+    /// Running mean and mean square of the gradients.
     moments: [Vec<f32>; 2],
-    /// What both are short of after so many steps: powers of [`MOMENTS`].
+    /// Powers of [`MOMENT_DECAYS`] for the bias correction.
     powers: [f64; 2],
 }
 
 impl Adam {
-    /// For so many values. Weights shrink by `step_size decay` a step.
+    /// Creates the state for `length` values. Weights shrink by `step_size decay` in each step.
     #[must_use]
     pub fn new(length: usize, step_size: f32, decay: f32) -> Self {
         Self { step_size, decay, moments: [vec![0.0; length], vec![0.0; length]], powers: [1.0; 2] }
     }
 
-    /// One step against the gradient, of the values that are trained.
+    /// Takes one step against the gradient, on the values in the ranges `trained`.
     #[allow(clippy::cast_possible_truncation, reason = "rounded")]
     pub fn step(&mut self, values: &mut [f32], gradient: &[f32], trained: &[std::ops::Range<usize>]) {
-        for (power, moment) in self.powers.iter_mut().zip(MOMENTS) {
+        for (power, moment) in self.powers.iter_mut().zip(MOMENT_DECAYS) {
             *power *= moment;
         }
-        let [first, second] = MOMENTS.map(|moment| moment as f32);
+        let [first, second] = MOMENT_DECAYS.map(|moment| moment as f32);
         let step = (f64::from(self.step_size) / (1.0 - self.powers[0])) as f32;
         let root = (1.0 - self.powers[1]).sqrt() as f32;
         let shrink = 1.0 - self.step_size * self.decay;

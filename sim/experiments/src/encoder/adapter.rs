@@ -1,7 +1,8 @@
-//! What is trained: low-rank factors beside query and value of every layer, and a linear head (Hu et al. 2021).
+//! Trained parameters: low-rank factors of the query and value projections of every layer, and a linear head
+//! (Hu et al. 2021).
 //!
-//! Tensors have the names, shapes and files of Hugging Face's PEFT, so that what averages files averages these, and PEFT loads
-//! the result.
+//! Tensors have the names, shapes and file layout of Hugging Face's PEFT. `fedspan-adapters` can therefore
+//! average them, and PEFT can load the result.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,49 +15,50 @@ use super::tensors::{self, Tensors};
 use super::{EncoderError, Shape};
 use fedspan_sim_core::report::files::write_json;
 
-/// Negative and positive.
+/// Number of classes: negative and positive.
 pub const CLASSES: usize = 2;
 
-/// What `lora_alpha` is in terms of the rank.
+/// Ratio of `lora_alpha` to the rank.
 const ALPHA_PER_RANK: usize = 2;
 
-/// The module that an adapter stands beside.
+/// Projection that has an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The query of attention.
+    /// Query projection.
     Query,
-    /// The value of attention.
+    /// Value projection.
     Value,
 }
 
-/// One tensor.
+/// One tensor of the adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// As files have it.
+    /// Name in the file.
     pub name: String,
-    /// Of its rows.
+    /// Dimensions, row-major.
     pub shape: Vec<usize>,
-    /// Where it lies among the values.
+    /// Range of the tensor in [`Adapter::values`].
     pub range: Range<usize>,
-    /// What it is.
+    /// Role in the averaging.
     pub role: Role,
 }
 
-/// Factors and head, one after the other.
+/// Low-rank factors of all layers, and the head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// r, rank of the factors.
+    /// Rank of the factors, r.
     pub rank: usize,
-    /// d, width of the encoder.
+    /// Width of the encoder, d.
     pub hidden: usize,
-    /// All tensors: of each layer query's down (r x d) and up (d x r) and value's, then the head (2 x d) and its bias.
+    /// All tensors, concatenated: for each layer the query's down (r x d) and up (d x r) factor and the
+    /// value's, then the head (2 x d) and its bias.
     pub values: Vec<f32>,
-    /// Where each lies.
+    /// Tensors in the order of `values`.
     pub parts: Vec<Part>,
 }
 
 impl Adapter {
-    /// All zeros.
+    /// An adapter of zeros.
     #[must_use]
     pub fn zeros(shape: &Shape, rank: usize) -> Self {
         let d = shape.hidden;
@@ -79,7 +81,8 @@ impl Adapter {
         Self { rank, hidden: d, values: vec![0.0; length], parts }
     }
 
-    /// As PEFT and torch begin: down factors and head uniform within 1 / sqrt(d), up factors zero.
+    /// Initial adapter as in PEFT and PyTorch: down factors and head uniform within 1 / sqrt(d), up factors
+    /// zero.
     #[must_use]
     pub fn start(shape: &Shape, rank: usize, seed: u64) -> Self {
         let mut adapter = Self::zeros(shape, rank);
@@ -95,13 +98,13 @@ impl Adapter {
         adapter
     }
 
-    /// What `B A` is multiplied with: alpha / r.
+    /// Factor of `B A`: alpha / r.
     #[must_use]
     pub fn scale(&self) -> f32 {
         ALPHA_PER_RANK as f32
     }
 
-    /// Where down (r x d) and up (d x r) factor of a target lie.
+    /// Ranges of the down (r x d) and up (d x r) factor of a projection.
     #[must_use]
     pub fn factors(&self, layer: usize, target: Target) -> [Range<usize>; 2] {
         let size = self.rank * self.hidden;
@@ -109,7 +112,7 @@ impl Adapter {
         [begin..begin + size, begin + size..begin + 2 * size]
     }
 
-    /// Where the head lies: 2 x d, and its bias.
+    /// Ranges of the head's weight (2 x d) and bias.
     #[must_use]
     pub fn head(&self) -> [Range<usize>; 2] {
         let end = self.values.len();
@@ -117,10 +120,10 @@ impl Adapter {
         [middle - CLASSES * self.hidden..middle, middle..end]
     }
 
-    /// Writes a safetensors file.
+    /// Writes the adapter as a safetensors file.
     ///
     /// # Errors
-    /// What cannot be written.
+    /// [`EncoderError::File`] if the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), EncoderError> {
         let tensors: Vec<_> = self
             .parts
@@ -130,10 +133,10 @@ impl Adapter {
         tensors::write(path, &tensors)
     }
 
-    /// Writes a directory in PEFT's layout.
+    /// Writes the adapter as a directory in PEFT's layout.
     ///
     /// # Errors
-    /// What cannot be written.
+    /// [`EncoderError::Write`] or [`EncoderError::File`] if a file cannot be written.
     pub fn write_directory(&self, directory: &Path) -> Result<(), EncoderError> {
         fedspan_sim_core::report::files::make_directory(directory)?;
         write_json(&directory.join("adapter_config.json"), &self.config())?;
@@ -159,7 +162,7 @@ impl Adapter {
     /// Reads a safetensors file into an adapter of these sizes.
     ///
     /// # Errors
-    /// What is not there or of another shape.
+    /// [`EncoderError::File`] if a tensor is missing or has another shape.
     pub fn read(path: &Path, shape: &Shape, rank: usize) -> Result<Self, EncoderError> {
         let file = Tensors::read(path)?;
         let mut adapter = Self::zeros(shape, rank);

@@ -1,19 +1,20 @@
-//! Attention within each sentence, forward and back (Vaswani et al. 2017).
+//! Self-attention within each sentence, forward and backward (Vaswani et al. 2017).
 //!
-//! Sentences of a batch lie one after the other without padding, so there is no mask: a sentence never sees what is not its own.
+//! Sentences of a batch are concatenated without padding. Attention is computed per sentence, so no mask is
+//! needed.
 
 use fedspan_client::kernel::dense;
 
 use super::pointwise::{softmax, softmax_errors};
 
-/// How a batch is laid out: n tokens of sentences, and d features of heads.
+/// Layout of a batch: n tokens in sentences, and d features in heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
-    /// Tokens of each sentence.
+    /// Number of tokens of each sentence.
     pub lengths: &'a [usize],
-    /// d.
+    /// Number of features, d.
     pub hidden: usize,
-    /// Features of one head.
+    /// Number of features of one head.
     pub head: usize,
 }
 
@@ -31,7 +32,7 @@ impl Rows<'_> {
         (0..self.hidden).step_by(self.head)
     }
 
-    /// Features of one head, of one sentence's tokens: t x head.
+    /// Copies one head's features of one sentence's tokens into `into`, t x head.
     fn take(&self, from: &[f32], (first, count): (usize, usize), head: usize, into: &mut Vec<f32>) {
         into.clear();
         for row in from.chunks_exact(self.hidden).skip(first).take(count) {
@@ -39,7 +40,7 @@ impl Rows<'_> {
         }
     }
 
-    /// The other way.
+    /// Copies t x head features back to their place, the inverse of [`Self::take`].
     fn put(&self, from: &[f32], (first, count): (usize, usize), head: usize, into: &mut [f32]) {
         let rows = into.chunks_exact_mut(self.hidden).skip(first).take(count);
         for (row, from) in rows.zip(from.chunks_exact(self.head)) {
@@ -52,7 +53,7 @@ impl Rows<'_> {
     }
 }
 
-/// What every token gets of the values (all n x d), and the weights that it gave them: by sentence and head, t x t.
+/// Attention output of every token (n x d), and the attention weights by sentence and head, t x t each.
 pub fn attend(rows: Rows<'_>, query: &[f32], key: &[f32], value: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let mut out = vec![0.0; query.len()];
     let mut weights = Vec::new();
@@ -78,7 +79,7 @@ pub fn attend(rows: Rows<'_>, query: &[f32], key: &[f32], value: &[f32]) -> (Vec
     (out, weights)
 }
 
-/// Errors of query, key and value (n x d), from those of what [`attend`] returned.
+/// Errors of query, key and value (n x d), from the errors of the output of [`attend`].
 pub fn attend_errors(
     rows: Rows<'_>,
     [query, key, value]: [&[f32]; 3],

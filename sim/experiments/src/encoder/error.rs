@@ -1,4 +1,4 @@
-//! Why an encoder cannot be read, or trained: one line that names the file.
+//! Error of the encoder: one line that names the file or the setting.
 
 use std::path::{Path, PathBuf};
 
@@ -6,44 +6,44 @@ use fedspan_adapters::files::AdapterError;
 
 use fedspan_sim_core::report::files::WriteError;
 
-/// No encoder, no sentences, no adapter, or no run.
+/// Error of reading an encoder, sentences or adapters, or of training.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncoderError {
-    /// A file cannot be read, or is not what it should be.
+    /// A file cannot be read or is malformed.
     #[error("{}: {fault}", file.display())]
     File {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// What is wrong.
+        /// Description of the fault.
         fault: String,
     },
-    /// A setting that does not fit the data or the model.
+    /// A setting does not fit the data or the model.
     #[error("{0}")]
     Setting(String),
-    /// Adapters could not be averaged.
+    /// The adapters could not be averaged.
     #[error(transparent)]
     Adapter(#[from] AdapterError),
-    /// A result could not be written.
+    /// A result file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// Training left the numbers.
+    /// A client's loss or adapter is no longer finite.
     #[error("round {round}, client {client}: the loss is not finite; a smaller --step-size may help")]
     Diverged {
-        /// From 1.
+        /// Number of the round, from 1.
         round: u32,
-        /// From 0.
+        /// Index of the client, from 0.
         client: usize,
     },
 }
 
 impl EncoderError {
-    /// Of a file.
+    /// Creates a [`Self::File`] error.
     pub(super) fn file(file: &Path, fault: impl ToString) -> Self {
         Self::File { file: file.to_owned(), fault: fault.to_string() }
     }
 
-    /// Whether a file or an argument is wrong; otherwise the work failed.
+    /// True if an input file or an argument is wrong; false if the run itself failed.
     #[must_use]
     pub fn is_wrong_input(&self) -> bool {
         match self {
@@ -54,13 +54,13 @@ impl EncoderError {
     }
 }
 
-/// Bytes of a regular file of at most `most` bytes.
+/// Reads a regular file of at most `most` bytes.
 pub(super) fn read(path: &Path, most: u64) -> Result<Vec<u8>, EncoderError> {
     let bytes = fedspan_sim_core::data::file::read(&path.display().to_string(), most);
     bytes.map_err(|error| EncoderError::file(path, error.message))
 }
 
-/// Text of a file of at most `most` bytes.
+/// Reads a UTF-8 file of at most `most` bytes.
 pub(super) fn read_text(path: &Path, most: u64) -> Result<String, EncoderError> {
     String::from_utf8(read(path, most)?).map_err(|error| {
         EncoderError::file(path, format!("byte {} is not UTF-8", error.utf8_error().valid_up_to()))

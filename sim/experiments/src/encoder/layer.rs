@@ -1,4 +1,4 @@
-//! One layer of the encoder, forward and back.
+//! One transformer layer, forward and backward.
 
 use fedspan_client::kernel::dense;
 
@@ -6,40 +6,40 @@ use super::adapter::{Adapter, Target};
 use super::attention::{Rows, attend, attend_errors};
 use super::low_rank::Factors;
 use super::model::{Dense, Layer};
-use super::pointwise::{Normal, gelu, normalize, normalize_errors};
+use super::pointwise::{NormCache, gelu, normalize, normalize_errors};
 
-/// What the way back needs of the way forward.
+/// Activations of the forward pass that the backward pass needs.
 #[derive(Debug)]
-pub struct Kept {
+pub struct LayerCache {
     x: Vec<f32>,
     query: Vec<f32>,
     key: Vec<f32>,
     value: Vec<f32>,
-    /// Of query's and value's adapters, n x r.
+    /// Low-rank activations of the query's and the value's adapter, n x r each.
     low: [Vec<f32>; 2],
-    /// Of attention.
+    /// Attention weights.
     weights: Vec<f32>,
-    attended: Normal,
+    attention_norm: NormCache,
     slopes: Vec<f32>,
-    out: Normal,
+    output_norm: NormCache,
 }
 
 /// A layer with its adapters.
 #[derive(Clone, Copy, Debug)]
-pub struct Adapted<'a> {
-    /// The frozen weights.
+pub struct AdaptedLayer<'a> {
+    /// Frozen weights.
     pub layer: &'a Layer,
-    /// Factors of all layers.
+    /// Adapter factors of all layers.
     pub adapter: &'a Adapter,
-    /// Which layer this is.
+    /// Index of the layer.
     pub number: usize,
-    /// Where sentences are.
+    /// Layout of the batch.
     pub rows: Rows<'a>,
-    /// Of the normalisations.
+    /// Constant of the layer normalisations.
     pub epsilon: f32,
 }
 
-impl<'a> Adapted<'a> {
+impl<'a> AdaptedLayer<'a> {
     fn factors(&self, target: Target) -> Factors<'a> {
         let Adapter { rank, hidden, values, .. } = self.adapter;
         let [down, up] = self.adapter.factors(self.number, target);
@@ -52,66 +52,68 @@ impl<'a> Adapted<'a> {
         }
     }
 
-    /// From n x d to n x d. Without `keep` nothing but the result is of use.
-    pub fn forward(&self, x: Vec<f32>, keep: bool) -> (Vec<f32>, Kept) {
+    /// Forward pass, from n x d to n x d. With `keep = false` the second value must not be used for a backward
+    /// pass.
+    pub fn forward(&self, x: Vec<f32>, keep: bool) -> (Vec<f32>, LayerCache) {
         let layer = self.layer;
-        let mut query = times(&x, &layer.query);
-        let key = times(&x, &layer.key);
-        let mut value = times(&x, &layer.value);
+        let mut query = linear(&x, &layer.query);
+        let key = linear(&x, &layer.key);
+        let mut value = linear(&x, &layer.value);
         let low = [
             self.factors(Target::Query).add(&x, &mut query),
             self.factors(Target::Value).add(&x, &mut value),
         ];
         let (mixed, weights) = attend(self.rows, &query, &key, &value);
-        let mut middle = times(&mixed, &layer.attended);
+        let mut middle = linear(&mixed, &layer.attention_output);
         add(&mut middle, &x);
-        let attended = normalize(&mut middle, &layer.attended_norm, self.epsilon);
-        let mut wide = times(&middle, &layer.wide);
+        let attention_norm = normalize(&mut middle, &layer.attention_norm, self.epsilon);
+        let mut wide = linear(&middle, &layer.feed_up);
         let slopes = gelu(&mut wide, keep);
-        let mut end = times(&wide, &layer.narrow);
+        let mut end = linear(&wide, &layer.feed_down);
         add(&mut end, &middle);
-        let out = normalize(&mut end, &layer.norm, self.epsilon);
-        (end, Kept { x, query, key, value, low, weights, attended, slopes, out })
+        let output_norm = normalize(&mut end, &layer.output_norm, self.epsilon);
+        (end, LayerCache { x, query, key, value, low, weights, attention_norm, slopes, output_norm })
     }
 
-    /// Errors of what came out (n x d) become those of what went in, unless this is the first layer: nothing below it is
-    /// trained. Gradients of the factors are added to `gradient`, which is as long as the adapter.
-    pub fn back(&self, mut errors: Vec<f32>, kept: &Kept, gradient: &mut [f32]) -> Vec<f32> {
+    /// Backward pass: turns errors of the output (n x d) into errors of the input. The first layer skips the
+    /// input errors, as nothing below it is trained. Adds the gradients of the factors to `gradient`, which is
+    /// as long as the adapter's values.
+    pub fn backward(&self, mut errors: Vec<f32>, kept: &LayerCache, gradient: &mut [f32]) -> Vec<f32> {
         let layer = self.layer;
-        normalize_errors(&mut errors, &kept.out, &layer.norm);
-        let mut wide = times_back(&errors, &layer.narrow);
+        normalize_errors(&mut errors, &kept.output_norm, &layer.output_norm);
+        let mut wide = linear_backward(&errors, &layer.feed_down);
         wide.iter_mut().zip(&kept.slopes).for_each(|(error, slope)| *error *= slope);
-        add(&mut errors, &times_back(&wide, &layer.wide));
-        normalize_errors(&mut errors, &kept.attended, &layer.attended_norm);
-        let mixed = times_back(&errors, &layer.attended);
+        add(&mut errors, &linear_backward(&wide, &layer.feed_up));
+        normalize_errors(&mut errors, &kept.attention_norm, &layer.attention_norm);
+        let mixed = linear_backward(&errors, &layer.attention_output);
         let qkv = [&*kept.query, &*kept.key, &*kept.value];
         let [query, key, value] = attend_errors(self.rows, qkv, &kept.weights, &mixed);
         let first = self.number == 0;
         if !first {
             for (part, frozen) in [(&query, &layer.query), (&key, &layer.key), (&value, &layer.value)] {
-                add(&mut errors, &times_back(part, frozen));
+                add(&mut errors, &linear_backward(part, frozen));
             }
         }
         let adapted = [(Target::Query, &query, &kept.low[0]), (Target::Value, &value, &kept.low[1])];
         for (target, part, low) in adapted {
             let [down, up] = self.adapter.factors(self.number, target);
-            // They lie side by side.
+            // The down and up factors are adjacent.
             let (down, up) = gradient[down.start..up.end].split_at_mut(down.len());
             let below = (!first).then_some(&mut *errors);
-            self.factors(target).back(&kept.x, low, part, [down, up], below);
+            self.factors(target).backward(&kept.x, low, part, [down, up], below);
         }
         errors
     }
 }
 
-fn times(x: &[f32], dense: &Dense) -> Vec<f32> {
+fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; x.len() / inputs * dense.outputs];
     dense::forward(x, &dense.layer, dense.outputs, &mut out);
     out
 }
 
-fn times_back(errors: &[f32], dense: &Dense) -> Vec<f32> {
+fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; errors.len() / dense.outputs * inputs];
     dense::backward_linear(errors, &dense.layer, dense.outputs, &mut out);

@@ -1,4 +1,4 @@
-//! What a client does in a round: some steps of AdamW on its own sentences.
+//! LocalTraining training: steps of AdamW on a client's own sentences.
 
 use std::ops::Range;
 
@@ -8,36 +8,36 @@ use fedspan_engine::random::{Purpose, stream};
 use super::sentences::Sentence;
 use super::{Adam, Adapter, Batch, Model};
 
-/// How a client trains. The optimiser's moments begin at zero in every round.
+/// Settings of local training. The optimiser's moments start at zero in every round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Local {
+pub struct LocalTraining {
     /// Steps in a round.
     pub steps: usize,
-    /// Sentences in a step, fewer where a client has fewer.
+    /// Sentences in a step; fewer if the client has fewer.
     pub batch: usize,
-    /// Of AdamW.
+    /// Step size of AdamW.
     pub step_size: f32,
-    /// Of AdamW: weights shrink by `step_size decay` a step.
+    /// Weight decay of AdamW: weights shrink by `step_size decay` in each step.
     pub decay: f32,
 }
 
 /// One client in one round.
 #[derive(Clone, Copy, Debug)]
-pub struct Visit<'a> {
-    /// What it has.
+pub struct ClientRound<'a> {
+    /// Sentences of the client.
     pub sentences: &'a [Sentence],
-    /// What is trained; what it freezes stays, bit by bit.
+    /// Kind of the round, which decides the trained tensors; frozen ones keep their bits.
     pub round: RoundKind,
-    /// Of the run.
+    /// Seed of the run.
     pub seed: u64,
-    /// The number of the round, and of the client.
+    /// Number of the round and index of the client.
     pub place: (u32, u32),
 }
 
-impl Local {
-    /// Trains what it is given. Returns the mean loss over the steps, each before it was taken.
-    pub fn train(&self, model: &Model, adapter: &mut Adapter, visit: Visit<'_>) -> f64 {
-        let Visit { sentences, round, seed, place } = visit;
+impl LocalTraining {
+    /// Trains the adapter. Returns the mean loss over the steps, each computed before its step.
+    pub fn train(&self, model: &Model, adapter: &mut Adapter, client_round: ClientRound<'_>) -> f64 {
+        let ClientRound { sentences, round, seed, place } = client_round;
         let index = u64::from(place.0) << 32 | u64::from(place.1);
         let mut random = stream(seed, Purpose::Device, index);
         let trained = trained(adapter, round);
@@ -47,13 +47,13 @@ impl Local {
         let mut left: Vec<usize> = Vec::new();
         let mut sum = 0.0;
         for _ in 0..self.steps {
-            // Every sentence once before one comes again.
+            // Draw every sentence once before one repeats.
             if left.len() < self.batch.min(numbers.len()) {
                 left = random.choose(&numbers, numbers.len());
             }
             let drawn = left.split_off(left.len().saturating_sub(self.batch));
             let drawn = drawn.iter().filter_map(|number| sentences.get(*number));
-            let batch = Batch::of(drawn.map(|sentence| (&*sentence.tokens, sentence.label)));
+            let batch = Batch::from_sentences(drawn.map(|sentence| (&*sentence.tokens, sentence.label)));
             sum += model.gradient(adapter, &batch, &mut gradient);
             adam.step(&mut adapter.values, &gradient, &trained);
         }
@@ -61,7 +61,7 @@ impl Local {
     }
 }
 
-/// Where what this round trains lies: what is not frozen.
+/// Ranges of the values that this kind of round trains.
 #[must_use]
 pub fn trained(adapter: &Adapter, round: RoundKind) -> Vec<Range<usize>> {
     let free = adapter.parts.iter().filter(|part| !round.freezes(part.role));

@@ -1,24 +1,24 @@
-//! A low-rank adapter beside a frozen layer: `out += scale (x A^T) B^T`, and the way back (Hu et al. 2021).
+//! Low-rank adapter of a frozen layer: `out += scale (x A^T) B^T`, forward and backward (Hu et al. 2021).
 
 use fedspan_client::kernel::dense;
 
-/// The two factors of one module as files have them, and their scale.
+/// The two factors of one module in the layout of the files, and their scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors<'a> {
-    /// A, r x d.
+    /// Down factor A, r x d.
     pub down: &'a [f32],
-    /// B, d x r.
+    /// Up factor B, d x r.
     pub up: &'a [f32],
-    /// r.
+    /// Rank, r.
     pub rank: usize,
-    /// d.
+    /// Width, d.
     pub hidden: usize,
-    /// alpha / r.
+    /// Scale, alpha / r.
     pub scale: f32,
 }
 
 impl Factors<'_> {
-    /// Adds what the adapter makes of `x` to `out` (both n x d). Returns `scale x A^T`, n x r.
+    /// Adds the adapter's output for `x` to `out` (both n x d). Returns `scale x A^T`, n x r.
     pub fn add(&self, x: &[f32], out: &mut [f32]) -> Vec<f32> {
         let mut low = vec![0.0; x.len() / self.hidden * self.rank];
         dense::backward_product(x, self.down, self.hidden, &mut low);
@@ -29,9 +29,9 @@ impl Factors<'_> {
         low
     }
 
-    /// From the errors of `out` (n x d): adds the gradients of both factors to `down` and `up`, and the errors of `x` to `below`
-    /// if they are asked for. `low` is what [`Self::add`] returned.
-    pub fn back(
+    /// Backward pass from the errors of `out` (n x d): adds the gradients of the factors to `down` and `up`
+    /// and, if requested, the errors of `x` to `below`. `low` is the value that [`Self::add`] returned.
+    pub fn backward(
         &self,
         x: &[f32],
         low: &[f32],

@@ -1,4 +1,4 @@
-//! A transformer encoder of the BERT family with low-rank adapters, fine-tuned by a fleet: LoRA, FFA-LoRA, RoLoRA.
+//! Federated fine-tuning of a BERT encoder with low-rank adapters: LoRA, FFA-LoRA, RoLoRA.
 //!
 //! ```text
 //!  weights ---- Shape, Model (frozen) ---+
@@ -7,9 +7,10 @@
 //!                                                                           +------------ next round ------+
 //! ```
 //!
-//! Forward and backward are written out, over frozen weights: only errors of activations and gradients of adapters and head are
-//! computed. Products are the client crate's dense kernels, every sum runs in a fixed order, transcendental functions are
-//! libm's: results have the same bits on every machine and for any number of threads. `ENCODER.md` is for users.
+//! The forward and backward passes are written by hand. The weights are frozen, so only errors of activations
+//! and gradients of the adapters and the head are computed. Matrix products use the client crate's dense
+//! kernels, every sum runs in a fixed order, and transcendental functions come from libm. Results therefore
+//! have the same bits on every machine and for any number of threads. `ENCODER.md` is the user's guide.
 
 mod adam;
 mod adapter;
@@ -32,14 +33,14 @@ mod tokenizer;
 
 pub use adam::Adam;
 pub use adapter::{Adapter, CLASSES, Part, Target};
-pub use clients::{Clients, Held, Tested};
+pub use clients::{Clients, HeldOut, TestBatch};
 pub use error::EncoderError;
-pub use local::{Local, Visit};
+pub use local::{ClientRound, LocalTraining};
 pub use model::{Dense, Layer, Model, Norm};
 pub use network::Batch;
-pub use report::{About, Bytes, Counts, Final, Report, Timing};
-pub use rounds::{Campaign, Method, Row, Score, Trained, score};
-pub use sentences::{Corpus, Group, Reading, Sentence};
+pub use report::{Bytes, Counts, Final, Report, RunInfo, Timing};
+pub use rounds::{Campaign, LoraMethod, Row, Score, Trained, score};
+pub use sentences::{Corpus, Group, ReadOptions, Sentence};
 pub use shape::Shape;
 pub use speed::{Speed, measure};
 pub use tensors::Tensors;

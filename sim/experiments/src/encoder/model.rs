@@ -1,76 +1,77 @@
-//! The frozen weights of an encoder.
+//! Frozen weights of a BERT encoder.
 
 use std::path::Path;
 
 use super::tensors::Tensors;
 use super::{EncoderError, Shape};
 
-/// Its name in a directory of weights.
-const MODEL: &str = "model.safetensors";
+/// File name of the weights in their directory.
+const MODEL_FILE: &str = "model.safetensors";
 
-/// Weights and bias from `i` inputs to `o` outputs, as the dense kernels have them: (i + 1) x o, the last row the bias.
+/// Weights and bias from `i` inputs to `o` outputs in the layout of the dense kernels: (i + 1) x o, the last
+/// row is the bias.
 #[derive(Clone, Debug)]
 pub struct Dense {
-    /// The values.
+    /// Weights and bias, row-major, (i + 1) x o.
     pub layer: Vec<f32>,
-    /// o.
+    /// Number of outputs, o.
     pub outputs: usize,
 }
 
-/// A normalisation over features: what it multiplies with, what it adds.
+/// Parameters of a layer normalisation over d features.
 #[derive(Clone, Debug)]
 pub struct Norm {
-    /// Of each feature.
+    /// Factor of each feature.
     pub weight: Vec<f32>,
-    /// Of each feature.
+    /// Offset of each feature.
     pub bias: Vec<f32>,
 }
 
-/// One layer.
+/// Weights of one transformer layer.
 #[derive(Clone, Debug)]
 pub struct Layer {
-    /// What is looked for.
+    /// Query projection, d x d.
     pub query: Dense,
-    /// Where it is found.
+    /// Key projection, d x d.
     pub key: Dense,
-    /// What is there.
+    /// Value projection, d x d.
     pub value: Dense,
-    /// Of all heads together, before the residual is added.
-    pub attended: Dense,
-    /// After it is.
-    pub attended_norm: Norm,
-    /// To the wide part.
-    pub wide: Dense,
-    /// And back, before the residual is added.
-    pub narrow: Dense,
-    /// After it is.
-    pub norm: Norm,
+    /// Output projection of the attention heads, d x d; the residual is added afterwards.
+    pub attention_output: Dense,
+    /// Layer normalisation after the attention residual.
+    pub attention_norm: Norm,
+    /// Feed-forward up-projection, from d to the intermediate width.
+    pub feed_up: Dense,
+    /// Feed-forward down-projection, back to d; the residual is added afterwards.
+    pub feed_down: Dense,
+    /// Layer normalisation after the feed-forward residual.
+    pub output_norm: Norm,
 }
 
-/// Embeddings and layers. Nothing of it changes in training.
+/// Embeddings and layers of an encoder. Training never changes them.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Its sizes.
+    /// Sizes of the encoder.
     pub shape: Shape,
-    /// vocabulary x d.
-    pub words: Vec<f32>,
-    /// positions x d; the vector of the first kind of tokens is in it.
-    pub positions: Vec<f32>,
-    /// Of the embeddings.
+    /// Token embeddings, vocabulary x d.
+    pub token_embeddings: Vec<f32>,
+    /// Position embeddings, positions x d; the embedding of token type 0 is already added to each row.
+    pub position_embeddings: Vec<f32>,
+    /// Layer normalisation of the embeddings.
     pub norm: Norm,
-    /// From the first.
+    /// Layers, from the input to the output.
     pub layers: Vec<Layer>,
 }
 
 impl Model {
-    /// Reads `config.json` and `model.safetensors` of a directory. Names may begin with `bert.`; what else is in the file is
-    /// not looked at.
+    /// Reads `config.json` and `model.safetensors` of a directory. Tensor names may have the prefix `bert.`;
+    /// other tensors of the file are ignored.
     ///
     /// # Errors
-    /// Which file or tensor is wrong, and how.
+    /// [`EncoderError::File`] with the file or tensor that is missing or malformed.
     pub fn read(directory: &Path) -> Result<Self, EncoderError> {
         let shape = Shape::read(directory)?;
-        let file = Tensors::read(&directory.join(MODEL))?;
+        let file = Tensors::read(&directory.join(MODEL_FILE))?;
         let words = "embeddings.word_embeddings.weight";
         let prefix = match file.has(&format!("bert.{words}")) {
             true => "bert.",
@@ -84,8 +85,8 @@ impl Model {
             position.iter_mut().zip(&kinds).for_each(|(value, kind)| *value += kind);
         }
         Ok(Self {
-            words: from.get(words, &[shape.vocabulary, d])?,
-            positions,
+            token_embeddings: from.get(words, &[shape.vocabulary, d])?,
+            position_embeddings: positions,
             norm: from.norm("embeddings.LayerNorm", d)?,
             layers: (0..shape.layers)
                 .map(|number| Layer::read(&from, number, &shape))
@@ -103,16 +104,16 @@ impl Layer {
             query: from.dense("attention.self.query", d, d)?,
             key: from.dense("attention.self.key", d, d)?,
             value: from.dense("attention.self.value", d, d)?,
-            attended: from.dense("attention.output.dense", d, d)?,
-            attended_norm: from.norm("attention.output.LayerNorm", d)?,
-            wide: from.dense("intermediate.dense", d, wide)?,
-            narrow: from.dense("output.dense", wide, d)?,
-            norm: from.norm("output.LayerNorm", d)?,
+            attention_output: from.dense("attention.output.dense", d, d)?,
+            attention_norm: from.norm("attention.output.LayerNorm", d)?,
+            feed_up: from.dense("intermediate.dense", d, wide)?,
+            feed_down: from.dense("output.dense", wide, d)?,
+            output_norm: from.norm("output.LayerNorm", d)?,
         })
     }
 }
 
-/// Tensors whose names begin alike.
+/// Tensors whose names share a prefix.
 struct Reader<'a> {
     file: &'a Tensors,
     prefix: String,
@@ -130,7 +131,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Files have outputs x inputs, and the bias apart.
+    /// Reads a linear layer. Files store outputs x inputs, and the bias separately.
     fn dense(&self, name: &str, inputs: usize, outputs: usize) -> Result<Dense, EncoderError> {
         let weight = self.get(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = self.get(&format!("{name}.bias"), &[outputs])?;

@@ -1,27 +1,28 @@
-//! The whole network: embeddings, layers, the mean over a sentence's tokens, a linear head; logits, and the gradient of the loss.
+//! Complete network: embeddings, layers, mean pooling over the tokens of a sentence, and a linear head; logits,
+//! loss and gradient.
 
 use fedspan_client::kernel::dense;
 
 use super::adapter::{Adapter, CLASSES};
 use super::attention::Rows;
-use super::layer::{Adapted, Kept};
+use super::layer::{AdaptedLayer, LayerCache};
 use super::model::Model;
 use super::pointwise::normalize;
 
-/// Sentences as tokens, one after the other.
+/// Sentences as tokens, concatenated without padding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Of all sentences; each below the size of the vocabulary.
+    /// Tokens of all sentences; each is below the vocabulary size.
     pub tokens: Vec<u32>,
-    /// How many each sentence has, 1 to the positions of the model.
+    /// Number of tokens of each sentence, 1 to the positions of the model.
     pub lengths: Vec<usize>,
-    /// The class of each sentence.
+    /// Class of each sentence.
     pub labels: Vec<u8>,
 }
 
 impl Batch {
-    /// Of sentences and their classes.
-    pub fn of<'a>(sentences: impl IntoIterator<Item = (&'a [u32], u8)>) -> Self {
+    /// Concatenates sentences with their classes.
+    pub fn from_sentences<'a>(sentences: impl IntoIterator<Item = (&'a [u32], u8)>) -> Self {
         let mut batch = Self::default();
         for (tokens, label) in sentences {
             batch.tokens.extend_from_slice(tokens);
@@ -36,25 +37,25 @@ impl Model {
     /// Logits of each sentence, n x 2.
     #[must_use]
     pub fn logits(&self, adapter: &Adapter, batch: &Batch) -> Vec<f32> {
-        let mut x = self.embedded(batch);
+        let mut x = self.embed(batch);
         for number in 0..self.layers.len() {
-            x = self.adapted(adapter, batch, number).forward(x, false).0;
+            x = self.adapted_layer(adapter, batch, number).forward(x, false).0;
         }
-        head(adapter, &pooled(&x, batch, self.shape.hidden))
+        head(adapter, &mean_pool(&x, batch, self.shape.hidden))
     }
 
-    /// The mean cross-entropy of a batch, in nats. Its gradient is written to `gradient`, which is as long as the adapter.
-    /// Not finite where training has left the numbers.
+    /// Computes the mean cross-entropy of a batch, in nats, and writes its gradient to `gradient`, which is as
+    /// long as the adapter's values. Returns NaN if the logits are not finite.
     pub fn gradient(&self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> f64 {
         let d = self.shape.hidden;
-        let mut x = self.embedded(batch);
-        let mut all: Vec<Kept> = Vec::with_capacity(self.layers.len());
+        let mut x = self.embed(batch);
+        let mut all: Vec<LayerCache> = Vec::with_capacity(self.layers.len());
         for number in 0..self.layers.len() {
-            let (out, kept) = self.adapted(adapter, batch, number).forward(x, true);
+            let (out, kept) = self.adapted_layer(adapter, batch, number).forward(x, true);
             x = out;
             all.push(kept);
         }
-        let pooled = pooled(&x, batch, d);
+        let pooled = mean_pool(&x, batch, d);
         let mut logits = head(adapter, &pooled);
         let loss = loss(&logits, &batch.labels);
         let scale = 1.0 / batch.labels.len().max(1) as f32;
@@ -77,24 +78,31 @@ impl Model {
             }
         }
         for (number, kept) in all.iter().enumerate().rev() {
-            errors = self.adapted(adapter, batch, number).back(errors, kept, gradient);
+            errors = self.adapted_layer(adapter, batch, number).backward(errors, kept, gradient);
         }
         loss
     }
 
-    fn adapted<'a>(&'a self, adapter: &'a Adapter, batch: &'a Batch, number: usize) -> Adapted<'a> {
+    fn adapted_layer<'a>(
+        &'a self,
+        adapter: &'a Adapter,
+        batch: &'a Batch,
+        number: usize,
+    ) -> AdaptedLayer<'a> {
         let rows = Rows { lengths: &batch.lengths, hidden: self.shape.hidden, head: self.shape.head() };
-        Adapted { layer: &self.layers[number], adapter, number, rows, epsilon: self.shape.epsilon }
+        AdaptedLayer { layer: &self.layers[number], adapter, number, rows, epsilon: self.shape.epsilon }
     }
 
-    /// Word and position of each token, n x d.
-    fn embedded(&self, batch: &Batch) -> Vec<f32> {
+    /// Normalised sum of token and position embedding of each token, n x d.
+    fn embed(&self, batch: &Batch) -> Vec<f32> {
         let d = self.shape.hidden;
         let mut x = Vec::with_capacity(batch.tokens.len() * d);
         let mut tokens = batch.tokens.iter();
         for length in &batch.lengths {
-            for (token, position) in tokens.by_ref().take(*length).zip(self.positions.chunks_exact(d)) {
-                let word = &self.words[*token as usize * d..][..d];
+            for (token, position) in
+                tokens.by_ref().take(*length).zip(self.position_embeddings.chunks_exact(d))
+            {
+                let word = &self.token_embeddings[*token as usize * d..][..d];
                 x.extend(word.iter().zip(position).map(|(word, position)| word + position));
             }
         }
@@ -103,8 +111,8 @@ impl Model {
     }
 }
 
-/// The mean of each sentence's tokens.
-fn pooled(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
+/// Mean over the tokens of each sentence.
+fn mean_pool(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
     let mut rows = x.chunks_exact(d);
     let mut means = vec![0.0; batch.lengths.len() * d];
     for (mean, length) in means.chunks_exact_mut(d).zip(&batch.lengths) {
@@ -126,7 +134,7 @@ fn head(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
     logits
 }
 
-/// The mean cross-entropy of logits (n x 2), in nats.
+/// Mean cross-entropy of logits (n x 2), in nats.
 #[must_use]
 pub fn loss(logits: &[f32], labels: &[u8]) -> f64 {
     let rows = logits.chunks_exact(CLASSES).zip(labels);

@@ -1,17 +1,18 @@
-//! What is done feature by feature: normalisation, GELU, softmax; and the way back through them. Sums run in a fixed order.
+//! Elementwise and row-wise functions, forward and backward: layer normalisation, GELU, softmax. Sums run in a
+//! fixed order.
 
 use super::model::Norm;
 
-/// What the way back through a normalisation needs.
+/// Values of a layer normalisation that its backward pass needs.
 #[derive(Clone, Debug, Default)]
-pub struct Normal {
-    /// n x d, mean 0 and variance 1 in each row.
+pub struct NormCache {
+    /// Normalised values, n x d: mean 0 and variance 1 in each row.
     pub scaled: Vec<f32>,
-    /// What each row was multiplied with.
+    /// Inverse standard deviation of each row.
     pub inverse: Vec<f32>,
 }
 
-/// Eight sums side by side, then their sum.
+/// Sum in eight lanes that are added at the end.
 fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
     let mut sums = [0.0_f32; 8];
     let whole = count - count % 8;
@@ -25,10 +26,10 @@ fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
     (whole..count).fold(all, |sum, index| sum + values(index))
 }
 
-/// Each row (n x d) gets mean 0 and variance 1, then the norm's weight and bias (Ba et al. 2016).
-pub fn normalize(values: &mut [f32], norm: &Norm, epsilon: f32) -> Normal {
+/// Normalises each row (n x d) to mean 0 and variance 1, then applies weight and bias (Ba et al. 2016).
+pub fn normalize(values: &mut [f32], norm: &Norm, epsilon: f32) -> NormCache {
     let d = norm.weight.len();
-    let mut kept = Normal { scaled: Vec::with_capacity(values.len()), inverse: Vec::new() };
+    let mut kept = NormCache { scaled: Vec::with_capacity(values.len()), inverse: Vec::new() };
     for row in values.chunks_exact_mut(d) {
         let mean = sum(|i| row[i], d) / d as f32;
         let variance = sum(|i| (row[i] - mean) * (row[i] - mean), d) / d as f32;
@@ -43,8 +44,8 @@ pub fn normalize(values: &mut [f32], norm: &Norm, epsilon: f32) -> Normal {
     kept
 }
 
-/// Errors (n x d) of what came out of [`normalize`] become those of what went in.
-pub fn normalize_errors(errors: &mut [f32], kept: &Normal, norm: &Norm) {
+/// Turns errors (n x d) of the output of [`normalize`] into errors of its input.
+pub fn normalize_errors(errors: &mut [f32], kept: &NormCache, norm: &Norm) {
     let d = norm.weight.len();
     let rows = errors.chunks_exact_mut(d).zip(kept.scaled.chunks_exact(d)).zip(&kept.inverse);
     for ((row, scaled), inverse) in rows {
@@ -57,8 +58,8 @@ pub fn normalize_errors(errors: &mut [f32], kept: &Normal, norm: &Norm) {
     }
 }
 
-/// Values become `x P(x)`, where P is the normal distribution (GELU; Hendrycks and Gimpel 2016). Returns the derivatives, if
-/// they are asked for.
+/// Replaces each value x by `x P(x)`, with P the normal distribution function (GELU; Hendrycks and Gimpel
+/// 2016). Returns the derivatives if `derive` is set.
 pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
     const DENSITY: f32 = 0.398_942_3;
     let mut slopes = Vec::with_capacity(if derive { values.len() } else { 0 });
@@ -73,7 +74,7 @@ pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
     slopes
 }
 
-/// Each row of so many columns becomes its softmax.
+/// Replaces each row of `columns` values by its softmax.
 pub fn softmax(values: &mut [f32], columns: usize) {
     for row in values.chunks_exact_mut(columns) {
         let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -83,7 +84,7 @@ pub fn softmax(values: &mut [f32], columns: usize) {
     }
 }
 
-/// Errors of what came out of [`softmax`] become those of what went in.
+/// Turns errors of the output of [`softmax`] into errors of its input.
 pub fn softmax_errors(errors: &mut [f32], probabilities: &[f32], columns: usize) {
     for (row, part) in errors.chunks_exact_mut(columns).zip(probabilities.chunks_exact(columns)) {
         let along = sum(|i| row[i] * part[i], columns);

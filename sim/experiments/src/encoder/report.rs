@@ -7,117 +7,117 @@ use serde::Serialize;
 use super::{CLASSES, Campaign, Clients, EncoderError, Model, Score, Trained};
 use fedspan_sim_core::report::files::{make_directory, write_json, write_text};
 
-/// `summary.json`.
+/// Content of `summary.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Of this program.
+    /// Version of this program.
     pub version: &'static str,
-    /// What is trained when.
+    /// Name of the algorithm.
     pub method: &'static str,
-    /// r.
+    /// Rank of the factors, r.
     pub rank: usize,
-    /// Of everything that is drawn but the test part.
+    /// Seed of all random draws except the test part.
     pub seed: u64,
-    /// How many there are.
+    /// Number of clients.
     pub clients: usize,
-    /// Of each round.
+    /// Participants in each round.
     pub participants: usize,
-    /// Rounds that were done.
+    /// Finished rounds.
     pub rounds: u32,
-    /// Of a client in a round.
+    /// Steps of a client in a round.
     pub steps: usize,
-    /// Sentences of a step.
+    /// Sentences in a step.
     pub batch: usize,
-    /// Of AdamW.
+    /// Step size of AdamW.
     pub step_size: f32,
-    /// Of AdamW.
+    /// Weight decay of AdamW.
     pub decay: f32,
     /// Most tokens of a sentence.
     pub tokens: usize,
-    /// Files of sentences, as they were named.
+    /// Files of sentences, as named on the command line.
     pub files: Vec<String>,
-    /// What was scored: `test` or `validation`.
+    /// Scored part: `test` or `validation`.
     pub held: &'static str,
-    /// What there was of it.
+    /// Numbers of sentences.
     pub sentences: Counts,
     /// True if Ctrl-C ended the run; otherwise absent.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// After the last round.
+    /// Figures after the last round.
     #[serde(rename = "final")]
     pub end: Final,
-    /// Bytes of numbers of all rounds.
+    /// Payload bytes of all rounds.
     pub bytes: Bytes,
-    /// What differs from run to run.
+    /// Figures that differ from run to run.
     pub timing: Timing,
 }
 
 /// Numbers of sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Of all clients.
+    /// Training sentences of all clients.
     pub train: usize,
-    /// That are scored.
+    /// Scored sentences.
     pub held: usize,
-    /// Rated too near to zero.
+    /// Sentences left out because their rating is too near to zero.
     pub left_out: usize,
-    /// Of the smallest client.
+    /// Sentences of the smallest client.
     pub least: usize,
-    /// Of the largest.
+    /// Sentences of the largest client.
     pub most: usize,
 }
 
-/// Figures of the end.
+/// Figures after the last round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Final {
-    /// Of the last scored round.
+    /// Score of the last scored round.
     #[serde(flatten)]
     pub score: Option<Score>,
-    /// The accuracy of always saying what is more frequent in the part that is scored.
+    /// Accuracy of always answering the more frequent class of the scored part.
     pub majority: f64,
-    /// Of the last round.
+    /// Mean training loss of the last round, in nats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// The greatest of all rounds.
+    /// Greatest interference of all rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub greatest_interference: Option<f64>,
 }
 
-/// Of numbers alone, without frames.
+/// Payload bytes, without framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bytes {
-    /// From clients.
+    /// Bytes from clients.
     pub up: u64,
-    /// To them.
+    /// Bytes to clients.
     pub down: u64,
 }
 
-/// Seconds.
+/// Durations, in s.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// The whole run, scoring included.
+    /// Duration of the whole run including scoring, in s.
     pub wall_s: f64,
 }
 
-/// What a run was about, besides the campaign.
+/// Facts of a run that the campaign settings do not contain.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct RunInfo {
     /// Files of sentences.
     pub files: Vec<String>,
     /// Most tokens of a sentence.
     pub tokens: usize,
-    /// `test` or `validation`.
+    /// Scored part: `test` or `validation`.
     pub held: &'static str,
-    /// Rated too near to zero.
+    /// Number of sentences left out because of their rating.
     pub left_out: usize,
-    /// Seconds.
+    /// Duration of the run, in s.
     pub wall_s: f64,
 }
 
 impl Report {
-    /// Of what was trained.
+    /// Creates the report of a run.
     #[must_use]
-    pub fn of(campaign: &Campaign, clients: &Clients, trained: &Trained, about: About) -> Self {
+    pub fn new(campaign: &Campaign, clients: &Clients, trained: &Trained, info: RunInfo) -> Self {
         let sizes: Vec<usize> = clients.train.iter().map(Vec::len).collect();
         let labels: Vec<u8> = clients.held.iter().flat_map(|g| &g.sentences).map(|s| s.label).collect();
         let positive = labels.iter().filter(|label| **label == 1).count();
@@ -135,13 +135,13 @@ impl Report {
             batch: campaign.local.batch,
             step_size: campaign.local.step_size,
             decay: campaign.local.decay,
-            tokens: about.tokens,
-            files: about.files,
-            held: about.held,
+            tokens: info.tokens,
+            files: info.files,
+            held: info.held,
             sentences: Counts {
                 train: sizes.iter().sum(),
                 held: labels.len(),
-                left_out: about.left_out,
+                left_out: info.left_out,
                 least: sizes.iter().copied().min().unwrap_or(0),
                 most: sizes.iter().copied().max().unwrap_or(0),
             },
@@ -156,14 +156,14 @@ impl Report {
                 up: rows.iter().map(|row| row.bytes_up).sum(),
                 down: rows.iter().map(|row| row.bytes_down).sum(),
             },
-            timing: Timing { wall_s: about.wall_s },
+            timing: Timing { wall_s: info.wall_s },
         }
     }
 
     /// Writes all files of a run into a directory.
     ///
     /// # Errors
-    /// Which could not be written.
+    /// [`EncoderError::Write`] or [`EncoderError::File`] with the file that could not be written.
     pub fn write(
         &self,
         directory: &Path,
@@ -186,20 +186,20 @@ impl Report {
     }
 }
 
-/// A line for each sentence of the part that was held out: the number of its file, its id and label, and the logits.
+/// One CSV line per held-out sentence: index of its file, id, label, and the logits.
 fn predictions(model: &Model, clients: &Clients, trained: &Trained) -> String {
     let mut text = String::from("file,id,label,negative,positive\n");
-    for batch in clients.tested() {
+    for batch in clients.test_batches() {
         let logits = model.logits(&trained.adapter, &batch.tokens);
         for ((file, id, label), logits) in batch.names.iter().zip(logits.chunks_exact(CLASSES)) {
-            text.push_str(&format!("{file},{},{label},{},{}\n", quoted(id), logits[0], logits[1]));
+            text.push_str(&format!("{file},{},{label},{},{}\n", csv_field(id), logits[0], logits[1]));
         }
     }
     text
 }
 
-/// As CSV has text with commas or quotation marks.
-fn quoted(text: &str) -> String {
+/// Quotes a CSV field if it contains commas or quotation marks.
+fn csv_field(text: &str) -> String {
     match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),

@@ -1,4 +1,4 @@
-//! Rounds of a fleet: clients train, their adapters are written as files, and averaged by what averages files.
+//! Training rounds: clients train, their adapters are written as files and averaged by `fedspan-adapters`.
 
 use std::path::Path;
 
@@ -7,26 +7,26 @@ use fedspan_engine::random::{Purpose, stream};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::local::{Local, Visit, trained};
+use super::local::{ClientRound, LocalTraining, trained};
 use super::network::loss;
 use super::{Adapter, Batch, CLASSES, Clients, EncoderError, Model};
 
-/// What is trained in which round.
+/// Federated LoRA algorithms, which differ in the factors that a round trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// Up and down factors by turns (Chen et al. 2025).
+pub enum LoraMethod {
+    /// RoLoRA: up and down factors alternate (Chen et al. 2025).
     #[value(name = "rolora")]
     #[serde(rename = "rolora")]
     RoLora,
-    /// Both in every round, each averaged for itself.
+    /// LoRA: both factors in every round, averaged separately.
     Lora,
-    /// Up factors alone (Sun et al. 2024).
+    /// FFA-LoRA: up factors only (Sun et al. 2024).
     FfaLora,
 }
 
-impl Method {
-    /// What round `number`, from 1, trains.
+impl LoraMethod {
+    /// Kind of round `number`, from 1.
     #[must_use]
     pub fn round(self, number: u32) -> RoundKind {
         match self {
@@ -37,7 +37,7 @@ impl Method {
         }
     }
 
-    /// Its name.
+    /// Name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,75 +48,78 @@ impl Method {
     }
 }
 
-/// A run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Campaign {
-    /// What is trained when.
-    pub method: Method,
-    /// r.
+    /// Algorithm.
+    pub method: LoraMethod,
+    /// Rank of the factors, r.
     pub rank: usize,
-    /// How many.
+    /// Number of rounds.
     pub rounds: u32,
-    /// Clients in each round, drawn anew.
+    /// Number of clients in each round, drawn again for each round.
     pub participants: usize,
-    /// What a client does.
-    pub local: Local,
-    /// The held-out part is scored after so many rounds each time, before the first, and after the last.
+    /// Settings of local training.
+    pub local: LocalTraining,
+    /// Rounds between two scores of the held-out part; it is also scored before the first and after the last
+    /// round.
     pub evaluate_every: u32,
-    /// Of everything that is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// What came of a round.
+/// Result of a round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// From 1; 0 is before training.
+    /// Number of the round, from 1; 0 is the model before training.
     pub round: u32,
-    /// `up`, `down` or `plain`; nothing before training.
+    /// Trained factors: `up`, `down` or `plain`; absent before training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trained: Option<&'static str>,
-    /// Clients, ascending.
+    /// Participating clients, ascending.
     pub participants: Vec<usize>,
-    /// Mean over participants of their loss, in nats.
+    /// Mean loss over the participants, in nats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Of the part that was held out.
+    /// Score on the held-out part, if the round was scored.
     #[serde(flatten)]
     pub score: Option<Score>,
-    /// What averaging both factors loses (`ADAPTERS.md` of the aggregator): 0 unless it does.
+    /// Error of averaging both factors separately (`ADAPTERS.md` of the aggregator); 0 if only one factor was
+    /// trained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interference: Option<f64>,
-    /// Bytes of numbers from clients: what the round trained.
+    /// Payload bytes from the clients: the trained values.
     pub bytes_up: u64,
-    /// To the participants: the same, after the averaging.
+    /// Payload bytes to the participants: the same values, averaged.
     pub bytes_down: u64,
 }
 
-/// How well sentences are told apart that nobody trained on.
+/// Quality on the held-out sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Score {
-    /// Part that is right.
+    /// Fraction of correct classes.
     pub accuracy: f64,
     /// Mean cross-entropy, in nats.
     pub held_loss: f64,
 }
 
-/// What a run ends with.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
-    /// The average of the last round.
+    /// Average of the last round.
     pub adapter: Adapter,
-    /// From round 0.
+    /// Results of the rounds, from round 0.
     pub rows: Vec<Row>,
-    /// Whether it was stopped.
+    /// True if the run was stopped early.
     pub interrupted: bool,
 }
 
 impl Campaign {
-    /// Trains. After each round `watch` gets what came of it, and stops the run with `false`.
+    /// Trains the adapter. After each round `watch` receives the result and stops the run by returning `false`.
     ///
     /// # Errors
-    /// A loss that is not finite, or a temporary file that cannot be written.
+    /// [`EncoderError::Diverged`] if a loss is not finite; [`EncoderError::File`] if a temporary file cannot be
+    /// written; [`EncoderError::Adapter`] if averaging fails.
     pub fn run(
         &self,
         model: &Model,
@@ -125,9 +128,9 @@ impl Campaign {
     ) -> Result<Trained, EncoderError> {
         let folder = tempfile::Builder::new().prefix("fedspan-encoder-").tempdir();
         let folder = folder.map_err(|error| EncoderError::file(&std::env::temp_dir(), error))?;
-        let held: Vec<Batch> = clients.tested().into_iter().map(|tested| tested.tokens).collect();
+        let held: Vec<Batch> = clients.test_batches().into_iter().map(|batch| batch.tokens).collect();
         let mut global = Adapter::start(&model.shape, self.rank, self.seed);
-        // The configuration is beside all files then.
+        // Writes the adapter configuration, which `fedspan-adapters` expects beside the files.
         global.write_directory(folder.path())?;
         global.write(&folder.path().join("round-0.safetensors"))?;
         let score = Some(score(model, &global, &held));
@@ -166,9 +169,9 @@ impl Campaign {
         folder: &Path,
     ) -> Result<(Adapter, Row), EncoderError> {
         let round = self.method.round(number);
-        let everybody: Vec<usize> = (0..clients.train.len()).collect();
+        let all_clients: Vec<usize> = (0..clients.train.len()).collect();
         let mut cohort =
-            stream(self.seed, Purpose::Cohort, number.into()).choose(&everybody, self.participants);
+            stream(self.seed, Purpose::Cohort, number.into()).choose(&all_clients, self.participants);
         cohort.sort_unstable();
         let base = folder.join(format!("round-{}.safetensors", number - 1));
         let next = folder.join(format!("round-{number}.safetensors"));
@@ -178,8 +181,8 @@ impl Campaign {
                 let mut adapter = global.clone();
                 let place = (number, u32::try_from(client).unwrap_or(u32::MAX));
                 let sentences = &clients.train[client];
-                let visit = Visit { sentences, round, seed: self.seed, place };
-                let loss = self.local.train(model, &mut adapter, visit);
+                let client_round = ClientRound { sentences, round, seed: self.seed, place };
+                let loss = self.local.train(model, &mut adapter, client_round);
                 if !loss.is_finite() || adapter.values.iter().any(|value| !value.is_finite()) {
                     return Err(EncoderError::Diverged { round: number, client });
                 }
@@ -188,7 +191,7 @@ impl Campaign {
                 Ok((path, sentences.len() as u64, loss))
             })
             .collect();
-        // The first in the order of clients, whatever the number of threads.
+        // Returns the error of the first failed client, whatever the number of threads.
         let results = results.into_iter().collect::<Result<Vec<_>, EncoderError>>()?;
         let paths: Vec<_> = results.iter().map(|(path, _, _)| path.clone()).collect();
         let samples: Vec<u64> = results.iter().map(|(_, samples, _)| *samples).collect();
@@ -216,7 +219,7 @@ impl Campaign {
     }
 }
 
-/// Of all batches together.
+/// Score over all batches.
 #[must_use]
 pub fn score(model: &Model, adapter: &Adapter, batches: &[Batch]) -> Score {
     let parts: Vec<(usize, f64)> = batches

@@ -1,7 +1,8 @@
-//! Sentences that people have rated, in groups: the reviews or articles that they come from.
+//! Rated sentences in groups; a group is the review or article that its sentences come from.
 //!
-//! A line is `id TAB mean rating TAB text`, the form of the ground truth published with VADER (Hutto and Gilbert 2014). An id
-//! `review_sentence` names its group; one without `_` is a group by itself.
+//! A line is `id TAB mean rating TAB text`, the form of the ground truth published with VADER (Hutto and
+//! Gilbert 2014). The part of an id before the first `_` names the group; an id without `_` is a group of its
+//! own.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,58 +10,58 @@ use std::path::Path;
 use super::error::read_text;
 use super::{EncoderError, Tokenizer};
 
-/// Longest file that is read.
+/// Largest accepted file, in bytes.
 const FILE_MAX: u64 = 1 << 28;
 
-/// Greatest magnitude of a rating.
+/// Largest magnitude of a rating.
 const RATING_MAX: f64 = 4.0;
 
-/// One sentence.
+/// One rated sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentence {
-    /// As the file has it.
+    /// Id, as in the file.
     pub id: String,
-    /// First and last token included.
+    /// Tokens, including `[CLS]` and `[SEP]`.
     pub tokens: Vec<u32>,
-    /// 1 if it is rated above zero.
+    /// Class: 1 for a rating above zero, else 0.
     pub label: u8,
 }
 
-/// Sentences that belong together, from one file.
+/// Sentences of one review or article.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The number of its file, from 0.
+    /// Index of the file, from 0.
     pub file: usize,
-    /// In the order of the file.
+    /// Sentences in the order of the file.
     pub sentences: Vec<Sentence>,
 }
 
-/// What is done with lines.
+/// Options for reading files of sentences.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading<'a> {
-    /// Makes tokens of texts.
+pub struct ReadOptions<'a> {
+    /// Tokenizer of the texts.
     pub tokenizer: &'a Tokenizer,
-    /// Most tokens of a sentence; what is longer is cut.
+    /// Most tokens of a sentence; longer sentences are cut.
     pub tokens: usize,
-    /// Sentences that are rated nearer to zero than this are left out: raters did not agree on a sign.
+    /// Sentences with a rating nearer to zero are left out, because the raters did not agree on a sign.
     pub margin: f64,
 }
 
-/// What was read.
+/// All groups that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Corpus {
-    /// In the order of files, and of their first lines.
+    /// Groups in the order of the files and of their first lines.
     pub groups: Vec<Group>,
-    /// How many sentences were rated too near to zero.
+    /// Number of sentences that were left out because of their rating.
     pub left_out: usize,
 }
 
 impl Corpus {
-    /// Reads files.
+    /// Reads files of sentences.
     ///
     /// # Errors
-    /// Which line of which file is not of the form, or a file of which nothing is left.
-    pub fn read<P: AsRef<Path>>(files: &[P], reading: Reading<'_>) -> Result<Self, EncoderError> {
+    /// [`EncoderError::File`] with the line that is malformed, or for a file without any usable sentence.
+    pub fn read<P: AsRef<Path>>(files: &[P], reading: ReadOptions<'_>) -> Result<Self, EncoderError> {
         let mut corpus = Self::default();
         for (number, file) in files.iter().enumerate() {
             corpus.add(number, file.as_ref(), reading)?;
@@ -68,7 +69,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    fn add(&mut self, file: usize, path: &Path, reading: Reading<'_>) -> Result<(), EncoderError> {
+    fn add(&mut self, file: usize, path: &Path, reading: ReadOptions<'_>) -> Result<(), EncoderError> {
         let text = read_text(path, FILE_MAX)?;
         let mut places = std::collections::HashMap::new();
         let (mut seen, before) = (HashSet::new(), self.groups.len());
@@ -86,7 +87,7 @@ impl Corpus {
                 wrong(format!("the rating is no number from -{RATING_MAX} to {RATING_MAX}"))
             })?;
             if !seen.insert(id.to_owned()) {
-                return Err(wrong(format!("{id:?} is there twice")));
+                return Err(wrong(format!("{id:?} occurs twice")));
             }
             if text.trim().is_empty() {
                 return Err(wrong("there is no text".to_owned()));
@@ -110,7 +111,7 @@ impl Corpus {
         }
     }
 
-    /// How many sentences there are.
+    /// Number of sentences.
     #[must_use]
     pub fn sentences(&self) -> usize {
         self.groups.iter().map(|group| group.sentences.len()).sum()

@@ -1,4 +1,4 @@
-//! How large an encoder is, as its `config.json` says.
+//! Sizes of an encoder, read from `config.json`.
 
 use std::path::Path;
 
@@ -7,33 +7,33 @@ use serde::Deserialize;
 use super::EncoderError;
 use super::error::read;
 
-/// Its name in a directory of weights.
-const CONFIG: &str = "config.json";
+/// File name of the configuration in a directory of weights.
+const CONFIG_FILE: &str = "config.json";
 
-/// Longest that is read.
+/// Largest accepted `config.json`, in bytes.
 const CONFIG_MAX: u64 = 1 << 20;
 
-/// Largest of any size: products of three of them fit.
+/// Largest accepted size; the product of three sizes fits into 64 bits.
 const SIZE_MAX: usize = 1 << 20;
 
 /// Sizes of a BERT encoder (Devlin et al. 2019).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Tokens that have a vector.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: usize,
-    /// d, width of every layer.
+    /// Width of every layer, d.
     pub hidden: usize,
-    /// How many layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Heads of attention; they divide the width.
+    /// Number of attention heads; divides the width.
     pub heads: usize,
     /// Width inside the feed-forward part.
     pub intermediate: usize,
     /// Longest sentence in tokens.
     pub positions: usize,
-    /// Kinds of tokens, of which the first is used.
+    /// Number of token types; only type 0 is used.
     pub types: usize,
-    /// Added to a variance.
+    /// Constant added to the variance in layer normalisations.
     pub epsilon: f32,
 }
 
@@ -49,21 +49,22 @@ struct Config {
     type_vocab_size: usize,
     layer_norm_eps: f32,
     hidden_act: String,
-    #[serde(default = "absolute")]
+    #[serde(default = "default_position_embedding_type")]
     position_embedding_type: String,
 }
 
-fn absolute() -> String {
+fn default_position_embedding_type() -> String {
     "absolute".to_owned()
 }
 
 impl Shape {
-    /// Of a directory of weights.
+    /// Reads the sizes from the `config.json` of a directory.
     ///
     /// # Errors
-    /// What is wrong in its `config.json`, or another kind of model.
+    /// [`EncoderError::File`] if the file cannot be read, a value is out of range, or the model is not a
+    /// supported BERT encoder.
     pub fn read(directory: &Path) -> Result<Self, EncoderError> {
-        let path = directory.join(CONFIG);
+        let path = directory.join(CONFIG_FILE);
         let wrong = |fault: String| EncoderError::file(&path, fault);
         let bytes = read(&path, CONFIG_MAX)?;
         let config: Config = serde_json::from_slice(&bytes).map_err(|error| wrong(error.to_string()))?;
@@ -109,7 +110,7 @@ impl Shape {
         })
     }
 
-    /// Features of one head of attention.
+    /// Number of features of one attention head.
     #[must_use]
     pub fn head(&self) -> usize {
         self.hidden / self.heads

@@ -1,4 +1,5 @@
-//! How long a step takes, in the setting of other engines' figures: 8 sentences of 64 tokens.
+//! Duration of a training step on 8 sentences of 64 tokens, the setting in which other implementations are
+//! measured.
 
 use std::time::Instant;
 
@@ -13,18 +14,18 @@ pub const SENTENCES: usize = 8;
 /// Tokens of a sentence.
 pub const TOKENS: usize = 64;
 
-/// Seconds on one thread, medians.
+/// Durations on one thread, in s; medians if not stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// Logits alone.
+    /// Forward pass.
     pub forward_s: f64,
-    /// A step: forward, loss and gradients of everything that is trained.
+    /// Step: forward pass, loss, and gradients of all trained values.
     pub step_s: f64,
-    /// The same, the quickest.
+    /// Shortest step.
     pub least_step_s: f64,
 }
 
-/// Times so many steps on random tokens, on the thread that calls.
+/// Times `steps` steps on random tokens, on the calling thread.
 #[must_use]
 pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     let mut random = stream(1, Purpose::Samples, 0);
@@ -39,7 +40,7 @@ pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     let adapter = Adapter::start(&model.shape, rank, 1);
     let mut gradient = vec![0.0; adapter.values.len()];
     let (mut forward, mut step) = (Vec::new(), Vec::new());
-    // The first ones fetch the weights.
+    // The first two steps warm the caches up and are not counted.
     for number in 0..steps + 2 {
         let began = Instant::now();
         std::hint::black_box(model.logits(&adapter, &batch));

@@ -1,4 +1,4 @@
-//! Tensors of a safetensors file by name, as f32.
+//! Tensors of a safetensors file, read by name and as f32.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use super::EncoderError;
 use super::error::read;
 
-/// Longest file that is read: whole, into memory.
+/// Largest accepted file, in bytes; files are read into memory as a whole.
 const FILE_MAX: u64 = 4 << 30;
 
-/// A file in memory.
+/// A safetensors file in memory.
 #[derive(Debug)]
 pub struct Tensors {
     path: PathBuf,
@@ -19,10 +19,10 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Reads it.
+    /// Reads a file and checks its header.
     ///
     /// # Errors
-    /// What the system says, or a header that lies.
+    /// [`EncoderError::File`] if the file cannot be read or is not a safetensors file.
     pub fn read(path: &Path) -> Result<Self, EncoderError> {
         let bytes = read(path, FILE_MAX)?;
         SafeTensors::deserialize(&bytes)
@@ -30,13 +30,13 @@ impl Tensors {
         Ok(Self { path: path.to_owned(), bytes })
     }
 
-    /// Whether there is a tensor of that name.
+    /// True if the file has a tensor with this name.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.view(name).is_some()
     }
 
-    /// All names, sorted.
+    /// Names of all tensors, sorted.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = SafeTensors::deserialize(&self.bytes)
@@ -50,10 +50,11 @@ impl Tensors {
         SafeTensors::deserialize(&self.bytes).ok()?.tensor(name).ok()
     }
 
-    /// The numbers of one tensor, which must have this shape, and be finite.
+    /// Values of a tensor, which must have this shape and be finite.
     ///
     /// # Errors
-    /// Which tensor is not there, or what is wrong with it.
+    /// [`EncoderError::File`] if the tensor is missing, has another shape or type, or contains a value that is
+    /// not finite.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, EncoderError> {
         let wrong = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
         let view = self.view(name).ok_or_else(|| wrong("not there".to_owned()))?;
@@ -75,10 +76,10 @@ impl Tensors {
     }
 }
 
-/// A safetensors file of f32 tensors: name, shape, values.
+/// Writes a safetensors file of f32 tensors: name, shape, values.
 ///
 /// # Errors
-/// What cannot be written.
+/// [`EncoderError::File`] if the file cannot be written.
 pub fn write(path: &Path, tensors: &[(String, Vec<usize>, &[f32])]) -> Result<(), EncoderError> {
     let failed = |error: String| EncoderError::file(path, error);
     let bytes: Vec<Vec<u8>> = tensors

@@ -1,7 +1,7 @@
-//! From text to tokens, as BERT does it: cleaned, split at white space and punctuation, and words into the longest pieces that
-//! the vocabulary has (WordPiece; Schuster and Nakajima 2012, Devlin et al. 2019).
+//! BERT tokenizer: cleans text, splits it at white space and punctuation, and splits words into the longest
+//! pieces of the vocabulary (WordPiece; Schuster and Nakajima 2012, Devlin et al. 2019).
 //!
-//! Text like `[MASK]` is text: no word of a sentence becomes a special token.
+//! A text like `[MASK]` is ordinary text: no word of a sentence becomes a special token.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,19 +13,19 @@ use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCa
 use super::EncoderError;
 use super::error::{read, read_text};
 
-/// Its name in a directory of weights: a token a line.
-const VOCABULARY: &str = "vocab.txt";
+/// File name of the vocabulary in a directory of weights; one token per line.
+const VOCABULARY_FILE: &str = "vocab.txt";
 
-/// What may say that case matters.
-const CONFIG: &str = "tokenizer_config.json";
+/// File name of the optional configuration, read for `do_lower_case`.
+const CONFIG_FILE: &str = "tokenizer_config.json";
 
-/// Longest files that are read.
+/// Largest accepted file, in bytes.
 const FILE_MAX: u64 = 1 << 25;
 
-/// Characters of the longest word that is taken apart.
+/// Longest word in characters that is split into pieces.
 const WORD_MAX: usize = 100;
 
-/// A vocabulary, and how text is brought to it.
+/// Vocabulary and normalisation of a BERT model.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     pieces: HashMap<String, u32>,
@@ -37,21 +37,22 @@ pub struct Tokenizer {
 
 #[derive(Deserialize)]
 struct Config {
-    #[serde(default = "yes")]
+    #[serde(default = "default_lower_case")]
     do_lower_case: bool,
 }
 
-fn yes() -> bool {
+fn default_lower_case() -> bool {
     true
 }
 
 impl Tokenizer {
-    /// Reads `vocab.txt` of a directory, and `tokenizer_config.json` if it is there, for `do_lower_case`.
+    /// Reads `vocab.txt` of a directory and, if it exists, `tokenizer_config.json`.
     ///
     /// # Errors
-    /// A vocabulary without the special tokens, or with another number of tokens than the model has.
+    /// [`EncoderError::File`] if the vocabulary lacks a special token, repeats a token, or has another size
+    /// than the model.
     pub fn read(directory: &Path, vocabulary: usize) -> Result<Self, EncoderError> {
-        let path = directory.join(VOCABULARY);
+        let path = directory.join(VOCABULARY_FILE);
         let text = read_text(&path, FILE_MAX)?;
         let wrong = |fault: String| EncoderError::file(&path, fault);
         let lines: Vec<&str> = text.lines().collect();
@@ -61,13 +62,13 @@ impl Tokenizer {
         let mut pieces = HashMap::with_capacity(lines.len());
         for (number, line) in (0..).zip(&lines) {
             if pieces.insert((*line).to_owned(), number).is_some() {
-                return Err(wrong(format!("line {}: {line:?} is there twice", number + 1)));
+                return Err(wrong(format!("line {}: {line:?} occurs twice", number + 1)));
             }
         }
         let special =
             |token: &str| pieces.get(token).copied().ok_or_else(|| wrong(format!("there is no {token}")));
         let (unknown, first, last) = (special("[UNK]")?, special("[CLS]")?, special("[SEP]")?);
-        let config = directory.join(CONFIG);
+        let config = directory.join(CONFIG_FILE);
         let lower_case = match config.exists() {
             true => {
                 serde_json::from_slice::<Config>(&read(&config, FILE_MAX)?)
@@ -79,11 +80,11 @@ impl Tokenizer {
         Ok(Self { pieces, unknown, first, last, lower_case })
     }
 
-    /// The tokens of a text: the first, those of its words, the last; at most `most` (2 or more).
+    /// Tokens of a text: `[CLS]`, the pieces of its words, `[SEP]`; at most `most` (2 or more).
     #[must_use]
     pub fn tokens(&self, text: &str, most: usize) -> Vec<u32> {
         let mut tokens = vec![self.first];
-        for word in words(&self.normal(text)) {
+        for word in words(&self.normalize(text)) {
             self.split(word, &mut tokens);
             if tokens.len() >= most {
                 break;
@@ -94,9 +95,9 @@ impl Tokenizer {
         tokens
     }
 
-    /// Without control characters; other white space as spaces, and spaces around ideographs; where case does not matter, lower
-    /// case without accents.
-    fn normal(&self, text: &str) -> String {
+    /// Normalises a text: removes control characters, replaces white space by spaces, puts spaces around
+    /// ideographs, and removes case and accents for lower-case models.
+    fn normalize(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         for c in text.chars() {
             match c {
@@ -115,7 +116,7 @@ impl Tokenizer {
         bare.flat_map(char::to_lowercase).collect()
     }
 
-    /// The longest piece that the word begins with, then of the rest; unknown as a whole if there is none.
+    /// Splits a word greedily into its longest pieces; a word that cannot be split becomes `[UNK]`.
     fn split(&self, word: &str, tokens: &mut Vec<u32>) {
         let (begin, mut rest) = (tokens.len(), word);
         if word.chars().count() > WORD_MAX {
@@ -142,7 +143,7 @@ impl Tokenizer {
     }
 }
 
-/// What stands between spaces, every mark of punctuation by itself.
+/// Splits at white space; every punctuation mark is a word of its own.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(char::is_whitespace)
         .flat_map(|word| {
@@ -155,12 +156,12 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// All of ASCII that is neither letter nor digit, too.
+/// True for Unicode punctuation and all ASCII symbols.
 fn is_punctuation(c: char) -> bool {
     c.is_ascii_punctuation() || c.general_category_group() == GeneralCategoryGroup::Punctuation
 }
 
-/// The blocks that BERT splits into single characters.
+/// True for the ideograph blocks that BERT splits into single characters.
 fn is_ideograph(c: char) -> bool {
     matches!(
         u32::from(c),

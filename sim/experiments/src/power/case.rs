@@ -1,4 +1,4 @@
-//! One setting of FedPower and what comes of it: the distance after each exchange.
+//! One setting of FedPower and its result: the distance after each exchange.
 
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings, Seed, Variance, noise};
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
@@ -16,76 +16,81 @@ use serde::Serialize;
 use super::grams::Grams;
 use fedspan_sim_core::noise::{SLOT, noise_seed};
 
-/// Grid points of one record's product per unit, where a device's are the finest.
+/// Grid points per unit of one record's product, if the device's own grid cannot be used: the finest grid of a
+/// device.
 const GRID: f64 = 32_768.0;
 
-/// One setting.
+/// One setting of FedPower.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Case {
-    /// r, columns of the iteration.
+    /// Number of columns of the iteration, r.
     pub rank: usize,
-    /// T.
+    /// Number of power iterations, T.
     pub iterations: u16,
-    /// p.
+    /// Number of local iterations between two exchanges, p.
     pub local_steps: u16,
-    /// One iteration less from exchange to exchange.
+    /// True if each exchange has one local iteration less than the one before.
     pub decay: bool,
-    /// Whether devices are aligned.
+    /// True if the devices' bases are aligned by Procrustes rotations.
     pub procrustes: bool,
-    /// K / m, draws with replacement over devices; all devices once at 1.
+    /// Participation K / m: draws with replacement over devices; at 1 every device takes part once.
     pub participation: f64,
-    /// What is promised to each record; no noise without.
-    pub privacy: Option<Promise>,
-    /// Every device its own eigenspace and the mean of the projectors, instead.
+    /// Privacy guarantee of each record; no noise without one.
+    pub privacy: Option<PrivacyTarget>,
+    /// True for the one-shot variant: every device computes its own eigenspace, and the server averages the
+    /// projectors.
     pub one_shot: bool,
 }
 
-/// What is promised to each record.
+/// Privacy guarantee of each record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Promise {
+pub struct PrivacyTarget {
     /// Epsilon.
     pub epsilon: f64,
     /// Delta.
     pub delta: f64,
-    /// How the noise is found.
-    #[serde(serialize_with = "word")]
+    /// Calibration that finds the noise.
+    #[serde(serialize_with = "serialize_calibration")]
     pub calibration: Calibration,
 }
 
-fn word<S: serde::Serializer>(calibration: &Calibration, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_calibration<S: serde::Serializer>(
+    calibration: &Calibration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(calibration.as_str())
 }
 
-/// A case that cannot be run.
+/// Error of a case that cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
-    /// There is no noise for what is promised.
+    /// No noise gives the requested guarantee.
     #[error(transparent)]
-    Promise(#[from] ParameterError),
-    /// There is, and devices cannot add it.
+    PrivacyTarget(#[from] ParameterError),
+    /// The device's noise mechanism does not support the required noise.
     #[error(transparent)]
     Settings(#[from] fedspan_client::privacy::PrivacySettingsError),
-    /// There is, and it cannot be sampled.
+    /// The required variance cannot be sampled.
     #[error(transparent)]
     Variance(#[from] fedspan_client::privacy::VarianceError),
-    /// No directions are left.
+    /// The averaged basis lost rank.
     #[error(transparent)]
     Rank(#[from] fedspan_engine::linalg::RankDeficient),
 }
 
 impl Case {
-    /// The standard deviation of the noise in the product of one record, whatever the number of records.
+    /// Standard deviation of the noise in the product of one record; independent of the number of records.
     ///
     /// # Errors
-    /// [`ParameterError`].
+    /// [`ParameterError`] if no noise gives the requested guarantee.
     pub fn noise(&self) -> Result<Option<f64>, ParameterError> {
-        let Some(Promise { epsilon, delta, calibration }) = self.privacy else { return Ok(None) };
+        let Some(PrivacyTarget { epsilon, delta, calibration }) = self.privacy else { return Ok(None) };
         let products = Products::new(u32::try_from(self.rank).unwrap_or(u32::MAX), 1.0)?;
         let releases = Releases::new(self.iterations.into())?;
         products.noise(calibration, Epsilon::new(epsilon)?, Delta::new(delta)?, releases).map(Some)
     }
 
-    /// Iterations that are done after each exchange.
+    /// Total number of iterations after each exchange.
     #[must_use]
     pub fn at(&self) -> Vec<u16> {
         let sum = |sum: &mut u16, (steps, _): &(u16, PowerUpload)| {
@@ -95,8 +100,9 @@ impl Case {
         self.parameters().exchanges().iter().scan(0, sum).collect()
     }
 
-    /// The variance of a device's noise in squared units of its grid, and how many of these there are in 1: as the devices'
-    /// own mechanism has it, which bounds what rounding adds to the sensitivity. Where that is for more noise, without.
+    /// Variance of a device's noise in squared grid units, and the number of grid units in 1. The values are
+    /// those of the device's own mechanism, which bounds the sensitivity that rounding adds. If the mechanism
+    /// does not support so much noise, the finest grid is used without that bound.
     fn variance(&self, fleet: &Grams) -> Result<Option<(Variance, f64)>, CaseError> {
         let Some(nu) = self.noise()? else { return Ok(None) };
         let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -135,11 +141,11 @@ impl Case {
         }
     }
 
-    /// The distance (sine of the largest angle between the directions that are looked for and the span of the basis) at the
-    /// start and after each exchange. The seed is that of the noise, of the draws, and of the start.
+    /// Runs the case and returns the distance (sine of the largest angle between the true directions and the
+    /// span of the basis) at the start and after each exchange. The seed determines noise, draws and start.
     ///
     /// # Errors
-    /// [`CaseError`].
+    /// [`CaseError`] if the noise cannot be found or sampled, or a basis loses rank.
     pub fn run(&self, fleet: &Grams, seed: u64) -> Result<Vec<f64>, CaseError> {
         let variance = self.variance(fleet)?;
         let start = random_start(fleet.truth.nrows(), self.rank, seed);
@@ -161,7 +167,7 @@ impl Case {
             for device in cohort.devices {
                 let private =
                     variance.map(|(variance, grid)| (variance, 1.0 / grid, noise_seed(seed, round, device)));
-                let tensors = answer(fleet, device, &request, private)?;
+                let tensors = device_update(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
                 server.absorb(device, UpdateWeight { samples: fleet.declared(device), draws }, &tensors);
             }
@@ -172,8 +178,8 @@ impl Case {
     }
 }
 
-/// What a device answers: the iterations that are asked for, with noise in every product.
-fn answer(
+/// Computes a device's update: the requested iterations, with noise in every product.
+fn device_update(
     fleet: &Grams,
     device: DeviceId,
     request: &fedspan_engine::Request,

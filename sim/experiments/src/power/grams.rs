@@ -1,4 +1,5 @@
-//! A fleet of which only the Gram matrices are kept: what FedPower needs of a device's samples, d x d instead of s x d.
+//! A fleet that keeps only the Gram matrices of its devices: FedPower needs d x d numbers of a device instead
+//! of its s x d samples.
 
 use fedspan_engine::linalg::{Matrix, product};
 use rayon::prelude::*;
@@ -8,24 +9,24 @@ use fedspan_sim_core::data::eigenspace::{Eigenspace, Gram};
 use fedspan_sim_core::data::spiked_covariance::Model;
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Devices as their `A_i = (1/s) M_i^T M_i`.
+/// Devices as their Gram matrices `A_i = (1/s) M_i^T M_i`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grams {
-    /// One a device, d x d.
+    /// Gram matrix of each device, d x d.
     pub grams: Vec<Matrix>,
-    /// s, samples of each.
+    /// Number of samples of each device, s.
     pub samples: Vec<u64>,
-    /// The eigenspace that is looked for, d x k.
+    /// True eigenspace, d x k.
     pub truth: Matrix,
 }
 
 impl Grams {
-    /// The devices of a scenario. Synthetic rows are not kept: of a device with a million of them there is no more in
-    /// memory than of one with ten.
+    /// Computes the Gram matrices of a scenario. Synthetic rows are not kept, so memory does not grow with the
+    /// number of samples.
     ///
     /// # Errors
-    /// [`DataError`] if a file cannot be used, or there is no one eigenspace to look for.
-    pub fn of(scenario: &Scenario) -> Result<Self, DataError> {
+    /// [`DataError`] if a file cannot be used or the true eigenspace is not unique.
+    pub fn from_scenario(scenario: &Scenario) -> Result<Self, DataError> {
         let (sums, k): (Vec<Gram>, usize) = match &scenario.data {
             DataSection::Spiked(settings) => {
                 let model = Model::new(*settings, scenario.seed);
@@ -47,10 +48,10 @@ impl Grams {
         Self::new(grams, samples, k).map_err(|error| DataError::new(&scenario.name, error.to_string()))
     }
 
-    /// These devices, of so many samples each; k directions are looked for, in the mean of all samples.
+    /// Creates a fleet of these devices. The truth is the top k eigenspace of the mean over all samples.
     ///
     /// # Errors
-    /// [`NoEigenspace`](fedspan_sim_core::data::eigenspace::NoEigenspace).
+    /// [`NoEigenspace`](fedspan_sim_core::data::eigenspace::NoEigenspace) if that eigenspace is not unique.
     pub fn new(
         grams: Vec<Matrix>,
         samples: Vec<u64>,
@@ -65,14 +66,14 @@ impl Grams {
         Ok(Self { truth: Eigenspace::top(&pooled, k)?.basis, grams, samples })
     }
 
-    /// What a device says of its samples.
+    /// Sample count that a device declares to the server.
     #[must_use]
     pub fn declared(&self, device: u64) -> u32 {
         let samples = usize::try_from(device).ok().and_then(|device| self.samples.get(device));
         samples.map_or(0, |samples| u32::try_from(*samples).unwrap_or(u32::MAX))
     }
 
-    /// `A_i Z`.
+    /// The product `A_i Z`.
     #[must_use]
     pub fn product(&self, device: usize, z: &Matrix) -> Option<Matrix> {
         self.grams.get(device).map(|gram| product(gram, z))

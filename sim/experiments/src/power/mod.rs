@@ -1,5 +1,5 @@
-//! FedPower's figures: the distance after each exchange, in settings that differ from a base in one thing at a time, with
-//! many seeds of the noise. `PRIVATE.md` says what is measured.
+//! FedPower measurement: distance after each exchange, in settings that differ from a base in one parameter
+//! each, over many seeds of the noise. `PRIVATE.md` defines the measurement.
 
 mod case;
 mod grams;
@@ -7,7 +7,7 @@ mod table;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use case::{Case, CaseError, Promise};
+pub use case::{Case, CaseError, PrivacyTarget};
 use fedspan_engine::privacy::fedpower::Calibration;
 pub use grams::Grams;
 use serde::Serialize;
@@ -16,94 +16,98 @@ pub use table::markdown;
 use fedspan_sim_core::parallel;
 use fedspan_sim_core::progress::Progress;
 
-/// The scenario that is measured unless another is named.
+/// The default scenario.
 pub const SCENARIO: &str = "fedpower";
 
-/// Nothing to measure, or nothing that can be.
+/// Error that ends a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum PowerError {
-    /// Of the data.
+    /// The data cannot be used.
     #[error(transparent)]
     Data(#[from] fedspan_sim_core::data::DataError),
-    /// Of a setting.
+    /// A setting cannot be run.
     #[error(transparent)]
     Case(#[from] CaseError),
 }
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Where one thing at a time is changed.
+    /// Base setting; one parameter at a time is changed.
     pub base: Case,
-    /// p.
+    /// Numbers of local iterations p.
     pub local_steps: Vec<u16>,
-    /// Epsilon, at the base's delta.
+    /// Values of epsilon, at the base's delta.
     pub epsilons: Vec<f64>,
-    /// K / m.
+    /// Participation ratios K / m.
     pub participation: Vec<f64>,
-    /// How noise is found, and none.
+    /// Noise calibrations; `None` for no noise.
     pub calibrations: Vec<Option<Calibration>>,
-    /// The first seed.
+    /// First seed.
     pub seed: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u32,
-    /// Runs at once.
+    /// Number of runs at once.
     pub threads: usize,
 }
 
-/// One setting, and what came of it.
+/// One setting with its results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What is different.
+    /// Name: the parameter that differs from the base.
     pub name: String,
     /// The setting.
     pub case: Case,
     /// Standard deviation of the noise in the product of one record.
     pub noise: Option<f64>,
-    /// Exchanges, and the iterations that are done by then.
+    /// Total number of iterations after each exchange.
     pub at: Vec<u16>,
-    /// Distances at the start and after each exchange, of each seed.
+    /// Distances at the start and after each exchange, for each seed.
     pub distances: Vec<Vec<f64>>,
 }
 
 /// Median and quartiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quartiles {
-    /// A quarter is below.
+    /// Lower quartile.
     pub q25: f64,
-    /// Half is.
+    /// Median.
     pub median: f64,
-    /// Three quarters are.
+    /// Upper quartile.
     pub q75: f64,
 }
 
 impl Row {
-    /// Over the seeds, after so many exchanges.
+    /// Quartiles over the seeds after this many exchanges.
     #[must_use]
     pub fn after(&self, exchanges: usize) -> Quartiles {
         let mut sorted: Vec<f64> =
             self.distances.iter().map(|run| run.get(exchanges).copied().unwrap_or(f64::NAN)).collect();
         sorted.sort_by(f64::total_cmp);
-        Quartiles { q25: at(&sorted, 0.25), median: at(&sorted, 0.5), q75: at(&sorted, 0.75) }
+        Quartiles {
+            q25: quantile(&sorted, 0.25),
+            median: quantile(&sorted, 0.5),
+            q75: quantile(&sorted, 0.75),
+        }
     }
 
-    /// Over the seeds, at the end.
+    /// Quartiles over the seeds after the last exchange.
     #[must_use]
     pub fn last(&self) -> Quartiles {
         self.after(self.at.len())
     }
 }
 
-/// A quantile by linear interpolation between the two that are nearest.
+/// Quantile by linear interpolation between the two nearest values.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
-fn at(sorted: &[f64], part: f64) -> f64 {
+fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * sorted.len().saturating_sub(1) as f64;
     let value = |index: f64| sorted.get(index as usize).copied().unwrap_or(f64::NAN);
     let low = value(place.floor());
     low + (value(place.ceil()) - low) * (place - place.floor())
 }
 
-/// The settings by name: the base, and what differs from it in one thing.
+/// The named settings: the base, and settings that differ from it in one parameter.
 fn cases(settings: &Settings) -> Vec<(String, Case)> {
     let base = settings.base;
     let mut cases: Vec<(String, Case)> = Vec::new();
@@ -113,30 +117,30 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
         }
     };
     for &calibration in &settings.calibrations {
-        let promise = |epsilon| Some(Promise { epsilon, calibration: calibration?, ..base.privacy? });
-        let of = calibration.map_or("no noise", Calibration::as_str);
-        let base = Case { privacy: base.privacy.and_then(|known| promise(known.epsilon)), ..base };
+        let target = |epsilon| Some(PrivacyTarget { epsilon, calibration: calibration?, ..base.privacy? });
+        let label = calibration.map_or("no noise", Calibration::as_str);
+        let base = Case { privacy: base.privacy.and_then(|known| target(known.epsilon)), ..base };
         for &local_steps in &settings.local_steps {
-            add(format!("{of}, p = {local_steps}"), Case { local_steps, ..base });
+            add(format!("{label}, p = {local_steps}"), Case { local_steps, ..base });
         }
         for &epsilon in settings.epsilons.iter().filter(|_| calibration.is_some()) {
-            add(format!("{of}, epsilon = {epsilon}"), Case { privacy: promise(epsilon), ..base });
+            add(format!("{label}, epsilon = {epsilon}"), Case { privacy: target(epsilon), ..base });
         }
         for &participation in &settings.participation {
-            add(format!("{of}, K/m = {participation}"), Case { participation, ..base });
+            add(format!("{label}, K/m = {participation}"), Case { participation, ..base });
         }
         let turned = Case { procrustes: !base.procrustes, ..base };
         let word = if turned.procrustes { "with" } else { "without" };
-        add(format!("{of}, {word} Procrustes"), turned);
-        add(format!("{of}, one shot"), Case { one_shot: true, ..base });
+        add(format!("{label}, {word} Procrustes"), turned);
+        add(format!("{label}, one shot"), Case { one_shot: true, ..base });
     }
     cases
 }
 
-/// Measures; `None` if it was stopped.
+/// Measures all settings. `None` if `stop` ended it.
 ///
 /// # Errors
-/// [`PowerError`].
+/// [`PowerError::Case`] if a setting cannot be run.
 pub fn measure(
     fleet: &Grams,
     settings: &Settings,
@@ -147,14 +151,14 @@ pub fn measure(
     let tasks: Vec<(usize, u64)> = (0..cases.len())
         .flat_map(|case| (0..u64::from(settings.seeds)).map(move |more| (case, settings.seed + more)))
         .collect();
-    let of = tasks.len() as u64;
+    let total = tasks.len() as u64;
     let done = parallel::each(settings.threads, &tasks, |(index, seed)| {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let Some((name, case)) = cases.get(*index) else { return Ok(None) };
         let distances = case.run(fleet, *seed)?;
-        progress.advance(1, of, name);
+        progress.advance(1, total, name);
         Ok::<_, CaseError>(Some(distances))
     })?;
     let Some(done) = done else { return Ok(None) };

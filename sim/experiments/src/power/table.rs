@@ -1,8 +1,9 @@
-//! The figures as tables of Markdown.
+//! The results as a Markdown table.
 
 use super::{Quartiles, Row};
 
-/// A row for each setting: the noise, the median distance after each exchange, and median and quartiles at the end.
+/// A row for each setting: the noise, the median distance after each exchange, and median and quartiles at the
+/// end.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let most = rows.iter().map(|row| row.at.len()).max().unwrap_or(0);

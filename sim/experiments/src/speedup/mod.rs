@@ -1,8 +1,8 @@
-//! How many times as fast as waiting for everybody: the same target, reached by schedules of participation and by full
-//! participation, over fleets, speeds and communication. `STRAGGLERS.md` defines what is measured.
+//! Speedup of participation schedules over full participation: simulated time to the same target, over fleet
+//! sizes, speed models and communication costs. `STRAGGLERS.md` defines the measurement.
 
-mod hit;
 mod table;
+mod time_to_target;
 mod trajectory;
 
 use std::sync::atomic::AtomicBool;
@@ -10,8 +10,8 @@ use std::sync::atomic::AtomicBool;
 use fedspan_engine::config::Problem;
 use serde::Serialize;
 
-pub use hit::{Crossings, RESAMPLES, Ratio, Speedup};
 pub use table::markdown;
+pub use time_to_target::{Crossings, RESAMPLES, Ratio, Speedup};
 pub use trajectory::Trajectory;
 
 use fedspan_sim_core::parallel;
@@ -20,45 +20,47 @@ use fedspan_sim_core::report::summary::Spread;
 use fedspan_sim_core::run::RunError;
 use fedspan_sim_core::scenario::Scenario;
 
-/// The scenario that is measured.
+/// The measured scenario.
 pub const SCENARIO: &str = "stragglers";
 
-/// Where full participation's distance hovers in [`SCENARIO`]: clients, median over rounds and seeds.
+/// Stationary distance of full participation in [`SCENARIO`] by number of clients: median over rounds and
+/// seeds.
 pub const STATIONARY: [(usize, f64); 7] =
     [(16, 0.0720), (32, 0.0507), (64, 0.0358), (128, 0.02525), (256, 0.0178), (512, 0.01266), (1024, 0.0089)];
 
-/// Rounds from the truth until the distance hovers, and over which its median is then taken.
+/// Rounds of a run that starts at the truth: first the burn-in, then the rounds over which the median is taken.
 const BURN_IN: u32 = 50;
-const HOVERING: u32 = 150;
-/// Seeds for that, at most.
-const HOVERING_SEEDS: u32 = 20;
+const STATIONARY_ROUNDS: u32 = 150;
+/// Most seeds that measure the stationary distance.
+const STATIONARY_SEEDS: u32 = 20;
 
-/// Rounds that are tried first.
+/// Rounds of the first attempt.
 const FIRST_ROUNDS: u32 = 64;
-/// Rounds after which a target counts as out of reach.
-const MOST_ROUNDS: u32 = 100_000;
-/// Schedules whose rounds do not depend on communication are followed for so many times what full participation takes.
-const PATIENCE: f64 = 4.0;
-/// The others have to be run for each communication, and are followed for so many times.
-const PATIENCE_EACH: f64 = 1.15;
+/// Rounds after which a target counts as unreachable.
+const MAX_ROUNDS: u32 = 100_000;
+/// Time limit of schedules that do not depend on communication, as a multiple of full participation's time.
+const TIME_LIMIT: f64 = 4.0;
+/// Time limit, as the same multiple, of schedules that depend on communication and are run once per
+/// communication cost.
+const TIME_LIMIT_PER_COST: f64 = 1.15;
 
-/// Everybody, in every round.
-const FULL: &str = "participation={ policy = \"full\" }";
+/// Full participation: every client in every round.
+const FULL_PARTICIPATION: &str = "participation={ policy = \"full\" }";
 
-/// A schedule of participation: what to change in the scenario.
+/// A participation schedule, as changes of the scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// In tables.
+    /// Name in tables.
     pub name: String,
-    /// Changes of the scenario. `{communication}` stands for what a round takes besides computation, `{floor}` for the
-    /// distance at which full participation hovers.
+    /// Changes of the scenario. `{communication}` is replaced by the communication cost of a round, `{floor}`
+    /// by the stationary distance of full participation.
     pub changes: Vec<String>,
-    /// Decides by what it sees. The best of the others is marked.
+    /// True if the schedule decides from observations. Of the other schedules the table marks the best.
     pub adaptive: bool,
 }
 
 impl Policy {
-    /// The schedules that have a name.
+    /// The named schedules.
     #[must_use]
     pub fn known() -> Vec<Self> {
         let policy = |name: &str, adaptive, changes: &[&str]| Self {
@@ -87,7 +89,7 @@ impl Policy {
         ]
     }
 
-    /// The changes for a communication and a floor.
+    /// The changes with the communication cost and the floor filled in.
     #[must_use]
     pub fn filled(&self, communication: f64, floor: f64) -> Vec<String> {
         let fill = |change: &String| {
@@ -97,22 +99,22 @@ impl Policy {
         self.changes.iter().map(fill).collect()
     }
 
-    /// Whether the rounds of a run depend on what communication takes.
-    fn minds_communication(&self) -> bool {
+    /// True if the rounds of a run depend on the communication cost.
+    fn depends_on_communication(&self) -> bool {
         self.adaptive || self.changes.iter().any(|change| change.contains("{communication}"))
     }
 }
 
-/// A model of the clients' speeds: what to change in the scenario.
+/// A model of the clients' speeds, as changes of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeedModel {
-    /// In tables.
+    /// Name in tables.
     pub name: &'static str,
     /// Changes of the scenario.
     pub changes: &'static [&'static str],
 }
 
-/// The speeds that have a name.
+/// The named speed models.
 pub const SPEEDS: [SpeedModel; 3] = [
     SpeedModel { name: "fixed", changes: &["fleet.speed=\"exponential\""] },
     SpeedModel {
@@ -125,97 +127,97 @@ pub const SPEEDS: [SpeedModel; 3] = [
     },
 ];
 
-/// What to measure.
+/// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Sizes of the fleet.
+    /// Fleet sizes.
     pub clients: Vec<usize>,
-    /// Models of speeds.
+    /// Speed models.
     pub speeds: Vec<SpeedModel>,
-    /// What a round takes besides computation, in mean computations.
+    /// Communication costs of a round, in mean computation times.
     pub communication: Vec<f64>,
     /// Schedules that are compared with full participation.
     pub policies: Vec<Policy>,
-    /// The first seed.
+    /// First seed.
     pub seed: u64,
-    /// How many.
+    /// Number of seeds.
     pub seeds: u32,
-    /// The target over the distance at which full participation hovers.
+    /// Target, as a multiple of the stationary distance of full participation.
     pub factor: f64,
-    /// Measure that distance instead of taking it from [`STATIONARY`].
+    /// True to measure the stationary distance instead of taking it from [`STATIONARY`].
     pub measure_target: bool,
-    /// Threads; results do not depend on it.
+    /// Number of threads; results do not depend on it.
     pub threads: usize,
 }
 
-/// Why nothing could be measured.
+/// Error that ends a measurement.
 #[derive(Debug, thiserror::Error)]
 pub enum SpeedupError {
-    /// A schedule, or something else, that the scenario does not know.
+    /// The scenario rejects a schedule or another change.
     #[error(transparent)]
     Scenario(#[from] Problem),
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// It is not known where full participation hovers.
+    /// No stationary distance is recorded for this fleet size.
     #[error("for {0} clients no target is recorded: --measure-target measures it")]
     NoTarget(usize),
-    /// Full participation does not come to the target.
-    #[error("full participation of {clients} clients does not come to {target} in {MOST_ROUNDS} rounds")]
+    /// Full participation does not reach the target.
+    #[error("full participation of {clients} clients does not come to {target} in {MAX_ROUNDS} rounds")]
     Unreached {
-        /// Size of the fleet.
+        /// Fleet size.
         clients: usize,
-        /// The distance.
+        /// Target distance.
         target: f64,
     },
 }
 
-/// A line of the table.
+/// Row of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Size of the fleet.
+    /// Fleet size.
     pub clients: usize,
-    /// Name of the speeds.
+    /// Name of the speed model.
     pub speed: &'static str,
-    /// What a round takes besides computation.
+    /// Communication cost of a round, in mean computation times.
     pub communication: f64,
-    /// Where full participation hovers.
+    /// Stationary distance of full participation.
     pub stationary: f64,
-    /// The distance to come to.
+    /// Target distance.
     pub target: f64,
-    /// What the start takes, median over seeds; in none of the other times.
+    /// Duration of the start, median over seeds; not part of the other times.
     pub start: f64,
-    /// Time of full participation.
+    /// Time to the target of full participation.
     pub full: f64,
-    /// The schedules, in order.
+    /// The schedules, in the order of the settings.
     pub policies: Vec<Compared>,
 }
 
-/// A schedule in a line of the table.
+/// A schedule in a row of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Its name.
+    /// Name of the schedule.
     pub name: String,
-    /// Decides by what it sees.
+    /// True if the schedule decides from observations.
     pub adaptive: bool,
-    /// Against full participation.
+    /// Comparison with full participation.
     #[serde(flatten)]
     pub speedup: Speedup,
 }
 
-/// What was measured.
+/// Result of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Of all fleets and speeds that were finished.
+    /// Rows of all fleets and speed models that were finished.
     pub rows: Vec<Row>,
-    /// Ended by the user.
+    /// True if the user ended the measurement.
     pub interrupted: bool,
 }
 
 /// The scenario with this many clients and these changes.
 ///
 /// # Errors
-/// [`Problem`] if it does not know them.
+/// [`Problem`] if the scenario rejects a change.
 pub fn scenario(clients: usize, changes: &[String]) -> Result<Scenario, Problem> {
     let text = Scenario::built_in(SCENARIO).unwrap_or_default();
     let first = [format!("data.clients={clients}"), "evaluate_every=1".to_owned()];
@@ -223,23 +225,23 @@ pub fn scenario(clients: usize, changes: &[String]) -> Result<Scenario, Problem>
     Scenario::parse(SCENARIO, text, &changes)
 }
 
-/// Measures all of it. `stop` ends it early.
+/// Measures all fleets, speed models and schedules. Setting `stop` ends it early.
 ///
 /// # Errors
-/// [`SpeedupError`].
+/// [`SpeedupError`]: a schedule is rejected, a run fails, or a target is unknown or unreachable.
 pub fn measure(
     settings: &Settings,
     stop: &AtomicBool,
     progress: &dyn Progress,
 ) -> Result<Measured, SpeedupError> {
-    let bench = Bench { settings, stop, progress };
+    let measurement = Measurement { settings, stop, progress };
     let mut rows = Vec::new();
     for &clients in &settings.clients {
-        let Some(stationary) = bench.stationary(clients)? else {
+        let Some(stationary) = measurement.stationary(clients)? else {
             return Ok(Measured { rows, interrupted: true });
         };
         for speed in &settings.speeds {
-            let Some(more) = bench.part(clients, stationary, speed)? else {
+            let Some(more) = measurement.fleet_rows(clients, stationary, speed)? else {
                 return Ok(Measured { rows, interrupted: true });
             };
             rows.extend(more);
@@ -248,36 +250,37 @@ pub fn measure(
     Ok(Measured { rows, interrupted: false })
 }
 
-/// The distance at which full participation of a fleet hovers: from the truth, without its first rounds, the median
-/// over rounds and seeds. `None` if `stop` ended it.
+/// Measures the stationary distance of full participation: runs start at the truth, the burn-in is dropped, and
+/// the median is taken over rounds and seeds. `None` if `stop` ended it.
 ///
 /// # Errors
-/// [`SpeedupError`].
+/// [`SpeedupError::Run`] if a run fails.
 pub fn stationary(
     clients: usize,
     settings: &Settings,
     stop: &AtomicBool,
 ) -> Result<Option<f64>, SpeedupError> {
-    let changes = [FULL, "model.init=\"truth-sine:0\"", "fleet.speed=\"constant\""].map(str::to_owned);
+    let changes =
+        [FULL_PARTICIPATION, "model.init=\"truth-sine:0\"", "fleet.speed=\"constant\""].map(str::to_owned);
     let mut scenario = scenario(clients, &changes)?;
-    scenario.algorithm.rounds = BURN_IN + HOVERING;
-    let seeds: Vec<u64> = (0..settings.seeds.min(HOVERING_SEEDS).into()).collect();
+    scenario.algorithm.rounds = BURN_IN + STATIONARY_ROUNDS;
+    let seeds: Vec<u64> = (0..settings.seeds.min(STATIONARY_SEEDS).into()).collect();
     let run = |index: &u64| Trajectory::run(&scenario, settings.seed.wrapping_add(*index), stop);
     let Some(runs) = parallel::each(settings.threads, &seeds, run)? else { return Ok(None) };
     let after = BURN_IN as usize + 1;
-    let hovering: Vec<f64> =
+    let distances: Vec<f64> =
         runs.iter().flat_map(|run| run.points(0.0).skip(after)).map(|(_, distance)| distance).collect();
-    Ok(Spread::new(&hovering).map(|spread| spread.median))
+    Ok(Spread::new(&distances).map(|spread| spread.median))
 }
 
-struct Bench<'a> {
+struct Measurement<'a> {
     settings: &'a Settings,
     stop: &'a AtomicBool,
     progress: &'a dyn Progress,
 }
 
-impl Bench<'_> {
-    /// Where full participation hovers, recorded or measured; `None` if that was ended early.
+impl Measurement<'_> {
+    /// The stationary distance, recorded or measured; `None` if the user ended the measurement.
     fn stationary(&self, clients: usize) -> Result<Option<f64>, SpeedupError> {
         if self.settings.measure_target {
             return stationary(clients, self.settings, self.stop);
@@ -286,31 +289,35 @@ impl Bench<'_> {
         Ok(Some(known.ok_or(SpeedupError::NoTarget(clients))?.1))
     }
 
-    /// All lines of one fleet and its speeds; `None` if it was ended early.
-    fn part(
+    /// All rows of one fleet and speed model; `None` if the user ended the measurement.
+    fn fleet_rows(
         &self,
         clients: usize,
         stationary: f64,
         speed: &SpeedModel,
     ) -> Result<Option<Vec<Row>>, SpeedupError> {
         let target = self.settings.factor * stationary;
-        let Some(full) = self.followed(clients, speed, &[FULL.to_owned()], target, None)? else {
+        let Some(full) =
+            self.run_to_target(clients, speed, &[FULL_PARTICIPATION.to_owned()], target, None)?
+        else {
             return Ok(None);
         };
-        let (mut rows, mut begun) = (Vec::new(), Vec::new());
+        let (mut rows, mut full_runs) = (Vec::new(), Vec::new());
         for &communication in &self.settings.communication {
-            let crossings = Crossings::of(&full, communication, target);
-            let hit = crossings.hit().ok_or(SpeedupError::Unreached { clients, target })?;
+            let crossings = Crossings::new(&full, communication, target);
+            let time = crossings.time().ok_or(SpeedupError::Unreached { clients, target })?;
             let starts: Vec<f64> = full.iter().map(|run| run.start(communication)).collect();
             let start = Spread::new(&starts).map_or(0.0, |spread| spread.median);
-            begun.push((crossings, starts));
-            let (speed, full, policies) = (speed.name, hit, Vec::new());
+            full_runs.push((crossings, starts));
+            let (speed, full, policies) = (speed.name, time, Vec::new());
             rows.push(Row { clients, speed, communication, stationary, target, start, full, policies });
         }
         let times: Vec<f64> = rows.iter().map(|row| row.full).collect();
         for policy in &self.settings.policies {
             let fleet = (clients, stationary, target);
-            let Some(compared) = self.policy(policy, speed, fleet, &begun, &times)? else { return Ok(None) };
+            let Some(compared) = self.policy(policy, speed, fleet, &full_runs, &times)? else {
+                return Ok(None);
+            };
             for (row, compared) in rows.iter_mut().zip(compared) {
                 row.policies.push(compared);
             }
@@ -318,7 +325,8 @@ impl Bench<'_> {
         Ok(Some(rows))
     }
 
-    /// A schedule with each communication, against full participation's crossings, starts and times.
+    /// One schedule at each communication cost, compared with the crossings, starts and times of full
+    /// participation.
     fn policy(
         &self,
         policy: &Policy,
@@ -330,13 +338,13 @@ impl Bench<'_> {
         let compared = |full: &Crossings, runs: &[Trajectory], communication: f64| Compared {
             name: policy.name.clone(),
             adaptive: policy.adaptive,
-            speedup: Speedup::of(full, &Crossings::of(runs, communication, target)),
+            speedup: Speedup::new(full, &Crossings::new(runs, communication, target)),
         };
         let each = self.settings.communication.iter().copied().zip(full);
-        if !policy.minds_communication() {
-            let limits: Vec<f64> = times.iter().map(|time| PATIENCE * time).collect();
+        if !policy.depends_on_communication() {
+            let limits: Vec<f64> = times.iter().map(|time| TIME_LIMIT * time).collect();
             let Some(runs) =
-                self.followed(clients, speed, &policy.filled(0.0, stationary), target, Some(&limits))?
+                self.run_to_target(clients, speed, &policy.filled(0.0, stationary), target, Some(&limits))?
             else {
                 return Ok(None);
             };
@@ -350,8 +358,8 @@ impl Bench<'_> {
             let seeds: Vec<(u64, f64)> = (0..).zip(starts.iter().copied()).collect();
             let run = |(index, start): &(u64, f64)| {
                 let mut scenario = scenario.clone();
-                scenario.stop.simulated_time = Some(start + PATIENCE_EACH * time);
-                scenario.algorithm.rounds = MOST_ROUNDS;
+                scenario.stop.simulated_time = Some(start + TIME_LIMIT_PER_COST * time);
+                scenario.algorithm.rounds = MAX_ROUNDS;
                 self.run(&scenario, *index, clients)
             };
             let Some(runs) = parallel::each(self.settings.threads, &seeds, run)? else { return Ok(None) };
@@ -365,9 +373,10 @@ impl Bench<'_> {
         scenario(clients, &speed.chain(changes.iter().cloned()).collect::<Vec<_>>())
     }
 
-    /// Runs all seeds of what does not mind communication, without it, until the median over them, and over most
-    /// resamples of them, has come to the target with every communication; for at most `limits` of simulated time.
-    fn followed(
+    /// Runs all seeds of a schedule that does not depend on communication, without communication. Extends the
+    /// runs until the median over the seeds, and over most resamples of them, has reached the target at every
+    /// communication cost, for at most `limits` of simulated time.
+    fn run_to_target(
         &self,
         clients: usize,
         speed: &SpeedModel,
@@ -392,31 +401,33 @@ impl Bench<'_> {
             return Ok(None);
         };
         loop {
-            let mut longer = vec![1.0f64; runs.len()];
+            let mut extension = vec![1.0f64; runs.len()];
             for (index, communication) in self.settings.communication.iter().enumerate() {
-                let crossings = Crossings::of(&runs, *communication, target);
-                let wanted = crossings.hit_of_most().unwrap_or(2.0 * crossings.horizon());
+                let crossings = Crossings::new(&runs, *communication, target);
+                let end_time = crossings.time_for_most_resamples().unwrap_or(2.0 * crossings.horizon());
                 let limit = limits.and_then(|limits| limits.get(index)).copied().unwrap_or(f64::INFINITY);
-                for (longer, run) in longer.iter_mut().zip(&runs) {
-                    *longer = longer.max(wanted.min(limit) / run.end(*communication));
+                for (extension, run) in extension.iter_mut().zip(&runs) {
+                    *extension = extension.max(end_time.min(limit) / run.end(*communication));
                 }
             }
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few at a time")]
             let more =
                 |run: &Trajectory, factor: f64| (f64::from(run.rounds()) * factor * 1.05).ceil() as u32 + 1;
-            let short: Vec<(u64, u32)> = (0u64..)
-                .zip(longer.iter().zip(&runs))
-                .filter(|(_, (longer, _))| **longer > 1.0)
-                .map(|(index, (longer, run))| (index, more(run, *longer)))
+            let too_short: Vec<(u64, u32)> = (0u64..)
+                .zip(extension.iter().zip(&runs))
+                .filter(|(_, (extension, _))| **extension > 1.0)
+                .map(|(index, (extension, run))| (index, more(run, *extension)))
                 .collect();
-            if short.is_empty() {
+            if too_short.is_empty() {
                 return Ok(Some(runs));
             }
-            if short.iter().any(|(_, rounds)| *rounds > MOST_ROUNDS) {
+            if too_short.iter().any(|(_, rounds)| *rounds > MAX_ROUNDS) {
                 return Err(SpeedupError::Unreached { clients, target });
             }
-            let Some(new) = parallel::each(self.settings.threads, &short, run(0))? else { return Ok(None) };
-            for ((index, _), new) in short.into_iter().zip(new) {
+            let Some(new) = parallel::each(self.settings.threads, &too_short, run(0))? else {
+                return Ok(None);
+            };
+            for ((index, _), new) in too_short.into_iter().zip(new) {
                 if let Some(old) = usize::try_from(index).ok().and_then(|index| runs.get_mut(index)) {
                     *old = new;
                 }
@@ -431,11 +442,11 @@ impl Bench<'_> {
         Ok(run)
     }
 
-    /// All runs, weighed by their clients, without those that turn out to be too short.
+    /// Total work: runs weighted by their clients. Repeats of runs that were too short are not counted.
     fn work(&self) -> u64 {
         let Settings { clients, speeds, communication, policies, seeds, .. } = self.settings;
-        let minding = policies.iter().filter(|policy| policy.minds_communication()).count();
-        let runs = speeds.len() * (1 + policies.len() - minding + minding * communication.len());
+        let dependent = policies.iter().filter(|policy| policy.depends_on_communication()).count();
+        let runs = speeds.len() * (1 + policies.len() - dependent + dependent * communication.len());
         clients.iter().sum::<usize>() as u64 * runs as u64 * u64::from(*seeds)
     }
 }

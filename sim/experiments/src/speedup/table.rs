@@ -3,7 +3,7 @@
 use super::{Ratio, Row, Speedup};
 
 impl Ratio {
-    /// With two decimals.
+    /// The ratio with two decimals, and `<` if it is only an upper bound.
     fn text(self) -> String {
         format!("{}{:.2}", if self.below { "<" } else { "" }, self.value)
     }
@@ -16,14 +16,15 @@ fn cell(speedup: &Speedup, mark: bool) -> String {
     if mark { format!("**{ratio}** {bounds}") } else { format!("{ratio} {bounds}") }
 }
 
-/// The whole table, with aligned columns; the best ratio of those that do not adapt is in bold where there are several.
+/// The whole table with aligned columns. If there are several schedules that do not adapt, the best ratio among
+/// them is in bold.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let mut columns: Vec<String> =
         ["clients", "speeds", "communication", "start", "full"].map(str::to_owned).to_vec();
     columns.extend(first.policies.iter().map(|policy| policy.name.clone()));
-    let cells: Vec<Vec<String>> = rows.iter().map(line).collect();
+    let cells: Vec<Vec<String>> = rows.iter().map(table_row).collect();
     let width = |column: usize| {
         let all = cells.iter().chain([&columns]).filter_map(|row| row.get(column));
         all.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
@@ -37,7 +38,7 @@ pub fn markdown(rows: &[Row]) -> String {
     [join(&columns), join(&rules)].into_iter().chain(cells.iter().map(|row| join(row))).collect()
 }
 
-fn line(row: &Row) -> Vec<String> {
+fn table_row(row: &Row) -> Vec<String> {
     let fixed = || row.policies.iter().filter(|policy| !policy.adaptive && !policy.speedup.ratio.below);
     let best = fixed().map(|policy| policy.speedup.ratio.value).fold(f64::NEG_INFINITY, f64::max);
     let several = row.policies.iter().filter(|policy| !policy.adaptive).count() > 1;

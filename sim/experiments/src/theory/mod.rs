@@ -1,4 +1,4 @@
-//! What the literature promises, computed: before anything is simulated, or beside it.
+//! Predictions of the literature, computed without simulation.
 
 pub mod rolora;
 pub mod srpfl;

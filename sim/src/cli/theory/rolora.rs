@@ -1,14 +1,15 @@
-//! `theory rolora`: the angle of a linear adapter after some iterations, over seeds, beside what theorems say of it.
+//! `theory rolora`: angle of a linear adapter after some iterations, over seeds, compared with the bounds of
+//! the theorems.
 
 use clap::Args;
 use fedspan_engine::config::{AlgorithmName, Init};
 use serde::Serialize;
 
-use super::super::figures::number;
-use super::super::{Format, Stop, interrupt, load, output};
+use super::super::measurement::parse_number;
+use super::super::{CommandError, Format, interrupt, load, output};
 use super::srpfl::simulated;
 use fedspan_experiments::speedup::Trajectory;
-use fedspan_experiments::theory::rolora::{after, alike, unlike};
+use fedspan_experiments::theory::rolora::{heterogeneous_clients_bound, identical_clients_bound, sine_after};
 use fedspan_sim_core::report::files::json;
 use fedspan_sim_core::report::summary::Spread;
 use fedspan_sim_core::report::table::Table;
@@ -20,50 +21,50 @@ pub struct RoLoraOptions {
     /// Steps: eta L^2, L the norm of the mean of all true up-projections
     #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [0.25, 0.5], value_parser = step)]
     steps: Vec<f64>,
-    /// Iterations of Algorithm 2, two rounds each, after which the angle is looked at
+    /// Iterations of Algorithm 2 (two rounds each) after which the angle is shown
     #[arg(long, value_name = "T,...", value_delimiter = ',', default_values_t = [1, 5, 10, 40], value_parser = clap::value_parser!(u32).range(1..=10_000))]
     iterations: Vec<u32>,
     /// Seeds, counting up from the scenario's
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    /// What is simulated: a built-in scenario or a TOML file, with low-rank-regression, "rolora" and "truth-sine"
+    /// Simulated scenario, built-in or TOML file, with low-rank-regression, "rolora" and "truth-sine"
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "rolora")]
     scenario: String,
     /// Change a key of the scenario, e.g. data.samples=500; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// What standard output gets
+    /// Format of standard output
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
 
 fn step(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, to 1")
+    parse_number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, to 1")
 }
 
-/// The angles of one step.
+/// Angles for one step size.
 #[derive(Serialize)]
 struct Part {
-    /// eta L^2.
+    /// Step size times the squared signal strength, eta L^2.
     step: f64,
-    /// The sine at the start.
+    /// Sine of the angle at the start.
     start: f64,
     rows: Vec<Row>,
 }
 
-/// Sines after some iterations.
+/// Sines after a number of iterations.
 #[derive(Serialize)]
 struct Row {
     iterations: u32,
     simulated: Spread,
     population: f64,
-    /// Lemma 5.3, for clients that are alike.
+    /// Bound of Lemma 5.3, for identical clients.
     lemma_5_3: f64,
-    /// Lemma A.16, up to 1/2.
+    /// Bound of Lemma A.16; only for steps up to 1/2.
     lemma_a_16: Option<f64>,
 }
 
-/// What `--format json` prints.
+/// The content that `--format json` prints.
 #[derive(Serialize)]
 struct Figures {
     version: &'static str,
@@ -72,8 +73,9 @@ struct Figures {
 }
 
 /// `fedspan-sim theory rolora`.
-pub fn command(options: &RoLoraOptions) -> Result<(), Stop> {
-    let parts = options.steps.iter().map(|step| part(options, *step)).collect::<Result<Vec<Part>, Stop>>()?;
+pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
+    let parts =
+        options.steps.iter().map(|step| part(options, *step)).collect::<Result<Vec<Part>, CommandError>>()?;
     match options.format {
         format @ (Format::Human | Format::Markdown) => {
             let texts: Vec<String> = parts.iter().map(|part| format.shown(&table(options, part))).collect();
@@ -81,14 +83,14 @@ pub fn command(options: &RoLoraOptions) -> Result<(), Stop> {
         }
         Format::Json => {
             let figures = Figures { version: env!("CARGO_PKG_VERSION"), seeds: options.seeds, parts };
-            output::print(&json(&figures).map_err(|error| Stop::Failed(error.to_string()))?)
+            output::print(&json(&figures).map_err(|error| CommandError::Failed(error.to_string()))?)
         }
     }
 }
 
-/// The scenario with a step, the sine at which it starts, and how many rounds it has.
-fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), Stop> {
-    let wrong = |what: &str| Stop::Usage(format!("--scenario {}: {what}", options.scenario));
+/// The scenario with this step size and enough rounds, and the sine at which it starts.
+fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), CommandError> {
+    let wrong = |what: &str| CommandError::Usage(format!("--scenario {}: {what}", options.scenario));
     let own = load::scenario(&options.scenario, &options.changes)?;
     let DataSection::LowRank(data) = own.data else {
         return Err(wrong("its data are not \"low-rank-regression\""));
@@ -109,7 +111,7 @@ fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), Stop>
     Ok((load::scenario(&options.scenario, &changes)?, start))
 }
 
-fn part(options: &RoLoraOptions, step: f64) -> Result<Part, Stop> {
+fn part(options: &RoLoraOptions, step: f64) -> Result<Part, CommandError> {
     let (scenario, start) = scenario(options, step)?;
     let runs = simulated(&scenario, options.seeds, &interrupt::watch())?;
     let communication = scenario.fleet.communication;
@@ -120,16 +122,17 @@ fn part(options: &RoLoraOptions, step: f64) -> Result<Part, Stop> {
     let row = |&iterations: &u32| {
         let sines: Vec<f64> = runs.iter().filter_map(|run| sine(run, iterations)).collect();
         let simulated = Spread::new(&sines).filter(|_| sines.len() == runs.len());
-        let short = || Stop::Usage(format!("--iterations {iterations}: a run ended before; take [stop] out"));
+        let short =
+            || CommandError::Usage(format!("--iterations {iterations}: a run ended before; take [stop] out"));
         Ok(Row {
             iterations,
             simulated: simulated.ok_or_else(short)?,
-            population: after(iterations, start, step),
-            lemma_5_3: alike(iterations, start, step),
-            lemma_a_16: (step <= 0.5).then(|| unlike(iterations, start, step)),
+            population: sine_after(iterations, start, step),
+            lemma_5_3: identical_clients_bound(iterations, start, step),
+            lemma_a_16: (step <= 0.5).then(|| heterogeneous_clients_bound(iterations, start, step)),
         })
     };
-    Ok(Part { step, start, rows: options.iterations.iter().map(row).collect::<Result<_, Stop>>()? })
+    Ok(Part { step, start, rows: options.iterations.iter().map(row).collect::<Result<_, CommandError>>()? })
 }
 
 fn table(options: &RoLoraOptions, part: &Part) -> Table {

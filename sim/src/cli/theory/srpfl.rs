@@ -1,4 +1,4 @@
-//! `theory srpfl`: what doubling participation gains, by its recursion.
+//! `theory srpfl`: predicted gain of doubling participation, computed with the recursion of SRPFL.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -8,11 +8,13 @@ use fedspan_engine::config::ParticipationSection;
 use fedspan_engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
 use serde::Serialize;
 
-use super::super::figures::number;
+use super::super::measurement::parse_number;
 use super::super::speedup::communication;
-use super::super::{Format, Stop, check_out, interrupt, load, make_out, output};
+use super::super::{CommandError, Format, check_out, interrupt, load, make_out, output};
 use fedspan_experiments::speedup::{Policy, Trajectory};
-use fedspan_experiments::theory::srpfl::{Course, Part, Settings, by_contraction, course, one, part, point};
+use fedspan_experiments::theory::srpfl::{
+    CurvePlan, Part, Settings, by_contraction, cost_table, part, point, recursion_curve,
+};
 use fedspan_sim_core::parallel;
 use fedspan_sim_core::report::files::{json, write_text};
 use fedspan_sim_core::report::html::Page;
@@ -31,16 +33,16 @@ pub struct SrpflOptions {
     /// Contraction a: a round shrinks what is above the floor by sqrt(1 - a); 0.19 is that of the scenario stragglers
     #[arg(long, value_name = "A", default_value_t = 0.19, value_parser = contraction)]
     contraction: f64,
-    /// The target: so many times the recursion's floor with all devices
+    /// Target, as a multiple of the recursion's floor with all devices
     #[arg(long, value_name = "C", default_value_t = 1.2, value_parser = factor)]
     factor: f64,
     /// The distance at the start, in the recursion's unit
     #[arg(long, value_name = "D", default_value_t = 1.0, value_parser = positive)]
     start: f64,
-    /// What every round takes besides computation, in mean computations
+    /// Communication costs of a round, in mean computation times
     #[arg(long, value_name = "C,...", value_delimiter = ',', default_values_t = [0.0, 1.0, 10.0, 100.0], value_parser = communication)]
     communication: Vec<f64>,
-    /// Simulated runs that the report draws with the recursion: a built-in scenario or a TOML file
+    /// Scenario of the simulated runs in the report: built-in or TOML file
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "stragglers", requires = "out")]
     scenario: String,
     /// Change a key of the scenario, e.g. fleet.communication=10; may be given several times
@@ -49,31 +51,36 @@ pub struct SrpflOptions {
     /// Seeds of the simulated runs, counting up from the scenario's
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: u32,
-    /// The distance at which full participation hovers [default: measured in the last quarter of its rounds]
+    /// Stationary distance of full participation [default: measured in the last quarter of its rounds]
     #[arg(long, value_name = "D", value_parser = positive, requires = "out")]
     floor: Option<f64>,
     /// Write report.html with curves and tables into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What standard output gets
+    /// Format of standard output
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
 
 fn contraction(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 0.0 && value <= 0.25, "a number above 0, to 0.25")
+    parse_number(text, |value| value > 0.0 && value <= 0.25, "a number above 0, to 0.25")
 }
 
-/// With half the devices more than sqrt 2 would be reached: the last stage would not be needed.
+/// Parses a factor below sqrt 2: half of the devices already reach sqrt 2 times the floor, so the last stage
+/// would not be needed.
 fn factor(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 1.0 && value < std::f64::consts::SQRT_2, "a number between 1 and sqrt 2")
+    parse_number(
+        text,
+        |value| value > 1.0 && value < std::f64::consts::SQRT_2,
+        "a number between 1 and sqrt 2",
+    )
 }
 
 fn positive(text: &str) -> Result<f64, String> {
-    number(text, |value| value > 0.0, "a number above 0")
+    parse_number(text, |value| value > 0.0, "a number above 0")
 }
 
-/// What `--format json` prints.
+/// The content that `--format json` prints.
 #[derive(Serialize)]
 struct Figures<'a> {
     version: &'static str,
@@ -82,7 +89,7 @@ struct Figures<'a> {
 }
 
 /// `fedspan-sim theory srpfl`.
-pub fn command(options: &SrpflOptions) -> Result<(), Stop> {
+pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
     let settings = Settings {
         first: options.first.into(),
         contraction: options.contraction,
@@ -90,18 +97,18 @@ pub fn command(options: &SrpflOptions) -> Result<(), Stop> {
         start: options.start,
         communication: options.communication.clone(),
     };
-    // The largest fleet has the lowest target, the smallest the highest.
+    // The target falls with the fleet size, so the smallest fleet has the highest target.
     let target = options.factor * Recursion { contraction: options.contraction }.floor(16.0);
     if options.start <= target {
         let message = format!("--start {}: the smallest fleet's target is {target:.4}", options.start);
-        return Err(Stop::Usage(format!("{message}, allowed: more")));
+        return Err(CommandError::Usage(format!("{message}, allowed: more")));
     }
-    // Whatever is wrong with a file is found before anything is printed.
+    // Check the scenario file before anything is printed.
     if options.out.is_some() {
         doubling(options)?;
     }
     let parts: Vec<Part> = options.communication.iter().map(|c| part(&settings, *c)).collect();
-    let mut tables: Vec<Table> = parts.iter().map(|part| one(&settings, part)).collect();
+    let mut tables: Vec<Table> = parts.iter().map(|part| cost_table(&settings, part)).collect();
     tables.push(by_contraction(&settings));
     match options.format {
         format @ (Format::Human | Format::Markdown) => {
@@ -110,7 +117,7 @@ pub fn command(options: &SrpflOptions) -> Result<(), Stop> {
         }
         Format::Json => {
             let figures = Figures { version: env!("CARGO_PKG_VERSION"), settings: &settings, parts: &parts };
-            output::print(&json(&figures).map_err(|error| Stop::Failed(error.to_string()))?)?;
+            output::print(&json(&figures).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
     }
     let Some(out) = &options.out else { return Ok(()) };
@@ -118,20 +125,25 @@ pub fn command(options: &SrpflOptions) -> Result<(), Stop> {
     report(options, &settings, &parts, out)
 }
 
-/// The scenario that is simulated, with its first number of devices and its cohort.
-fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), Stop> {
+/// The scenario to simulate, with the size of its first stage and its cohort.
+fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
     let own = load::scenario(&options.scenario, &options.changes)?;
     match own.participation {
         ParticipationSection::Doubling { n0, cohort, .. } => Ok((own, n0, cohort)),
         _ => {
             let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
-            Err(Stop::Usage(message))
+            Err(CommandError::Usage(message))
         }
     }
 }
 
-/// Runs the scenario with full participation and with the schedules that there are, and draws them with the recursion.
-fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Path) -> Result<(), Stop> {
+/// Runs the scenario with full participation and with each schedule, and draws the runs with the recursion.
+fn report(
+    options: &SrpflOptions,
+    settings: &Settings,
+    parts: &[Part],
+    out: &Path,
+) -> Result<(), CommandError> {
     let (own, n0, cohort) = doubling(options)?;
     let with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
@@ -150,21 +162,22 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     let starts: Vec<f64> = full.iter().filter_map(|run| Some(points(run).first()?.1)).collect();
     let ends: Vec<f64> = full.iter().map(|run| run.end(communication)).collect();
     let middle = |values: &[f64]| Spread::new(values).map_or(0.0, |spread| spread.median);
-    let plan = Course {
+    let plan = CurvePlan {
         recursion: Recursion { contraction: options.contraction },
         start: middle(&starts),
         floor: options.floor.unwrap_or_else(|| measured.map_or(0.0, |spread| spread.median)),
         until: middle(&ends),
     };
     if plan.floor <= 0.0 {
-        return Err(Stop::Usage("the simulated floor is 0: --floor says another".to_owned()));
+        return Err(CommandError::Usage("the simulated floor is 0; give another with --floor".to_owned()));
     }
     let mut drawn = vec![("full".to_owned(), full)];
     for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {
         let scenario = with(&policy.filled(communication, plan.floor))?;
         drawn.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
     }
-    let clients = own.dataset(own.seed).map_err(|error| Stop::Usage(error.to_string()))?.clients.len();
+    let clients =
+        own.dataset(own.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
     let size = cohort.unwrap_or(clients).min(clients);
     let levels = levels(n0, size, communication);
     let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
@@ -173,7 +186,7 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     let mut series = Vec::new();
     for (name, stages) in [("full", &none), ("optimal", &optimal), ("theorem", &theorem)] {
         let label = format!("recursion, {name}");
-        series.push(Series { label, runs: vec![course(&plan, &levels, stages)] });
+        series.push(Series { label, runs: vec![recursion_curve(&plan, &levels, stages)] });
     }
     for (name, runs) in drawn {
         let place = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
@@ -183,7 +196,7 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     let stages = |stages: &[u32]| stages.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let mut texts: Vec<(String, String)> = Vec::new();
     for part in parts {
-        let Table { title, columns, rows, notes } = one(settings, part);
+        let Table { title, columns, rows, notes } = cost_table(settings, part);
         texts.push((title, Table { title: String::new(), columns, rows, notes }.text()));
     }
     texts.push(("Scenario".to_owned(), own.text.clone()));
@@ -214,17 +227,23 @@ fn report(options: &SrpflOptions, settings: &Settings, parts: &[Part], out: &Pat
     };
     let report = out.join("report.html");
     write_text(&report, &page.html())?;
-    output::say(&format!("report: {}", report.display()));
+    output::log_line(&format!("report: {}", report.display()));
     Ok(())
 }
 
-/// Runs a scenario with so many seeds.
-pub(super) fn simulated(scenario: &Scenario, seeds: u32, stop: &AtomicBool) -> Result<Vec<Trajectory>, Stop> {
+/// Runs a scenario with `seeds` seeds.
+pub(super) fn simulated(
+    scenario: &Scenario,
+    seeds: u32,
+    stop: &AtomicBool,
+) -> Result<Vec<Trajectory>, CommandError> {
     let seeds: Vec<u64> = (0..seeds.into()).collect();
     let run = |index: &u64| Trajectory::run(scenario, scenario.seed.wrapping_add(*index), stop);
     let runs = parallel::each(rayon::current_num_threads(), &seeds, run).map_err(|error| match error {
-        RunError::Data(_) | RunError::Mismatch(_) => Stop::Usage(format!("{}: {error}", scenario.name)),
-        error => Stop::Failed(format!("{}: {error}", scenario.name)),
+        RunError::Data(_) | RunError::Mismatch(_) => {
+            CommandError::Usage(format!("{}: {error}", scenario.name))
+        }
+        error => CommandError::Failed(format!("{}: {error}", scenario.name)),
     })?;
-    runs.ok_or_else(|| Stop::Failed("interrupted; the report was not written".to_owned()))
+    runs.ok_or_else(|| CommandError::Failed("interrupted; the report was not written".to_owned()))
 }

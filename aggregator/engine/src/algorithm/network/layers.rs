@@ -70,8 +70,8 @@ impl NetworkShape {
             }
             Front::Cells(image, cells) => {
                 let [steps, channels] = sequence(image);
-                let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-                Model::recurrent(small(steps), small(channels), cells, hidden, outputs)
+                let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+                Model::recurrent(to_u16(steps), to_u16(channels), cells, hidden, outputs)
             }
             Front::Filters(image, filters) => {
                 let mut behind = [0; HIDDEN_AFTER_FILTERS_MAX];
@@ -190,7 +190,7 @@ impl NetworkShape {
         encoding: Encoding,
     ) -> Vec<TensorDescriptor> {
         let layers = self.layers();
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let shared = self.shared_layers(which);
         let from_above = shared.start > 0;
         shared
@@ -202,7 +202,7 @@ impl NetworkShape {
                     _ if from_above || number + 1 == layers.len() => Role::SharedHead,
                     _ => Role::Representation,
                 };
-                Some(TensorDescriptor::inline(role, encoding, small(rows * copies), small(cols)))
+                Some(TensorDescriptor::inline(role, encoding, to_u16(rows * copies), to_u16(cols)))
             })
             .collect()
     }

@@ -71,7 +71,7 @@ impl FleetScale {
     }
 }
 
-fn small(n: usize) -> u16 {
+fn to_u16(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
@@ -80,7 +80,7 @@ impl Algorithm for FleetScale {
         if let Some(next_start) = self.active_start() {
             return next_start.request();
         }
-        let (first, count) = (small(self.moments.len()), small(self.count()));
+        let (first, count) = (to_u16(self.moments.len()), to_u16(self.count()));
         let sums = TensorDescriptor::inline(Role::FeatureSums, Encoding::F32, count, SUMS_COLUMNS);
         Request {
             task: Task::FeatureSums { first, count },

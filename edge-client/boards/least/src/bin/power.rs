@@ -79,7 +79,8 @@ fn main() -> ! {
     // Arbitrary settings, so that no check is optimised away.
     let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
-            && let Ok(settings) = PrivacySettings::new(multiplier, number().into(), number(), Millis::from(number()))
+            && let Ok(settings) =
+                PrivacySettings::new(multiplier, number().into(), number(), Millis::from(number()))
             && let Ok(claim) = MinEntropy::new(number().to_le_bytes()[0])
             && let Ok(clip) = Clip::new(f32::from_bits(number()))
         {

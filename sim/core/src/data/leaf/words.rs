@@ -159,8 +159,11 @@ mod tests {
             (b"a 1\n\xff 1\n", ["line 2", "UTF-8"]),
             (b"c 1\n", ["no word", "1 lines"]),
         ] {
-            let said = Vectors::parse(file, "v.txt", 10, ["a b"].into_iter()).unwrap_err().to_string();
-            assert!(said.starts_with("v.txt") && parts.iter().all(|part| said.contains(part)), "{said}");
+            let message = Vectors::parse(file, "v.txt", 10, ["a b"].into_iter()).unwrap_err().to_string();
+            assert!(
+                message.starts_with("v.txt") && parts.iter().all(|part| message.contains(part)),
+                "{message}"
+            );
         }
     }
 }

@@ -313,7 +313,8 @@ fn code_names(
                 keys[0], keys[1]
             ));
         }
-        let (coded, merged) = texts.encode(&codes, None).map_err(|said| format!("{}: {said}", keys[0]))?;
+        let (coded, merged) =
+            texts.encode(&codes, None).map_err(|message| format!("{}: {message}", keys[0]))?;
         if coded.names.len() > most {
             return Err(many(&keys[0]));
         }

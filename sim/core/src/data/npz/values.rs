@@ -349,7 +349,7 @@ mod tests {
         [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), body].concat()
     }
 
-    fn said(text: &str, body: &[u8]) -> String {
+    fn error_of(text: &str, body: &[u8]) -> String {
         let bytes = file(text, body);
         read(bytes.as_slice(), bytes.len() as u64, 1 << 20, u64::MAX).unwrap_err()
     }
@@ -359,13 +359,13 @@ mod tests {
         let of = |kind: &str, shape: &str| {
             format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n")
         };
-        assert!(said(&of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
-        assert!(said(&of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
-        assert!(said(&of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
-        assert!(said(&of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
-        assert!(said(&of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
-        assert!(said(&"[".repeat(60_000), &[]).contains("brackets"));
-        assert!(said("nonsense", &[]).len() > 3);
+        assert!(error_of(&of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
+        assert!(error_of(&of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
+        assert!(error_of(&of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
+        assert!(error_of(&of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
+        assert!(error_of(&of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
+        assert!(error_of(&"[".repeat(60_000), &[]).contains("brackets"));
+        assert!(error_of("nonsense", &[]).len() > 3);
         let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();
         assert!(read(huge.as_slice(), 12, 1, 100).unwrap_err().contains("a header of 4294967295 bytes"));
     }

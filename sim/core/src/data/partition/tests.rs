@@ -112,17 +112,20 @@ fn impossible_partition_is_an_error_with_numbers() {
     let counted = ClientSizes { samples: 101, ..shares };
     for (how, parts) in [
         (Partition::Iid { clients: 1001, shares }, ["1001 clients", "1000 samples"]),
-        (Partition::Iid { clients: 10, shares: counted }, ["1010 samples", "there are 1000"]),
-        (Partition::Shards { clients: 10, classes: 2, shares: counted }, ["1010 samples", "there are 1000"]),
-        (Partition::Shards { clients: 10, classes: 11, shares }, ["classes = 11", "10 classes"]),
+        (Partition::Iid { clients: 10, shares: counted }, ["found 1000 samples", "needed: 1010"]),
+        (
+            Partition::Shards { clients: 10, classes: 2, shares: counted },
+            ["found 1000 samples", "needed: 1010"],
+        ),
+        (Partition::Shards { clients: 10, classes: 11, shares }, ["classes = 11", "at most 10"]),
         (
             Partition::Shards { clients: 10, classes: 3, shares: ClientSizes { samples: 2, ..shares } },
-            ["3 shards", "2 samples"],
+            ["2 samples", "at least 3"],
         ),
         (Partition::Dirichlet { clients: 20, alpha: 1e-3, min_samples: 1 }, ["alpha = 0.001", "20 clients"]),
         (Partition::Dirichlet { clients: 20, alpha: 1.0, min_samples: 51 }, ["51 samples", "1000"]),
     ] {
-        let said = partition(&labels(), how, 1).unwrap_err();
-        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+        let message = partition(&labels(), how, 1).unwrap_err();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     }
 }

@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn entry_without_columns_is_an_error() {
-        for (entries, said) in [
+        for (entries, message) in [
             (&["mag_*"][..], "no column matches \"mag_*\""),
             (&["acc_z"], "no column \"acc_z\""),
             (&["t..acc_x"], "swap them"),
@@ -217,7 +217,7 @@ mod tests {
             (&["t", "!t"], "selects no column"),
         ] {
             let found = names(entries).unwrap_err();
-            assert!(found.contains(said), "{entries:?}: {found}");
+            assert!(found.contains(message), "{entries:?}: {found}");
         }
     }
 

@@ -251,8 +251,10 @@ impl<'a> Rows<'a> {
         let mark = self.numbers.decimal_mark()?.or(semicolons);
         let mut warnings = Vec::new();
         let mut finish = |named: NameColumn, kind: &str, column: &str, most: usize| {
-            let (coded, merged) =
-                named.names.encode(&named.codes, mark).map_err(|said| format!("column {column}: {said}"))?;
+            let (coded, merged) = named
+                .names
+                .encode(&named.codes, mark)
+                .map_err(|message| format!("column {column}: {message}"))?;
             warnings.extend(merge_warning(path, kind, &merged));
             let found = coded.names.len();
             if found > most {

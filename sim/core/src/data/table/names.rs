@@ -76,7 +76,7 @@ impl Names {
         due && numbers.len() + words() > most
     }
 
-    /// Sorts the names by text and codes rows whose texts have the indices `of`. Texts of exactly the same
+    /// Sorts the names by text and codes rows whose texts have the indices `codes`. Texts of exactly the same
     /// number, or of the same boolean, become one name: the first that occurred. `mark` is the decimal mark;
     /// if it is unknown, it is a comma if any text has a comma that cannot separate thousands.
     ///

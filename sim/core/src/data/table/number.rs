@@ -203,8 +203,8 @@ mod tests {
             (&["1'234"], b','),
             (&["1\u{a0}234"], b','),
         ] {
-            let said = all(texts, delimiter).unwrap_err();
-            assert!(said.contains("thousands"), "{texts:?}: {said}");
+            let message = all(texts, delimiter).unwrap_err();
+            assert!(message.contains("thousands"), "{texts:?}: {message}");
         }
     }
 

@@ -247,8 +247,8 @@ mod tests {
         ] {
             assert_eq!(strip_blanks_before_quotes(text, b',', 0).unwrap(), expected);
         }
-        let said = strip_blanks_before_quotes("a,b\n1,\"2\n3,4\n", b',', 1).unwrap_err();
-        assert!(said.contains("line 3"), "{said}");
+        let message = strip_blanks_before_quotes("a,b\n1,\"2\n3,4\n", b',', 1).unwrap_err();
+        assert!(message.contains("line 3"), "{message}");
     }
 
     #[test]
@@ -275,16 +275,16 @@ mod tests {
         for bytes in [text.as_bytes(), &["\u{feff}", text].concat().into_bytes(), &little, &big] {
             assert_eq!(decode(bytes).unwrap(), text);
         }
-        for (bytes, said) in [
+        for (bytes, message) in [
             (&little[2..], "zero byte"),
             (&little[..little.len() - 1], "within a character"),
-            (b"a,b\ngr\xf6\xdfe", "line 2: byte 0xf6"),
+            (b"a,b\ngr\xf6\xdfe", "line 2: found byte 0xf6"),
             (b"PK\x03\x04...", "workbook"),
             (b" \n\n", "empty"),
             (b"\xff\xfe\x00\xdca\x00", "half a character"),
         ] {
             let found = decode(bytes).unwrap_err();
-            assert!(found.contains(said), "{found}");
+            assert!(found.contains(message), "{found}");
         }
     }
 }

@@ -1,14 +1,15 @@
-//! APFL: what came is trained as FedAvg does, and beside it, on the same batches, the device's own network v, along the
-//! derivative of the loss of the mixture `m = alpha v + (1 - alpha) w` with regard to v, which is `alpha g(m)`. Each has a
-//! velocity of its own.
+//! APFL (Deng et al. 2020): the received model w is trained as in FedAvg. The device's own network v is
+//! trained on the same batches along `alpha g(m)`, the derivative with respect to v of the loss of the
+//! mixture `m = alpha v + (1 - alpha) w`. Each network has a velocity of its own.
 //!
-//! alpha is learnt once a round, with its first batch, before the steps: `alpha <- alpha - adaptation <g(m), v - w>` (Deng
-//! et al. 2020, equation 10), clipped to 0 to 1. So all steps of a round are about one mixture.
+//! alpha is updated once per round, on the first batch and before the steps: `alpha <- alpha -
+//! mixing_step_size <g(m), v - w>` (equation 10), clipped to 0 to 1. All steps of a round therefore use the
+//! same alpha.
 
 use fedspan_protocol::message::DeclineReason;
 
-use super::training::{Steps, Training, finite};
-use super::{Given, Kept, Method, Models};
+use super::training::{Steps, Training, check_finite};
+use super::{DeviceState, Method, RoundStart, ScoringModels};
 
 pub(super) struct Apfl {
     pub mixing_weight: f32,
@@ -16,68 +17,68 @@ pub(super) struct Apfl {
 }
 
 impl Apfl {
-    fn alpha(&self, kept: &Kept) -> f32 {
-        kept.alpha.unwrap_or(self.mixing_weight)
+    fn alpha(&self, state: &DeviceState) -> f32 {
+        state.alpha.unwrap_or(self.mixing_weight)
     }
 
-    /// `alpha - adaptation <g, v - w>`, from 0 to 1.
-    fn learnt(&self, alpha: f32, gradient: &[f32], own: &[f32], model: &[f32]) -> f32 {
+    /// Updated weight `alpha - mixing_step_size <g, v - w>`, clipped to 0 to 1.
+    fn updated_alpha(&self, alpha: f32, gradient: &[f32], own: &[f32], model: &[f32]) -> f32 {
         let products =
             gradient.iter().zip(own).zip(model).map(|((g, v), w)| f64::from(*g) * f64::from(v - w));
-        #[allow(clippy::cast_possible_truncation, reason = "summed in f64, kept as f32")]
+        #[allow(clippy::cast_possible_truncation, reason = "summed in f64, state as f32")]
         let slope = products.sum::<f64>() as f32;
         (alpha - self.mixing_step_size * slope).clamp(0.0, 1.0)
     }
 }
 
 impl Method for Apfl {
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         (0.0..=1.0).contains(&self.mixing_weight) && (0.0..f32::INFINITY).contains(&self.mixing_step_size)
     }
 
     fn run(
         &self,
         training: &mut Training<'_>,
-        given: &Given<'_>,
-        kept: &mut Kept,
+        start: &RoundStart<'_>,
+        state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let (mut model, mut own, mut alpha) = (given.came.to_vec(), given.own(kept), self.alpha(kept));
+        let (mut model, mut own, mut alpha) = (start.received.to_vec(), start.own(state), self.alpha(state));
         let (mut mixed, mut gradient) = (vec![0.0; model.len()], vec![0.0; model.len()]);
         let mut steps = [(); 2].map(|()| Steps::new(training.descent, model.len()));
-        let mut learns = self.mixing_step_size > 0.0;
+        let mut updates_alpha = self.mixing_step_size > 0.0;
         training.each_batch(|training| {
             mix(alpha, &own, &model, &mut mixed);
-            if std::mem::take(&mut learns) {
+            if std::mem::take(&mut updates_alpha) {
                 training.gradient(&mut mixed, &mut gradient)?;
-                alpha = self.learnt(alpha, &gradient, &own, &model);
+                alpha = self.updated_alpha(alpha, &gradient, &own, &model);
                 mix(alpha, &own, &model, &mut mixed);
             }
             let [of_model, of_own] = &mut steps;
             training.gradient(&mut model, &mut gradient)?;
-            of_model.take(&mut model, &gradient);
+            of_model.step(&mut model, &gradient);
             training.gradient(&mut mixed, &mut gradient)?;
             for g in &mut gradient {
                 *g *= alpha;
             }
-            of_own.take(&mut own, &gradient);
+            of_own.step(&mut own, &gradient);
             Ok(())
         })?;
-        finite(&model)?;
-        finite(&own)?;
-        finite(&[alpha])?;
-        (kept.own, kept.alpha) = (Some(own), Some(alpha));
+        check_finite(&model)?;
+        check_finite(&own)?;
+        check_finite(&[alpha])?;
+        (state.own, state.alpha) = (Some(own), Some(alpha));
         Ok(model)
     }
 
-    fn scored(&self, models: Models<'_>, kept: &Kept) -> Vec<f32> {
-        let own = kept.own.as_deref().unwrap_or(models.without_own);
+    fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
+        let own = state.own.as_deref().unwrap_or(models.initial_own);
         let mut mixed = vec![0.0; own.len()];
-        mix(self.alpha(kept), own, models.shared, &mut mixed);
+        mix(self.alpha(state), own, models.shared, &mut mixed);
         mixed
     }
 }
 
-/// `mixed = alpha own + (1 - alpha) model`.
+/// Computes `mixed = alpha own + (1 - alpha) model`.
 fn mix(alpha: f32, own: &[f32], model: &[f32], mixed: &mut [f32]) {
     for ((mixed, v), w) in mixed.iter_mut().zip(own).zip(model) {
         *mixed = alpha * v + (1.0 - alpha) * w;

@@ -1,35 +1,36 @@
-//! Ditto: what came is trained as FedAvg does; then, on the round's following orders of samples, the device's own network
-//! with a pull towards what came. Velocities begin with zeros for either.
+//! Ditto: the received model is trained as in FedAvg. Then the device's own network is trained on the round's
+//! following epochs with a proximal term towards the received model. Both trainings start with zero velocity.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
-use super::{Given, Kept, Method, Models, is_proximal_weight};
+use super::{DeviceState, Method, RoundStart, ScoringModels, is_proximal_weight};
 
 pub(super) struct Ditto {
     pub proximal_weight: f32,
 }
 
 impl Method for Ditto {
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         is_proximal_weight(self.proximal_weight)
     }
 
     fn run(
         &self,
         training: &mut Training<'_>,
-        given: &Given<'_>,
-        kept: &mut Kept,
+        start: &RoundStart<'_>,
+        state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let mut model = given.came.to_vec();
+        let mut model = start.received.to_vec();
         training.descend(&mut model, |_, _| {})?;
-        let mut own = given.own(kept);
-        training.descend(&mut own, |own, g| add_proximal_term(self.proximal_weight, own, given.came, g))?;
-        kept.own = Some(own);
+        let mut own = start.own(state);
+        training
+            .descend(&mut own, |own, g| add_proximal_term(self.proximal_weight, own, start.received, g))?;
+        state.own = Some(own);
         Ok(model)
     }
 
-    fn scored(&self, models: Models<'_>, kept: &Kept) -> Vec<f32> {
-        kept.own.as_deref().unwrap_or(models.without_own).to_vec()
+    fn scored(&self, models: ScoringModels<'_>, state: &DeviceState) -> Vec<f32> {
+        state.own.as_deref().unwrap_or(models.initial_own).to_vec()
     }
 }

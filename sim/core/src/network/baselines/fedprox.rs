@@ -1,28 +1,29 @@
-//! FedProx: everyone's network, trained with a pull towards what came.
+//! FedProx: the shared network is trained with a proximal term towards the received model.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
-use super::{Given, Kept, Method, is_proximal_weight};
+use super::{DeviceState, Method, RoundStart, is_proximal_weight};
 
 pub(super) struct FedProx {
     pub proximal_weight: f32,
 }
 
 impl Method for FedProx {
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         is_proximal_weight(self.proximal_weight)
     }
 
     fn run(
         &self,
         training: &mut Training<'_>,
-        given: &Given<'_>,
-        _kept: &mut Kept,
+        start: &RoundStart<'_>,
+        _state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let mut model = given.came.to_vec();
-        training
-            .descend(&mut model, |model, g| add_proximal_term(self.proximal_weight, model, given.came, g))?;
+        let mut model = start.received.to_vec();
+        training.descend(&mut model, |model, g| {
+            add_proximal_term(self.proximal_weight, model, start.received, g)
+        })?;
         Ok(model)
     }
 }

@@ -1,8 +1,8 @@
-//! What simulated devices do in the rounds of a baseline. One file a method; its formula is in the documentation of
-//! [`Baseline`] and of the server's side.
+//! Device side of the baselines, one file per method. The documentation of [`Baseline`] and of the server's
+//! side has the formulas.
 //!
-//! Samples come in the order in which the client's own network takes them, and steps are its steps: a baseline whose
-//! correction is zero has the bits of FedAvg, or of everyone alone.
+//! Samples come in the order of the client's own network, and steps are computed as it does. A baseline with
+//! a correction of zero therefore has the same bits as FedAvg, or as local training.
 
 mod apfl;
 mod ditto;
@@ -22,63 +22,64 @@ use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
 use training::Training;
 
-/// What a device keeps from round to round; nothing before its first.
+/// State that a device keeps between rounds; empty before its first round.
 #[derive(Clone, Debug, Default)]
-struct Kept {
-    /// Its own network.
+struct DeviceState {
+    /// Device's own network.
     own: Option<Vec<f32>>,
-    /// SCAFFOLD's `c_i`.
+    /// SCAFFOLD's control variate `c_i`.
     control: Option<Vec<f32>>,
-    /// APFL's alpha, where it is learnt.
+    /// APFL's mixing weight alpha, once it is updated.
     alpha: Option<f32>,
 }
 
-/// What a round begins with.
-struct Given<'a> {
-    /// What came: for SCAFFOLD all of the model, then all of the control variate.
-    came: &'a [f32],
-    /// The network that all begin with.
+/// Models at the start of a round.
+struct RoundStart<'a> {
+    /// Received values: for SCAFFOLD the whole model, then the whole control variate.
+    received: &'a [f32],
+    /// Common initial network.
     start: &'a [f32],
 }
 
-impl Given<'_> {
-    /// The device's own network, as it was left.
-    fn own(&self, kept: &Kept) -> Vec<f32> {
-        kept.own.as_deref().unwrap_or(self.start).to_vec()
+impl RoundStart<'_> {
+    /// Device's own network at the end of its previous round; the initial network before its first.
+    fn own(&self, state: &DeviceState) -> Vec<f32> {
+        state.own.as_deref().unwrap_or(self.start).to_vec()
     }
 }
 
-/// What a client can be scored with.
-struct Models<'a> {
+/// Models from which a client's score is computed.
+struct ScoringModels<'a> {
     shape: NetworkShape,
-    /// Everyone's network.
+    /// Shared network.
     shared: &'a [f32],
-    /// What a device has that was in no round.
-    without_own: &'a [f32],
-    /// The samples that it trains on.
+    /// Own network of a device that took part in no round.
+    initial_own: &'a [f32],
+    /// Training samples of the client.
     samples: &'a mut dyn SampleSource,
 }
 
-/// A method with its numbers.
+/// A method with its parameters.
 trait Method {
-    /// Whether these are in range.
-    fn is_sound(&self) -> bool;
+    /// True if the parameters are in range.
+    fn is_valid(&self) -> bool;
 
-    /// Matrices of a layer's size in each tensor.
+    /// Number of matrices of a layer's size in each tensor.
     fn copies(&self) -> usize {
         1
     }
 
-    /// A round: what is sent, as long as what came. Where it fails, nothing is kept of it.
+    /// Runs a round and returns the upload, which is as long as the received values. An error leaves the
+    /// state unchanged.
     fn run(
         &self,
         training: &mut Training<'_>,
-        given: &Given<'_>,
-        kept: &mut Kept,
+        start: &RoundStart<'_>,
+        state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason>;
 
-    /// The network that a client is scored with.
-    fn scored(&self, models: Models<'_>, _kept: &Kept) -> Vec<f32> {
+    /// Network that a client is scored with.
+    fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
         models.shared.to_vec()
     }
 }
@@ -103,13 +104,13 @@ fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     })
 }
 
-/// Whether a penalty on a distance has a weight.
+/// True for a valid weight of a proximal term.
 fn is_proximal_weight(weight: f32) -> bool {
-    // False for a NaN.
+    // False for NaN.
     (0.0..f32::INFINITY).contains(&weight)
 }
 
-/// A round that was taken.
+/// Parameters of the open round.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     baseline: Baseline,
@@ -118,36 +119,45 @@ struct Open {
     encoding: Encoding,
 }
 
-/// The rounds of a baseline on one device.
+/// Rounds of a baseline on one device.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     shape: NetworkShape,
     layers: Layers,
-    /// For the order of samples.
+    /// Seed of the order of samples.
     seed: u64,
-    /// What the device was built for; each round brings its numbers anew.
+    /// Method that the device was built for, with its parameters; each round may bring other parameters.
     built_for: (Baseline, Descent),
-    kept: Kept,
+    state: DeviceState,
     open: Option<Open>,
-    /// The open round's tensors: those that came, and once it has been computed those that go.
+    /// Tensors of the open round: the received ones, and after the computation those to upload.
     values: Vec<f32>,
 }
 
 impl Rounds {
-    /// Those of a device whose order of samples has this seed, where the method is a baseline.
+    /// Makes the rounds of a device whose order of samples has this seed; `None` if the method is no
+    /// baseline.
     pub fn new(parameters: &NetworkParameters, shape: NetworkShape, seed: u64) -> Option<Self> {
         let Task::Baseline { baseline, descent, .. } = plan(parameters).task else { return None };
         let (layers, built_for) = (parameters.shape, (baseline, descent));
-        Some(Self { shape, layers, seed, built_for, kept: Kept::default(), open: None, values: Vec::new() })
+        Some(Self {
+            shape,
+            layers,
+            seed,
+            built_for,
+            state: DeviceState::default(),
+            open: None,
+            values: Vec::new(),
+        })
     }
 
-    /// Matrices of a layer's size in each tensor.
+    /// Number of matrices of a layer's size in each tensor.
     pub fn copies(&self) -> usize {
         let (baseline, descent) = self.built_for;
         method(baseline, descent).map_or(1, |method| method.copies())
     }
 
-    /// The task's bit in a set of tasks.
+    /// Bit of the task in a set of tasks.
     pub fn task_bit(&self) -> u16 {
         let (baseline, descent) = self.built_for;
         Task::Baseline { baseline, descent, epochs: 1, encoding: Encoding::F32 }.bit()
@@ -157,20 +167,21 @@ impl Rounds {
         self.layers.descriptors(SharedLayers::All, self.copies(), encoding)
     }
 
-    /// Whether a round of the baseline is open.
+    /// True if a round of the baseline is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// A round of another task is open instead.
+    /// Closes the round because a round of another task opens.
     pub fn close(&mut self) {
         self.open = None;
     }
 
-    /// Checks a round and takes it.
+    /// Checks a round and opens it.
     ///
     /// # Errors
-    /// [`DeclineReason::Task`], [`DeclineReason::Tensors`], [`DeclineReason::Parameter`]; nothing has changed then.
+    /// [`DeclineReason::Task`], [`DeclineReason::Tensors`] or [`DeclineReason::Parameter`] if the round's
+    /// task, tensors or parameters do not fit; the state is then unchanged.
     pub fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let Task::Baseline { baseline, descent, epochs, encoding } = round.task else {
             return Err(DeclineReason::Task);
@@ -182,7 +193,7 @@ impl Rounds {
         if !expected.iter().map(sizes).eq(round.tensors.iter().map(sizes)) {
             return Err(DeclineReason::Tensors);
         }
-        if epochs == 0 || !Batches::fit(self.shape, descent) || !method.is_sound() {
+        if epochs == 0 || !Batches::fit(self.shape, descent) || !method.is_valid() {
             return Err(DeclineReason::Parameter);
         }
         self.values.resize(expected.iter().map(TensorDescriptor::elements).sum(), 0.0);
@@ -190,36 +201,36 @@ impl Rounds {
         Ok(())
     }
 
-    /// Where tensor `index` is among the values.
+    /// Range of tensor `index` among the values.
     fn place(&self, index: usize) -> Option<std::ops::Range<usize>> {
         let layer = self.shape.range(index..index + 1);
         let copies = self.copies();
         (index < self.shape.layers()).then_some(copies * layer.start..copies * layer.end)
     }
 
-    /// Where tensor `index` of the open round is.
+    /// Buffer of tensor `index` of the open round.
     pub fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
         let place = self.place(index)?;
         self.values.get_mut(place)
     }
 
-    /// Tensor `index`, as it goes.
+    /// Tensor `index` of the upload.
     pub fn tensor(&self, index: usize) -> &[f32] {
         self.place(index).and_then(|place| self.values.get(place)).unwrap_or_default()
     }
 
-    /// Checks what came.
+    /// Checks the received values.
     ///
     /// # Errors
-    /// [`DeclineReason::NonFinite`].
+    /// [`DeclineReason::NonFinite`] if one is not finite.
     pub fn verify(&self) -> Result<(), DeclineReason> {
-        training::finite(&self.values).map_err(|_| DeclineReason::NonFinite)
+        training::check_finite(&self.values).map_err(|_| DeclineReason::NonFinite)
     }
 
-    /// Computes the open round. `start` is the network that all begin with.
+    /// Computes the open round. `start` is the common initial network.
     ///
     /// # Errors
-    /// The reason to decline; nothing is kept of the round then.
+    /// The reason to decline the round; the state is then unchanged.
     pub fn run(
         &mut self,
         id: RoundId,
@@ -229,33 +240,33 @@ impl Rounds {
         let Open { baseline, descent, epochs, .. } = self.open.ok_or(DeclineReason::Task)?;
         let method = method(baseline, descent).ok_or(DeclineReason::Task)?;
         let mut training = Training::new(self.shape, id, self.seed, (descent, epochs), source)?;
-        let came = self.by_copy(&self.values);
-        let given = Given { came: &came, start };
-        let sent = method.run(&mut training, &given, &mut self.kept)?;
+        let received = self.by_copy(&self.values);
+        let round_start = RoundStart { received: &received, start };
+        let sent = method.run(&mut training, &round_start, &mut self.state)?;
         let usage = training.usage();
         self.values = self.by_layer(&sent);
         Ok(usage)
     }
 
-    /// What goes, without chunk lengths.
+    /// Descriptors of the upload, without chunk lengths.
     pub fn upload(&self) -> Descriptors {
         self.open.map(|open| self.descriptors(open.encoding).into_iter().collect()).unwrap_or_default()
     }
 
-    /// The network that the client is scored with, where `shared` is everyone's and it trains on `samples`. A device that
-    /// was in no round has `without_own`.
-    pub fn scored(&self, shared: &[f32], without_own: &[f32], samples: &mut dyn SampleSource) -> Vec<f32> {
+    /// Network that the client is scored with. `shared` is the shared network, `initial_own` the own network
+    /// of a device that took part in no round, and `samples` are the client's training samples.
+    pub fn scored(&self, shared: &[f32], initial_own: &[f32], samples: &mut dyn SampleSource) -> Vec<f32> {
         let (baseline, descent) = self.built_for;
-        let models = Models { shape: self.shape, shared, without_own, samples };
-        method(baseline, descent).map_or_else(Vec::new, |method| method.scored(models, &self.kept))
+        let models = ScoringModels { shape: self.shape, shared, initial_own, samples };
+        method(baseline, descent).map_or_else(Vec::new, |method| method.scored(models, &self.state))
     }
 
-    /// SCAFFOLD's control variate `c_i`: all layers, one after the other. Nothing before the first round.
+    /// SCAFFOLD's control variate `c_i`, all layers concatenated; `None` before the first round.
     pub fn control(&self) -> Option<&[f32]> {
-        self.kept.control.as_deref()
+        self.state.control.as_deref()
     }
 
-    /// From layers of `copies` matrices each: the first of all layers, then the next.
+    /// Reorders layers of `copies` matrices each: all layers of the first copy, then of the next.
     fn by_copy(&self, values: &[f32]) -> Vec<f32> {
         let mut parted = Vec::with_capacity(values.len());
         for copy in 0..self.copies() {
@@ -266,7 +277,7 @@ impl Rounds {
         parted
     }
 
-    /// The other way round.
+    /// Reverses [`Self::by_copy`].
     fn by_layer(&self, parted: &[f32]) -> Vec<f32> {
         let mut values = vec![0.0; parted.len()];
         let mut rest = parted;
@@ -281,7 +292,7 @@ impl Rounds {
         values
     }
 
-    /// Where a layer's matrix number `copy` is among the values.
+    /// Range of a layer's matrix number `copy` among the values.
     fn matrix(&self, layer: usize, copy: usize) -> std::ops::Range<usize> {
         let own = self.shape.range(layer..layer + 1);
         let start = self.copies() * own.start + copy * own.len();

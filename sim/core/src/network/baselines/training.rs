@@ -1,4 +1,4 @@
-//! What all baselines do with a round's samples: batches, gradients, steps.
+//! Training that all baselines share: batches, gradients and steps.
 
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 use fedspan_client::source::SampleSource;
@@ -7,16 +7,16 @@ use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
 use crate::network::HeapNetwork;
 
-/// The training of one device in one round. Models are all layers of a network, one after the other.
+/// Training of one device in one round. A model is the concatenation of all layers of a network.
 pub struct Training<'a> {
-    /// The steps.
+    /// Parameters of the gradient descent.
     pub descent: Descent,
     epochs: u16,
     batches: Batches,
     source: &'a mut dyn SampleSource,
-    /// Its parameters are nobody's; only its working memory is used.
+    /// Working memory of a network; its parameters are not used.
     memory: HeapNetwork,
-    /// Samples of the batch in memory.
+    /// Number of samples of the batch in memory.
     size: usize,
 }
 
@@ -24,7 +24,7 @@ impl<'a> Training<'a> {
     /// Counts the samples of round `id` of a device whose order of samples has this seed.
     ///
     /// # Errors
-    /// Those of [`Batches::new`].
+    /// The errors of [`Batches::new`].
     pub fn new(
         shape: NetworkShape,
         id: RoundId,
@@ -36,12 +36,13 @@ impl<'a> Training<'a> {
         Ok(Self { descent, epochs, batches, source, memory: HeapNetwork::scratch(shape), size: 0 })
     }
 
-    /// What can be used of the round's samples.
+    /// Number of usable and skipped samples of the round.
     pub fn usage(&self) -> Usage {
         self.batches.usage()
     }
 
-    /// Takes the epoch's next batch into memory. False at its end; the batch before stays in memory then.
+    /// Loads the epoch's next batch into memory. Returns false at the end of the epoch; the previous batch
+    /// then stays in memory.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the source fails.
@@ -53,7 +54,8 @@ impl<'a> Training<'a> {
         Ok(count > 0)
     }
 
-    /// Lets `step` see each batch of all epochs, in memory, and returns how many these were. It may take more of them.
+    /// Calls `step` for each batch of all epochs and returns the number of calls. `step` may load further
+    /// batches.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the source fails, and those of `step`.
@@ -72,7 +74,7 @@ impl<'a> Training<'a> {
         Ok(steps)
     }
 
-    /// The gradient of the mean loss of the batch in memory, at `model`, into `gradient`.
+    /// Computes the gradient of the mean loss of the batch in memory, at `model`.
     ///
     /// # Errors
     /// [`DeclineReason::UpdateNonFinite`] if it is not finite.
@@ -92,10 +94,11 @@ impl<'a> Training<'a> {
         if finite { Ok(()) } else { Err(DeclineReason::UpdateNonFinite) }
     }
 
-    /// The gradient of the mean loss of all samples, at `model`.
+    /// Gradient of the mean loss of all samples, at `model`.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`].
+    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if the gradient is
+    /// not finite.
     pub fn whole_gradient(&mut self, model: &mut [f32]) -> Result<Vec<f32>, DeclineReason> {
         let mut sums = vec![0.0; model.len()];
         let all = usize::try_from(self.usage().samples).unwrap_or(usize::MAX);
@@ -106,46 +109,46 @@ impl<'a> Training<'a> {
         Ok(sums)
     }
 
-    /// Stochastic gradient descent from `model`, for all epochs, along what `corrected` makes of a model and its gradient.
-    /// Returns how many steps that were.
+    /// Runs stochastic gradient descent from `model` for all epochs and returns the number of steps.
+    /// `correct` modifies the gradient before each step.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if the model does not stay finite.
     pub fn descend(
         &mut self,
         model: &mut [f32],
-        mut corrected: impl FnMut(&[f32], &mut [f32]),
+        mut correct: impl FnMut(&[f32], &mut [f32]),
     ) -> Result<u32, DeclineReason> {
         let mut gradient = vec![0.0; model.len()];
         let mut steps = Steps::new(self.descent, model.len());
         let count = self.each_batch(|training| {
             training.gradient(model, &mut gradient)?;
-            corrected(model, &mut gradient);
-            steps.take(model, &gradient);
+            correct(model, &mut gradient);
+            steps.step(model, &gradient);
             Ok(())
         })?;
-        finite(model)?;
+        check_finite(model)?;
         Ok(count)
     }
 }
 
-/// The steps of one model in one round: as the client's own, `v <- momentum v + g` and `w <- w - step_size v`, with v zero
-/// at first.
+/// Steps of one model in one round, as the client takes them: `v <- momentum v + g` and `w <- w - step_size
+/// v`, with v initially zero.
 pub struct Steps {
     descent: Descent,
-    /// Nothing without momentum.
+    /// Velocity; empty without momentum.
     velocity: Vec<f32>,
 }
 
 impl Steps {
-    /// The first.
+    /// Starts with zero velocity.
     pub fn new(descent: Descent, parameters: usize) -> Self {
         let velocity = if descent.momentum > 0.0 { vec![0.0; parameters] } else { Vec::new() };
         Self { descent, velocity }
     }
 
-    /// One step along `gradient`.
-    pub fn take(&mut self, model: &mut [f32], gradient: &[f32]) {
+    /// Takes one step along `gradient`.
+    pub fn step(&mut self, model: &mut [f32], gradient: &[f32]) {
         let Descent { step_size, momentum, .. } = self.descent;
         for (velocity, g) in self.velocity.iter_mut().zip(gradient) {
             *velocity = momentum * *velocity + g;
@@ -157,17 +160,17 @@ impl Steps {
     }
 }
 
-/// `gradient += pull (model - anchor)`: what `pull / 2 |model - anchor|^2` adds to a loss.
+/// Adds the gradient of `pull / 2 |model - anchor|^2`: `gradient += pull (model - anchor)`.
 pub fn add_proximal_term(pull: f32, model: &[f32], anchor: &[f32], gradient: &mut [f32]) {
     for ((g, w), a) in gradient.iter_mut().zip(model).zip(anchor) {
         *g += pull * (w - a);
     }
 }
 
-/// Whether nothing has diverged.
+/// Checks that training has not diverged.
 ///
 /// # Errors
 /// [`DeclineReason::UpdateNonFinite`] if a value is not finite.
-pub fn finite(values: &[f32]) -> Result<(), DeclineReason> {
+pub fn check_finite(values: &[f32]) -> Result<(), DeclineReason> {
     if values.iter().all(|value| value.is_finite()) { Ok(()) } else { Err(DeclineReason::UpdateNonFinite) }
 }

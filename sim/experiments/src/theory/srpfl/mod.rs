@@ -1,5 +1,5 @@
-//! SRPFL's recursion run exactly: what doubling participation should gain, before anything is simulated. The mathematics
-//! is the server's ([`fedspan_engine::participation::theory`]); `STRAGGLERS.md` says what is computed.
+//! SRPFL's recursion, computed exactly: predicted gain of doubling participation. The mathematics is the
+//! server's ([`fedspan_engine::participation::theory`]); `STRAGGLERS.md` defines the computation.
 
 mod curves;
 mod table;
@@ -7,31 +7,31 @@ mod table;
 use fedspan_engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages, time};
 use serde::Serialize;
 
-pub use curves::{Course, Curve, course, point};
-pub use table::{by_contraction, one};
+pub use curves::{Curve, CurvePlan, point, recursion_curve};
+pub use table::{by_contraction, cost_table};
 
-/// Logarithms to base 2 of `N / n0` in the table: 16 to 65536.
+/// Rows of the table as log2(N / n0), from 16 to 65536.
 pub const RATIOS: [u32; 13] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// Contractions that show how the answer depends on it; the theory has at most 1/4.
+/// Contractions that show the dependence on a; the theory allows at most 1/4.
 pub const CONTRACTIONS: [f64; 5] = [0.01, 0.05, 0.1, 0.19, 0.25];
 
-/// What is assumed.
+/// Assumptions of the computation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Settings {
-    /// `n0`.
+    /// Devices of the first stage, `n0`.
     pub first: usize,
-    /// `a`.
+    /// Contraction `a`.
     pub contraction: f64,
-    /// The target over the recursion's floor with all devices.
+    /// Target, as a multiple of the recursion's floor with all devices.
     pub factor: f64,
-    /// The distance at which everything starts, in the recursion's unit.
+    /// Distance at the start, in the recursion's unit.
     pub start: f64,
-    /// What a round takes besides computation, in mean computations.
+    /// Communication costs of a round, in mean computation times.
     pub communication: Vec<f64>,
 }
 
-/// Expected times to the target.
+/// Expected times to the target for one fleet size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// `N / n0`.
@@ -48,38 +48,38 @@ pub struct Cell {
     pub full_over_theorem: f64,
 }
 
-/// A straight line through ratios against `log2(N / n0)`, by least squares.
+/// Least squares line through the ratios over `log2(N / n0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trend {
-    /// What doubling the fleet adds.
+    /// Increase of the ratio for each doubling of the fleet.
     pub slope: f64,
-    /// At `N = n0`.
+    /// Value of the line at `N = n0`.
     pub intercept: f64,
-    /// The part of the ratios' variance that the line explains.
+    /// Fraction of the ratios' variance that the line explains.
     pub r_squared: f64,
 }
 
-/// One communication.
+/// Results for one communication cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// In mean computations.
+    /// Communication cost of a round, in mean computation times.
     pub communication: f64,
-    /// By `N / n0`.
+    /// Times by `N / n0`.
     pub cells: Vec<Cell>,
-    /// Of `full / optimal`.
+    /// Trend of `full / optimal`.
     pub optimal_trend: Trend,
-    /// Of `full / theorem`.
+    /// Trend of `full / theorem`.
     pub theorem_trend: Trend,
 }
 
-/// All cells of one communication.
+/// Computes all cells of one communication cost.
 #[must_use]
 pub fn part(settings: &Settings, communication: f64) -> Part {
     let cells: Vec<Cell> = RATIOS.iter().map(|log2| cell(settings, 1 << log2, communication)).collect();
     let trend = |of: fn(&Cell) -> f64| {
         let points: Vec<(f64, f64)> =
             RATIOS.iter().zip(&cells).map(|(log2, cell)| (f64::from(*log2), of(cell))).collect();
-        Trend::of(&points)
+        Trend::fit(&points)
     };
     Part {
         communication,
@@ -96,10 +96,10 @@ fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
     let levels = levels(first, cohort, communication);
     let all = levels.len() - 1;
     let floor = recursion.floor(ratio as f64);
-    let of = |stages: &[u32]| time(recursion, &levels, stages, start, factor * floor);
-    let full = of(&vec![0; all]);
-    let optimal = of(&optimal_stages(first, cohort, contraction, communication, start, floor));
-    let theorem = of(&theorem_stages(first, cohort, contraction));
+    let expected_time = |stages: &[u32]| time(recursion, &levels, stages, start, factor * floor);
+    let full = expected_time(&vec![0; all]);
+    let optimal = expected_time(&optimal_stages(first, cohort, contraction, communication, start, floor));
+    let theorem = expected_time(&theorem_stages(first, cohort, contraction));
     Cell {
         ratio,
         full,
@@ -111,7 +111,7 @@ fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
 }
 
 impl Trend {
-    fn of(points: &[(f64, f64)]) -> Self {
+    fn fit(points: &[(f64, f64)]) -> Self {
         let n = points.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
         let (x, y) = (mean(|p| p.0), mean(|p| p.1));
@@ -120,7 +120,7 @@ impl Trend {
         let yy = sum(&|p| (p.1 - y) * (p.1 - y));
         let xy = sum(&|p| (p.0 - x) * (p.1 - y));
         let slope = xy / xx;
-        // Equal ratios are on a line.
+        // Equal ratios lie on a line exactly.
         let r_squared = if yy > 0.0 { xy * xy / (xx * yy) } else { 1.0 };
         Self { slope, intercept: y - slope * x, r_squared }
     }
@@ -137,17 +137,18 @@ mod tests {
     }
 
     #[test]
-    fn a_trend_finds_its_line() {
+    fn trend_recovers_line() {
         let points: Vec<(f64, f64)> = (0..9).map(f64::from).map(|x| (x, 3.0 - 0.5 * x)).collect();
-        let trend = Trend::of(&points);
+        let trend = Trend::fit(&points);
         assert!((trend.slope + 0.5).abs() < 1e-12 && (trend.intercept - 3.0).abs() < 1e-12);
         assert!((trend.r_squared - 1.0).abs() < 1e-12);
     }
 
-    /// Theorem 4.9 with the optimal switches: without communication the ratio grows with every doubling of the fleet by
-    /// much the same; whatever the communication, they never take a round longer than full participation.
+    /// Theorem 4.9 with the optimal switches: without communication the ratio grows by nearly the same amount
+    /// with every doubling of the fleet. At any communication cost the optimal switches take at most one round
+    /// longer than full participation.
     #[test]
-    fn the_speedup_is_logarithmic() {
+    fn optimal_speedup_grows_logarithmically() {
         for contraction in CONTRACTIONS {
             let settings = Settings { contraction, ..settings() };
             let without = part(&settings, 0.0);
@@ -166,9 +167,9 @@ mod tests {
         }
     }
 
-    /// A cell by hand: round after round.
+    /// Full participation recomputed by hand, round by round.
     #[test]
-    fn full_participation_takes_its_rounds() {
+    fn full_participation_time_equals_rounds_by_hand() {
         let recursion = Recursion { contraction: 0.19 };
         let (mut distance, mut rounds) = (1.0, 0.0);
         while distance > 1.2 * recursion.floor(16.0) {

@@ -1,16 +1,16 @@
-//! The tables of the theory.
+//! Tables of the theory.
 
 use super::{CONTRACTIONS, Part, Settings, part};
 use fedspan_sim_core::report::table::Table;
 
-/// A time with four digits or so.
+/// A time with three or four significant digits.
 fn time(value: f64) -> String {
     if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
-/// Everything with one communication.
+/// The table of one communication cost.
 #[must_use]
-pub fn one(settings: &Settings, part: &Part) -> Table {
+pub fn cost_table(settings: &Settings, part: &Part) -> Table {
     let columns = ["N/n0", "log2", "full", "optimal", "full/optimal", "theorem", "full/theorem"];
     let mut rows: Vec<Vec<String>> = part
         .cells
@@ -46,7 +46,7 @@ pub fn one(settings: &Settings, part: &Part) -> Table {
     }
 }
 
-/// How the answer depends on the contraction: the ratio for the largest fleet, and what each doubling adds.
+/// Dependence on the contraction: the ratio of the largest fleet, and its increase for each doubling.
 #[must_use]
 pub fn by_contraction(settings: &Settings) -> Table {
     let mut columns = vec!["a".to_owned()];

@@ -1,4 +1,4 @@
-//! What a simulation must show: FedRep's laws on small cases, and how runs end.
+//! Convergence properties of FedRep on small cases, and the ways in which runs end.
 
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, Watcher, run};
@@ -22,7 +22,7 @@ fn distance(changes: &[&str]) -> f64 {
 }
 
 #[test]
-fn more_clients_come_closer_to_the_truth() {
+fn more_clients_reduce_the_distance() {
     let few = distance(&["data.clients=10"]);
     let some = distance(&["data.clients=60"]);
     let many = distance(&["data.clients=360"]);
@@ -30,7 +30,7 @@ fn more_clients_come_closer_to_the_truth() {
 }
 
 #[test]
-fn exact_heads_are_faster_than_gradient_steps() {
+fn exact_heads_converge_faster_than_gradient_heads() {
     let early = ["algorithm.rounds=40"];
     let fedrep = distance(&early);
     let gradient = distance(&[early[0], "algorithm.name=gd-gd"]);
@@ -38,18 +38,18 @@ fn exact_heads_are_faster_than_gradient_steps() {
 }
 
 #[test]
-fn a_perfect_start_without_noise_stays_perfect() {
+fn perfect_start_without_noise_stays_perfect() {
     let ended = outcome(&["model.init=truth-sine:0", "data.noise_std=0", "algorithm.rounds=30"], 1);
     assert!(ended.rounds.iter().all(|row| row.scores.unwrap().distance.unwrap() < 1e-5));
 }
 
 #[test]
-fn a_start_is_as_far_from_the_truth_as_it_says() {
+fn start_has_the_requested_distance() {
     let first = outcome(&["model.init=truth-sine:0.9", "algorithm.rounds=1"], 1).rounds[0].scores.unwrap();
     assert!((first.distance.unwrap() - 0.9).abs() < 1e-6);
 }
 
-/// Stops a run after some rounds.
+/// Watcher that stops a run after some rounds.
 struct Until(u32);
 
 impl Watcher for Until {
@@ -59,7 +59,7 @@ impl Watcher for Until {
 }
 
 #[test]
-fn an_interrupted_run_keeps_what_was_finished_whenever_it_comes() {
+fn interrupted_run_keeps_finished_rounds() {
     for start in ["random", "power", "moments"] {
         let init = format!("model.init={start}");
         let scenario = scenario(&[&init, "algorithm.rounds=6", "evaluate_every=4"]);
@@ -80,9 +80,9 @@ fn an_interrupted_run_keeps_what_was_finished_whenever_it_comes() {
     }
 }
 
-/// The engine ends it, as it does on a server: what comes out is what as many rounds give.
+/// The engine ends the run as on a server; the result equals that of a run with as many rounds.
 #[test]
-fn a_run_ends_when_the_representation_moves_little() {
+fn run_ends_when_the_representation_stops_moving() {
     let mut lengths = Vec::new();
     for change in ["0.05", "0.01", "1e-12"] {
         let stop = format!("stop.change={change}");
@@ -99,10 +99,10 @@ fn a_run_ends_when_the_representation_moves_little() {
 }
 
 #[test]
-fn targets_end_a_run_even_in_its_last_round() {
+fn targets_end_a_run_in_any_round() {
     let whole = outcome(&["algorithm.rounds=30"], 1);
     let reached = whole.rounds[30].scores.unwrap().loss.unwrap();
-    // A loss that only the last rounds reach, and one that the first row has already.
+    // A loss that only the last rounds reach, and a loss that the first row already has.
     let target = format!("stop.loss={reached:e}");
     let ended = outcome(&["algorithm.rounds=30", &target], 1);
     assert!(ended.scores.loss.unwrap() <= reached && !ended.interrupted);

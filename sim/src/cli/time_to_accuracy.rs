@@ -1,4 +1,4 @@
-//! `compare --reach`: the simulated time at which accuracies are reached, at several costs of communication.
+//! `compare --reach`: simulated time to target accuracies, at several communication costs.
 
 use clap::Args;
 use fedspan_engine::config::{Init, ParticipationSection};
@@ -6,59 +6,62 @@ use fedspan_engine::participation::Schedule;
 use serde::Serialize;
 
 use super::execute::{Entry, Executed};
-use super::{Stop, figures};
+use super::{CommandError, measurement};
 use fedspan_sim_core::report::plot::{Point, Series};
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::run::RECENT_ROUNDS;
 use fedspan_sim_core::scenario::Scenario;
 
-/// Options of `compare` that ask for times.
+/// Options of `compare` that request a table of times.
 #[derive(Debug, Default, Args)]
-pub struct ReachOptions {
-    /// Show the simulated time to these parts of the best final accuracy of all, e.g. 0.9,0.95
-    #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
+pub struct TimeToAccuracyOptions {
+    /// Show the simulated time to these fractions of the best final accuracy, e.g. 0.9,0.95
+    #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = fraction)]
     reach: Vec<f64>,
-    /// At these costs of communication, each run only once [default: that of each scenario]
+    /// Communication costs to show, from one run each [default: the scenario's]
     #[arg(long, value_name = "C,...", value_delimiter = ',', value_parser = cost, requires = "reach")]
     communication: Vec<f64>,
 }
 
-fn part(text: &str) -> Result<f64, String> {
-    figures::number(text, |value| value > 0.0 && value <= 1.0, "above 0 to 1")
+fn fraction(text: &str) -> Result<f64, String> {
+    measurement::parse_number(text, |value| value > 0.0 && value <= 1.0, "above 0 to 1")
 }
 
 fn cost(text: &str) -> Result<f64, String> {
-    figures::number(text, |value| value >= 0.0, "numbers from 0")
+    measurement::parse_number(text, |value| value >= 0.0, "numbers from 0")
 }
 
-/// One time.
+/// Simulated time of one entry to one target accuracy at one communication cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Reached {
-    /// Of which entry.
+pub struct TimeToAccuracy {
+    /// Label of the entry.
     pub label: String,
-    /// Its final accuracy, mean over seeds of that of the last ten rounds.
+    /// Final accuracy of the entry: mean over seeds of the mean over the last ten rounds.
     pub accuracy: f64,
-    /// Added to each round; without it as in the scenario.
+    /// Communication cost added to each round; `None` keeps the scenario's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communication: Option<f64>,
-    /// The accuracy that is to be reached.
+    /// Target accuracy.
     pub target: f64,
-    /// When more than half of the seeds were there; absent if they never were.
+    /// Time at which more than half of the seeds were at the target; absent if that never happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<f64>,
-    /// Under doubling: the time of the same method that waits for all that it asks, over this one's.
+    /// For doubling participation: the time of the same algorithm without doubling, divided by this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
 }
 
-impl ReachOptions {
-    /// Whether a table of times is asked for.
-    pub fn is_asked(&self) -> bool {
+impl TimeToAccuracyOptions {
+    /// True if a table of times is requested.
+    pub fn is_requested(&self) -> bool {
         !self.reach.is_empty()
     }
 
-    /// That no run would be another one at another cost of communication.
-    pub fn check(&self, entries: &[Entry]) -> Result<(), Stop> {
+    /// Checks that a run would be the same at every communication cost, so that one run serves all of them.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if a setting of an entry depends on the communication cost.
+    pub fn check(&self, entries: &[Entry]) -> Result<(), CommandError> {
         if self.communication.is_empty() {
             return Ok(());
         }
@@ -68,13 +71,13 @@ impl ReachOptions {
                     "--communication: {} has {what}; allowed: runs that are the same at any cost of communication",
                     entry.label
                 );
-                return Err(Stop::Usage(message));
+                return Err(CommandError::Usage(message));
             }
         }
         Ok(())
     }
 
-    /// The costs: one that is not said is the scenario's own.
+    /// The communication costs; `None` stands for the scenario's own.
     fn costs(&self) -> Vec<Option<f64>> {
         if self.communication.is_empty() {
             return vec![None];
@@ -82,8 +85,8 @@ impl ReachOptions {
         self.communication.iter().copied().map(Some).collect()
     }
 
-    /// All times: entry by entry, cost by cost, target by target.
-    pub fn times(&self, entries: &[Entry], executed: &Executed) -> Vec<Reached> {
+    /// All times, ordered by entry, then by cost, then by target.
+    pub fn times(&self, entries: &[Entry], executed: &Executed) -> Vec<TimeToAccuracy> {
         let finals: Vec<Option<f64>> =
             executed.runs.iter().map(|runs| final_accuracy(&runs.curves)).collect();
         let best = finals.iter().flatten().copied().fold(0.0, f64::max);
@@ -92,26 +95,27 @@ impl ReachOptions {
             let Some(accuracy) = finals.get(index).copied().flatten() else { continue };
             for communication in self.costs() {
                 for target in self.reach.iter().map(|part| part * best) {
-                    let hit = |index: usize| {
+                    let crossing = |index: usize| {
                         let (entry, runs) = (entries.get(index)?, executed.runs.get(index)?);
-                        hit(&shifted(&runs.curves, &entry.scenario, communication), target)
+                        median_crossing(&shifted(&runs.curves, &entry.scenario, communication), target)
                     };
-                    let time = hit(index);
-                    let waiting = if doubles(&entry.scenario) { counterpart(entries, entry) } else { None };
-                    let gain = match (waiting.and_then(hit), time) {
+                    let time = crossing(index);
+                    let waiting =
+                        if is_doubling(&entry.scenario) { counterpart(entries, entry) } else { None };
+                    let gain = match (waiting.and_then(crossing), time) {
                         (Some(waiting), Some(time)) if time > 0.0 => Some(waiting / time),
                         _ => None,
                     };
                     let label = entry.label.clone();
-                    all.push(Reached { label, accuracy, communication, target, time, gain });
+                    all.push(TimeToAccuracy { label, accuracy, communication, target, time, gain });
                 }
             }
         }
         all
     }
 
-    /// As a table: a row for each entry.
-    pub fn table(&self, times: &[Reached]) -> Table {
+    /// The times as a table with one row per entry.
+    pub fn table(&self, times: &[TimeToAccuracy]) -> Table {
         let mut columns = vec!["simulated time".to_owned(), "final accuracy".to_owned()];
         let per_entry = self.costs().len() * self.reach.len();
         for one in times.get(..per_entry).unwrap_or_default() {
@@ -136,7 +140,7 @@ impl ReachOptions {
         }
     }
 
-    /// The curves at each cost of communication, with a heading each.
+    /// The curves at each communication cost, under a heading each.
     pub fn curves(&self, entries: &[Entry], executed: &Executed) -> Vec<(String, Vec<Series>)> {
         let group = |cost: f64| {
             let series = entries.iter().zip(&executed.runs).map(|(entry, runs)| Series {
@@ -149,12 +153,13 @@ impl ReachOptions {
     }
 }
 
-fn cell(one: &Reached) -> String {
+fn cell(one: &TimeToAccuracy) -> String {
     let Some(time) = one.time else { return "-".to_owned() };
     one.gain.map_or_else(|| format!("{time:.1}"), |gain| format!("{time:.1} (x{gain:.2})"))
 }
 
-/// What a run's decisions, or the number of its exchanges, depend on besides its rounds.
+/// The setting that makes decisions or the number of exchanges depend on the communication cost, if there is
+/// one.
 fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
     match scenario.participation {
         ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } => {
@@ -178,38 +183,38 @@ fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
         .then_some("a start that exchanges something")
 }
 
-fn doubles(scenario: &Scenario) -> bool {
+fn is_doubling(scenario: &Scenario) -> bool {
     matches!(scenario.participation, ParticipationSection::Doubling { .. })
 }
 
-/// The entry of the same method that does not double.
+/// Index of the entry with the same algorithm and no doubling.
 fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
     let method = |scenario: &Scenario| {
         let tuned = scenario.algorithm.network.is_some_and(|network| network.tuned);
         (scenario.algorithm_name(), tuned)
     };
     entries.iter().position(|other| {
-        !doubles(&other.scenario)
+        !is_doubling(&other.scenario)
             && method(&other.scenario) == method(&entry.scenario)
             && other.scenario.fleet.compute_times == entry.scenario.fleet.compute_times
     })
 }
 
-/// Curves with another cost of communication.
+/// The curves with their times moved to another communication cost.
 fn shifted(curves: &[Vec<Point>], scenario: &Scenario, communication: Option<f64>) -> Vec<Vec<Point>> {
     let more = communication.map_or(0.0, |communication| communication - scenario.fleet.communication);
     let shift = |point: &Point| Point { time: point.time + point.round * more, ..*point };
     curves.iter().map(|curve| curve.iter().map(shift).collect()).collect()
 }
 
-/// The mean over seeds of the mean accuracy of the last ten rounds, as far as they were evaluated.
+/// Mean over seeds of the mean accuracy of the last ten rounds, evaluated rounds only.
 fn final_accuracy(curves: &[Vec<Point>]) -> Option<f64> {
-    let of = |curve: &Vec<Point>| {
+    let curve_mean = |curve: &Vec<Point>| {
         let last = curve.last()?.round;
         let recent = curve.iter().filter(|point| point.round + f64::from(RECENT_ROUNDS) > last);
         mean(&recent.map(|point| point.scores.accuracy).collect::<Option<Vec<f64>>>()?)
     };
-    mean(&curves.iter().map(of).collect::<Option<Vec<f64>>>()?)
+    mean(&curves.iter().map(curve_mean).collect::<Option<Vec<f64>>>()?)
 }
 
 #[allow(clippy::cast_precision_loss, reason = "seeds and rounds")]
@@ -217,21 +222,22 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The first time at which more than half of the curves are at the accuracy, the last point of each counting that is past.
-fn hit(curves: &[Vec<Point>], target: f64) -> Option<f64> {
-    let is_there = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
+/// First time at which more than half of the curves are at or above the target, each judged by its latest
+/// point.
+fn median_crossing(curves: &[Vec<Point>], target: f64) -> Option<f64> {
+    let is_at_target = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
     let mut events: Vec<(f64, usize, bool)> = curves
         .iter()
         .enumerate()
-        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_there(point))))
+        .flat_map(|(seed, curve)| curve.iter().map(move |point| (point.time, seed, is_at_target(point))))
         .collect();
     events.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut there = vec![false; curves.len()];
-    for (time, seed, is_there) in events {
-        if let Some(place) = there.get_mut(seed) {
-            *place = is_there;
+    let mut at_target = vec![false; curves.len()];
+    for (time, seed, is_at_target) in events {
+        if let Some(place) = at_target.get_mut(seed) {
+            *place = is_at_target;
         }
-        if 2 * there.iter().filter(|there| **there).count() > curves.len() {
+        if 2 * at_target.iter().filter(|at_target| **at_target).count() > curves.len() {
             return Some(time);
         }
     }
@@ -240,7 +246,7 @@ fn hit(curves: &[Vec<Point>], target: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{final_accuracy, hit};
+    use super::{final_accuracy, median_crossing};
     use fedspan_sim_core::evaluate::Scores;
     use fedspan_sim_core::report::plot::Point;
 
@@ -254,21 +260,21 @@ mod tests {
         points.iter().map(point).collect()
     }
 
-    /// A seed that was lucky once does not count once it has fallen back, and half of the seeds are not enough.
+    /// A seed that falls back below the target no longer counts, and half of the seeds are not a majority.
     #[test]
-    fn more_than_half_of_the_seeds_have_to_be_there_at_once() {
+    fn majority_of_seeds_must_be_at_the_target() {
         let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
         let late = curve(&[(1.5, 0.1), (3.0, 0.9)]);
         let never = curve(&[(1.0, 0.1), (9.0, 0.2)]);
-        assert_eq!(hit(&[lucky.clone(), late.clone(), never.clone()], 0.5), Some(5.0));
-        assert_eq!(hit(&[lucky.clone(), never.clone()], 0.5), None);
-        assert_eq!(hit(&[lucky], 0.5), Some(1.0));
-        assert_eq!(hit(&[], 0.5), None);
-        assert_eq!(hit(&[never, late.clone(), late], 0.9), Some(3.0));
+        assert_eq!(median_crossing(&[lucky.clone(), late.clone(), never.clone()], 0.5), Some(5.0));
+        assert_eq!(median_crossing(&[lucky.clone(), never.clone()], 0.5), None);
+        assert_eq!(median_crossing(&[lucky], 0.5), Some(1.0));
+        assert_eq!(median_crossing(&[], 0.5), None);
+        assert_eq!(median_crossing(&[never, late.clone(), late], 0.9), Some(3.0));
     }
 
     #[test]
-    fn the_final_accuracy_is_that_of_the_last_ten_rounds() {
+    fn final_accuracy_averages_the_last_ten_rounds() {
         let long: Vec<(f64, f64)> = (0..20).map(|n| (f64::from(n), if n < 10 { 0.0 } else { 0.5 })).collect();
         assert_eq!(final_accuracy(&[curve(&long), curve(&[(1.0, 1.0)])]), Some(0.75));
         assert_eq!(final_accuracy(&[]), None);

@@ -1,12 +1,11 @@
-//! Who has nothing counts as nothing: clients without samples to train on or to be scored on, and users of whom only a test part
-//! is there.
+//! Clients without training or test samples, and users that have only a test part.
 
 use std::path::Path;
 
 use crate::common::{code, directory, errors, has, program, text};
 use serde_json::{Value, json};
 
-/// A table of `rows` rows of each client.
+/// Writes a table with `rows` rows for each client.
 fn write_table(here: &Path, clients: &[(&str, usize)]) {
     let mut table = String::from("who,a,b,label\n");
     for (name, rows) in clients {
@@ -28,7 +27,7 @@ fn run(here: &Path, scenario: &str) -> Result<Value, String> {
         return Err(errors(&ran));
     }
     let mut summary: Value = serde_json::from_str(&text(&ran)).unwrap();
-    summary["said"] = json!(errors(&ran));
+    summary["reported"] = json!(errors(&ran));
     Ok(summary)
 }
 
@@ -37,9 +36,9 @@ fn lines(here: &Path) -> Vec<String> {
     clients.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// A gap that is longer than what a client would train on.
+/// A gap that is longer than the training part of a client.
 #[test]
-fn clients_without_training_samples_are_left_out_whatever_the_method() {
+fn clients_without_training_samples_are_left_out() {
     let here = directory("nothing-to-train");
     write_table(&here, &[("p", 5), ("q", 30), ("r", 4), ("s", 30)]);
     let split = "[split]\ntest = 0.4\ngap = 3\n";
@@ -59,16 +58,17 @@ fn clients_without_training_samples_are_left_out_whatever_the_method() {
         let pooled = method.contains("pooled");
         assert_eq!(lines(&here).len(), if pooled { 0 } else { 2 }, "{method}");
     }
-    let said = run(
+    let reported = run(
         &here,
         &format!(
             "{TABLE}[split]\ntest = 0.4\ngap = 50\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n"
         ),
     );
-    has(&said.unwrap_err(), &["no client is left to train", "4 have no sample"]);
+    has(&reported.unwrap_err(), &["no client is left to train", "4 have no sample"]);
 }
 
-/// The summary over seeds has what a single run's has: a program that reads it alone must not miss a warning.
+/// The summary over seeds repeats the left-out users and warnings of single runs, so that its readers do not
+/// miss them.
 #[test]
 fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     let here = directory("nothing-over-seeds");
@@ -85,7 +85,7 @@ fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     has(warnings[0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
 }
 
-/// With one row of five that tests, a client of two rows has none to be scored on.
+/// If one row of five is for testing, a client with two rows has none.
 #[test]
 fn clients_without_test_samples_have_empty_fields() {
     let here = directory("nothing-to-test");
@@ -121,7 +121,7 @@ fn leaf(path: &str, test_path: &str) -> String {
     format!("[data]\nkind = \"leaf\"\npath = \"{path}\"\n{test}{LEAF}")
 }
 
-/// Labels are classes however they are written, and what is none is an error with its value.
+/// Whole numbers are labels in any spelling; other values are an error that names the value.
 #[test]
 fn labels_are_whole_numbers_however_they_are_written() {
     let here = directory("nothing-labels");
@@ -146,7 +146,7 @@ fn labels_are_whole_numbers_however_they_are_written() {
 }
 
 #[test]
-fn a_test_part_of_other_users_is_said() {
+fn test_part_of_other_users_is_reported() {
     let here = directory("nothing-users");
     let label = |row: usize| json!(row % 2);
     write_leaf(&here.join("train.json"), &["u", "v", "w"], label);
@@ -158,17 +158,20 @@ fn a_test_part_of_other_users_is_said() {
     );
     let summary = run(&here, &leaf("train.json", "some.json")).unwrap();
     assert_eq!((&summary["clients"], &summary["users_left_out"]), (&json!(3), &json!(2)));
-    has(summary["said"].as_str().unwrap(), &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"]);
+    has(
+        summary["reported"].as_str().unwrap(),
+        &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"],
+    );
     has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
-    // A test part that is data like the rest has users like the rest.
+    // With the test part among the data files the users are the same in both.
     let all =
         run(&here, &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"time\"\n[model]"));
     assert_eq!(all.unwrap()["clients"], 5);
 }
 
-/// Training and test parts side by side: what tests would train.
+/// With training and test files in one directory, test rows would be trained on.
 #[test]
-fn a_user_in_two_files_of_a_directory_is_an_error() {
+fn user_in_two_files_is_an_error() {
     let here = directory("nothing-directory");
     let label = |row: usize| json!(row % 2);
     std::fs::create_dir(here.join("all")).unwrap();

@@ -1,0 +1,303 @@
+//! `compare --algorithms`: each scenario with each algorithm, and a table in the form that the papers use.
+
+use fedspan_engine::config::AlgorithmName;
+
+use super::execute::{Entry, Executed};
+use super::{CommandError, load};
+use fedspan_sim_core::report::summary::Summary;
+use fedspan_sim_core::report::table::Table;
+use fedspan_sim_core::scenario::{Scenario, TargetKind};
+
+/// Network for algorithms that need one, if the scenario has a linear model and names no network.
+const DEFAULT_NETWORK: &str = "model.network.hidden=[32]";
+
+/// One scenario to run, with its own changes.
+#[derive(Clone, Debug)]
+pub struct ScenarioVariant {
+    /// Built-in scenario or file.
+    pub name: String,
+    /// Changes in order: of the scenario argument, of `--over`, and the algorithm.
+    pub changes: Vec<String>,
+    /// A further change that labels do not show: the network of an algorithm that needs one.
+    pub network: Option<&'static str>,
+    /// Number of changes that come from `--over`: 0 or 1.
+    over_changes: usize,
+    /// Cell of the table: the algorithm (row) and the index of the scenario (column).
+    cell: Option<(String, usize)>,
+}
+
+/// All scenarios of a comparison, and notes on excluded algorithms.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    /// Scenarios in the order of the command line.
+    pub variants: Vec<ScenarioVariant>,
+    /// Notes shown below the table.
+    pub notes: Vec<String>,
+}
+
+/// Combines every scenario with every algorithm and every change of `over`. Without algorithms the scenarios
+/// stay as they are.
+///
+/// # Errors
+/// [`CommandError::Usage`] if a scenario cannot be read.
+pub fn expand(
+    arguments: &[String],
+    algorithms: &[String],
+    over: &[String],
+    common: &[String],
+) -> Result<Comparison, CommandError> {
+    let mut expanded = Comparison::default();
+    for (column, argument) in arguments.iter().enumerate() {
+        let (name, own) = load::with_changes(argument);
+        if algorithms.is_empty() {
+            expanded.variants.push(ScenarioVariant {
+                name,
+                changes: own,
+                network: None,
+                over_changes: 0,
+                cell: None,
+            });
+            continue;
+        }
+        let changes: Vec<String> = common.iter().chain(&own).cloned().collect();
+        let selected = select_algorithms(&name, &changes, algorithms)?;
+        expanded.notes.extend(selected.notes(&super::compare::label(&name, &own)));
+        for (algorithm, network) in selected.all {
+            let variant = |change: Option<&String>| {
+                let mut changes: Vec<String> = own.iter().chain(change).cloned().collect();
+                changes.push(format!("algorithm.name=\"{algorithm}\""));
+                let over_changes = usize::from(change.is_some());
+                let cell = Some((algorithm.clone(), column));
+                ScenarioVariant { name: name.clone(), changes, network, over_changes, cell }
+            };
+            match over {
+                [] => expanded.variants.push(variant(None)),
+                over => expanded.variants.extend(over.iter().map(|change| variant(Some(change)))),
+            }
+        }
+    }
+    Ok(expanded)
+}
+
+/// Algorithms to run on one scenario.
+#[derive(Default)]
+struct ScenarioAlgorithms {
+    /// Name of each algorithm, with the network it is given if the scenario names none.
+    all: Vec<(String, Option<&'static str>)>,
+    /// Algorithms that the scenario cannot run, and the reason for the last of them.
+    incompatible: Vec<String>,
+    reason: String,
+}
+
+impl ScenarioAlgorithms {
+    /// Notes for below the table.
+    fn notes(&self, scenario: &str) -> Vec<String> {
+        let list = |names: Vec<&str>| names.join(", ");
+        let given = self.all.iter().filter(|(_, network)| network.is_some());
+        let given = list(given.map(|(name, _)| name.as_str()).collect());
+        let mut notes = Vec::new();
+        if !given.is_empty() {
+            notes.push(format!(
+                "{scenario}: {given}: networks of one hidden layer of 32, as the model is linear and these need a network; \
+                 [model.network] and [algorithm.network] in the scenario set other ones"
+            ));
+        }
+        if !self.incompatible.is_empty() {
+            let incompatible = list(self.incompatible.iter().map(String::as_str).collect());
+            notes.push(format!("{scenario}: left out: {incompatible}: {}", self.reason));
+        }
+        notes
+    }
+}
+
+/// The requested algorithms. `all` stands for the algorithm of the scenario's model; a linear model with class
+/// labels also gets every network algorithm that the scenario can run.
+fn select_algorithms(
+    name: &str,
+    changes: &[String],
+    algorithms: &[String],
+) -> Result<ScenarioAlgorithms, CommandError> {
+    let Scenario { data, mut model, has_network_section, .. } = load::scenario(name, changes)?;
+    if has_network_section {
+        // Use the linear model even if the file's own algorithm has a network.
+        model.network = None;
+    }
+    let linear = model.network.is_none() && !model.adapter;
+    let network = |algorithm: &str| {
+        let needed = linear && !has_network_section && AlgorithmName::needs_network(algorithm);
+        needed.then_some(DEFAULT_NETWORK)
+    };
+    let mut selected = ScenarioAlgorithms::default();
+    if algorithms != ["all"] {
+        selected.all = algorithms.iter().map(|word| (word.clone(), network(word))).collect();
+        return Ok(selected);
+    }
+    let target_kind = data.target_kind();
+    let targets = target_kind != TargetKind::Absent;
+    let own = AlgorithmName::for_model(&model)
+        .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
+    selected.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
+    if !linear || target_kind != TargetKind::Classes {
+        return Ok(selected);
+    }
+    for word in AlgorithmName::network_only_names() {
+        let network = network(word);
+        let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
+        match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
+            Ok(_) => selected.all.push((word.to_owned(), network)),
+            Err(CommandError::Usage(reason) | CommandError::Failed(reason)) => {
+                selected.incompatible.push(word.to_owned());
+                selected.reason = reason;
+            }
+        }
+    }
+    Ok(selected)
+}
+
+/// Splits `KEY=VALUE,VALUE,...` into one change per value.
+///
+/// # Errors
+/// [`CommandError::Usage`] if the text does not have this form.
+pub fn parse_over(text: Option<&str>) -> Result<Vec<String>, CommandError> {
+    let Some(text) = text else { return Ok(Vec::new()) };
+    let wrong = || CommandError::Usage(format!("--over: found {text:?}, allowed: KEY=VALUE,VALUE,..."));
+    let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+    let values: Vec<&str> = values.split(',').map(str::trim).collect();
+    if key.trim().is_empty() || values.iter().any(|value| value.is_empty()) {
+        return Err(wrong());
+    }
+    Ok(values.iter().map(|value| format!("{}={value}", key.trim())).collect())
+}
+
+/// Names of the scores in a table of algorithms.
+#[derive(Clone, Copy)]
+struct ScoreNames {
+    title: &'static str,
+    main: &'static str,
+    /// Score that replaces `main` for linear models and for networks whose heads are fine-tuned before scoring.
+    otherwise: &'static str,
+    worst: &'static str,
+    /// The scores of a shared network whose heads were fine-tuned: main and worst decile.
+    tuned: Option<(&'static str, &'static str)>,
+}
+
+/// Accuracy of clients that trained.
+const TRAINED: ScoreNames = ScoreNames {
+    title: "accuracy",
+    main: "accuracy_last_10",
+    otherwise: "accuracy",
+    worst: "accuracy_worst_decile",
+    tuned: Some(("accuracy_tuned", "accuracy_tuned_worst_decile")),
+};
+
+/// Loss of clients that trained, for regression.
+const REGRESSION: ScoreNames =
+    ScoreNames { title: "loss", main: "loss", otherwise: "loss", worst: "", tuned: None };
+
+/// Accuracy of clients that joined after training.
+const NEWCOMERS: ScoreNames = ScoreNames {
+    title: "accuracy of clients that came after training",
+    main: "accuracy_new_clients",
+    otherwise: "accuracy_new_clients",
+    worst: "",
+    tuned: None,
+};
+
+/// A row for each algorithm and a column for each scenario: mean and standard deviation over seeds (and values
+/// of `--over`) of the mean accuracy of the last ten rounds, and the mean of the worst decile of clients.
+/// Algorithms that share one network get a further row `+ft` for fine-tuned heads. A second table has the
+/// clients that joined after training, if there are any. Empty if no algorithms were requested.
+pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -> Vec<Table> {
+    let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
+    let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
+    let Comparison { variants, notes } = comparison;
+    let Some(mut trained) = table(variants, entries, executed, shown) else { return Vec::new() };
+    trained.notes.extend_from_slice(notes);
+    let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
+    let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
+    let newcomers = any.then(|| table(variants, entries, executed, NEWCOMERS)).flatten();
+    [trained].into_iter().chain(newcomers).collect()
+}
+
+fn table(
+    variants: &[ScenarioVariant],
+    entries: &[Entry],
+    executed: &Executed,
+    shown: ScoreNames,
+) -> Option<Table> {
+    let columns: Vec<usize> = variants.iter().filter_map(|variant| Some(variant.cell.as_ref()?.1)).collect();
+    let count = columns.iter().max()? + 1;
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    let mut put = |row: String, column: usize, cell: String| {
+        let index = match rows.iter().position(|known| known.first() == Some(&row)) {
+            Some(index) => index,
+            None => {
+                let blank = std::iter::repeat_n("-".to_owned(), count);
+                rows.push([row].into_iter().chain(blank).collect());
+                rows.len() - 1
+            }
+        };
+        if let Some(at) = rows.get_mut(index).and_then(|row| row.get_mut(column + 1)) {
+            *at = cell;
+        }
+    };
+    let mut titles = vec![String::new(); count];
+    let (mut runs, mut notes) = (0, Vec::new());
+    let finished: Vec<_> = variants.iter().zip(entries).zip(&executed.runs).collect();
+    // Entries of one cell are adjacent and differ only by a change of `--over`.
+    for same in finished.chunk_by(|((a, _), _), ((b, _), _)| a.cell == b.cell) {
+        let Some(((variant, entry), _)) = same.first() else { continue };
+        let Some((algorithm, column)) = &variant.cell else { continue };
+        if let Some(title) = titles.get_mut(*column) {
+            let own =
+                variant.changes.get(..variant.changes.len().saturating_sub(1 + variant.over_changes))?;
+            *title = super::compare::label(&variant.name, own);
+        }
+        let whole = same.iter().flat_map(|(_, runs)| &runs.summaries).filter(|summary| !summary.interrupted);
+        let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = whole.partition(|run| run.diverged.is_none());
+        if !diverged.is_empty() {
+            let count = diverged.len();
+            let all = count + done.len();
+            notes.push(format!("{}: {count} of {all} seeds diverged and are left out", entry.label));
+        }
+        for (_, runs) in same {
+            if let Some(failure) = &runs.failure {
+                let all = runs.failed + runs.summaries.len();
+                notes.push(format!("{}: {} of {all} seeds stopped: {failure}", entry.label, runs.failed));
+            }
+        }
+        runs = runs.max(done.len());
+        let plain = entry.scenario.algorithm.network.is_some_and(|network| !network.tuned);
+        let main = if plain { shown.main } else { shown.otherwise };
+        put(algorithm.clone(), *column, cell(&done, main, shown.worst));
+        let shared = ["fedavg", "fedprox", "scaffold"].contains(&algorithm.as_str());
+        if let (true, Some((main, worst))) = (shared, shown.tuned) {
+            put(format!("{algorithm}+ft"), *column, cell(&done, main, worst));
+        }
+    }
+    let over = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
+    let worst = if shown.worst.is_empty() { "" } else { " (worst decile of clients)" };
+    Some(Table {
+        title: format!("{}, {runs} {over}: mean +- standard deviation{worst}", shown.title),
+        columns: ["algorithm".to_owned()].into_iter().chain(titles).collect(),
+        rows,
+        notes,
+    })
+}
+
+/// Mean and standard deviation of one score, and the mean of another in brackets.
+fn cell(done: &[&Summary], main: &str, worst: &str) -> String {
+    let values = |name: &str| -> Option<Vec<f64>> { done.iter().map(|run| run.figures.get(name)).collect() };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let Some(all) = values(main).filter(|all| !all.is_empty()) else { return "-".to_owned() };
+    let middle = mean(&all);
+    let mut text = format!("{middle:.4}");
+    if all.len() > 1 {
+        let squares: f64 = all.iter().map(|value| (value - middle).powi(2)).sum();
+        text += &format!(" +- {:.4}", (squares / (all.len() - 1) as f64).sqrt());
+    }
+    if let Some(worst) = values(worst) {
+        text += &format!(" ({:.3})", mean(&worst));
+    }
+    text
+}

@@ -1,0 +1,127 @@
+//! Shared by `speedup`, `byzantine`, `dropout` and `power`: options, run, table and `figures.json` of a
+//! measurement over seeds.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{CommandError, Format, check_out, interrupt, make_out, output, progress, use_threads};
+use fedspan_sim_core::report::files::{json, write_json, write_text};
+
+/// Options that all measuring commands share.
+#[derive(Debug, Args)]
+pub struct MeasurementOptions {
+    /// Threads; results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Write table.md and figures.json into this directory
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Format of standard output: a Markdown table, or the text of figures.json
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+/// The content of `figures.json`.
+#[derive(Serialize)]
+pub struct MeasurementFile<'a, O, R> {
+    /// Version of this program.
+    pub version: &'static str,
+    /// Name of the measured scenario.
+    pub scenario: &'static str,
+    /// First seed.
+    pub seed: u64,
+    /// Number of seeds.
+    pub seeds: u32,
+    /// Fields that only this command writes.
+    #[serde(flatten)]
+    pub extra: O,
+    /// Measured rows.
+    pub rows: &'a [R],
+    /// Figures that differ from run to run.
+    pub timing: Timing,
+}
+
+/// Duration of the measurement.
+#[derive(Serialize)]
+pub struct Timing {
+    wall_s: f64,
+}
+
+impl MeasurementOptions {
+    /// Runs `measure` with the requested threads until it ends or Ctrl-C. The output directory is checked and
+    /// made first.
+    ///
+    /// # Errors
+    /// [`CommandError::Usage`] if the output directory cannot be used; [`CommandError::Failed`] if the threads
+    /// do not start.
+    pub fn measure<T>(
+        &self,
+        name: &str,
+        measure: impl FnOnce(usize, &AtomicBool, &progress::PartsProgress) -> T,
+    ) -> Result<(T, Timing), CommandError> {
+        if let Some(out) = &self.out {
+            check_out(out)?;
+            make_out(out)?;
+        }
+        use_threads(self.threads)?;
+        let stop = interrupt::watch();
+        let progress = progress::PartsProgress::new(name);
+        let began = Instant::now();
+        let measured = measure(rayon::current_num_threads(), &stop, &progress);
+        progress.finish();
+        Ok((measured, Timing { wall_s: began.elapsed().as_secs_f64() }))
+    }
+
+    /// Writes `table.md` and `figures.json` if `--out` is given, and prints the requested format.
+    pub fn show(
+        &self,
+        table: &str,
+        figures: &MeasurementFile<'_, impl Serialize, impl Serialize>,
+    ) -> Result<(), CommandError> {
+        if let Some(out) = &self.out {
+            write_text(&out.join("table.md"), table)?;
+            write_json(&out.join("figures.json"), figures)?;
+        }
+        match self.format {
+            Format::Human | Format::Markdown => output::print(table)?,
+            Format::Json => {
+                output::print(&json(figures).map_err(|error| CommandError::Failed(error.to_string()))?)?;
+            }
+        }
+        output::log_line(&format!("{} seeds, {:.1} s", figures.seeds, figures.timing.wall_s));
+        Ok(())
+    }
+}
+
+/// The elements of `known` with these names, in the order of `names`.
+///
+/// # Errors
+/// [`CommandError::Usage`] if a name is unknown; the message lists the known names.
+pub fn select_by_name<T: Clone>(
+    option: &str,
+    names: &[String],
+    known: &[T],
+    name: impl Fn(&T) -> &str,
+) -> Result<Vec<T>, CommandError> {
+    let find = |word: &String| {
+        let found = known.iter().find(|one| name(one) == word).cloned();
+        let all: Vec<String> = known.iter().map(|one| format!("{:?}", name(one))).collect();
+        found.ok_or_else(|| {
+            CommandError::Usage(format!("{option}: found {word:?}, allowed: {}", all.join(", ")))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Parses a finite number that satisfies `holds`.
+///
+/// # Errors
+/// A text that names the allowed numbers, for clap.
+pub fn parse_number(text: &str, holds: impl Fn(f64) -> bool, allowed: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && holds(*value));
+    value.ok_or_else(|| format!("allowed: {allowed}"))
+}
