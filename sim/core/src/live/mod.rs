@@ -150,7 +150,7 @@ fn configured_keys(scenario: &Scenario) -> GivenKeys {
 }
 
 /// Runs a scenario to the end of its campaign and returns the server's final status. `progress` receives a
-/// status every [`STATUS_INTERVAL`]. Dropping the future ends the server and the devices.
+/// status at a fixed interval. Dropping the future ends the server and the devices.
 ///
 /// # Errors
 /// [`LiveError`] if the scenario cannot be served, the server or a device fails, or `interrupted` completes.
