@@ -164,7 +164,7 @@ struct RunResult {
 ///
 /// # Errors
 /// [`DemoError::Scenario`] if the scenario rejects a change, [`DemoError::Run`] if a run fails,
-/// [`DemoError::Variant`] if the recorded settings are broken.
+/// [`DemoError::Choice`] if the recorded settings are broken.
 pub fn measure(
     settings: &Settings,
     stop: &AtomicBool,
