@@ -99,8 +99,11 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         ["--day"] => return day(1000),
-        ["--day", devices] if let Some(devices) = number(devices) => return day(devices),
-        ["--trace", seed] if let Some(seed) = number(seed) => return one(seed, Kind::Hectic, &mut Trace),
+        [option @ ("--day" | "--trace"), text] => match (number(text), *option) {
+            (Some(devices), "--day") => return day(devices),
+            (Some(seed), _) => return one(seed, Kind::Hectic, &mut Trace),
+            (None, _) => (None, None),
+        },
         [seeds] => (Some(1), number(seeds)),
         [seeds, first] => (number(first), number(seeds)),
         _ => (None, None),

@@ -58,15 +58,40 @@ pub fn build_engine(
         Init::Moments => Some(Box::new(MomentsStart::new(d, k, algorithm.weighting, rule))),
         Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
+    let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
+    let server = match network {
+        Some(network) => network::build(network),
+        None => build_linear(algorithm, rule, basis, shape.outputs),
+    };
+    let policy: Box<dyn Participation> = match participation {
+        ParticipationSection::Full => Box::new(Full),
+        ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
+        ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
+        ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
+        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
+            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawn_per(draw))
+        }
+    };
+    // With one output there are no classes to predict.
+    let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
+    Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
+}
+
+/// Server's half of an algorithm on a linear model.
+fn build_linear(
+    algorithm: &AlgorithmSection,
+    rule: Rule,
+    basis: Matrix,
+    outputs: usize,
+) -> Box<dyn Algorithm> {
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
-    let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
-    let server: Box<dyn Algorithm> = match (algorithm.name, algorithm.power) {
-        _ if let Some(network) = network => network::build(network),
+    let k = basis.ncols();
+    match (algorithm.name, algorithm.power) {
         (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
         (AlgorithmName::RoLora | AlgorithmName::FfaLora, None) => Box::new(LinearAdapter::new(
             basis,
-            Matrix::zeros(k, shape.outputs),
+            Matrix::zeros(k, outputs),
             LinearAdapterParameters {
                 // The paper's loss is twice ours.
                 step_size: (algorithm.name == AlgorithmName::RoLora)
@@ -80,7 +105,7 @@ pub fn build_engine(
         )),
         (AlgorithmName::FedAvg, None) => Box::new(FedAvg::new(
             basis,
-            Matrix::zeros(k, shape.outputs),
+            Matrix::zeros(k, outputs),
             FedAvgParameters {
                 step_size: narrow(algorithm.step_size),
                 head_step_size: narrow(algorithm.head_step_size),
@@ -124,19 +149,7 @@ pub fn build_engine(
                 rule,
             },
         )),
-    };
-    let policy: Box<dyn Participation> = match participation {
-        ParticipationSection::Full => Box::new(Full),
-        ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
-        ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
-        ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
-        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
-            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawn_per(draw))
-        }
-    };
-    // With one output there are no classes to predict.
-    let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
-    Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
+    }
 }
 
 /// Sizes of the network, if the model is one.
