@@ -6,7 +6,8 @@ use std::time::Duration;
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::network::NetworkMethod;
-use fedspan_engine::config::{AlgorithmName, Init, NetworkSection, ParticipationSection, Source, nearest};
+use fedspan_engine::config::{AlgorithmName, Init, NetworkSection, Source, nearest};
+use fedspan_engine::participation::{FractionSettings, Policy};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
@@ -26,7 +27,7 @@ fn example_is_valid() {
     let fleet = Fleet::parse("fleet.toml", EXAMPLE).unwrap();
     assert_eq!((fleet.expected, fleet.shape.features, fleet.shape.outputs, fleet.model.k), (8, 58, 7, 24));
     assert_eq!(fleet.algorithm.name, AlgorithmName::FedRep);
-    assert_eq!(fleet.participation, ParticipationSection::Full);
+    assert_eq!(fleet.participation, Policy::FULL);
     assert_eq!(fleet.rounds.deadline, Some(Duration::from_secs(60)));
     assert_eq!(fleet.engine().representation().shape(), (58, 24));
 }
@@ -46,7 +47,7 @@ fn example_comments_are_valid() {
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(fleet.allowed, Some((1..=8).collect()));
     assert_eq!(fleet.model.init, Init::Power { iterations: 5 });
-    assert_eq!(fleet.participation, ParticipationSection::Fraction { r: 0.5 });
+    assert_eq!(fleet.participation, Policy::Fraction(FractionSettings { r: 0.5 }));
     assert_eq!(fleet.stop_change, Some(1e-4));
     let keys =
         Security::Keys { store: "fedspan-state/keys".into(), key_file: Some("/etc/fedspan/key".into()) };
@@ -150,7 +151,7 @@ fn rules_must_fit_uploads() {
 fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
     let mean = fleet("");
-    assert_eq!(mean.rule, Rule::Mean);
+    assert_eq!(mean.rule, Rule::MEAN);
     assert!(mean.advice().unwrap().contains("\"geometric-median\" is recommended"));
     let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
     let subspaces = Fleet::parse("fleet.toml", &sends).unwrap();

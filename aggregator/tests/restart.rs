@@ -13,7 +13,7 @@ use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
 fn rules() -> impl Strategy<Value = Rule> {
-    prop::sample::select(vec![Rule::Mean, Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.2 }])
+    prop::sample::select(vec![Rule::MEAN, Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.2)])
 }
 
 /// Devices, and a server whose power is cut now and then together with unsynced writes.

@@ -232,19 +232,19 @@ mod simulation {
 /// Absorbs `n` updates of 64 x 4 and closes the round, under each rule.
 #[divan::bench(
     args = [
-        (Rule::Mean, 40),
-        (Rule::GeometricMedian, 40),
-        (Rule::TrimmedMean { trim: TRIM }, 40),
-        (Rule::ProjectorMean, 40),
-        (Rule::ProjectorGeometricMedian, 40),
-        (Rule::Mean, 1000),
-        (Rule::GeometricMedian, 1000),
-        (Rule::TrimmedMean { trim: TRIM }, 1000),
-        (Rule::ProjectorMean, 1000),
-        (Rule::ProjectorGeometricMedian, 1000),
-        (Rule::Mean, 10_000),
-        (Rule::GeometricMedian, 10_000),
-        (Rule::TrimmedMean { trim: TRIM }, 10_000),
+        (Rule::MEAN, 40),
+        (Rule::GEOMETRIC_MEDIAN, 40),
+        (Rule::trimmed_mean(TRIM), 40),
+        (Rule::PROJECTOR_MEAN, 40),
+        (Rule::PROJECTOR_GEOMETRIC_MEDIAN, 40),
+        (Rule::MEAN, 1000),
+        (Rule::GEOMETRIC_MEDIAN, 1000),
+        (Rule::trimmed_mean(TRIM), 1000),
+        (Rule::PROJECTOR_MEAN, 1000),
+        (Rule::PROJECTOR_GEOMETRIC_MEDIAN, 1000),
+        (Rule::MEAN, 10_000),
+        (Rule::GEOMETRIC_MEDIAN, 10_000),
+        (Rule::trimmed_mean(TRIM), 10_000),
     ],
     sample_count = 10
 )]

@@ -1,7 +1,8 @@
 //! Refused uploads, requests and settings: status, error kind and text; refused uploads leave no files.
 
 use fedspan_adapters::files::RoundKind;
-use fedspan_adapters::http::{ParticipationPolicy, Settings};
+use fedspan_adapters::http::Settings;
+use fedspan_engine::participation::{FirstArrivalsSettings, FractionSettings, Policy};
 
 use crate::common::http::{request, send_raw};
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
@@ -156,11 +157,14 @@ fn unsupported_policies_are_refused_with_the_supported_ones() {
         Settings::parse("x.toml", "", &changes).map(|settings| settings.participation)
     };
     for (policy, expected) in [
-        ("participation.policy=\"full\"", ParticipationPolicy::Full),
-        ("participation.policy=\"fraction\" participation.r=0.5", ParticipationPolicy::Fraction { r: 0.5 }),
+        ("participation.policy=\"full\"", Policy::FULL),
+        (
+            "participation.policy=\"fraction\" participation.r=0.5",
+            Policy::Fraction(FractionSettings { r: 0.5 }),
+        ),
         (
             "participation.policy=\"first-arrivals\" participation.n=1",
-            ParticipationPolicy::FirstArrivals { n: 1, cohort: None },
+            Policy::FirstArrivals(FirstArrivalsSettings { n: 1, cohort: None }),
         ),
     ] {
         assert_eq!(parse(policy).unwrap(), expected);

@@ -9,6 +9,7 @@ pub mod linalg;
 pub mod participation;
 pub mod privacy;
 pub mod random;
+pub mod reader;
 mod rounds;
 mod types;
 

@@ -25,7 +25,7 @@ fn parameters() -> FedRepParameters {
         download_encoding: Encoding::F32,
         upload_encoding: Encoding::F32,
         weighting: Weighting::Uniform,
-        rule: Rule::Mean,
+        rule: Rule::MEAN,
     }
 }
 
@@ -249,7 +249,7 @@ proptest! {
         let encoding = if f16 { Encoding::F16 } else { Encoding::I8 };
         let representation = random_basis(d, k, random);
         let mut server = FedAvg::new(representation, Matrix::zeros(k, 1), FedAvgParameters {
-            encoding, rule: Rule::GeometricMedian, ..fedavg_parameters()
+            encoding, rule: Rule::GEOMETRIC_MEDIAN, ..fedavg_parameters()
         });
         let sent = server.request().tensors;
         let held = |values: &[f32]| {
@@ -289,7 +289,7 @@ proptest! {
         let noise = (&noise + noise.transpose()) * 0.1;
         let devices = [&symmetric + &noise, &symmetric - &noise];
 
-        let mut power = PowerStart::new(random_start(d, k, seed), 40, Weighting::Uniform, Rule::Mean);
+        let mut power = PowerStart::new(random_start(d, k, seed), 40, Weighting::Uniform, Rule::MEAN);
         for _ in 0..power.rounds_needed() {
             let basis = from_f32(d, k, &power.request().tensors[0].values);
             for matrix in &devices {
@@ -299,7 +299,7 @@ proptest! {
         }
         prop_assert!(principal_angle_distance(&top, power.representation()) < 1e-5);
 
-        let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
+        let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::MEAN);
         let mut rows_seen = 0;
         for _ in 0..moments.rounds_needed() {
             for matrix in &devices {
@@ -360,7 +360,7 @@ proptest! {
 fn adapter(down: Matrix, step_size: Option<f32>, download_encoding: Encoding) -> LinearAdapter {
     let up = Matrix::zeros(down.ncols(), 3);
     let (head, upload_encoding) = (HEAD, Encoding::F32);
-    let (weighting, rule) = (Weighting::Samples, Rule::Mean);
+    let (weighting, rule) = (Weighting::Samples, Rule::MEAN);
     LinearAdapter::new(
         down,
         up,
@@ -380,7 +380,7 @@ fn fedavg_parameters() -> FedAvgParameters {
         local_steps: 2,
         encoding: Encoding::F32,
         weighting: Weighting::Uniform,
-        rule: Rule::Mean,
+        rule: Rule::MEAN,
     }
 }
 
@@ -389,10 +389,10 @@ fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
     match kind {
         0 => Box::new(FedRep::new(basis, parameters())),
         1 => Box::new(fedavg(basis, 2)),
-        2 => Box::new(PowerStart::new(basis, 5, Weighting::Samples, Rule::Mean)),
+        2 => Box::new(PowerStart::new(basis, 5, Weighting::Samples, Rule::MEAN)),
         3 => Box::new(adapter(basis, Some(ETA), Encoding::F32)),
         4 => Box::new(adapter(basis, None, Encoding::F32)),
-        _ => Box::new(MomentsStart::new(d, k, Weighting::Samples, Rule::Mean)),
+        _ => Box::new(MomentsStart::new(d, k, Weighting::Samples, Rule::MEAN)),
     }
 }
 
@@ -423,7 +423,7 @@ fn rank_deficient_step_fails_and_keeps_model() {
 #[test]
 fn moment_blocks_fit_descriptor() {
     let (d, k) = (784, 100);
-    let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::Mean);
+    let mut moments = MomentsStart::new(d, k, Weighting::Uniform, Rule::MEAN);
     let mut rows_seen = 0;
     for _ in 0..moments.rounds_needed() {
         let request = moments.request();

@@ -573,7 +573,7 @@ fn request_of_f16(value: f32) -> (usize, Request) {
         download_encoding: Encoding::F16,
         upload_encoding: Encoding::F32,
         weighting: Weighting::Uniform,
-        rule: Rule::Mean,
+        rule: Rule::MEAN,
     };
     let mut request = FedRep::new(random_start(4, 2, 0), parameters).request();
     request.tensors[0].values[5] = value;

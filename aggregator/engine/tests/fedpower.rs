@@ -24,7 +24,7 @@ const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
     download_encoding: Encoding::F32,
     upload_encoding: Encoding::F32,
     weighting: Weighting::Uniform,
-    rule: Rule::Mean,
+    rule: Rule::MEAN,
 };
 
 /// Covariances of devices that approximately share `k` directions.
@@ -214,7 +214,7 @@ proptest! {
     /// The bits are the same in any order of arrival, and across a restart between two exchanges.
     #[test]
     fn order_and_restarts_keep_every_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
-        let rule = [Rule::Mean, Rule::GeometricMedian, Rule::ProjectorMean][rule];
+        let rule = [Rule::MEAN, Rule::GEOMETRIC_MEDIAN, Rule::PROJECTOR_MEAN][rule];
         let all = covariances(5, 8, 2, 0.2, seed);
         let start = random_basis(8, 2, &mut random(seed));
         let parameters = FedPowerParameters { iterations: 6, local_steps: p, rule, ..ALGORITHM_2 };
@@ -280,7 +280,7 @@ fn single_exchange_equals_divide_and_conquer() {
         all.iter().map(|a| top_eigenspace(a, 3)).map(|own| &own * own.transpose()).collect();
     let expected = top_eigenspace(&mean(&projectors), 3);
     let parameters =
-        FedPowerParameters { iterations: 200, local_steps: 200, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
+        FedPowerParameters { iterations: 200, local_steps: 200, rule: Rule::PROJECTOR_MEAN, ..ALGORITHM_2 };
     let server = run(&all, &random_basis(12, 3, &mut random(6)), parameters);
     assert_eq!(server.rounds_needed(), 1);
     let off = principal_angle_distance(server.representation(), &expected);
@@ -410,7 +410,7 @@ fn basis_unfit_for_alignment_is_not_admitted() {
     assert!(!two.admits(1, &[good[0].clone(), scaled]));
     let zero = tensor(&Matrix::zeros(9, 2));
     assert!(!two.admits(1, &[good[0].clone(), zero.clone()]));
-    let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::ProjectorMean, ..ALGORITHM_2 };
+    let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::PROJECTOR_MEAN, ..ALGORITHM_2 };
     assert!(!FedPower::new(start.clone(), one_shot).admits(1, std::slice::from_ref(&zero)));
     // A product may have any rank: only the mean must have full rank.
     let mut one = FedPower::new(start, ALGORITHM_2);

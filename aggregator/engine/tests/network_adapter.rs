@@ -32,7 +32,7 @@ fn parameters(averaging: Averaging) -> NetworkParameters {
         download_encoding: Encoding::F32,
         upload_encoding: Encoding::F32,
         weighting: Weighting::Samples,
-        rule: Rule::Mean,
+        rule: Rule::MEAN,
         fleet: 3,
         seed: 4,
     }

@@ -11,11 +11,11 @@ use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
 const RULES: [Rule; 5] = [
-    Rule::Mean,
-    Rule::GeometricMedian,
-    Rule::TrimmedMean { trim: TRIM },
-    Rule::ProjectorMean,
-    Rule::ProjectorGeometricMedian,
+    Rule::MEAN,
+    Rule::GEOMETRIC_MEDIAN,
+    Rule::trimmed_mean(TRIM),
+    Rule::PROJECTOR_MEAN,
+    Rule::PROJECTOR_GEOMETRIC_MEDIAN,
 ];
 
 fn vectors(n: usize, length: usize, seed: u64) -> Vec<Vec<f32>> {
@@ -217,7 +217,7 @@ proptest! {
         samples[..liars].iter_mut().for_each(|samples| *samples = samples.saturating_mul(1 << 25));
         let mut values = vectors(samples.len(), 3, seed);
         values[..liars].iter_mut().for_each(|values| values.fill(lie));
-        let mut round = RoundAggregate::new(Rule::TrimmedMean { trim: TRIM }, Weighting::Samples, 3);
+        let mut round = RoundAggregate::new(Rule::trimmed_mean(TRIM), Weighting::Samples, 3);
         for (device, (values, samples)) in (0..).zip(values.iter().zip(&samples)) {
             round.absorb(device, UpdateWeight::from_samples(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
         }
@@ -394,7 +394,7 @@ fn declared_samples_are_bounded_by_other_devices() {
 #[test]
 fn billion_declared_samples_count_as_one() {
     let update = |value: f32| [tensor(Role::Gradient, 1, 1, vec![value])];
-    for rule in [Rule::GeometricMedian, Rule::TrimmedMean { trim: 0.0 }] {
+    for rule in [Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.0)] {
         let value = |lie: u32| {
             let mut round = RoundAggregate::new(rule, Weighting::Samples, 1);
             for device in 0..4 {

@@ -16,15 +16,14 @@ use fedspan_engine::algorithm::network::{NetworkMethod, SharedLayers};
 use fedspan_engine::config::AlgorithmName;
 use fedspan_engine::config::GivenKeys;
 use fedspan_engine::config::Section;
-use fedspan_engine::config::check_schedule;
 use fedspan_engine::config::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
-use fedspan_engine::config::{ParticipationSection, read_participation};
 use fedspan_engine::config::{Problem, Source};
 use fedspan_engine::config::{Shape, build_engine, network_shape};
 use fedspan_engine::config::{check_aggregation, read_aggregation, rule_advice};
 use fedspan_engine::config::{check_change, read_server_stop};
 use fedspan_engine::config::{check_private_algorithm, read_privacy_requirement};
 use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
+use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::PrivacyRequirement;
 use fedspan_engine::{DeviceId, Engine, Settings};
 
@@ -65,7 +64,7 @@ pub struct Fleet {
     /// Aggregation rule.
     pub rule: Rule,
     /// Participation section.
-    pub participation: ParticipationSection,
+    pub participation: Policy,
     /// Least privacy that each device must provide.
     pub privacy: Option<PrivacyRequirement>,
     /// Motion of the representation below which training ends after a round.
@@ -113,7 +112,7 @@ impl Fleet {
             model,
             algorithm,
             rule,
-            participation: read_participation(&root.section("participation")?, None)?,
+            participation: Policy::read(&root.section("participation")?, None)?,
             privacy: read_privacy_requirement(&root.section("privacy")?)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             rounds: read_rounds(&root.section("rounds")?)?,
@@ -160,7 +159,7 @@ impl Fleet {
             .map_err(|message| data.problem("scale", message))?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop_change, &self.model, &root.section("stop")?)?;
-        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
+        self.model.check_policy(&self.participation, &root.section("participation")?)?;
         if self.limits.connections < self.expected {
             let message =
                 format!("found {}, {} devices are expected", self.limits.connections, self.expected);

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::config::{Source, read_aggregation, read_algorithm, read_model, read_participation};
+use fedspan_engine::config::{Source, read_aggregation, read_algorithm, read_model};
+use fedspan_engine::participation::Policy;
 
 use super::golden::directory;
 
@@ -20,7 +21,7 @@ pub fn fleet(text: &str) -> Fleet {
     let model = read_model(&section("model")).unwrap();
     let algorithm = read_algorithm(&section("algorithm"), &model).unwrap();
     let rule = read_aggregation(&section("aggregation")).unwrap();
-    let participation = read_participation(&section("participation"), None).unwrap();
+    let participation = Policy::read(&section("participation"), None).unwrap();
     let given = source.given_keys();
     let mut fleet =
         Fleet { model, algorithm, rule, participation, given, ..Fleet::parse("base", base).unwrap() };

@@ -13,11 +13,11 @@ pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
-    AlgorithmName, AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, ParticipationSection,
-    PrivacySection, Problem, Section, Source, StopSection, check_aggregation, check_change,
-    check_private_algorithm, check_scale, check_schedule, read_aggregation, read_bounds,
-    read_linear_or_network, read_participation, read_privacy, read_stop,
+    AlgorithmName, AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem,
+    Section, Source, StopSection, check_aggregation, check_change, check_private_algorithm, check_scale,
+    read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
 };
+use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
 pub(crate) use fleet::LARGEST_SIGMA;
 use fleet::read_fleet;
@@ -212,7 +212,7 @@ pub struct Scenario {
     /// Simulated attack; `None` if all devices are honest.
     pub attack: Option<AttackSection>,
     /// Participation policy.
-    pub participation: ParticipationSection,
+    pub participation: Policy,
     /// Times and failures of the devices.
     pub fleet: FleetSection,
     /// Deadline after which a round closes without the missing answers, in mean computations since it opened.
@@ -262,7 +262,7 @@ impl Scenario {
             norm,
             samples,
             attack: read_attack(&root.section("attack")?)?,
-            participation: read_participation(&root.section("participation")?, Some(fleet.communication))?,
+            participation: Policy::read(&root.section("participation")?, Some(fleet.communication))?,
             fleet,
             deadline: read_rounds(&root.section("rounds")?)?,
             privacy: read_privacy(&root.section("privacy")?)?,
@@ -295,7 +295,7 @@ impl Scenario {
         let model = root.section("model")?;
         check_aggregation(self.rule, &self.algorithm, &root.section("aggregation")?)?;
         check_change(self.stop.change, &self.model, &root.section("stop")?)?;
-        check_schedule(&self.model, &self.participation, &root.section("participation")?)?;
+        self.model.check_policy(&self.participation, &root.section("participation")?)?;
         self.check_network(root)?;
         check_attack(self.attack, &self.algorithm, &root.section("attack")?)?;
         self.check_privacy(root)?;

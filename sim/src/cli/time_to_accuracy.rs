@@ -1,8 +1,8 @@
 //! `compare --reach`: simulated time to target accuracies, at several communication costs.
 
 use clap::Args;
-use fedspan_engine::config::{Init, ParticipationSection};
-use fedspan_engine::participation::Schedule;
+use fedspan_engine::config::Init;
+use fedspan_engine::participation::{DoublingSettings, Policy, Schedule};
 use serde::Serialize;
 
 use super::execute::{Entry, Executed};
@@ -162,10 +162,10 @@ fn cell(one: &TimeToAccuracy) -> String {
 /// one.
 fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
     match scenario.participation {
-        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. } => {
+        Policy::Doubling(DoublingSettings { schedule: Schedule::Adaptive, .. }) => {
             return Some("schedule = \"adaptive\"");
         }
-        ParticipationSection::Doubling { schedule: Schedule::Optimal { .. }, .. } => {
+        Policy::Doubling(DoublingSettings { schedule: Schedule::Optimal { .. }, .. }) => {
             return Some("schedule = \"optimal\"");
         }
         _ => {}
@@ -184,7 +184,7 @@ fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
 }
 
 fn is_doubling(scenario: &Scenario) -> bool {
-    matches!(scenario.participation, ParticipationSection::Doubling { .. })
+    matches!(scenario.participation, Policy::Doubling(_))
 }
 
 /// Index of the entry with the same algorithm and no doubling.

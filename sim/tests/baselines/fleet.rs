@@ -49,7 +49,7 @@ pub fn parameters(method: NetworkMethod, descent: Descent, epochs: u16) -> Netwo
         download_encoding: Encoding::F32,
         upload_encoding: Encoding::F32,
         weighting: Weighting::Uniform,
-        rule: Rule::Mean,
+        rule: Rule::MEAN,
         fleet: 3,
         seed: 5,
     }

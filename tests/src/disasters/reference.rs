@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::config::ParticipationSection;
+use fedspan_engine::participation::Policy;
 use fedspan_engine::{Action, DeviceId, Engine, Event, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
@@ -49,7 +49,7 @@ pub trait Updates {
 /// The first round whose representation differs.
 pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Result<(), Violation> {
     let mut fleet = plan.fleet.clone();
-    fleet.participation = ParticipationSection::Full;
+    fleet.participation = Policy::FULL;
     fleet.rounds.deadline = None;
     fleet.rounds.min_count = 1;
     let mut engine = fleet.engine();

@@ -33,4 +33,4 @@ pub use round_state::{
 };
 pub use round_store::RoundRecord;
 pub use server::{AdapterServer, ServeSummary};
-pub use settings::{Limits, ParticipationPolicy, Settings};
+pub use settings::{Limits, Settings};

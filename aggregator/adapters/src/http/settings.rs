@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::round_state::RoundRules;
 use super::{ClientRegistry, LoraMethod};
-use fedspan_engine::config::{ParticipationSection, Problem, Section, Source, read_participation};
-use fedspan_engine::participation::{FirstArrivals, Fraction, Full};
+use fedspan_engine::config::{Problem, Section, Source};
+use fedspan_engine::participation::{Draws, Policy};
 use fedspan_engine::{Millis, Participation};
 use fedspan_files::read_secret;
 
@@ -38,28 +38,9 @@ pub struct Settings {
     /// Seed for drawing cohorts.
     pub seed: u64,
     /// Policy that chooses each round's cohort and its target.
-    pub participation: ParticipationPolicy,
+    pub participation: Policy,
     /// Limits of connections.
     pub limits: Limits,
-}
-
-/// Participation policies that adapter files support.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ParticipationPolicy {
-    /// All clients.
-    Full,
-    /// Random part of the clients, drawn in every round.
-    Fraction {
-        /// Rate of clients that are asked.
-        r: f64,
-    },
-    /// First clients to send an update.
-    FirstArrivals {
-        /// Number of updates that completes a round.
-        n: usize,
-        /// Number of clients that are asked. `None`: all.
-        cohort: Option<usize>,
-    },
 }
 
 /// Limits of connections.
@@ -104,15 +85,10 @@ impl Settings {
         Ok(Self { listen, state, base, registry, rules, by_samples, seed, participation, limits })
     }
 
-    /// Builds the participation policy.
+    /// Starts the participation policy.
     #[must_use]
     pub fn policy(&self) -> Box<dyn Participation> {
-        let seed = self.seed;
-        match self.participation {
-            ParticipationPolicy::Full => Box::new(Full),
-            ParticipationPolicy::Fraction { r } => Box::new(Fraction { rate: r, over_select: 1.0, seed }),
-            ParticipationPolicy::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
-        }
+        self.participation.start(Draws { seed: self.seed, over_select: 1.0 })
     }
 }
 
@@ -151,23 +127,9 @@ fn read_method(root: &Section<'_>) -> Result<LoraMethod, Problem> {
 }
 
 /// Reads `[participation]` and refuses policies that adapter files do not support.
-fn read_policy(section: &Section<'_>, clients: usize) -> Result<ParticipationPolicy, Problem> {
-    let refused = |name: &str| {
-        let text = format!(
-            "found {name:?}, which adapter files do not support; allowed: \"full\", \"fraction\", \"first-arrivals\""
-        );
-        Err(section.problem("policy", text))
-    };
-    let participation = read_participation(section, None)?;
-    // Every policy of the fleet server has an arm, so that a new one is refused or supported, never replaced by another.
-    let policy = match participation {
-        ParticipationSection::Full => ParticipationPolicy::Full,
-        ParticipationSection::Fraction { r } => ParticipationPolicy::Fraction { r },
-        ParticipationSection::FirstArrivals { n, cohort } => ParticipationPolicy::FirstArrivals { n, cohort },
-        ParticipationSection::WithReplacement { .. } => return refused("with-replacement"),
-        ParticipationSection::Doubling { .. } => return refused("doubling"),
-    };
-    participation.fits(clients, clients).map_err(|(key, text)| section.problem(key, text))?;
+fn read_policy(section: &Section<'_>, clients: usize) -> Result<Policy, Problem> {
+    let policy = Policy::read_for_adapter_files(section)?;
+    policy.fits(clients, clients).map_err(|(key, text)| section.problem(key, text))?;
     Ok(policy)
 }
 

@@ -11,7 +11,32 @@
 //! devices, since honest gradients of personal tasks point in all directions and the few that agree weigh
 //! most (`POISON.md`).
 
+use super::rule::{AggregationRule, NamedRule};
 use super::{Weighted, weighted_median};
+use crate::reader::{Problem, Section};
+
+/// Geometric median of updates clipped to the median norm of the round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GeometricMedian;
+
+impl NamedRule for GeometricMedian {
+    const NAME: &'static str = "geometric-median";
+    const SUMMARY: &'static str = "geometric median of updates clipped to the median norm of the round";
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+impl AggregationRule for GeometricMedian {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn combine(&self, updates: &[Weighted<'_>], center: &[f64], out: &mut [f64]) {
+        out.copy_from_slice(&geometric_median(updates, center));
+    }
+}
 
 /// Smoothing radius, in median norms: the smallest distance that a weight is divided by.
 const SMOOTHING: f64 = 1.0;

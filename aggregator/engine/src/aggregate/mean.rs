@@ -1,6 +1,39 @@
 //! Weighted mean in fixed point. Integer sums are associative, so a set of updates has one result, whatever
 //! the order of arrival, the batching, or the number of threads.
 
+use super::Weighted;
+use super::rule::{AggregationRule, NamedRule};
+use crate::reader::{Problem, Section};
+
+/// Weighted mean. A single bad device can move it anywhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mean;
+
+impl NamedRule for Mean {
+    const NAME: &'static str = "mean";
+    const SUMMARY: &'static str = "weighted mean; one bad device can move it anywhere";
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+impl AggregationRule for Mean {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// Combines as [`FixedPointMean`] does, which rounds take instead, except that weights are in f64.
+    fn combine(&self, updates: &[Weighted<'_>], _center: &[f64], out: &mut [f64]) {
+        let total: f64 = updates.iter().map(|update| update.weight).sum();
+        for update in updates {
+            for (sum, value) in out.iter_mut().zip(update.values) {
+                *sum += update.weight / total * f64::from(*value);
+            }
+        }
+    }
+}
+
 /// Grid steps per unit: values are rounded to multiples of 2^-40, about 1e-12.
 const GRID: f64 = 1_099_511_627_776.0;
 

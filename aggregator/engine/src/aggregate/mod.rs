@@ -16,14 +16,14 @@ mod subspaces;
 mod trimmed_mean;
 mod update_weight;
 
-pub use geometric_median::geometric_median;
-pub use mean::{FixedPointMean, MAGNITUDE_MAX};
+pub use geometric_median::{GeometricMedian, geometric_median};
+pub use mean::{FixedPointMean, MAGNITUDE_MAX, Mean};
 pub use procrustes::procrustes;
 pub use round_aggregate::RoundAggregate;
-pub use rule::{Rule, TRIM};
+pub use rule::{AggregationRule, CustomRule, NamedRule, Rule};
 pub use sample_cap::SampleCap;
-pub use subspaces::{projector_geometric_median, projector_mean};
-pub use trimmed_mean::trimmed_mean;
+pub use subspaces::{ProjectorGeometricMedian, ProjectorMean, projector_geometric_median, projector_mean};
+pub use trimmed_mean::{TRIM, TrimmedMean, trimmed_mean};
 pub use update_weight::UpdateWeight;
 
 /// Vector of one device with its weight.

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use fedspan_protocol::tensor::Role;
 
-use super::{
-    FixedPointMean, Rule, SampleCap, UpdateWeight, Weighted, geometric_median, projector_geometric_median,
-    projector_mean, trimmed_mean,
-};
+use super::{FixedPointMean, Rule, SampleCap, UpdateWeight, Weighted};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal};
 use crate::types::{DeviceId, Tensor, Weighting};
 
@@ -31,12 +28,9 @@ impl RoundAggregate {
     /// Creates an empty collection for updates of `length` values in all their tensors.
     #[must_use]
     pub fn new(rule: Rule, weighting: Weighting, length: usize) -> Self {
-        let buffer = match rule {
-            Rule::Mean => Buffer::Sum(FixedPointMean::new(length)),
-            Rule::GeometricMedian
-            | Rule::TrimmedMean { .. }
-            | Rule::ProjectorMean
-            | Rule::ProjectorGeometricMedian => Buffer::All(BTreeMap::new()),
+        let buffer = match rule.needs_all_updates() {
+            false => Buffer::Sum(FixedPointMean::new(length)),
+            true => Buffer::All(BTreeMap::new()),
         };
         Self { rule, weighting, buffer }
     }
@@ -82,23 +76,12 @@ impl RoundAggregate {
             Buffer::All(all) => {
                 let all = std::mem::take(all);
                 let weights = weights(self.weighting, &all);
-                let heaviest = |part| heaviest(weights.clone(), part);
                 let updates: Vec<Weighted<'_>> = all
                     .values()
-                    .zip(weights.iter().copied())
+                    .zip(weights)
                     .map(|((_, values), weight)| Weighted { weight, values })
                     .collect();
-                let absorbed = !updates.is_empty();
-                absorbed.then(|| match self.rule {
-                    // The devices to withstand may hold more than their number's share of the weight.
-                    Rule::TrimmedMean { trim } => trimmed_mean(&updates, trim.max(heaviest(trim))),
-                    // Callers replace a rule for subspaces by `Rule::for_vectors`, and the mean keeps a
-                    // sum instead of updates.
-                    Rule::GeometricMedian
-                    | Rule::Mean
-                    | Rule::ProjectorMean
-                    | Rule::ProjectorGeometricMedian => geometric_median(&updates, center),
-                })
+                (!updates.is_empty()).then(|| self.rule.combine(&updates, center))
             }
         }
     }
@@ -122,29 +105,12 @@ impl RoundAggregate {
         if bases.is_empty() {
             return Ok(None);
         }
-        let space = match self.rule {
-            Rule::ProjectorMean => projector_mean(&bases, reference)?,
-            // Callers use this under the two rules for subspaces alone.
-            Rule::ProjectorGeometricMedian
-            | Rule::Mean
-            | Rule::GeometricMedian
-            | Rule::TrimmedMean { .. } => projector_geometric_median(&bases, reference)?,
-        };
-        Ok(Some(space))
+        self.rule.combine_subspaces(&bases, reference).transpose()
     }
 }
 
 fn basis(rows: u16, cols: u16, values: &[f32]) -> Result<Matrix, RankDeficient> {
     orthonormal(&from_f32(rows.into(), cols.into(), values))
-}
-
-/// Fraction of the weight held by the heaviest `part` of the devices.
-fn heaviest(mut weights: Vec<f64>, part: f64) -> f64 {
-    weights.sort_by(|a, b| b.total_cmp(a));
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down")]
-    let devices = (part * weights.len() as f64) as usize;
-    let total: f64 = weights.iter().sum();
-    weights.iter().take(devices).sum::<f64>() / total.max(f64::MIN_POSITIVE)
 }
 
 /// Weights in the order of devices, with sample counts bounded relative to those of the other devices.

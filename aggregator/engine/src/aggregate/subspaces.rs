@@ -7,13 +7,89 @@
 //! only weights are iterated. Forming the mean (d x d) instead would make an iteration more expensive for up
 //! to d^2 k devices, and the smoothing radius needs all pairs anyway.
 
+use super::geometric_median::GeometricMedian;
 use super::gram::Gram;
-use super::weighted_median;
+use super::rule::{AggregationRule, NamedRule};
+use super::{Weighted, weighted_median};
 use crate::linalg::{
     Matrix, RankDeficient, orthonormal, principal_angle_distance, product, product_transposed, random_basis,
     top_eigenspace,
 };
 use crate::random::{Purpose, stream};
+use crate::reader::{Problem, Section};
+
+/// For subspaces: the k leading eigenvectors of the mean of the orthogonal projectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProjectorMean;
+
+impl NamedRule for ProjectorMean {
+    const NAME: &'static str = "projector-mean";
+    const SUMMARY: &'static str = "for subspaces: leading eigenvectors of the mean of the projectors";
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+impl AggregationRule for ProjectorMean {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// Combines vectors, such as those of a start, by their geometric median.
+    fn combine(&self, updates: &[Weighted<'_>], center: &[f64], out: &mut [f64]) {
+        GeometricMedian.combine(updates, center, out);
+    }
+
+    fn combine_subspaces(
+        &self,
+        bases: &[(f64, Matrix)],
+        reference: &Matrix,
+    ) -> Option<Result<Matrix, RankDeficient>> {
+        Some(projector_mean(bases, reference))
+    }
+
+    fn is_for_subspaces(&self) -> bool {
+        true
+    }
+}
+
+/// For subspaces: the k leading eigenvectors of the geometric median of the projectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProjectorGeometricMedian;
+
+impl NamedRule for ProjectorGeometricMedian {
+    const NAME: &'static str = "projector-geometric-median";
+    const SUMMARY: &'static str =
+        "for subspaces: leading eigenvectors of the geometric median of the projectors";
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+}
+
+impl AggregationRule for ProjectorGeometricMedian {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    /// Combines vectors, such as those of a start, by their geometric median.
+    fn combine(&self, updates: &[Weighted<'_>], center: &[f64], out: &mut [f64]) {
+        GeometricMedian.combine(updates, center, out);
+    }
+
+    fn combine_subspaces(
+        &self,
+        bases: &[(f64, Matrix)],
+        reference: &Matrix,
+    ) -> Option<Result<Matrix, RankDeficient>> {
+        Some(projector_geometric_median(bases, reference))
+    }
+
+    fn is_for_subspaces(&self) -> bool {
+        true
+    }
+}
 
 /// Smoothing radius, in units of [`spread`]; wide, as for the geometric median of vectors.
 const SMOOTHING: f64 = 1.0;

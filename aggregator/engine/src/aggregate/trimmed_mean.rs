@@ -2,6 +2,56 @@
 //! lowest and the highest part of the weight are cut off, and the rest is averaged.
 
 use super::Weighted;
+use super::rule::{AggregationRule, NamedRule};
+use crate::reader::{Problem, Section};
+
+/// Default fraction of the weight that a trimmed mean cuts off at each end: the guarantee is for at most 20 %
+/// attackers.
+pub const TRIM: f64 = 0.2;
+
+/// Coordinate-wise mean without the lowest and the highest `trim` of the weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrimmedMean {
+    /// Fraction of the weight cut off at each end, from 0 to below 0.5; more where so large a part of the devices
+    /// has more of the weight.
+    pub trim: f64,
+}
+
+impl NamedRule for TrimmedMean {
+    const NAME: &'static str = "trimmed-mean";
+    const SUMMARY: &'static str =
+        "per coordinate, the mean without the lowest and the highest part of the weight";
+
+    fn read(section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self { trim: section.number("trim", Some(TRIM), 0.05..=0.49)? })
+    }
+}
+
+impl AggregationRule for TrimmedMean {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn combine(&self, updates: &[Weighted<'_>], _center: &[f64], out: &mut [f64]) {
+        // The devices to withstand may hold more than their number's share of the weight.
+        let trim = self.trim.max(heaviest(updates, self.trim));
+        out.copy_from_slice(&trimmed_mean(updates, trim));
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, f64)> {
+        vec![("trim", self.trim)]
+    }
+}
+
+/// Fraction of the weight held by the heaviest `part` of the devices.
+fn heaviest(updates: &[Weighted<'_>], part: f64) -> f64 {
+    let mut weights: Vec<f64> = updates.iter().map(|update| update.weight).collect();
+    weights.sort_by(|a, b| b.total_cmp(a));
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded down")]
+    let devices = (part * weights.len() as f64) as usize;
+    let total: f64 = weights.iter().sum();
+    weights.iter().take(devices).sum::<f64>() / total.max(f64::MIN_POSITIVE)
+}
 
 /// Trimmed mean of `updates`, without the lowest and the highest `trim` of the weight in each coordinate (0
 /// to below 0.5). A device at the cut counts with the part of its weight inside. Computed in f64; equal

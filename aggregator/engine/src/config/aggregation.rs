@@ -3,10 +3,10 @@
 use fedspan_protocol::message::Upload;
 
 use super::algorithm_name::AlgorithmName;
-use super::reader::Section;
 use super::sections::AlgorithmSection;
-use super::source::Problem;
-use crate::aggregate::{Rule, SampleCap, TRIM};
+use crate::aggregate::{Rule, SampleCap};
+use crate::reader::Problem;
+use crate::reader::Section;
 use crate::types::Weighting;
 
 /// Reads `[aggregation]`.
@@ -14,20 +14,8 @@ use crate::types::Weighting;
 /// # Errors
 /// [`Problem`] for the first mistake.
 pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
-    let rules = [
-        Rule::Mean,
-        Rule::GeometricMedian,
-        Rule::TrimmedMean { trim: TRIM },
-        Rule::ProjectorMean,
-        Rule::ProjectorGeometricMedian,
-    ];
-    let rule = section.choice("rule", Some("mean"), &rules.map(|rule| (rule.as_str(), rule)))?;
-    let rule = match rule {
-        Rule::TrimmedMean { trim } => {
-            Rule::TrimmedMean { trim: section.number("trim", Some(trim), 0.05..=0.49)? }
-        }
-        Rule::Mean | Rule::GeometricMedian | Rule::ProjectorMean | Rule::ProjectorGeometricMedian => rule,
-    };
+    let names: Vec<(&str, &str)> = Rule::NAMES.iter().map(|(name, _)| (*name, *name)).collect();
+    let rule = Rule::read(section.choice("rule", Some("mean"), &names)?, section)?;
     section.finish()?;
     Ok(rule)
 }
@@ -47,10 +35,10 @@ pub fn check_aggregation(
         let message = format!("found {:?}, {why}", rule.as_str());
         Err(section.problem("rule", message))
     };
-    if !name.is_federated() && rule != Rule::Mean {
+    if !name.is_federated() && rule != Rule::MEAN {
         return wrong(format!("but {:?} uploads nothing; allowed: \"mean\"", name.as_str()));
     }
-    if name == AlgorithmName::FlexLora && rule != Rule::Mean {
+    if name == AlgorithmName::FlexLora && rule != Rule::MEAN {
         return wrong("but \"flexlora\" is a mean of products; allowed: \"mean\"".into());
     }
     if !rule.is_for_subspaces() {
@@ -83,15 +71,15 @@ pub fn check_aggregation(
 #[must_use]
 pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let better = match (algorithm.name, algorithm.send) {
-        _ if algorithm.network.is_some() => Rule::GeometricMedian,
-        (AlgorithmName::FedPower, _) => Rule::ProjectorGeometricMedian,
+        _ if algorithm.network.is_some() => Rule::GEOMETRIC_MEDIAN,
+        (AlgorithmName::FedPower, _) => Rule::PROJECTOR_GEOMETRIC_MEDIAN,
         (AlgorithmName::FedRep | AlgorithmName::GdGd, Upload::Representation) => {
-            Rule::ProjectorGeometricMedian
+            Rule::PROJECTOR_GEOMETRIC_MEDIAN
         }
-        _ => Rule::GeometricMedian,
+        _ => Rule::GEOMETRIC_MEDIAN,
     };
     match (rule, algorithm.weighting) {
-        (Rule::Mean, _) => Some(format!(
+        (Rule::Mean(_), _) => Some(format!(
             "aggregation.rule is \"mean\": one bad device can steer the model; where devices are not all trusted \
              \"{}\" is recommended (aggregator/POISON.md)",
             better.as_str()

@@ -1,9 +1,9 @@
 //! Algorithms by name.
 
 use super::network::NetworkModel;
-use super::reader::Section;
 use super::sections::ModelSection;
-use super::source::Problem;
+use crate::reader::Problem;
+use crate::reader::Section;
 
 /// Algorithm of a campaign or a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,6 @@ use fedspan_protocol::message::Image;
 
 use super::algorithm_name::AlgorithmName;
 use super::network::{FrontModel, NetworkModel};
-use super::participation::ParticipationSection;
 use super::power::PowerSection;
 use super::sections::{AlgorithmSection, Init, ModelSection};
 use crate::aggregate::Rule;
@@ -14,8 +13,7 @@ use crate::algorithm::{
     LinearAdapter, LinearAdapterParameters, MomentsStart, PowerStart, random_start,
 };
 use crate::linalg::Matrix;
-use crate::participation::Participation;
-use crate::participation::{Doubling, FirstArrivals, Fraction, Full, WithReplacement};
+use crate::participation::{Draws, Policy};
 use crate::rounds::{Engine, Settings};
 
 /// Sizes of the data that a campaign trains on.
@@ -39,7 +37,7 @@ pub fn build_engine(
     model: &ModelSection,
     algorithm: &AlgorithmSection,
     rule: Rule,
-    participation: ParticipationSection,
+    participation: Policy,
     over_select: f64,
     seed: u64,
     given: Option<Matrix>,
@@ -63,15 +61,7 @@ pub fn build_engine(
         Some(network) => network::build(network),
         None => build_linear(algorithm, rule, basis, shape.outputs),
     };
-    let policy: Box<dyn Participation> = match participation {
-        ParticipationSection::Full => Box::new(Full),
-        ParticipationSection::Fraction { r } => Box::new(Fraction { rate: r, over_select, seed }),
-        ParticipationSection::FirstArrivals { n, cohort } => Box::new(FirstArrivals { n, cohort, seed }),
-        ParticipationSection::WithReplacement { draws } => Box::new(WithReplacement { draws, seed }),
-        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
-            Box::new(Doubling::new(n0, cohort, schedule, by, seed).drawn_per(draw))
-        }
-    };
+    let policy = participation.start(Draws { seed, over_select });
     // With one output there are no classes to predict.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)

@@ -3,12 +3,12 @@
 
 use super::algorithm_name::{AlgorithmName, read_name};
 use super::network::read_network;
-use super::reader::Section;
 use super::sections::{
     AlgorithmSection, MeasuredSteps, ModelSection, read_algorithm, read_linear, read_model,
     read_model_with_default, read_network_algorithm,
 };
-use super::source::Problem;
+use crate::reader::Problem;
+use crate::reader::Section;
 
 /// Reads `[model]` and `[algorithm]`. A linear model may be accompanied by a table `[model.network]`, with
 /// the keys of a network's `[model]`, and by `[algorithm.network]`, with the keys of networks: these apply if

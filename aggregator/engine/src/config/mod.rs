@@ -4,37 +4,25 @@
 mod aggregation;
 mod algorithm_name;
 mod build;
-mod depth;
-mod file;
-mod given_keys;
 mod linear_or_network;
 mod network;
-mod participation;
 mod power;
 mod privacy;
-mod reader;
 mod scale;
 mod sections;
-mod source;
 mod stop;
-mod suggestions;
 
+pub use crate::reader::{GivenKeys, Problem, SHOWN_MAX, Section, Source, nearest, read_file, shortened};
 pub use aggregation::{check_aggregation, read_aggregation, read_bounds, rule_advice};
 pub use algorithm_name::{ALGORITHMS, AlgorithmName, TUNED};
 pub use build::{Shape, build_engine, network_parameters, network_shape};
-pub use file::read_file;
-pub use given_keys::GivenKeys;
 pub use linear_or_network::read_linear_or_network;
-pub use network::{FrontModel, NetworkModel, NetworkSection, check_schedule};
-pub use participation::{DOUBLE_BY, DRAWS, ParticipationSection, read_participation};
+pub use network::{FrontModel, NetworkModel, NetworkSection};
 pub use power::{PowerSection, ROWS};
 pub use privacy::{PrivacySection, check_private_algorithm, read_privacy, read_privacy_requirement};
-pub use reader::Section;
 pub use scale::{check_scale, check_scaled_tensors, read_scale};
 pub use sections::{
     AlgorithmSection, ENCODINGS, Init, MeasuredSteps, ModelSection, NUMERICS, SENDS, WEIGHTINGS,
     read_algorithm, read_model,
 };
-pub use source::{Problem, SHOWN_MAX, Source};
 pub use stop::{StopSection, check_change, read_server_stop, read_stop};
-pub use suggestions::{nearest, shortened};

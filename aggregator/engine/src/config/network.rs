@@ -6,12 +6,9 @@ use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX
 use fedspan_protocol::message::{Descent, Filters};
 
 use super::algorithm_name::AlgorithmName;
-use super::participation::ParticipationSection;
-use super::reader::Section;
-use super::sections::ModelSection;
-use super::source::Problem;
 use crate::algorithm::network::{Averaging, NetworkMethod};
-use crate::participation::Schedule;
+use crate::reader::Problem;
+use crate::reader::Section;
 
 /// Layers of a network, from `[model]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,28 +96,6 @@ pub struct NetworkSection {
     pub tuning_epochs: u16,
     /// Whether models are evaluated after these epochs.
     pub tuned: bool,
-}
-
-/// Refuses the adaptive schedule for networks and adapters. It watches how a representation moves; a network
-/// has a million values to watch, and the factors of an adapter move in turn.
-///
-/// # Errors
-/// [`Problem`] if the schedule is adaptive.
-pub fn check_schedule(
-    model: &ModelSection,
-    participation: &ParticipationSection,
-    section: &Section<'_>,
-) -> Result<(), Problem> {
-    match participation {
-        ParticipationSection::Doubling { schedule: Schedule::Adaptive, .. }
-            if model.network.is_some() || model.adapter =>
-        {
-            let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks and adapters: \
-                           \"fixed\", \"theorem\", \"optimal\"";
-            Err(section.problem("schedule", message))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Reads the kind of the model, `default` if the key is missing, and the layers of a network. The other keys

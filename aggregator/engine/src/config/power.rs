@@ -2,9 +2,9 @@
 
 use fedspan_protocol::message::PowerRows;
 
-use super::reader::Section;
-use super::source::Problem;
 use crate::algorithm::synchronisations;
+use crate::reader::Problem;
+use crate::reader::Section;
 use crate::types::DeviceId;
 
 /// Values of the key `rows`.

@@ -6,12 +6,12 @@ use std::ops::RangeInclusive;
 use fedspan_protocol::message::Numeric;
 
 use super::algorithm_name::AlgorithmName;
-use super::reader::Section;
 use super::sections::AlgorithmSection;
-use super::source::Problem;
 use crate::privacy::fedpower::{Calibration, Products};
 use crate::privacy::ledger_units::{max_units, min_multiplier_square};
 use crate::privacy::{Delta, Epsilon, ParameterError, PrivacyRequirement, Releases, rounded_down};
+use crate::reader::Problem;
+use crate::reader::Section;
 
 /// Range of the clipping norm, as far as devices can represent it.
 const CLIPS: RangeInclusive<f64> = 1e-12..=1e12;

@@ -3,10 +3,10 @@
 use fedspan_protocol::limits::TENSORS_MAX;
 use toml_edit::Value;
 
-use super::reader::Section;
-use super::source::Problem;
 use crate::aggregate::Rule;
 use crate::algorithm::{Scale, ScaleSource};
+use crate::reader::Problem;
+use crate::reader::Section;
 use crate::rounds::Engine;
 
 /// Reads the key. Given numbers are a table of two lists of `features` numbers.
@@ -63,7 +63,7 @@ pub fn check_scale(
         let message = format!("\"fleet\" reveals every device's means, which [privacy] forbids; {instead}");
         return Err(section.problem("scale", message));
     }
-    if rule != Rule::Mean {
+    if rule != Rule::MEAN {
         let message = format!(
             "\"fleet\" is a mean that one device can move at will, which aggregation.rule = {:?} must prevent; {instead}",
             rule.as_str()

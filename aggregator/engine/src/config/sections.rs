@@ -6,8 +6,9 @@ use fedspan_protocol::tensor::Encoding;
 use super::algorithm_name::{AlgorithmName, read_name};
 use super::network::{ModelKind, NetworkModel, NetworkSection, read_model_kind, read_network};
 use super::power::{PowerSection, read_power};
-use super::reader::Section;
-use super::source::Problem;
+use crate::participation::Policy;
+use crate::reader::Problem;
+use crate::reader::Section;
 use crate::rounds::DEFAULT_RIDGE;
 use crate::types::Weighting;
 
@@ -44,6 +45,17 @@ pub struct ModelSection {
 }
 
 impl ModelSection {
+    /// Checks a policy against the model; `section` is `[participation]`.
+    ///
+    /// # Errors
+    /// [`Problem`] for a policy that fits linear models alone.
+    pub fn check_policy(&self, policy: &Policy, section: &Section<'_>) -> Result<(), Problem> {
+        if self.network.is_none() && !self.adapter {
+            return Ok(());
+        }
+        policy.fits_network().map_err(|(key, message)| section.problem(key, message))
+    }
+
     /// Name of the key with the width.
     #[must_use]
     pub fn width_key(&self) -> &'static str {

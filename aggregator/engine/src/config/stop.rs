@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use super::reader::Section;
 use super::sections::ModelSection;
-use super::source::Problem;
+use crate::reader::Problem;
+use crate::reader::Section;
 
 /// Section `[stop]`: a campaign ends early when the first of these is met; `rounds` always bounds it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

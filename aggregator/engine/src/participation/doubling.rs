@@ -4,8 +4,20 @@
 
 use super::adaptive::Adaptive;
 use super::theory::{optimal_stages, theorem_stages};
-use super::{ClosedRound, Cohort, Participation, SampleTarget, UpdateArrival, draw};
+use toml_edit::Value;
+
+use super::{
+    ClosedRound, Cohort, Draws, Participation, PolicySettings, SampleTarget, UpdateArrival, draw, first_fits,
+    read_first, write_size,
+};
+use crate::reader::{Problem, Section};
 use crate::types::DeviceId;
+
+/// Values of the key `by`.
+const DOUBLE_BY: [(&str, DoubleBy); 2] = [("devices", DoubleBy::Devices), ("samples", DoubleBy::Samples)];
+
+/// Values of the key `draw`.
+const DRAWS: [(&str, DrawPer); 2] = [("round", DrawPer::Round), ("stage", DrawPer::Stage)];
 
 /// Goal of the last stage. It is an integer that f64 represents exactly, as every part of a state must be.
 const EVERYONE: u64 = 1 << 53;
@@ -55,6 +67,122 @@ pub enum DrawPer {
     Round,
     /// Draw for every stage (SRPFL, Algorithm 2).
     Stage,
+}
+
+/// Settings of doubling participation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DoublingSettings {
+    /// Number of updates that the first stage waits for, `n0`.
+    pub n0: usize,
+    /// Number of invited devices, `N`; `None` for all.
+    pub cohort: Option<usize>,
+    /// Interval at which the cohort is drawn.
+    pub draw: DrawPer,
+    /// Rule that ends a stage.
+    pub schedule: Schedule,
+    /// Quantity that doubles.
+    pub by: DoubleBy,
+}
+
+impl PolicySettings for DoublingSettings {
+    const NAME: &'static str = "doubling";
+    const SUMMARY: &'static str =
+        "the fastest few devices, then twice as many per stage (Reisizadeh et al. 2022)";
+
+    fn read(section: &Section<'_>, communication: Option<f64>) -> Result<Self, Problem> {
+        let (n0, cohort) = read_first(section, "n0", Some(4))?;
+        let by = section.choice("by", Some("devices"), &DOUBLE_BY)?;
+        let draw = section.choice("draw", Some("round"), &DRAWS)?;
+        let schedule = read_schedule(section, communication)?;
+        Ok(Self { n0, cohort, draw, schedule, by })
+    }
+
+    fn write(&self, set: &mut dyn FnMut(&str, Value)) {
+        let word = |draw| DRAWS.iter().find(|(_, known)| *known == draw).map_or("?", |(word, _)| *word);
+        write_size(set, "n0", self.n0);
+        self.cohort.into_iter().for_each(|cohort| write_size(set, "cohort", cohort));
+        set("draw", word(self.draw).into());
+        write_schedule(self.schedule, set);
+        let word = DOUBLE_BY.iter().find(|(_, known)| *known == self.by).map_or("?", |(word, _)| *word);
+        set("by", word.into());
+    }
+
+    fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
+        first_fits("n0", self.n0, self.cohort, devices, most)
+    }
+
+    /// Refuses the adaptive schedule. It watches how a representation moves; a network has a million values to
+    /// watch, and the factors of an adapter move in turn.
+    fn fits_network(&self) -> Result<(), (&'static str, String)> {
+        match self.schedule {
+            Schedule::Adaptive => {
+                let message = "found \"adaptive\" (the default), which is for linear models; allowed for networks and \
+                               adapters: \"fixed\", \"theorem\", \"optimal\"";
+                Err(("schedule", message.to_owned()))
+            }
+            Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => Ok(()),
+        }
+    }
+
+    fn start(&self, draws: Draws) -> Box<dyn Participation> {
+        let Self { n0, cohort, draw, schedule, by } = *self;
+        Box::new(Doubling::new(n0, cohort, schedule, by, draws.seed).drawn_per(draw))
+    }
+}
+
+/// Schedules by name, without their parameters.
+#[derive(Clone, Copy)]
+enum ScheduleKind {
+    Adaptive,
+    Fixed,
+    Theorem,
+    Optimal,
+}
+
+fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Schedule, Problem> {
+    let schedules = [
+        ("adaptive", ScheduleKind::Adaptive),
+        ("fixed", ScheduleKind::Fixed),
+        ("theorem", ScheduleKind::Theorem),
+        ("optimal", ScheduleKind::Optimal),
+    ];
+    let kind = section.choice("schedule", Some("adaptive"), &schedules)?;
+    let contraction = || section.number("contraction", Some(0.2), 1e-6..=0.99);
+    Ok(match kind {
+        ScheduleKind::Adaptive => Schedule::Adaptive,
+        ScheduleKind::Fixed => {
+            let rounds = section.integer("stage_rounds", Some(10), 1..=1_000_000)?;
+            Schedule::Fixed(u32::try_from(rounds).unwrap_or(u32::MAX))
+        }
+        ScheduleKind::Theorem => Schedule::Theorem { contraction: contraction()? },
+        ScheduleKind::Optimal => Schedule::Optimal {
+            contraction: contraction()?,
+            communication: section.number("communication", communication, 0.0..=1e9)?,
+            start: section.number("start", Some(1.0), f64::MIN_POSITIVE..=1.0)?,
+            floor: section.number("floor", None, 1e-12..=1.0)?,
+        },
+    })
+}
+
+fn write_schedule(schedule: Schedule, set: &mut dyn FnMut(&str, Value)) {
+    match schedule {
+        Schedule::Adaptive => set("schedule", "adaptive".into()),
+        Schedule::Fixed(rounds) => {
+            set("schedule", "fixed".into());
+            set("stage_rounds", i64::from(rounds).into());
+        }
+        Schedule::Theorem { contraction } => {
+            set("schedule", "theorem".into());
+            set("contraction", contraction.into());
+        }
+        Schedule::Optimal { contraction, communication, start, floor } => {
+            set("schedule", "optimal".into());
+            set("contraction", contraction.into());
+            set("communication", communication.into());
+            set("start", start.into());
+            set("floor", floor.into());
+        }
+    }
 }
 
 /// Policy that waits for `first` of `cohort` devices and doubles that number.

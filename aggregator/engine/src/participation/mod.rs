@@ -1,19 +1,35 @@
 //! Participation policies: the devices invited to a round and the number of updates that completes it.
 //! Policies are independent of the algorithm: they observe when updates arrive, what is in them, and how the
 //! model moves.
+//!
+//! Each policy has one file with its settings ([`PolicySettings`]) and its state ([`Participation`]); `registry`
+//! lists them. A new policy is a file and a line in the registry.
 
 mod adaptive;
 mod coverage;
 mod doubling;
+mod first_arrivals;
+mod fraction;
+mod full;
 mod model_motion;
+mod registry;
 pub mod theory;
+mod with_replacement;
 
-pub use doubling::{DoubleBy, Doubling, DrawPer, Schedule};
+pub use doubling::{DoubleBy, Doubling, DoublingSettings, DrawPer, Schedule};
+pub use first_arrivals::{FirstArrivals, FirstArrivalsSettings};
+pub use fraction::{Fraction, FractionSettings};
+pub use full::{Full, FullSettings};
+pub use registry::{Draws, Policy, PolicySettings};
+pub use with_replacement::{WithReplacement, WithReplacementSettings};
 
 use std::collections::BTreeMap;
 
+use toml_edit::Value;
+
 use crate::linalg::Matrix;
 use crate::random::{Purpose, stream};
+use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Millis, Tensor};
 
 /// Devices invited to a round.
@@ -106,79 +122,6 @@ pub trait Participation: Send {
     }
 }
 
-/// Full participation: all devices in every round.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Full;
-
-impl Participation for Full {
-    fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort::new(fleet.to_vec())
-    }
-}
-
-/// Random participation: `max(1, round(r n))` devices, drawn for each round without replacement. More may be
-/// invited than are waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct Fraction {
-    /// Participation rate `r`, in (0, 1].
-    pub rate: f64,
-    /// Ratio of invited devices to those waited for, at least 1.
-    pub over_select: f64,
-    /// Seed of the draws.
-    pub seed: u64,
-}
-
-impl Participation for Fraction {
-    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        let target = scale_count(fleet.len(), self.rate).max(1).min(fleet.len());
-        let asked = scale_count(target, self.over_select).clamp(target, fleet.len());
-        let devices = draw(fleet, asked, self.seed, round.into());
-        Cohort { target, ..Cohort::new(devices) }
-    }
-}
-
-/// First arrivals: the first `n` updates of `cohort` devices, drawn for each round without replacement; of
-/// all devices without a `cohort`.
-#[derive(Clone, Copy, Debug)]
-pub struct FirstArrivals {
-    /// Number of updates that completes a round.
-    pub n: usize,
-    /// Number of invited devices; `None` for all.
-    pub cohort: Option<usize>,
-    /// Seed of the draws.
-    pub seed: u64,
-}
-
-impl Participation for FirstArrivals {
-    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        let devices = draw(fleet, self.cohort.unwrap_or(fleet.len()), self.seed, round.into());
-        Cohort { target: self.n.min(devices.len()), ..Cohort::new(devices) }
-    }
-}
-
-/// Sampling with replacement: `draws` draws of one device each. A device drawn twice counts twice (FedPower,
-/// Algorithm 3).
-#[derive(Clone, Copy, Debug)]
-pub struct WithReplacement {
-    /// Number of draws, K.
-    pub draws: usize,
-    /// Seed of the draws.
-    pub seed: u64,
-}
-
-impl Participation for WithReplacement {
-    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        let mut random = stream(self.seed, Purpose::Cohort, round.into());
-        let mut draws = BTreeMap::new();
-        for _ in 0..self.draws {
-            if let Some(device) = fleet.get(random.below(fleet.len())) {
-                *draws.entry(*device).or_insert(0) += 1;
-            }
-        }
-        Cohort { draws: draws.clone(), ..Cohort::new(draws.into_keys().collect()) }
-    }
-}
-
 /// Draws `size` devices of `fleet`, in ascending order; all of them if there are no more.
 fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId> {
     if size >= fleet.len() {
@@ -197,4 +140,39 @@ fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId>
 )]
 fn scale_count(n: usize, factor: f64) -> usize {
     (n as f64 * factor).round() as usize
+}
+
+/// Checks the number of updates of the first rounds and the size of the cohort against a fleet of `devices` at
+/// first and at most `most` later.
+fn first_fits(
+    key: &'static str,
+    first: usize,
+    cohort: Option<usize>,
+    devices: usize,
+    most: usize,
+) -> Result<(), (&'static str, String)> {
+    let wrong = |key, found, most| Err((key, format!("found {found}, allowed: at most the fleet's {most}")));
+    match cohort {
+        _ if first > devices => wrong(key, first, devices),
+        Some(cohort) if cohort > most => wrong("cohort", cohort, most),
+        _ => Ok(()),
+    }
+}
+
+/// Reads the number of updates that a round waits for at first, under `key`, and the size of the cohort.
+fn read_first(
+    section: &Section<'_>,
+    key: &str,
+    default: Option<usize>,
+) -> Result<(usize, Option<usize>), Problem> {
+    let first = section.size(key, default, 1..=1_000_000)?;
+    let cohort = section.has("cohort").then(|| section.size("cohort", None, 1..=1_000_000)).transpose()?;
+    match cohort.filter(|cohort| first > *cohort) {
+        Some(cohort) => Err(section.problem(key, format!("{first} is more than the cohort of {cohort}"))),
+        None => Ok((first, cohort)),
+    }
+}
+
+fn write_size(set: &mut dyn FnMut(&str, Value), key: &str, size: usize) {
+    set(key, i64::try_from(size).unwrap_or(i64::MAX).into());
 }

@@ -72,7 +72,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
                 power,
                 fedavg,
                 by_samples,
-                rule: Rule::Mean,
+                rule: Rule::MEAN,
                 seed,
             }
         },
@@ -191,7 +191,7 @@ pub fn plain() -> Setup {
         power: false,
         fedavg: false,
         by_samples: false,
-        rule: Rule::Mean,
+        rule: Rule::MEAN,
         seed: 1,
     }
 }

@@ -4,11 +4,11 @@ use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
 use super::text::Settings;
 use super::write::DERIVED;
-use fedspan_engine::config::read_participation;
 use fedspan_engine::config::read_server_stop;
 use fedspan_engine::config::{Init, ModelSection, read_algorithm, read_model};
 use fedspan_engine::config::{Problem, Source};
 use fedspan_engine::config::{read_aggregation, read_bounds};
+use fedspan_engine::participation::Policy;
 
 /// Name of the stored settings in error messages.
 const NAME: &str = "the stored settings";
@@ -36,7 +36,7 @@ impl Fleet {
             algorithm: read_algorithm(&root.section("algorithm")?, &model)?,
             model: self.complete_model(model),
             rule,
-            participation: read_participation(&root.section("participation")?, None)?,
+            participation: Policy::read(&root.section("participation")?, None)?,
             stop_change: read_server_stop(&root.section("stop")?)?,
             limits: Limits { norm, samples, ..self.limits },
             ..self.clone()

@@ -15,10 +15,9 @@ use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_engine::config::Shape;
 use fedspan_engine::config::{AlgorithmName, TUNED};
 use fedspan_engine::config::{AlgorithmSection, ENCODINGS, Init, ModelSection, NUMERICS, SENDS, WEIGHTINGS};
-use fedspan_engine::config::{DOUBLE_BY, DRAWS, ParticipationSection};
 use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
 use fedspan_engine::config::{PowerSection, ROWS};
-use fedspan_engine::participation::Schedule;
+use fedspan_engine::participation::Policy;
 
 /// Key that is not in the file: whether the products of a start by power iterations are noisy, which follows
 /// from `[privacy]`.
@@ -69,7 +68,7 @@ impl Fleet {
             settings.set(EXPECTED, *expected);
         }
         write_rule(&mut settings, *rule);
-        write_participation(&mut settings, *participation);
+        write_participation(&mut settings, participation);
         write_limits(&mut settings, limits);
         if let Some(change) = stop_change {
             settings.set("stop.change", *change);
@@ -272,58 +271,16 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
 
 fn write_rule(settings: &mut Settings, rule: Rule) {
     settings.set("aggregation.rule", rule.as_str());
-    if let Rule::TrimmedMean { trim } = rule {
-        settings.set("aggregation.trim", trim);
+    for (key, value) in rule.parameters() {
+        settings.set(&format!("aggregation.{key}"), value);
     }
 }
 
-fn write_participation(settings: &mut Settings, participation: ParticipationSection) {
-    let mut set = |key: &str, value: Setting| settings.set(&format!("participation.{key}"), value);
-    match participation {
-        ParticipationSection::Full => set("policy", "full".into()),
-        ParticipationSection::Fraction { r } => {
-            set("policy", "fraction".into());
-            set("r", r.into());
-        }
-        ParticipationSection::FirstArrivals { n, cohort } => {
-            set("policy", "first-arrivals".into());
-            set("n", n.into());
-            cohort.into_iter().for_each(|cohort| set("cohort", cohort.into()));
-        }
-        ParticipationSection::WithReplacement { draws } => {
-            set("policy", "with-replacement".into());
-            set("draws", draws.into());
-        }
-        ParticipationSection::Doubling { n0, cohort, draw, schedule, by } => {
-            set("policy", "doubling".into());
-            set("n0", n0.into());
-            cohort.into_iter().for_each(|cohort| set("cohort", cohort.into()));
-            set("draw", word(&DRAWS, &draw));
-            write_schedule(schedule, &mut set);
-            set("by", word(&DOUBLE_BY, &by));
-        }
-    }
-}
-
-fn write_schedule(schedule: Schedule, set: &mut impl FnMut(&str, Setting)) {
-    match schedule {
-        Schedule::Adaptive => set("schedule", "adaptive".into()),
-        Schedule::Fixed(rounds) => {
-            set("schedule", "fixed".into());
-            set("stage_rounds", rounds.into());
-        }
-        Schedule::Theorem { contraction } => {
-            set("schedule", "theorem".into());
-            set("contraction", contraction.into());
-        }
-        Schedule::Optimal { contraction, communication, start, floor } => {
-            set("schedule", "optimal".into());
-            set("contraction", contraction.into());
-            set("communication", communication.into());
-            set("start", start.into());
-            set("floor", floor.into());
-        }
-    }
+fn write_participation(settings: &mut Settings, participation: &Policy) {
+    settings.set("participation.policy", participation.name());
+    participation.write(&mut |key, value| {
+        settings.set(&format!("participation.{key}"), Setting::from_toml(&value));
+    });
 }
 
 fn write_limits(settings: &mut Settings, limits: &Limits) {

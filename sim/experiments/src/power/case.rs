@@ -137,7 +137,7 @@ impl Case {
             download_encoding: Encoding::F32,
             upload_encoding: Encoding::F32,
             weighting: Weighting::Samples,
-            rule: if self.one_shot { Rule::ProjectorMean } else { Rule::Mean },
+            rule: if self.one_shot { Rule::PROJECTOR_MEAN } else { Rule::MEAN },
         }
     }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use fedspan_engine::config::ParticipationSection;
 use fedspan_engine::participation::theory::{Recursion, levels, optimal_stages, theorem_stages};
+use fedspan_engine::participation::{self, DoublingSettings};
 use serde::Serialize;
 
 use super::super::measurement::parse_number;
@@ -129,7 +129,7 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
 fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
     let own = load::scenario(&options.scenario, &options.changes)?;
     match own.participation {
-        ParticipationSection::Doubling { n0, cohort, .. } => Ok((own, n0, cohort)),
+        participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((own, n0, cohort)),
         _ => {
             let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
             Err(CommandError::Usage(message))

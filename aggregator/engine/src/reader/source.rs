@@ -6,7 +6,7 @@ use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
 
 use super::depth::{DEPTH_MAX, too_deep};
 use super::given_keys::GivenKeys;
-use super::reader::Section;
+use super::section::Section;
 use super::suggestions::shortened;
 
 /// Largest number of characters of a key, or of a change, that a message repeats.

@@ -45,7 +45,7 @@ impl<'a> Section<'a> {
 
     /// Whether the file has the key, with a table as its value.
     #[must_use]
-    pub(super) fn has_table(&self, key: &str) -> bool {
+    pub(crate) fn has_table(&self, key: &str) -> bool {
         self.item(key).is_some_and(|item| item.as_table_like().is_some())
     }
 
@@ -62,7 +62,7 @@ impl<'a> Section<'a> {
     }
 
     /// Makes a key known, and returns whether the file has it.
-    pub(super) fn register(&self, key: &str) -> bool {
+    pub(crate) fn register(&self, key: &str) -> bool {
         self.item(key).is_some()
     }
 

@@ -1,0 +1,37 @@
+//! Full participation.
+
+use toml_edit::Value;
+
+use super::{Cohort, Draws, Participation, PolicySettings};
+use crate::reader::{Problem, Section};
+use crate::types::DeviceId;
+
+/// Settings of full participation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FullSettings;
+
+impl PolicySettings for FullSettings {
+    const NAME: &'static str = "full";
+    const SUMMARY: &'static str = "all devices in every round";
+    const FOR_ADAPTER_FILES: bool = true;
+
+    fn read(_section: &Section<'_>, _communication: Option<f64>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn write(&self, _set: &mut dyn FnMut(&str, Value)) {}
+
+    fn start(&self, _draws: Draws) -> Box<dyn Participation> {
+        Box::new(Full)
+    }
+}
+
+/// Full participation: all devices in every round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Full;
+
+impl Participation for Full {
+    fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
+        Cohort::new(fleet.to_vec())
+    }
+}

@@ -1,0 +1,176 @@
+//! Registry of the participation policies: their names, and the settings of each in `[participation]`.
+
+use std::fmt;
+
+use toml_edit::Value;
+
+use super::{
+    DoublingSettings, FirstArrivalsSettings, FractionSettings, FullSettings, Participation,
+    WithReplacementSettings,
+};
+use crate::reader::{Problem, Section};
+
+/// Settings of a policy that a configuration can name.
+pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
+    /// Name in files.
+    const NAME: &'static str;
+    /// Description in one line.
+    const SUMMARY: &'static str;
+    /// Whether rounds of adapter files support the policy: it must not watch how the model moves, nor draw a
+    /// client twice.
+    const FOR_ADAPTER_FILES: bool = false;
+
+    /// Reads the policy's own keys from `[participation]`. `communication` is the default communication time of a
+    /// round, in mean computation times, if it is known.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake.
+    fn read(section: &Section<'_>, communication: Option<f64>) -> Result<Self, Problem>;
+
+    /// Writes the policy's own keys with their values, as a campaign stores them.
+    fn write(&self, set: &mut dyn FnMut(&str, Value));
+
+    /// Checks the settings against a fleet of `devices` at first and at most `most` later.
+    ///
+    /// # Errors
+    /// The key whose value is too large, and a sentence with the numbers found and allowed.
+    fn fits(&self, _devices: usize, _most: usize) -> Result<(), (&'static str, String)> {
+        Ok(())
+    }
+
+    /// Checks the settings against a model that is a network or an adapter.
+    ///
+    /// # Errors
+    /// The key whose value fits linear models alone, and a sentence with the values allowed.
+    fn fits_network(&self) -> Result<(), (&'static str, String)> {
+        Ok(())
+    }
+
+    /// Starts the policy for a campaign.
+    fn start(&self, draws: Draws) -> Box<dyn Participation>;
+}
+
+/// Settings of a campaign that policies which draw devices need.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Draws {
+    /// Seed of the draws.
+    pub seed: u64,
+    /// Ratio of invited devices to those waited for, at least 1.
+    pub over_select: f64,
+}
+
+macro_rules! registry {
+    ($($Name:ident($Settings:ident),)+) => {
+        /// Participation policy with its settings.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Policy {
+            $(#[doc = concat!("[`", stringify!($Settings), "`]")] $Name($Settings),)+
+        }
+
+        impl Policy {
+            /// Names of the policies, each with a description in one line.
+            pub const NAMES: &[(&str, &str)] = &[$(($Settings::NAME, $Settings::SUMMARY),)+];
+            /// Names of the policies that rounds of adapter files support.
+            const FOR_ADAPTER_FILES: &[(&str, bool)] = &[$(($Settings::NAME, $Settings::FOR_ADAPTER_FILES),)+];
+
+            fn read_named(
+                name: &str,
+                section: &Section<'_>,
+                communication: Option<f64>,
+            ) -> Result<Self, Problem> {
+                match name {
+                    $($Settings::NAME => $Settings::read(section, communication).map(Self::$Name),)+
+                    _ => Err(section.problem("policy", format!("found {name:?}, which is no policy"))),
+                }
+            }
+
+            /// Name in files.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$Name(_) => $Settings::NAME,)+
+                }
+            }
+
+            /// Writes the policy's own keys with their values, as a campaign stores them.
+            pub fn write(&self, set: &mut dyn FnMut(&str, Value)) {
+                match self {
+                    $(Self::$Name(settings) => settings.write(set),)+
+                }
+            }
+
+            /// Checks the policy against a fleet of `devices` at first and at most `most` later.
+            ///
+            /// # Errors
+            /// The key whose value is too large, and a sentence with the numbers found and allowed.
+            pub fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
+                match self {
+                    $(Self::$Name(settings) => settings.fits(devices, most),)+
+                }
+            }
+
+            /// Checks the policy against a model that is a network or an adapter.
+            ///
+            /// # Errors
+            /// The key whose value fits linear models alone, and a sentence with the values allowed.
+            pub fn fits_network(&self) -> Result<(), (&'static str, String)> {
+                match self {
+                    $(Self::$Name(settings) => settings.fits_network(),)+
+                }
+            }
+
+            /// Starts the policy for a campaign.
+            #[must_use]
+            pub fn start(&self, draws: Draws) -> Box<dyn Participation> {
+                match self {
+                    $(Self::$Name(settings) => settings.start(draws),)+
+                }
+            }
+        }
+    };
+}
+
+registry! {
+    Full(FullSettings),
+    Fraction(FractionSettings),
+    FirstArrivals(FirstArrivalsSettings),
+    WithReplacement(WithReplacementSettings),
+    Doubling(DoublingSettings),
+}
+
+impl Policy {
+    /// Full participation.
+    pub const FULL: Self = Self::Full(FullSettings);
+
+    /// Reads `[participation]`. `communication` is the default communication time of a round, in mean computation
+    /// times, if it is known.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake.
+    pub fn read(section: &Section<'_>, communication: Option<f64>) -> Result<Self, Problem> {
+        let names: Vec<(&str, &str)> = Self::NAMES.iter().map(|(name, _)| (*name, *name)).collect();
+        let name = section.choice("policy", Some(FullSettings::NAME), &names)?;
+        let policy = Self::read_named(name, section, communication)?;
+        section.finish()?;
+        Ok(policy)
+    }
+
+    /// Reads `[participation]` for rounds of adapter files.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake, and for a policy that these rounds do not support.
+    pub fn read_for_adapter_files(section: &Section<'_>) -> Result<Self, Problem> {
+        let policy = Self::read(section, None)?;
+        let supported = || Self::FOR_ADAPTER_FILES.iter().filter(|(_, supported)| *supported);
+        if supported().any(|(name, _)| *name == policy.name()) {
+            return Ok(policy);
+        }
+        let allowed: Vec<String> = supported().map(|(name, _)| format!("{name:?}")).collect();
+        let text = format!(
+            "found {:?}, which adapter files do not support; allowed: {}",
+            policy.name(),
+            allowed.join(", ")
+        );
+        Err(section.problem("policy", text))
+    }
+}

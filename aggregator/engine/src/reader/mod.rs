@@ -1,0 +1,15 @@
+//! Reader of TOML files, key by key: every mistake is one line with the file, the line, the key, the value found
+//! and the values allowed. Nothing here knows a campaign.
+
+mod depth;
+mod file;
+mod given_keys;
+mod section;
+mod source;
+mod suggestions;
+
+pub use file::read_file;
+pub use given_keys::GivenKeys;
+pub use section::Section;
+pub use source::{Problem, SHOWN_MAX, Source};
+pub use suggestions::{nearest, shortened};
