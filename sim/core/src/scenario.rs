@@ -13,9 +13,9 @@ pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
-    AlgorithmName, AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem,
-    Section, Source, StopSection, check_aggregation, check_change, check_private_algorithm, check_scale,
-    read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
+    AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem, Section, Source,
+    StopSection, check_aggregation, check_change, check_private_algorithm, check_scale, read_aggregation,
+    read_bounds, read_linear_or_network, read_privacy, read_stop,
 };
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -340,7 +340,7 @@ impl Scenario {
     /// Rejects settings that need targets.
     fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (model, stop) = (root.section("model")?, root.section("stop")?);
-        if self.algorithm.power.is_none() {
+        if self.algorithm.power().is_none() {
             let message = format!(
                 "found {:?}, the data have no targets to learn from; allowed here: \"fedpower\"",
                 self.algorithm_name()
@@ -401,7 +401,7 @@ impl Scenario {
             return Err(root.section("model")?.problem("init", message));
         }
         let section = root.section("privacy")?;
-        let gradients = self.algorithm.power.is_none();
+        let gradients = self.algorithm.power().is_none();
         match (gradients, privacy.clip, privacy.calibration) {
             (true, None, _) => {
                 let message =
@@ -425,7 +425,7 @@ impl Scenario {
     #[must_use]
     pub fn releases(&self) -> Option<u32> {
         self.privacy?;
-        let rounds = self.algorithm.power.map_or(self.algorithm.rounds, |power| power.iterations.into());
+        let rounds = self.algorithm.power().map_or(self.algorithm.rounds, |power| power.iterations.into());
         Some(rounds.saturating_add(self.model.init.releases()))
     }
 
@@ -486,13 +486,13 @@ impl Scenario {
     /// True if the algorithm runs rounds between server and clients.
     #[must_use]
     pub fn is_federated(&self) -> bool {
-        self.algorithm.name.is_federated()
+        self.algorithm.is_federated()
     }
 
     /// Name of the algorithm as the scenario file spells it.
     #[must_use]
     pub fn algorithm_name(&self) -> &'static str {
-        AlgorithmName::as_str(self.algorithm.name)
+        self.algorithm.name()
     }
 }
 

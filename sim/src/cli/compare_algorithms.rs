@@ -1,6 +1,7 @@
 //! `compare --algorithms`: each scenario with each algorithm, and a table in the form that the papers use.
 
-use fedspan_engine::config::AlgorithmName;
+use fedspan_engine::algorithm::{FedPowerSettings, LinearAlgorithm, network_only_names};
+use fedspan_engine::config::{names_for_model, needs_network};
 
 use super::execute::{Entry, Executed};
 use super::{CommandError, load};
@@ -124,7 +125,7 @@ fn select_algorithms(
     }
     let linear = model.network.is_none() && !model.adapter;
     let network = |algorithm: &str| {
-        let needed = linear && !has_network_section && AlgorithmName::needs_network(algorithm);
+        let needed = linear && !has_network_section && needs_network(algorithm);
         needed.then_some(DEFAULT_NETWORK)
     };
     let mut selected = ScenarioAlgorithms::default();
@@ -134,13 +135,13 @@ fn select_algorithms(
     }
     let target_kind = data.target_kind();
     let targets = target_kind != TargetKind::Absent;
-    let own = AlgorithmName::for_model(&model)
-        .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
-    selected.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
+    let own = names_for_model(&model).into_iter();
+    let own = own.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
+    selected.all.extend(own.map(|name| (name.to_owned(), None)));
     if !linear || target_kind != TargetKind::Classes {
         return Ok(selected);
     }
-    for word in AlgorithmName::network_only_names() {
+    for word in network_only_names() {
         let network = network(word);
         let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
@@ -267,7 +268,7 @@ fn table(
             }
         }
         runs = runs.max(done.len());
-        let plain = entry.scenario.algorithm.network.is_some_and(|network| !network.tuned);
+        let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
         let main = if plain { shown.main } else { shown.otherwise };
         put(algorithm.clone(), *column, cell(&done, main, shown.worst));
         let shared = ["fedavg", "fedprox", "scaffold"].contains(&algorithm.as_str());

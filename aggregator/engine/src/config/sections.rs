@@ -3,9 +3,9 @@
 use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
 
-use super::algorithm_name::{AlgorithmName, read_name};
+use super::algorithm_names::read_name;
 use super::network::{ModelKind, NetworkModel, NetworkSection, read_model_kind, read_network};
-use super::power::{PowerSection, read_power};
+use crate::algorithm::{FedPowerSettings, LinearMethod, LinearSettings};
 use crate::participation::Policy;
 use crate::reader::Problem;
 use crate::reader::Section;
@@ -112,8 +112,8 @@ impl Init {
 /// Section `[algorithm]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlgorithmSection {
-    /// Algorithm.
-    pub name: AlgorithmName,
+    /// Algorithm, with its own settings.
+    pub method: Method,
     /// Number of rounds; 0 for baselines without rounds.
     pub rounds: u32,
     /// Step size of the representation.
@@ -139,10 +139,78 @@ pub struct AlgorithmSection {
     pub download: Encoding,
     /// Arithmetic of the updates.
     pub numeric: Numeric,
-    /// Settings of a power method.
-    pub power: Option<PowerSection>,
+}
+
+/// Algorithm on the kind of model that a campaign has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// Algorithm on a linear model.
+    Linear(LinearMethod),
+    /// Algorithm on a network.
+    Network(NetworkSection),
+}
+
+impl AlgorithmSection {
+    /// Name in files, without a suffix.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self.method {
+            Method::Linear(method) => method.name(),
+            Method::Network(network) => network.method.name(),
+        }
+    }
+
     /// Settings of an algorithm on a network.
-    pub network: Option<NetworkSection>,
+    #[must_use]
+    pub fn network(&self) -> Option<NetworkSection> {
+        match self.method {
+            Method::Linear(_) => None,
+            Method::Network(network) => Some(network),
+        }
+    }
+
+    /// Algorithm on a linear model.
+    #[must_use]
+    pub fn linear(&self) -> Option<LinearMethod> {
+        match self.method {
+            Method::Linear(method) => Some(method),
+            Method::Network(_) => None,
+        }
+    }
+
+    /// Settings of FedPower.
+    #[must_use]
+    pub fn power(&self) -> Option<FedPowerSettings> {
+        match self.method {
+            Method::Linear(LinearMethod::FedPower(power)) => Some(power),
+            Method::Linear(_) | Method::Network(_) => None,
+        }
+    }
+
+    /// Whether devices and server exchange rounds. Local training on a network counts epochs in rounds.
+    #[must_use]
+    pub fn is_federated(&self) -> bool {
+        match self.method {
+            Method::Linear(method) => method.is_federated(),
+            Method::Network(_) => true,
+        }
+    }
+
+    /// Settings common to the algorithms on linear models.
+    #[must_use]
+    pub fn linear_settings(&self) -> LinearSettings {
+        LinearSettings {
+            step_size: self.step_size,
+            head: self.head,
+            head_step_size: self.head_step_size,
+            local_steps: self.local_steps,
+            weighting: self.weighting,
+            send: self.send,
+            upload: self.upload,
+            download: self.download,
+            numeric: self.numeric,
+        }
+    }
 }
 
 /// Reads `[model]`.
@@ -203,7 +271,7 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
         None => Ok(read_linear(section, name, true, false)?.0),
         Some(network) => {
             let network = read_network(section, section, network, name, tuned)?;
-            read_network_algorithm(section, name, network)
+            read_network_algorithm(section, network)
         }
     }
 }
@@ -242,33 +310,35 @@ fn read_step(
 /// `measured` says whether step sizes may be left to be measured.
 pub(super) fn read_linear(
     section: &Section<'_>,
-    name: AlgorithmName,
+    name: &str,
     run: bool,
     measured: bool,
 ) -> Result<(AlgorithmSection, MeasuredSteps), Problem> {
-    let power = (name == AlgorithmName::FedPower).then(|| read_power(section)).transpose()?;
-    let steps = run && name.is_federated() && power.is_none();
-    let rounds = match power {
-        Some(power) => power.rounds(),
-        None => section.integer("rounds", (!steps).then_some(0), u64::from(steps)..=10_000_000)?,
+    let Some(method) = LinearMethod::read(name, section) else {
+        return Err(section.problem("name", format!("{name:?} is for networks")));
     };
-    // FFA-LoRA takes no steps.
-    let default_step = if steps && name != AlgorithmName::FfaLora { None } else { Some(0.0) };
-    let measured = measured && name != AlgorithmName::FedPower;
+    let method = method?;
+    // Rounds that follow from other keys are those of a method without steps.
+    let has_rounds = run && method.is_federated() && method.rounds().is_none();
+    let rounds = match method.rounds() {
+        Some(rounds) => rounds,
+        None => section.integer("rounds", (!has_rounds).then_some(0), u64::from(has_rounds)..=10_000_000)?,
+    };
+    let default_step = if has_rounds && method.takes_steps() { None } else { Some(0.0) };
+    let measured = measured && method.rounds().is_none();
     let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
     let fallback = section.number("fallback_ridge", Some(DEFAULT_RIDGE), 0.0..=1e6)?;
     let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
-    let default_head = if name == AlgorithmName::GdGd { "gradient" } else { "least-squares" };
-    let gradient =
-        section.choice("head", Some(default_head), &[("least-squares", false), ("gradient", true)])?;
+    let heads = [("least-squares", false), ("gradient", true)];
+    let gradient = section.choice("head", Some(method.default_head()), &heads)?;
     let (head_step_size, head_auto) = match section.has("head_step_size") {
         true => read_step(section, "head_step_size", None, measured)?,
         false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
     };
     // Without rounds there are no steps to measure.
-    let federated = name.is_federated();
+    let federated = method.is_federated();
     let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
     let head_steps = to_u16(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
@@ -277,17 +347,6 @@ pub(super) fn read_linear(
     let send = section.choice("send", Some("gradient"), &SENDS)?;
     let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
     section.finish()?;
-    if name == AlgorithmName::GdGd && !gradient {
-        return Err(section
-            .problem("head", "found \"least-squares\", which is \"fedrep\"; gd-gd takes gradient steps"));
-    }
-    if name == AlgorithmName::FedAvg && upload != download {
-        return Err(section.problem("download", "fedavg encodes both ways alike: give upload the same value"));
-    }
-    if numeric == Numeric::I16 && !matches!(name, AlgorithmName::FedRep | AlgorithmName::GdGd) {
-        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", name.as_str());
-        return Err(section.problem("numeric", message));
-    }
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     let narrow = |value: f64| value as f32;
     let head = if gradient {
@@ -295,8 +354,8 @@ pub(super) fn read_linear(
     } else {
         HeadSolve::LeastSquares { ridge: narrow(ridge) }
     };
-    let section = AlgorithmSection {
-        name,
+    let algorithm = AlgorithmSection {
+        method: Method::Linear(method),
         rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
         step_size,
         head,
@@ -312,16 +371,19 @@ pub(super) fn read_linear(
         upload,
         download,
         numeric,
-        power,
-        network: None,
     };
-    Ok((section, measured))
+    let checked = method.check(&algorithm.linear_settings());
+    checked.map_err(|(key, message)| section.problem(key, message))?;
+    if numeric == Numeric::I16 && !method.supports_i16() {
+        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", method.name());
+        return Err(section.problem("numeric", message));
+    }
+    Ok((algorithm, measured))
 }
 
 /// Reads the keys of `[algorithm]` that networks share with linear models.
 pub(super) fn read_network_algorithm(
     section: &Section<'_>,
-    name: AlgorithmName,
     network: NetworkSection,
 ) -> Result<AlgorithmSection, Problem> {
     let rounds = section.integer("rounds", None, 1..=10_000_000)?;
@@ -330,7 +392,7 @@ pub(super) fn read_network_algorithm(
     section.finish()?;
     let descent = network.descent;
     Ok(AlgorithmSection {
-        name,
+        method: Method::Network(network),
         rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
         step_size: descent.step_size.into(),
         head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
@@ -343,8 +405,6 @@ pub(super) fn read_network_algorithm(
         upload,
         download,
         numeric: Numeric::F32,
-        power: None,
-        network: Some(network),
     })
 }
 

@@ -93,7 +93,7 @@ impl Simulation<'_> {
         let scores = scored.as_ref().map(|(scores, _)| *scores);
         // After a divergence the last scores are kept.
         if self.diverged.is_none() {
-            self.before_tuning = scored.filter(|_| self.scenario.algorithm.network.is_some());
+            self.before_tuning = scored.filter(|_| self.scenario.algorithm.network().is_some());
         }
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
