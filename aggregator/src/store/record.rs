@@ -1,28 +1,19 @@
-//! Records: the units that are written to the store, and the campaign that is read back.
+//! Rows: the units that are written to the store, and the campaign that is read back.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::CommittedRound;
+use fedspan_engine::linalg::Matrix;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, Millis, Update};
+use fedspan_engine::{Checkpoint, CountedUpdate, DeadlineState, DeviceId, Millis, Record};
 
-/// Unit of durable state.
+/// Unit that is written to the store.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record {
-    /// State of the engine after a round was opened or committed. Removes updates, aliases, exclusions and
-    /// deadline of earlier rounds.
-    Checkpoint(Checkpoint),
-    /// Update counted in the round that was opened under this id.
-    Counted(RoundId, DeviceId, CountedUpdate),
-    /// Next id of the open round; updates counted so far stay counted.
-    Renumbered(RoundId),
-    /// Device that will not answer the open round.
-    Excluded(DeviceId),
-    /// Deadline override of the open round.
-    Deadline(DeadlineState),
-    /// Privacy account of a device.
-    Account(DeviceId, Account),
+pub enum Row {
+    /// What the engine has recorded. A checkpoint removes updates, aliases, exclusions and deadline of earlier
+    /// rounds.
+    Engine(Record),
     /// Committed round.
     Round(CommittedRound),
     /// Time of the campaign clock.
@@ -31,15 +22,22 @@ pub enum Record {
     JournalEntry(u64, String),
 }
 
-/// Update counted in the open round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CountedUpdate {
-    /// Number of updates counted before it.
-    pub order: u32,
-    /// Time of arrival.
-    pub at: Millis,
-    /// Update itself.
-    pub update: Update,
+impl Row {
+    /// Returns the row of an engine's record, if a restart needs it. `representation` is the engine's.
+    #[must_use]
+    pub fn of(record: Record, representation: &Matrix) -> Option<Self> {
+        match record {
+            Record::Committed(round) => Some(Self::Round(CommittedRound::new(&round, representation))),
+            Record::Counted(..)
+            | Record::Excluded(_)
+            | Record::Reinvited(_)
+            | Record::Renumbered(_)
+            | Record::Deadline(_)
+            | Record::Account(..)
+            | Record::Checkpoint(_) => Some(Self::Engine(record)),
+            Record::Answered(..) | Record::Declined(..) | Record::Opened(_) | Record::Failed(_) => None,
+        }
+    }
 }
 
 /// Stored campaign.
