@@ -16,12 +16,12 @@
 //! Updates are encrypted with a key that is erased when their round is over, see `encryption`.
 
 mod backend;
+mod campaign_state;
 mod corruption_guard;
 mod encryption;
 mod error;
 mod offline;
 mod read_snapshot;
-mod record;
 mod round_key_file;
 mod tables;
 mod write;
@@ -43,12 +43,13 @@ use crate::keys::Entropy;
 use fedspan_files::make_directories;
 use fedspan_files::regular;
 
+pub use campaign_state::CampaignState;
 pub use encryption::RoundKeyStorage;
 pub use error::StoreError;
 pub use offline::OfflineStore;
 pub use read_snapshot::ReadSnapshot;
-pub use record::{CampaignState, Row};
 pub use round_key_file::KEY_FILE;
+pub use write::Row;
 
 /// Name of the database in the state directory.
 pub const FILE: &str = "campaign.redb";

@@ -6,9 +6,9 @@ use redb::{
 };
 use serde::de::DeserializeOwned;
 
+use super::campaign_state::CampaignState;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
-use super::record::CampaignState;
 use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, CountedUpdate};

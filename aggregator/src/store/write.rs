@@ -1,4 +1,4 @@
-//! Writes to the database: every row is mapped to its table here.
+//! Writes to the database: the engine's records become rows, and rows go to their tables.
 
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 use serde::Serialize;
@@ -6,12 +6,45 @@ use zeroize::Zeroizing;
 
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
-use super::record::Row;
 use super::tables::{
     ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, number,
 };
 use super::{Store, StoreError, io};
-use fedspan_engine::Record;
+use crate::journal::CommittedRound;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{Millis, Record};
+
+/// Unit that is written to the store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Row {
+    /// What the engine has recorded. A checkpoint removes updates, aliases, exclusions and deadline of earlier
+    /// rounds.
+    Engine(Record),
+    /// Committed round.
+    Round(CommittedRound),
+    /// Time of the campaign clock.
+    Clock(Millis),
+    /// Journal line with its number.
+    JournalEntry(u64, String),
+}
+
+impl Row {
+    /// Returns the row of an engine's record, if a restart needs it. `representation` is the engine's.
+    #[must_use]
+    pub fn of(record: Record, representation: &Matrix) -> Option<Self> {
+        match record {
+            Record::Committed(round) => Some(Self::Round(CommittedRound::new(&round, representation))),
+            Record::Counted(..)
+            | Record::Excluded(_)
+            | Record::Reinvited(_)
+            | Record::Renumbered(_)
+            | Record::Deadline(_)
+            | Record::Account(..)
+            | Record::Checkpoint(_) => Some(Self::Engine(record)),
+            Record::Answered(..) | Record::Declined(..) | Record::Opened(_) | Record::Failed(_) => None,
+        }
+    }
+}
 
 impl Store {
     /// Writes rows in order; they are durable on return. If they close a round and count updates of the next

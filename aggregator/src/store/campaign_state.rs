@@ -1,44 +1,10 @@
-//! Rows: the units that are written to the store, and the campaign that is read back.
+//! State of a stored campaign, as it is read back.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::CommittedRound;
-use fedspan_engine::linalg::Matrix;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, CountedUpdate, DeadlineState, DeviceId, Millis, Record};
-
-/// Unit that is written to the store.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Row {
-    /// What the engine has recorded. A checkpoint removes updates, aliases, exclusions and deadline of earlier
-    /// rounds.
-    Engine(Record),
-    /// Committed round.
-    Round(CommittedRound),
-    /// Time of the campaign clock.
-    Clock(Millis),
-    /// Journal line with its number.
-    JournalEntry(u64, String),
-}
-
-impl Row {
-    /// Returns the row of an engine's record, if a restart needs it. `representation` is the engine's.
-    #[must_use]
-    pub fn of(record: Record, representation: &Matrix) -> Option<Self> {
-        match record {
-            Record::Committed(round) => Some(Self::Round(CommittedRound::new(&round, representation))),
-            Record::Counted(..)
-            | Record::Excluded(_)
-            | Record::Reinvited(_)
-            | Record::Renumbered(_)
-            | Record::Deadline(_)
-            | Record::Account(..)
-            | Record::Checkpoint(_) => Some(Self::Engine(record)),
-            Record::Answered(..) | Record::Declined(..) | Record::Opened(_) | Record::Failed(_) => None,
-        }
-    }
-}
+use fedspan_engine::{Checkpoint, CountedUpdate, DeadlineState, DeviceId, Millis};
 
 /// Stored campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
