@@ -1,9 +1,9 @@
 //! Records of the engine: replayed after any event, they lead a new engine to the state of the one that emitted
 //! them, and whether they are kept changes no action.
 
-use crate::common::campaign::{Setup, result, setup};
+use crate::common::campaign::{Setup, honest, plain, result, setup};
 use crate::common::model::{Op, World, op};
-use fedspan_engine::{Action, Effects, Engine, Phase, Record};
+use fedspan_engine::{Action, Effects, Engine, Event, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::Privacy;
 use proptest::prelude::*;
 
@@ -30,6 +30,28 @@ fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine
         let lost: Vec<_> = wanted.excluded.difference(&found.excluded).collect();
         let is_new = |device| !found.cohort.contains(device);
         assert!(!found.previous_ids.is_empty() || lost.into_iter().all(is_new), "{:?}", wanted.excluded);
+    }
+}
+
+/// The values of a counted update are those that arrived, at the same address.
+#[test]
+fn record_takes_update_without_copying_it() {
+    let setup = Setup { fleet_size: 2, ..plain() };
+    let (mut engine, mut effects) = (setup.engine(), RecordedEffects::default());
+    (0..2).for_each(|device| engine.handle(0, Event::Joined(device), &mut effects));
+    let opening = engine.open_round().expect("a round").broadcast.clone();
+    for device in 0..2 {
+        let update = honest(device, &opening);
+        let address = update.tensors[0].values.as_ptr();
+        effects.records.clear();
+        engine.handle(1, Event::Update(device, update), &mut effects);
+        let counted = effects.records.iter().find_map(|record| match record {
+            Record::Counted(_, _, counted) => Some(counted),
+            _ => None,
+        });
+        let counted = counted.expect("a counted update");
+        assert_eq!(counted.update.tensors[0].values.as_ptr(), address);
+        assert_eq!(u64::from(counted.order), device);
     }
 }
 

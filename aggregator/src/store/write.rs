@@ -17,7 +17,7 @@ use fedspan_engine::{Millis, Record};
 /// Unit that is written to the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Row {
-    /// What the engine has recorded. A checkpoint removes updates, aliases, exclusions and deadline of earlier
+    /// Record of the engine. A checkpoint removes updates, aliases, exclusions and deadline of earlier
     /// rounds.
     Engine(Record),
     /// Committed round.

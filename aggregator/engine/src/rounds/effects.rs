@@ -1,6 +1,6 @@
 //! Effects of events: actions to carry out, and records of what happened.
 //!
-//! The engine emits a record wherever its state changes. A server makes the records durable before it carries
+//! The engine emits a record in every place in which its state changes. A server makes the records durable before it carries
 //! out the actions of the same events; [`Engine::replay`](super::Engine::replay) restores an engine from them.
 //! Callers that persist nothing pass a `Vec<Action>`, for which no record is made.
 
