@@ -7,7 +7,7 @@
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Engine, NotCounted, OpenRound, Phase, Presence};
+use super::{Action, Effects, Engine, NotCounted, OpenRound, Phase, Presence, Record};
 use crate::types::{DeviceId, Millis, Update};
 
 /// State of a campaign at a moment at which no update of the open round has counted.
@@ -92,6 +92,57 @@ impl Engine {
         Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
     }
 
+    /// Records the state to restore after a restart.
+    pub(super) fn record_checkpoint(&self, effects: &mut dyn Effects) {
+        if effects.keeps_records() && self.phase != Phase::Failed {
+            effects.record(Record::Checkpoint(self.checkpoint()));
+        }
+    }
+
+    /// Records the deadline of the open round.
+    pub(super) fn record_deadline(&self, effects: &mut dyn Effects) {
+        if effects.keeps_records()
+            && let Some(deadline) = self.deadline_state()
+        {
+            effects.record(Record::Deadline(deadline));
+        }
+    }
+
+    /// Replays the records of a campaign in a new engine, up to any event, as after a restart at time `now`;
+    /// [`super::Event::Resumed`] must follow. Returns false if the records are not those of a campaign of this
+    /// engine, which must be discarded then.
+    pub fn replay(&mut self, now: Millis, records: &[Record]) -> bool {
+        for record in records {
+            if let Record::Account(device, account) = record {
+                self.restore_account(*device, *account);
+            }
+        }
+        let last = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
+        let since = last.and_then(|last| records.get(last..)).unwrap_or_default();
+        since.iter().all(|record| match record {
+            Record::Checkpoint(checkpoint) => self.resume(now, checkpoint),
+            Record::Counted(_, device, counted) => self.replay_update(counted.at, *device, &counted.update),
+            Record::Renumbered(opening) => self.restore_id(opening.id),
+            Record::Deadline(deadline) => self.restore_deadline(*deadline),
+            Record::Excluded(device) => {
+                self.mark_excluded(*device);
+                true
+            }
+            Record::Reinvited(device) => {
+                if let Some(round) = &mut self.open {
+                    round.excluded.remove(device);
+                }
+                true
+            }
+            Record::Account(..)
+            | Record::Answered(..)
+            | Record::Declined(..)
+            | Record::Committed(_)
+            | Record::Opened(_)
+            | Record::Failed(_) => true,
+        })
+    }
+
     /// Whether training has ended, so that no further round will close.
     #[must_use]
     pub fn is_trained(&self) -> bool {
@@ -161,7 +212,7 @@ impl Engine {
         self.last_id.round = before;
         self.fleet = open.fleet.iter().map(|device| (*device, Presence::Disconnected(now))).collect();
         // No device is connected, so no broadcast is sent.
-        self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::new());
+        self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::<Action>::new());
         self.open.as_ref().is_some_and(|round| round.broadcast.id == *id)
     }
 
@@ -203,6 +254,7 @@ impl Engine {
         // The id under which each device was invited is not stored: devices without a counted update get
         // the last one.
         round.rename(id, OpenRound::has_counted);
+        round.excluded.clear();
         self.last_id = id;
         true
     }
@@ -226,18 +278,18 @@ impl Engine {
         round.keep_earlier_id(device, update.id);
         self.fleet.entry(device).or_insert(Presence::Disconnected(at));
         self.next_absence_cache.set(None);
-        self.absorb_update(at, device, update) == AckOutcome::Counted
+        self.absorb_update(at, device, update, &mut Vec::<Action>::new()) == AckOutcome::Counted
     }
 
     /// Ends the replay of updates. Devices that were invited after the round had opened, and have no counted
     /// update, are no longer invited, so the round may be complete or unanswerable now.
-    pub(super) fn resumed(&mut self, now: Millis, actions: &mut Vec<Action>) {
+    pub(super) fn resumed(&mut self, now: Millis, effects: &mut dyn Effects) {
         let last = self
             .open
             .as_ref()
             .and_then(|round| round.participants.iter().chain(&round.excluded).last().copied());
         if let Some(device) = last {
-            self.close_if_ended(now, device, NotCounted::Absent, actions);
+            self.close_if_ended(now, device, NotCounted::Absent, effects);
         }
     }
 }

@@ -124,7 +124,10 @@ impl Simulation<'_> {
         queue.retain(|action| !matches!(action, Action::Open(..)));
         self.arrivals.clear();
         let mut more = Vec::new();
-        self.engine.finish_training(0, &mut more);
+        match &mut self.replay {
+            Some(replay) => replay.finish_training(&mut self.engine, 0, &mut more),
+            None => self.engine.finish_training(0, &mut more),
+        }
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
         Ok(())
     }
