@@ -1,6 +1,6 @@
 //! The section `[aggregation]`, and the rules that fit each algorithm.
 
-use super::sections::{AlgorithmSection, Method};
+use super::algorithm::{AlgorithmSection, Method};
 use crate::aggregate::{Rule, SampleCap};
 use crate::algorithm::Uploads;
 use crate::reader::Problem;

@@ -1,6 +1,6 @@
 //! Names of the algorithms that fit a model, and messages about those that do not.
 
-use super::sections::ModelSection;
+use super::model::ModelSection;
 use crate::algorithm::network::NetworkMethod;
 use crate::algorithm::{LinearMethod, network_only_names};
 use crate::reader::{Problem, Section};

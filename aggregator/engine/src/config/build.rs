@@ -2,8 +2,9 @@
 
 use fedspan_protocol::message::Image;
 
+use super::algorithm::{AlgorithmSection, Method};
+use super::model::{Init, ModelSection};
 use super::network::{FrontModel, NetworkModel, NetworkSection};
-use super::sections::{AlgorithmSection, Init, Method, ModelSection};
 use crate::aggregate::Rule;
 use crate::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape};
 use crate::algorithm::{Algorithm, MomentsStart, PowerStart, random_start};

@@ -1,12 +1,12 @@
 //! One file for algorithms on linear models and on networks: a table `[model.network]` beside a linear
 //! `[model]`, for the algorithms that need a network.
 
-use super::algorithm_names::{needs_network, read_name};
-use super::network::read_network;
-use super::sections::{
-    AlgorithmSection, MeasuredSteps, ModelSection, read_algorithm, read_linear, read_model,
-    read_model_with_default, read_network_algorithm,
+use super::algorithm::{
+    AlgorithmSection, MeasuredSteps, read_algorithm, read_linear, read_network_algorithm,
 };
+use super::algorithm_names::{needs_network, read_name};
+use super::model::{ModelSection, read_model, read_model_with_default};
+use super::network::read_network;
 use crate::algorithm::{FedRepSettings, LinearAlgorithm};
 use crate::reader::Problem;
 use crate::reader::Section;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use fedspan_protocol::message::Numeric;
 
-use super::sections::AlgorithmSection;
+use super::algorithm::AlgorithmSection;
 use crate::algorithm::Noise;
 use crate::privacy::fedpower::{Calibration, Products};
 use crate::privacy::ledger_units::{max_units, min_multiplier_square};

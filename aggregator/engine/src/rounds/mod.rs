@@ -15,12 +15,14 @@
 //! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `checkpoint` saves
 //! and restores; `effects` are the actions and records that events lead to.
 
+mod broadcast;
 mod campaign;
 mod checkpoint;
 mod effects;
 mod finish;
 mod open_round;
 mod ridge;
+mod saved_state;
 mod start;
 mod updates;
 
@@ -30,11 +32,12 @@ use std::collections::BTreeMap;
 use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
+pub use broadcast::RoundBroadcast;
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
-pub use checkpoint::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
 pub use effects::{CountedUpdate, Effects, Record, RecordedEffects, RoundOpening};
-pub use open_round::{OpenRound, RoundBroadcast};
+pub use open_round::OpenRound;
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
+pub use saved_state::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
 
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::Algorithm;

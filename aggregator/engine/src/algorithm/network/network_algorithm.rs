@@ -3,16 +3,13 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use fedspan_protocol::message::{Descent, Task};
-use fedspan_protocol::tensor::Encoding;
+use fedspan_protocol::message::Descent;
 use toml_edit::Value;
 
-use super::layers::{NetworkShape, SharedLayers};
 use super::mean::LayerMean;
-use crate::aggregate::Rule;
+use super::parameters::{NetworkParameters, Plan};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
-use crate::types::Weighting;
 
 /// Description of the model on which clients with networks of their own are evaluated.
 pub(super) const OWN_NETWORK: &str =
@@ -78,40 +75,6 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
 
     /// Description of the model on which a client that joined after training is evaluated.
     fn evaluated_newcomer_model(&self) -> &'static str;
-}
-
-/// Parameters common to all algorithms on networks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct NetworkParameters {
-    /// Sizes of the network.
-    pub shape: NetworkShape,
-    /// Stochastic gradient descent: step size, momentum and batch.
-    pub descent: Descent,
-    /// Epochs of the head per round (FedRep).
-    pub head_epochs: u16,
-    /// Epochs of all other layers per round.
-    pub epochs: u16,
-    /// Encoding of the layers sent to devices.
-    pub download_encoding: Encoding,
-    /// Encoding of the devices' uploads.
-    pub upload_encoding: Encoding,
-    /// Weighting of the updates.
-    pub weighting: Weighting,
-    /// Rule that combines the updates.
-    pub rule: Rule,
-    /// Number of devices in the fleet.
-    pub fleet: usize,
-    /// Seed of the initial network and of L2GD's coin.
-    pub seed: u64,
-}
-
-/// Rounds of an algorithm on a network.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Plan {
-    /// Layers that devices and server exchange.
-    pub shared: SharedLayers,
-    /// Task of the devices.
-    pub task: Task,
 }
 
 /// Keys of an algorithm in `[algorithm]`. Keys in a table with the algorithm's own name take precedence over
