@@ -179,7 +179,15 @@ fn leaf_users_become_clients() {
     assert_eq!(tested.clients[0].test.len(), 0);
     has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
     let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
-    has(&read(both).unwrap_err(), &["my.toml", "split.holdout_classes", "natural"]);
+    has(
+        &read(both).unwrap_err(),
+        &[
+            "my.toml",
+            "split.holdout_classes",
+            "found with kind = \"natural\", where a user may have samples on both sides",
+            "allowed with \"shards\", ",
+        ],
+    );
     has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
     for (from, to, parts) in [
         ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "found 3 samples", "expected 4"][..]),
