@@ -189,3 +189,27 @@ fn impossible_partitions_are_refused_with_figures() {
     let all = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
     refused(&split(all), &["at most 0, the number of classes"]);
 }
+
+/// Rows that a partition deals to clients are cut in the order of the file, not in the order of the deal.
+#[test]
+fn partitioned_rows_are_cut_in_time() {
+    let here = crate::common::directory("partitions-time");
+    let mut csv = "row,y\n".to_owned();
+    for row in 0..120 {
+        csv += &format!("{row},{}\n", row * 7 % 3);
+    }
+    std::fs::write(here.join("t.csv"), csv).unwrap();
+    let path = here.join("t.csv");
+    for partition in ["kind = \"iid\"", "kind = \"shards\"", "kind = \"dirichlet\"\nmin_samples = 10"] {
+        let data = dataset(&format!(
+            "kind = \"csv\"\npath = {path:?}\ntarget = \"y\"\nfeatures = [\"row\"]\ntask = \"classes\"\nscale = \"none\"\n\
+             [data.partition]\nclients = 4\n{partition}\n[split]\nby = \"time\"\ntest = 0.25\n"
+        ));
+        assert_eq!(sum(&data.clients, |client| client.train.len() + client.test.len()), 120);
+        for client in &data.clients {
+            // The second feature is the constant.
+            let rows: Vec<f32> = client.train.x.iter().chain(&client.test.x).copied().step_by(2).collect();
+            assert!(rows.is_sorted(), "{partition}: {rows:?}");
+        }
+    }
+}
