@@ -388,7 +388,7 @@ mod tests {
         let wanted: BTreeSet<String> = boards
             .emulated
             .iter()
-            .map(|board| [&[board.machine.emulator.clone()], &board.machine.arguments[..]].concat().join(" "))
+            .map(|board| format!("{} {}", board.machine.emulator, board.machine.arguments.join(" ")))
             .collect();
         let folders: BTreeSet<&str> =
             boards.emulated.iter().map(|board| board.machine.folder.as_str()).collect();
