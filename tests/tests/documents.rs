@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use toml_edit::DocumentMut;
 
-/// Endings of file names that are checked wherever a document has them.
+/// Endings of file names that are checked in all documents.
 const ENDINGS: [&str; 5] = [".c", ".h", ".py", ".rs", ".sh"];
 
 /// Endings of files that documents also name as examples or results (`my.toml`, `table.md`): checked in a path from a
