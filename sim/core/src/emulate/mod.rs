@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::{GivenKeys, Shape};
+use fedspan_engine::config::{GivenKeys, Shape, StopSection};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
@@ -222,14 +222,20 @@ pub async fn run(
     Ok(EmulationResult { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
 }
 
-/// Checks that a server and its boards can run the scenario, whatever the core.
+/// Checks that a server and boards of any core can run the scenario.
 fn check(scenario: &Scenario) -> Result<(), EmulateError> {
     scenario.check_runs_on_devices()?;
-    let no_noise = "boards add no noise: leave out [privacy]";
-    match scenario.not_served_because().or(scenario.privacy.map(|_| no_noise)) {
-        Some(reason) => Err(EmulateError::NotServed { name: scenario.name.clone(), reason }),
-        None => Ok(()),
-    }
+    let simulated_stop = StopSection { change: None, ..scenario.stop } != StopSection::default();
+    let reason = if let Some(reason) = scenario.not_served_because() {
+        reason
+    } else if scenario.privacy.is_some() {
+        "boards add no noise: leave out [privacy]"
+    } else if simulated_stop {
+        "of [stop] a server knows \"change\" only: leave the other keys out"
+    } else {
+        return Ok(());
+    };
+    Err(EmulateError::NotServed { name: scenario.name.clone(), reason })
 }
 
 /// Largest number of attempts to reach the server before its rounds go unobserved.
@@ -351,13 +357,14 @@ mod tests {
 
     #[test]
     fn settings_that_boards_would_ignore_are_refused() {
-        assert!(check(&scenario(&[])).is_ok());
+        assert!(check(&scenario(&["stop.change=0.01"])).is_ok());
         for (change, part) in [
             ("fleet.dropout=0.1", "leave out fleet.dropout"),
             ("rounds.deadline=2", "rounds.deadline"),
             ("model.init=\"truth-sine:0.5\"", "set model.init"),
             ("algorithm.name=\"local-only\"", "no rounds to serve"),
             ("privacy={ epsilon = 1, delta = 1e-4, clip = 1 }", "leave out [privacy]"),
+            ("stop.distance=0.1", "a server knows \"change\" only"),
             ("attack.kind=\"mimic\"", "attack.kind"),
         ] {
             let refused = check(&scenario(&[change])).unwrap_err().to_string();
