@@ -10,6 +10,7 @@ mod torn_flash;
 mod cuts;
 mod device_keys;
 mod disasters;
+mod documents;
 mod end_to_end;
 mod literature;
 mod live;

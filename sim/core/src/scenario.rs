@@ -460,6 +460,24 @@ impl Scenario {
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
+    /// Reason why no real server can run the scenario's campaign, and the remedy; `None` if one can.
+    #[must_use]
+    pub fn not_served_because(&self) -> Option<&'static str> {
+        if !self.is_federated() {
+            return Some("this algorithm has no rounds to serve");
+        }
+        if matches!(self.model.init, Init::TruthSine(_) | Init::Npy(_)) {
+            return Some("a server starts by \"random\", \"power\" or \"moments\": set model.init");
+        }
+        if self.fleet.dropout > 0.0 || self.fleet.link.is_some() || self.deadline.is_some() {
+            return Some(
+                "dropouts, slow links and deadlines in mean computations are simulated only: leave out fleet.dropout, \
+                 fleet.bandwidth and rounds.deadline",
+            );
+        }
+        None
+    }
+
     /// Checks that the scenario can run on real devices and boards: no attack, and no step sizes that a
     /// simulation must measure.
     ///

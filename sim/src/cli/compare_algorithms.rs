@@ -85,9 +85,8 @@ pub fn expand(
 struct ScenarioAlgorithms {
     /// Name of each algorithm, with the network it is given if the scenario names none.
     all: Vec<(String, Option<&'static str>)>,
-    /// Algorithms that the scenario cannot run, and the reason for the last of them.
-    incompatible: Vec<String>,
-    reason: String,
+    /// Algorithms that the scenario cannot run, grouped by the reason, which comes first.
+    incompatible: Vec<(String, Vec<String>)>,
 }
 
 impl ScenarioAlgorithms {
@@ -103,11 +102,18 @@ impl ScenarioAlgorithms {
                  [model.network] and [algorithm.network] in the scenario set other ones"
             ));
         }
-        if !self.incompatible.is_empty() {
-            let incompatible = list(self.incompatible.iter().map(String::as_str).collect());
-            notes.push(format!("{scenario}: left out: {incompatible}: {}", self.reason));
-        }
+        notes.extend(self.incompatible.iter().map(|(reason, names)| {
+            format!("{scenario}: left out: {}: {reason}", list(names.iter().map(String::as_str).collect()))
+        }));
         notes
+    }
+
+    /// Leaves an algorithm out for a reason.
+    fn leave_out(&mut self, algorithm: &str, reason: String) {
+        match self.incompatible.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(algorithm.to_owned()),
+            None => self.incompatible.push((reason, vec![algorithm.to_owned()])),
+        }
     }
 }
 
@@ -147,8 +153,7 @@ fn select_algorithms(
         match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
             Ok(_) => selected.all.push((word.to_owned(), network)),
             Err(CommandError::Usage(reason) | CommandError::Failed(reason)) => {
-                selected.incompatible.push(word.to_owned());
-                selected.reason = reason;
+                selected.leave_out(word, reason);
             }
         }
     }
@@ -301,4 +306,39 @@ fn cell(done: &[&Summary], main: &str, worst: &str) -> String {
         text += &format!(" ({:.3})", mean(&worst));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Notes of all algorithms on the built-in scenario `digits` with changes.
+    fn notes(changes: &[&str]) -> Vec<String> {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let selected = select_algorithms("digits", &changes, &["all".to_owned()]).unwrap();
+        selected.notes("digits").into_iter().filter(|note| note.contains("left out")).collect()
+    }
+
+    #[test]
+    fn note_gives_each_algorithm_its_own_reason() {
+        assert_eq!(notes(&[]), [""; 0]);
+        // The message of [privacy] names the algorithm.
+        let private = notes(&["privacy={ epsilon = 1, delta = 1e-4, clip = 1 }"]);
+        let names: Vec<&str> = network_only_names().collect();
+        assert_eq!(private.len(), names.len(), "{private:#?}");
+        for (note, name) in private.iter().zip(names) {
+            assert!(note.contains(&format!("left out: {name}: ")), "{note}");
+            assert!(note.contains(&format!("{name:?}")), "{note}");
+        }
+    }
+
+    #[test]
+    fn algorithms_with_one_reason_share_a_note() {
+        let attacked = notes(&["attack.kind=\"mimic\""]);
+        let names: Vec<&str> = network_only_names().collect();
+        assert_eq!(attacked.len(), 1, "{attacked:#?}");
+        assert!(attacked[0].contains(&format!("left out: {}: ", names.join(", "))), "{attacked:?}");
+    }
 }

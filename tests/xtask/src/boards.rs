@@ -372,6 +372,41 @@ mod tests {
         assert_eq!(boards.emulated("m5"), None);
     }
 
+    /// `runner` of every target in a file of cargo's settings: the words that choose the machine, and the other options.
+    fn runners(file: &Path) -> Vec<(String, String)> {
+        let settings: DocumentMut = std::fs::read_to_string(file).unwrap().parse().unwrap();
+        let targets = settings["target"].as_table().unwrap().iter();
+        let runners = targets.map(|(_, target)| target["runner"].as_str().unwrap());
+        let runners = runners.map(|runner| runner.split_once(" -icount").unwrap());
+        runners.map(|(machine, options)| (machine.to_owned(), options.to_owned())).collect()
+    }
+
+    #[test]
+    fn runners_of_emulated_boards_differ_in_their_machine_only() {
+        let (mut machines, mut all_options) = (BTreeSet::new(), BTreeSet::new());
+        let boards = Boards::read(&root()).unwrap();
+        let wanted: BTreeSet<String> = boards
+            .emulated
+            .iter()
+            .map(|board| format!("{} {}", board.machine.emulator, board.machine.arguments.join(" ")))
+            .collect();
+        let folders: BTreeSet<&str> =
+            boards.emulated.iter().map(|board| board.machine.folder.as_str()).collect();
+        for folder in folders {
+            let folder = root().join("edge-client/boards").join(folder);
+            let more = std::fs::read_dir(folder.join("memory")).into_iter().flatten();
+            let more = more.map(|entry| entry.unwrap().path());
+            let more = more.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
+            for file in std::iter::once(folder.join(".cargo/config.toml")).chain(more) {
+                let (own, options): (Vec<_>, Vec<_>) = runners(&file).into_iter().unzip();
+                machines.extend(own);
+                all_options.extend(options);
+            }
+        }
+        assert_eq!(machines, wanted);
+        assert_eq!(all_options.len(), 1, "{all_options:#?}");
+    }
+
     #[test]
     fn cores_with_estimated_cycles_have_a_table_of_cycles() {
         for board in Boards::read(&root()).unwrap().emulated.iter().filter(|board| board.cycles) {

@@ -8,8 +8,8 @@ use crate::reader::{Problem, Section};
 
 /// Rule that combines the updates of a round.
 ///
-/// A rule depends on nothing but its arguments, which come in the order of devices, so that a round has one
-/// result, bit by bit, whatever the order of arrival.
+/// A rule depends on nothing but its arguments, which come in the order of devices: the order of arrival does not
+/// change a bit of the result.
 pub trait AggregationRule: fmt::Debug + Send + Sync {
     /// Name in files and messages: lower case, words joined by hyphens.
     fn name(&self) -> &'static str;

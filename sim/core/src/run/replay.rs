@@ -36,7 +36,8 @@ pub enum ReplayError {
     },
 }
 
-/// A decision of the server and one of the simulator that should be equal; `None` if that side made none.
+/// A decision of the server and one of the simulator that should be equal; `None` if that side made none. Displayed in
+/// one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Decision of the server.
@@ -47,8 +48,9 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  journal:   {}", DisplayDecision(self.journal.as_ref()))?;
-        write!(f, "  simulator: {}", DisplayDecision(self.simulator.as_ref()))
+        let [journal, simulator] =
+            [&self.journal, &self.simulator].map(|side| DisplayDecision(side.as_ref()));
+        write!(f, "journal: {journal}; simulator: {simulator}")
     }
 }
 

@@ -58,7 +58,7 @@ pub struct FfaLoraSettings;
 
 impl LinearAlgorithm for FfaLoraSettings {
     const NAME: &'static str = "ffa-lora";
-    const SUMMARY: &'static str = "low-rank adapters, down-projection as drawn (Sun et al. 2024)";
+    const SUMMARY: &'static str = "low-rank adapters with a fixed random down-projection (Sun et al. 2024)";
     const IS_ADAPTER: bool = true;
     const TAKES_STEPS: bool = false;
 

@@ -176,7 +176,7 @@ registry! {
 }
 
 impl NetworkMethod {
-    /// Names of the algorithms for networks with (or without) an adapter beside a frozen layer.
+    /// Names of the algorithms for networks with (or without) an adapter.
     pub fn names(adapter: bool) -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().filter(move |(_, _, trains)| *trains == adapter).map(|(name, ..)| *name)
     }

@@ -101,8 +101,8 @@ macro_rules! methods {
 
 methods! {
     RoLora: "rolora", "low-rank adapters, one factor per round, averaged exactly (Chen et al. 2025)";
-    Lora: "lora", "low-rank adapters, both factors averaged by themselves (Hu et al. 2022)";
-    FfaLora: "ffa-lora", "low-rank adapters, down-projection as drawn (Sun et al. 2024)";
+    Lora: "lora", "low-rank adapters (Hu et al. 2022), each factor averaged by itself";
+    FfaLora: "ffa-lora", "low-rank adapters with a fixed random down-projection (Sun et al. 2024)";
     FlexLora: "flexlora", "low-rank adapters, products averaged and cut to the rank (Bai et al. 2024)";
 }
 
