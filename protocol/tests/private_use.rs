@@ -3,9 +3,7 @@
 
 use crate::common::{Event, events, golden, head, strategies};
 use fedspan_protocol::Error;
-use fedspan_protocol::limits::{
-    OPEN_HEAD_MAX, PRIVATE_PARAMETERS, PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION,
-};
+use fedspan_protocol::limits::{OPEN_HEAD_MAX, PRIVATE_PARAMETERS, PRIVATE_TASKS, SCHEMA_HASH, WIRE_VERSION};
 use fedspan_protocol::message::{
     Descriptors, Hello, PrivateTask, RoundId, RoundOpen, Task, TaskKind, ToDevice, ToServer, decode,
 };

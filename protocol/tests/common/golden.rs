@@ -4,8 +4,9 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, PrivateTask, Refusal,
-    Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, PrivateTask,
+    Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload,
+    Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
