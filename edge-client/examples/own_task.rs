@@ -1,10 +1,10 @@
-//! A task of your own beside those of the client: [`Mean`] uploads the mean of the samples' features, d x 1. It takes
-//! a number for private use, so neither the protocol nor the client changes; the server answers with an algorithm
-//! that asks for the same number.
+//! A task of your own, together with those of the client: [`Mean`] uploads the mean of the samples' features, d x 1.
+//! It takes a number for private use, so neither the protocol nor the client changes; the server's half is an
+//! algorithm that asks for the same number.
 //!
 //! In firmware, `Tasks::new(model, Mean::<58>::new())` takes the place of the model, and `Session` makes the calls
-//! that `main` makes here. A mean of few samples nearly is one of them: this task is for data that may be known, or
-//! needs noise of its own.
+//! that `main` makes here. A mean of few samples is close to each of them: use such a task for data that are no
+//! secret, or add noise.
 #![allow(missing_docs)]
 
 use fedspan_client::task::{Tasks, Usage};
@@ -30,6 +30,12 @@ impl<const D: usize> Mean<D> {
     pub const fn new() -> Self {
         let usage = Usage { samples: 0, skipped: 0 };
         Self { sum: [0.0; D], bound: 0.0, encoding: Encoding::F32, usage }
+    }
+}
+
+impl<const D: usize> Default for Mean<D> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

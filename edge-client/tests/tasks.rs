@@ -94,8 +94,8 @@ fn declined(sent: &[(ToServer, Vec<u8>)]) -> Option<DeclineReason> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever rounds come in between, a round of a pair sends the frames that its task sends alone, and leaves the
-    /// same head. A round of neither is declined as by either alone.
+    /// In any order of rounds, a round of a pair sends the frames that its task sends alone, and leaves the same
+    /// head. A round of neither is declined as by either alone.
     #[test]
     fn pair_sends_the_frames_of_each_task_alone(
         rounds in prop::collection::vec(0..ROUNDS, 1..12),
@@ -295,7 +295,7 @@ impl Task for Announcing {
     fn restore_head(&mut self, _representation: u32) {}
 }
 
-/// What holds for every round, not for a task, is announced only if both tasks have it.
+/// Abilities that hold for every round, not for one task, are announced only if both tasks have them.
 #[test]
 fn abilities_are_announced_if_both_tasks_have_them() {
     let (scale, fit) = (Role::Scale.bit(), TaskKind::FitHead.bit());
@@ -487,9 +487,9 @@ mod private {
         }
     }
 
-    /// A task without noise beside one with noise is neither announced nor opened, whichever comes first.
+    /// In a pair with a noisy task, a task without noise is neither announced nor opened, in either order.
     #[test]
-    fn task_without_noise_is_off_beside_one_with_noise() {
+    fn noisy_task_switches_a_task_without_noise_off() {
         let problem = problem(D, 2, 1);
         let noisy = || priced(model(&problem), 3, 100, 700);
         let alone = noisy().capabilities();
@@ -508,7 +508,7 @@ mod private {
         let sent = play(&mut bench, &round(&problem, 2, 0));
         assert!(matches!(sent[0].0, ToServer::Update(_)));
         assert_eq!(spent(&flash), 3);
-        // A model without noise beside an own task with noise is off, too: also in nested pairs.
+        // A noisy own task switches a model without noise off, too, also in nested pairs.
         let own = || priced(Own::new(), 5, 100, 700);
         let nested =
             Tasks::new(Tasks::new(model(&problem), own()), Announcing::new(|own| own.tasks = 1 << 15));

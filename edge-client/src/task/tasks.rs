@@ -44,8 +44,8 @@ use crate::time::Millis;
 /// two, the time of an answer would depend on the task. If a task with noise has no slot, the pair has none, and the
 /// session declines what costs something.
 ///
-/// If only one task has noise, the other is switched off, whichever comes first: neither announced nor opened. The
-/// device would announce noise, and its samples would leave without.
+/// If only one task has noise, the other is switched off, in either order: it is neither announced nor opened.
+/// Otherwise a device that announces noise would also send updates without.
 ///
 /// # Head
 ///
