@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
+#[path = "../../edge-client/examples/tcp_device.rs"]
+mod example;
 #[path = "../../edge-client/tests/common/nor_flash.rs"]
 mod nor_flash;
 #[path = "../../edge-client/tests/common/torn_flash.rs"]
@@ -25,5 +27,6 @@ mod serial_lines;
 mod shell;
 mod sizes;
 mod tables;
+mod tcp_device;
 mod test_files;
 mod versions;

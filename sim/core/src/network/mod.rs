@@ -19,7 +19,9 @@ use fedspan_client::{Network, Task};
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, sequence};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
+use fedspan_protocol::message::{
+    self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, TaskKind,
+};
 use fedspan_protocol::tensor::Role;
 
 use crate::data::{Labels, Set};
@@ -259,7 +261,7 @@ impl Task for SimNetwork {
         let Some(baseline) = &self.baseline else { return own };
         let copies = u32::try_from(baseline.copies()).unwrap_or(u32::MAX);
         Capabilities {
-            tasks: own.tasks | baseline.task_bit(),
+            tasks: own.tasks | TaskKind::Baseline.bit(),
             tensor_elements: own.tensor_elements.saturating_mul(copies),
             total_elements: own.total_elements.saturating_mul(copies),
             ..own

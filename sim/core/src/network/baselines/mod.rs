@@ -159,12 +159,6 @@ impl Rounds {
         method(baseline, descent).map_or(1, |method| method.copies())
     }
 
-    /// Bit of the task in a set of tasks.
-    pub fn task_bit(&self) -> u16 {
-        let (baseline, descent) = self.built_for;
-        Task::Baseline { baseline, descent, epochs: 1, encoding: Encoding::F32 }.bit()
-    }
-
     fn descriptors(&self, encoding: Encoding) -> Vec<TensorDescriptor> {
         self.layers.descriptors(SharedLayers::All, self.copies(), encoding)
     }
