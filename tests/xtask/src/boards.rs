@@ -354,20 +354,38 @@ mod tests {
     }
 
     #[test]
+    fn every_folder_with_a_memory_map_has_the_shared_build_script() {
+        let boards = root().join("edge-client/boards");
+        let mut found = 0;
+        for entry in std::fs::read_dir(&boards).unwrap() {
+            let folder = entry.unwrap().path();
+            if folder.join("memory.x").is_file() {
+                let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+                let manifest: DocumentMut = manifest.parse().unwrap();
+                assert_eq!(
+                    manifest["package"]["build"].as_str(),
+                    Some("../build.rs"),
+                    "{}",
+                    folder.display()
+                );
+                found += 1;
+            }
+        }
+        assert!(found > 0 && boards.join("build.rs").is_file());
+    }
+
+    #[test]
     fn names_and_targets_are_unique_and_all_targets_are_listed() {
         let boards = Boards::read(&root()).unwrap();
         let names: BTreeSet<_> = boards.emulated.iter().map(|board| &board.name).collect();
         assert_eq!(names.len(), boards.emulated.len());
-        assert_eq!(
-            boards.targets(),
-            [
-                "riscv32imc-unknown-none-elf",
-                "thumbv6m-none-eabi",
-                "thumbv7em-none-eabihf",
-                "thumbv7m-none-eabi",
-                "thumbv8m.main-none-eabihf"
-            ]
-        );
+        let targets = boards.targets();
+        assert_eq!(targets.iter().collect::<BTreeSet<_>>().len(), targets.len());
+        let machines = boards.emulated.iter().map(|board| &board.machine.target);
+        let mut used = machines
+            .chain(boards.hardware.iter().map(|board| &board.target))
+            .chain(boards.cores.iter().map(|core| &core.target));
+        assert!(used.all(|target| targets.contains(target)), "{targets:?}");
         assert_eq!(boards.emulated("m0").unwrap().network_machine.folder, "qemu-mps2");
         assert_eq!(boards.emulated("m5"), None);
     }

@@ -67,9 +67,10 @@ fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
     for core in &boards.cores {
         add("least".to_owned(), &core.target);
     }
-    // Libraries that boards share, with tests that run on the host.
-    add("emulated".to_owned(), &host);
-    add("firmware".to_owned(), &host);
+    // Libraries that boards share.
+    for folder in ["emulated", "firmware", "memory-map"] {
+        add(folder.to_owned(), &host);
+    }
     for folder in ["tests/fuzz", "tests/threads"] {
         all.push(Manifest { folder: PathBuf::from(folder), targets: vec![host.clone()] });
     }
