@@ -6,11 +6,13 @@ mod common;
 
 mod adapters;
 mod admission;
+mod builder;
 mod check_and_export;
 mod commands;
 mod config;
 mod connection;
 mod defaults;
+mod examples;
 mod export_live;
 mod fingerprint;
 mod fleet_scale;

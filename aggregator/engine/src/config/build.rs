@@ -12,6 +12,7 @@ use crate::algorithm::{
     Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters,
     LinearAdapter, LinearAdapterParameters, MomentsStart, PowerStart, random_start,
 };
+use crate::custom::CustomParts;
 use crate::linalg::Matrix;
 use crate::participation::{Draws, Policy};
 use crate::rounds::{Engine, Settings};
@@ -42,6 +43,37 @@ pub fn build_engine(
     seed: u64,
     given: Option<Matrix>,
 ) -> Engine {
+    let custom = CustomParts::default();
+    build_custom_engine(
+        settings,
+        shape,
+        model,
+        algorithm,
+        rule,
+        participation,
+        over_select,
+        seed,
+        given,
+        custom,
+    )
+}
+
+/// Builds the engine of a campaign, with the algorithm and the participation policy of `custom` in place of the
+/// sections' own, if it has them.
+#[must_use]
+#[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
+pub fn build_custom_engine(
+    settings: Settings,
+    shape: Shape,
+    model: &ModelSection,
+    algorithm: &AlgorithmSection,
+    rule: Rule,
+    participation: Policy,
+    over_select: f64,
+    seed: u64,
+    given: Option<Matrix>,
+    custom: CustomParts,
+) -> Engine {
     let (d, k) = (shape.features, model.k);
     // A network has no basis, so a minimal one stands in.
     let k = if model.network.is_some() { 1 } else { k };
@@ -57,11 +89,12 @@ pub fn build_engine(
         Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
     let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
-    let server = match network {
+    let (custom_algorithm, custom_participation) = custom.into_boxes();
+    let server = custom_algorithm.unwrap_or_else(|| match network {
         Some(network) => network::build(network),
         None => build_linear(algorithm, rule, basis, shape.outputs),
-    };
-    let policy = participation.start(Draws { seed, over_select });
+    });
+    let policy = custom_participation.unwrap_or_else(|| participation.start(Draws { seed, over_select }));
     // With one output there are no classes to predict.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)

@@ -12,10 +12,12 @@ mod scale;
 mod sections;
 mod stop;
 
-pub use crate::reader::{GivenKeys, Problem, SHOWN_MAX, Section, Source, nearest, read_file, shortened};
+pub use crate::reader::{
+    GivenKeys, Problem, SHOWN_MAX, Section, SettingValue, Source, Values, nearest, read_file, shortened,
+};
 pub use aggregation::{check_aggregation, read_aggregation, read_bounds, rule_advice};
 pub use algorithm_name::{ALGORITHMS, AlgorithmName, TUNED};
-pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use build::{Shape, build_custom_engine, build_engine, network_parameters, network_shape};
 pub use linear_or_network::read_linear_or_network;
 pub use network::{FrontModel, NetworkModel, NetworkSection};
 pub use power::{PowerSection, ROWS};

@@ -7,9 +7,11 @@ mod given_keys;
 mod section;
 mod source;
 mod suggestions;
+mod values;
 
 pub use file::read_file;
 pub use given_keys::GivenKeys;
 pub use section::Section;
 pub use source::{Problem, SHOWN_MAX, Source};
 pub use suggestions::{nearest, shortened};
+pub use values::{SettingValue, Values};
