@@ -16,7 +16,7 @@ use crate::reader::{Problem, Section};
 /// Rule that combines the updates of a round.
 ///
 /// A rule depends on nothing but its arguments, which come in the order of devices, so that a round has one
-/// result, bit by bit, whatever the order of arrival.
+/// result, bit by bit, for any order of arrival.
 pub trait AggregationRule: fmt::Debug + Send + Sync {
     /// Name in files and messages: lower case, words joined by hyphens.
     fn name(&self) -> &'static str;
