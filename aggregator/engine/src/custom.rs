@@ -30,8 +30,8 @@ pub struct CustomNames {
 #[derive(Default)]
 pub struct CustomParts {
     names: CustomNames,
-    algorithm: Option<Box<dyn Algorithm>>,
-    participation: Option<Box<dyn Participation>>,
+    pub(crate) algorithm: Option<Box<dyn Algorithm>>,
+    pub(crate) participation: Option<Box<dyn Participation>>,
     rule: Option<Rule>,
 }
 
@@ -238,11 +238,6 @@ impl CustomParts {
             }
         }
         Ok(())
-    }
-
-    /// Algorithm and participation policy.
-    pub(crate) fn into_boxes(self) -> (Option<Box<dyn Algorithm>>, Option<Box<dyn Participation>>) {
-        (self.algorithm, self.participation)
     }
 }
 

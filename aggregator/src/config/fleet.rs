@@ -91,7 +91,6 @@ impl Fleet {
     }
 
     /// Begins a configuration without a file.
-    #[must_use]
     pub fn builder() -> FleetBuilder {
         FleetBuilder::default()
     }

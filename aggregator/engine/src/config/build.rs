@@ -89,12 +89,11 @@ pub fn build_custom_engine(
         Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
     let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
-    let (custom_algorithm, custom_participation) = custom.into_boxes();
-    let server = custom_algorithm.unwrap_or_else(|| match network {
+    let server = custom.algorithm.unwrap_or_else(|| match network {
         Some(network) => network::build(network),
         None => build_linear(algorithm, rule, basis, shape.outputs),
     });
-    let policy = custom_participation.unwrap_or_else(|| participation.start(Draws { seed, over_select }));
+    let policy = custom.participation.unwrap_or_else(|| participation.start(Draws { seed, over_select }));
     // With one output there are no classes to predict.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)

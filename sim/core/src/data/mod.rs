@@ -37,7 +37,7 @@ use fedspan_client::source::{SampleSource, Samples};
 use fedspan_engine::linalg::Matrix;
 use fedspan_protocol::message::RoundId;
 
-pub use check::DatasetError;
+pub use check::{DatasetError, SetPlace};
 pub use layout::{Layout, Shape};
 pub use memory::MemoryData;
 pub use set::{Labels, Set};
