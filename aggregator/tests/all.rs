@@ -1,16 +1,20 @@
 //! Tests of the device server, linked as one program, since linking each file by itself takes longer than its
 //! tests.
+// Each example is a program with its own copy of the device.
+#![allow(clippy::duplicate_mod)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
 
 mod adapters;
 mod admission;
+mod builder;
 mod check_and_export;
 mod commands;
 mod config;
 mod connection;
 mod defaults;
+mod examples;
 mod export_live;
 mod fingerprint;
 mod fleet_scale;

@@ -27,7 +27,7 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 fn text(state: &Path, expected: usize, more: &str) -> String {
     format!(
@@ -79,7 +79,7 @@ impl Running {
     }
 }
 
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..PATIENCE.as_millis() / 5 {
         if condition() {
             return;
@@ -89,7 +89,7 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-async fn status(state: &Path) -> serde_json::Value {
+pub async fn status(state: &Path) -> serde_json::Value {
     // The socket is bound a moment after the server starts.
     for _ in 0..1000 {
         let mut lines = Vec::new();
@@ -111,18 +111,18 @@ async fn status(state: &Path) -> serde_json::Value {
 
 /// Observations of devices: port of the server, device, round id, and the outcome once there is one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Seen {
+pub struct Seen {
     port: u16,
     device: u64,
     round: u32,
     outcome: Option<AckOutcome>,
 }
 
-type Log = Arc<Mutex<Vec<Seen>>>;
+pub type Log = Arc<Mutex<Vec<Seen>>>;
 
 /// Updates that devices hold back: those of training, or none.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Hold {
+pub enum Hold {
     Nothing,
     Training,
     All,
@@ -265,22 +265,22 @@ fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> 
     wire
 }
 
-struct Devices {
-    address: watch::Sender<SocketAddr>,
-    hold: watch::Sender<Hold>,
+pub struct Devices {
+    pub address: watch::Sender<SocketAddr>,
+    pub hold: watch::Sender<Hold>,
     log: Log,
     tasks: tokio::task::JoinSet<()>,
 }
 
 impl Devices {
-    fn new(address: SocketAddr) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         let (address, _) = watch::channel(address);
         let (hold, _) = watch::channel(Hold::Nothing);
         Self { address, hold, log: Log::default(), tasks: tokio::task::JoinSet::new() }
     }
 
     /// Starts a device; one with `held` follows [`Devices::hold`].
-    fn add(&mut self, id: u64, held: bool) {
+    pub fn add(&mut self, id: u64, held: bool) {
         let (_, free) = watch::channel(Hold::Nothing);
         let hold = if held { self.hold.subscribe() } else { free };
         let shared = Shared { address: self.address.subscribe(), hold, log: Arc::clone(&self.log) };
@@ -288,7 +288,7 @@ impl Devices {
         self.tasks.spawn(device(id, shared, if id.is_multiple_of(2) { 256 } else { 128 }));
     }
 
-    fn counted(&self, device: u64, port: u16) -> usize {
+    pub fn counted(&self, device: u64, port: u16) -> usize {
         let is = |seen: &&Seen| {
             seen.device == device && seen.port == port && seen.outcome == Some(AckOutcome::Counted)
         };
@@ -326,7 +326,7 @@ fn undisturbed(fleet: &str, devices: u64) -> Engine {
 }
 
 /// Returns the bits of the stored model.
-fn on_disk(state: &Path) -> Vec<u64> {
+pub fn on_disk(state: &Path) -> Vec<u64> {
     let checkpoint = store::read(state).unwrap().unwrap().checkpoint.unwrap();
     checkpoint.state.iter().map(|v| v.to_bits()).collect()
 }

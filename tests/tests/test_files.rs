@@ -5,9 +5,16 @@ use std::path::Path;
 #[test]
 fn every_test_file_belongs_to_a_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    for member in
-        ["protocol", "edge-client", "aggregator", "aggregator/adapters", "aggregator/engine", "sim", "tests"]
-    {
+    for member in [
+        "protocol",
+        "edge-client",
+        "aggregator",
+        "aggregator/adapters",
+        "aggregator/engine",
+        "sim",
+        "sim/core",
+        "tests",
+    ] {
         let folder = root.join(member).join("tests");
         let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
         let programs = [text("all.rs"), text("emulation.rs")].concat();

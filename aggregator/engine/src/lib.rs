@@ -5,6 +5,7 @@ pub mod admission;
 pub mod aggregate;
 pub mod algorithm;
 pub mod config;
+mod custom;
 pub mod linalg;
 pub mod participation;
 pub mod privacy;
@@ -13,6 +14,7 @@ pub mod reader;
 mod rounds;
 mod types;
 
+pub use custom::{CustomError, CustomNames, CustomParts};
 pub use participation::{Cohort, Participation};
 pub use rounds::*;
 pub use types::{DeviceId, Millis, Request, Tensor, Update, Weighting};

@@ -7,6 +7,7 @@ use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Image, Model};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+use super::fleet_builder::FleetBuilder;
 use super::limits::{Limits, RoundsSection, read_limits, read_rounds};
 use super::security::{self, Security};
 use fedspan_engine::admission::least_frame_limit;
@@ -17,19 +18,20 @@ use fedspan_engine::algorithm::network::SharedLayers;
 use fedspan_engine::config::GivenKeys;
 use fedspan_engine::config::Section;
 use fedspan_engine::config::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
-use fedspan_engine::config::{Problem, Source};
-use fedspan_engine::config::{Shape, build_engine, network_shape};
+use fedspan_engine::config::{Problem, Source, Values};
+use fedspan_engine::config::{Shape, build_custom_engine, network_shape};
 use fedspan_engine::config::{check_aggregation, read_aggregation, rule_advice};
 use fedspan_engine::config::{check_change, read_server_stop};
 use fedspan_engine::config::{check_private_algorithm, read_privacy_requirement};
 use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::PrivacyRequirement;
-use fedspan_engine::{DeviceId, Engine, Settings};
+use fedspan_engine::{CustomNames, CustomParts, DeviceId, Engine, Settings};
 
 /// Delay in ms before a round that too few devices could answer is tried again: devices may be switched on
 /// before they have samples.
 const PATIENCE: u64 = 5_000;
+
 /// Configuration of a device server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
@@ -75,6 +77,8 @@ pub struct Fleet {
     pub limits: Limits,
     /// Keys that the file sets. Other keys keep the values of a stored campaign.
     pub given: GivenKeys,
+    /// Names of the algorithm and the policy that replace those above, as a server's builder sets them.
+    pub custom: CustomNames,
 }
 
 impl Fleet {
@@ -83,7 +87,16 @@ impl Fleet {
     /// # Errors
     /// [`Problem`] for the first mistake.
     pub fn parse(name: &str, text: &str) -> Result<Self, Problem> {
-        let source = Source::parse(name, text, &[])?;
+        Self::read(&Source::parse(name, text, &[])?)
+    }
+
+    /// Begins a configuration without a file.
+    pub fn builder() -> FleetBuilder {
+        FleetBuilder::default()
+    }
+
+    /// Reads and checks a configuration.
+    pub(super) fn read(source: &Source) -> Result<Self, Problem> {
         let root = source.root();
         let (listen, devices) = (root.section("listen")?, root.section("devices")?);
         let plaintext = security::read_plaintext(&listen)?;
@@ -118,6 +131,7 @@ impl Fleet {
             rounds: read_rounds(&root.section("rounds")?)?,
             limits: read_limits(&root.section("limits")?, rule)?,
             given: source.given_keys(),
+            custom: CustomNames::default(),
         };
         root.finish()?;
         fleet.check(&root)?;
@@ -251,9 +265,32 @@ impl Fleet {
         rule_advice(self.rule, &self.algorithm)
     }
 
+    /// Returns this configuration under another aggregation rule, such as a [`Rule::custom`].
+    ///
+    /// # Errors
+    /// [`Problem`] if the rule does not fit the algorithm's uploads or the scale.
+    pub fn with_rule(mut self, rule: Rule) -> Result<Self, Problem> {
+        let source = Values::default().source("the given rule")?;
+        let root = source.root();
+        check_aggregation(rule, &self.algorithm, &root.section("aggregation")?)?;
+        check_scale(&self.scale, rule, self.privacy.is_some(), &root.section("data")?)?;
+        self.rule = rule;
+        self.limits.samples.relative = rule.needs_all_updates();
+        self.given.add("aggregation.rule");
+        rule.parameters().iter().for_each(|(key, _)| self.given.add(&format!("aggregation.{key}")));
+        Ok(self)
+    }
+
     /// Makes the engine of this campaign.
     #[must_use]
     pub fn engine(&self) -> Engine {
+        self.custom_engine(CustomParts::default())
+    }
+
+    /// Makes the engine of this campaign with the algorithm and the participation policy of `custom`, if it has
+    /// them. Its rule is not applied; see [`Self::with_rule`].
+    #[must_use]
+    pub fn custom_engine(&self, custom: CustomParts) -> Engine {
         let settings = Settings {
             fleet_size: self.expected,
             rounds: self.algorithm.rounds,
@@ -266,7 +303,7 @@ impl Fleet {
             patience: Some(PATIENCE),
             stop_change: self.stop_change,
         };
-        let engine = build_engine(
+        let engine = build_custom_engine(
             settings,
             self.shape,
             &self.model,
@@ -276,6 +313,7 @@ impl Fleet {
             self.rounds.over_select,
             self.seed,
             None,
+            custom,
         )
         .with_scale(&self.scale, self.shape.features);
         // Ridge scores are sent without noise.

@@ -3,10 +3,13 @@
 
 mod fingerprint;
 mod fleet;
+mod fleet_builder;
 mod limits;
 mod security;
 
+pub use fedspan_engine::config::{Problem, SettingValue};
 pub use fingerprint::{Mismatch, Resumed, difference};
 pub use fleet::Fleet;
+pub use fleet_builder::FleetBuilder;
 pub use limits::{Limits, RoundsSection};
 pub use security::Security;

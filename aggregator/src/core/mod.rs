@@ -35,7 +35,7 @@ use crate::journal::Journal;
 use crate::keys::{KeyStoreError, SharedKeyStore};
 use crate::store::{ReadSnapshot, StoreError};
 use fedspan_engine::privacy::Delta;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, Phase};
+use fedspan_engine::{Action, CustomError, DeviceId, Engine, Event, Failure, Millis, Phase};
 
 pub use command_queue::{Receiver, Sender};
 pub use messages::{Command, DisconnectReason, Origin, PeerEvent, PeerEventKind};
@@ -55,6 +55,9 @@ pub enum CoreError {
     /// The engine has given up the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] Failure),
+    /// A custom algorithm, policy or rule does not fit the configuration.
+    #[error(transparent)]
+    Custom(#[from] CustomError),
 }
 
 struct Peer {

@@ -15,9 +15,10 @@ use crate::durable_engine::{Campaign, DurableEngine, ResumeError, with_stored_se
 use crate::journal::Journal;
 use crate::keys::{Entropy, SharedKeyStore};
 use crate::store::Store;
-use fedspan_engine::Phase;
 use fedspan_engine::admission::Requirements;
+use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::privacy::{Delta, PrivacyRequirement};
+use fedspan_engine::{CustomParts, Phase};
 
 impl ServerCore {
     /// Makes a server core for the campaign in a store, or begins one with this number. `keys` holds the key
@@ -35,8 +36,27 @@ impl ServerCore {
         keys: Option<(SharedKeyStore, Box<dyn Entropy>)>,
         file: Option<Journal>,
     ) -> Result<Self, CoreError> {
-        let fleet = &resumed_fleet(fleet, &store)?;
-        let engine = fleet.engine();
+        Self::with_custom_parts(fleet, store, campaign, keys, file, CustomParts::default())
+    }
+
+    /// Makes a server core as [`Self::new`] does, with custom parts in place of the configuration's algorithm and
+    /// participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
+    ///
+    /// # Errors
+    /// [`CoreError`] if the stored campaign cannot be resumed, or a part does not fit the configuration.
+    pub fn with_custom_parts(
+        fleet: &Fleet,
+        store: Store,
+        campaign: u64,
+        keys: Option<(SharedKeyStore, Box<dyn Entropy>)>,
+        file: Option<Journal>,
+        mut custom: CustomParts,
+    ) -> Result<Self, CoreError> {
+        let fleet = Fleet { custom: custom.names().clone(), ..fleet.clone() };
+        let fleet = &resumed_fleet(&fleet, &store)?;
+        let shape = || fleet.engine().representation().shape();
+        custom.check(shape, fleet.scale != ScaleSource::None, fleet.privacy.is_some())?;
+        let engine = fleet.custom_engine(custom);
         let requirements = Requirements::new(fleet.model(), &engine.requests(), fleet.allowed.clone())
             .with_numeric(fleet.algorithm.numeric)
             .with_privacy(fleet.privacy.map(PrivacyRequirement::budget));

@@ -9,6 +9,7 @@
 //! Back-pressure: while the core is busy nothing is read from peers; a peer that does not read is cut off.
 //! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; committed rounds are on disk.
 
+mod builder;
 mod clock;
 mod connection_slots;
 mod control;
@@ -20,12 +21,14 @@ mod per_address;
 mod serial;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use self::builder::ServerParts;
 use self::clock::Clock;
 use self::connection_slots::ConnectionSlots;
 use self::peer::PeerContext;
@@ -35,9 +38,11 @@ use crate::durable_engine::ResumeError;
 use crate::journal::Journal;
 use crate::keys::{Entropy, KeyStore, SharedKeyStore};
 use crate::store::{Store, StoreError};
-use fedspan_engine::{Checkpoint, Millis};
+use fedspan_engine::config::Problem;
+use fedspan_engine::{Checkpoint, CustomError, Millis};
 
 pub use crate::core::{PrivacyStatus, Status};
+pub use builder::ServerBuilder;
 pub use control::{query, socket_is_stale};
 pub use export_stream::fetch_export;
 pub use listener::Listener;
@@ -72,6 +77,22 @@ pub enum ServeError {
     /// The engine has given up the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] fedspan_engine::Failure),
+    /// A custom algorithm, policy or rule does not fit the configuration.
+    #[error(transparent)]
+    Custom(#[from] CustomError),
+    /// The given aggregation rule does not fit the configuration.
+    #[error(transparent)]
+    Rule(#[from] Problem),
+    /// The configuration asks for keys, but the builder was given none.
+    #[error(
+        "devices prove keys of {}, but the server was given none; allowed: protection(Protection::Keys(..)), or plaintext in the \
+         configuration of a test bench",
+        store.display()
+    )]
+    NoKeys {
+        /// Path of the key store.
+        store: PathBuf,
+    },
 }
 
 impl From<CoreError> for ServeError {
@@ -79,6 +100,7 @@ impl From<CoreError> for ServeError {
         match error {
             CoreError::Resume(error) => Self::Resume(error),
             CoreError::Failed(failure) => Self::Failed(failure),
+            CoreError::Custom(error) => Self::Custom(error),
         }
     }
 }
@@ -116,6 +138,11 @@ pub trait PersistentLink: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debu
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> PersistentLink for T {}
 
 impl Server {
+    /// Begins a server of a configuration: [`ServerBuilder::bind`] makes it.
+    pub fn builder(fleet: Fleet) -> ServerBuilder {
+        ServerBuilder::new(fleet)
+    }
+
     /// Binds the listener, and resumes the campaign of the state directory or begins one. `campaign` is the
     /// number of a new campaign and must differ from earlier ones of the same configuration, whose round
     /// numbers devices may remember; a resumed campaign keeps its number. `entropy` supplies the keys of stored
@@ -129,11 +156,7 @@ impl Server {
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = open_store(&fleet, entropy)?;
-        let listener = TcpListener::bind(&fleet.tcp)
-            .await
-            .map_err(|error| ServeError::Listen { address: fleet.tcp.clone(), error })?;
-        Self::with_store(fleet, listener, store, campaign, protection)
+        Self::builder(fleet).campaign(campaign).entropy(entropy).protection(protection).bind().await
     }
 }
 
@@ -164,23 +187,18 @@ impl<L: Listener> Server<L> {
         entropy: impl Entropy + 'static,
         protection: Protection,
     ) -> Result<Self, ServeError> {
-        let store = open_store(&fleet, entropy)?;
-        Self::with_store(fleet, listener, store, campaign, protection)
+        Server::builder(fleet).campaign(campaign).entropy(entropy).protection(protection).over(listener)
     }
 
-    fn with_store(
-        fleet: Fleet,
-        listener: L,
-        store: Store,
-        campaign: u64,
-        protection: Protection,
-    ) -> Result<Self, ServeError> {
+    fn with_store(parts: ServerParts, listener: L, store: Store) -> Result<Self, ServeError> {
+        let ServerParts { fleet, custom, protection, campaign } = parts;
         let (key_store, nonces) = match protection {
             Protection::Plaintext => (None, None),
             Protection::Keys(keys, nonces) => (Some(SharedKeyStore::new(keys)), Some(nonces)),
         };
         let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
-        let core = ServerCore::new(&fleet, store, campaign, key_store.clone().zip(nonces), file)?;
+        let keys = key_store.clone().zip(nonces);
+        let core = ServerCore::with_custom_parts(&fleet, store, campaign, keys, file, custom)?;
         Ok(Self { fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
     }
 

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod attack;
+mod builder;
 mod column_scale;
 mod devices;
 mod fit_stats;
@@ -13,11 +14,12 @@ mod times;
 
 use std::collections::BTreeMap;
 
+pub use builder::{Simulation, SimulationBuilder};
 pub use devices::gate;
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::Matrix;
-use fedspan_engine::{ChosenRidge, Counters, DeviceId, Failure};
+use fedspan_engine::{ChosenRidge, Counters, CustomError, DeviceId, Failure};
 use fedspan_protocol::message::Refusal;
 pub use fit_stats::FitStats;
 pub use prepare::{Job, engine, given_start};
@@ -65,6 +67,9 @@ pub enum RunError {
         /// Round after which the figure was computed; 0 is the initial model.
         round: u32,
     },
+    /// A custom algorithm or policy does not fit the scenario.
+    #[error(transparent)]
+    Custom(#[from] CustomError),
     /// The scenario and the data do not fit together.
     #[error("{0}")]
     Mismatch(String),

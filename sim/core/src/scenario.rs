@@ -2,20 +2,22 @@
 //! the values allowed.
 
 mod attack;
+mod builder;
 mod data;
 mod fleet;
 mod scale;
 
 pub use attack::{Attack, AttackNotAllowed, AttackSection};
 use attack::{check_attack, read_attack};
+pub use builder::{ScenarioBuilder, ScenarioError};
 use data::read_data;
 pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource, TargetKind};
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
     AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem, Section, Source,
-    StopSection, check_aggregation, check_change, check_private_algorithm, check_scale, read_aggregation,
-    read_bounds, read_linear_or_network, read_privacy, read_stop,
+    StopSection, Values, check_aggregation, check_change, check_private_algorithm, check_scale,
+    read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
 };
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -26,7 +28,7 @@ pub use fleet::{
 };
 use scale::read_scale;
 
-use crate::data::{DataError, Dataset};
+use crate::data::{DataError, Dataset, MemoryData};
 
 /// Built-in scenarios: name, one-line description, file.
 pub const BUILT_IN: [(&str, &str, &str); 29] = [
@@ -185,7 +187,8 @@ const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
 pub struct Scenario {
     /// Path of the scenario file, or name of the built-in scenario.
     pub name: String,
-    /// Text of the file with all changes applied, as reports show it.
+    /// Text of the file with all changes applied, as reports show it; settings in code as such a text, without the
+    /// data.
     pub text: String,
     /// Seed of all random choices.
     pub seed: u64,
@@ -237,7 +240,16 @@ impl Scenario {
     /// # Errors
     /// [`Problem`] for the first error: a syntax error, an unknown key, or a value that is not allowed.
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
-        let source = Source::parse(name, text, changes)?;
+        Self::read(&Source::parse(name, text, changes)?, None)
+    }
+
+    /// Begins a scenario without a file.
+    pub fn builder() -> ScenarioBuilder {
+        ScenarioBuilder::default()
+    }
+
+    /// Reads and checks a scenario, with data in memory in place of `[data]` if there are any.
+    fn read(source: &Source, own: Option<MemoryData>) -> Result<Self, Problem> {
         let root = source.root();
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
@@ -247,12 +259,15 @@ impl Scenario {
         let data = root.section("data")?;
         let scale = read_scale(&data)?;
         let scenario = Self {
-            name: name.to_owned(),
+            name: source.name().to_owned(),
             text: source.effective(),
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
-            data: read_data(&data, &root.section("split")?)?,
+            data: match own {
+                Some(own) => read_memory(own, &data, &root.section("split")?)?,
+                None => read_data(&data, &root.section("split")?)?,
+            },
             scale,
             model,
             has_network_section: root.section("model")?.has("network"),
@@ -286,6 +301,20 @@ impl Scenario {
         // The check has rejected every initialisation that cannot be made private.
         let init = scenario.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..scenario.model }, ..scenario })
+    }
+
+    /// Returns this scenario under another aggregation rule, such as a [`Rule::custom`].
+    ///
+    /// # Errors
+    /// [`Problem`] if the rule does not fit the algorithm's uploads or the scale.
+    pub fn with_rule(mut self, rule: Rule) -> Result<Self, Problem> {
+        let source = Values::default().source("the given rule")?;
+        let root = source.root();
+        check_aggregation(rule, &self.algorithm, &root.section("aggregation")?)?;
+        check_scale(&self.scale, rule, self.privacy.is_some(), &root.section("data")?)?;
+        self.rule = rule;
+        self.samples.relative = rule.needs_all_updates();
+        Ok(self)
     }
 
     /// Checks the conditions that involve several keys.
@@ -512,6 +541,13 @@ impl Scenario {
     pub fn algorithm_name(&self) -> &'static str {
         self.algorithm.name()
     }
+}
+
+/// Reads `[data]` and `[split]` of data in memory, which have no key besides the scale.
+fn read_memory(own: MemoryData, data: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
+    data.finish()?;
+    split.finish()?;
+    Ok(DataSection::Memory(own))
 }
 
 /// Longest deadline, in mean computations.

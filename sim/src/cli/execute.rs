@@ -269,7 +269,9 @@ fn run_seed(
 fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
     let message = format!("{}: {error}", entry.scenario.name);
     match error {
-        RunError::Data(_) | RunError::Mismatch(_) | RunError::Build(_) => CommandError::Usage(message),
+        RunError::Data(_) | RunError::Mismatch(_) | RunError::Build(_) | RunError::Custom(_) => {
+            CommandError::Usage(message)
+        }
         RunError::Failed(_) | RunError::Refused { .. } | RunError::NotFinite { .. } | RunError::Silent => {
             CommandError::Failed(message)
         }

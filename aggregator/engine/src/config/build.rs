@@ -8,6 +8,7 @@ use super::network::{FrontModel, NetworkModel, NetworkSection};
 use crate::aggregate::Rule;
 use crate::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape};
 use crate::algorithm::{Algorithm, MomentsStart, PowerStart, random_start};
+use crate::custom::CustomParts;
 use crate::linalg::Matrix;
 use crate::participation::{Draws, Policy};
 use crate::rounds::{Engine, Settings};
@@ -38,6 +39,37 @@ pub fn build_engine(
     seed: u64,
     given: Option<Matrix>,
 ) -> Engine {
+    let custom = CustomParts::default();
+    build_custom_engine(
+        settings,
+        shape,
+        model,
+        algorithm,
+        rule,
+        participation,
+        over_select,
+        seed,
+        given,
+        custom,
+    )
+}
+
+/// Builds the engine of a campaign, with the algorithm and the participation policy of `custom` in place of the
+/// sections' own, if it has them.
+#[must_use]
+#[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
+pub fn build_custom_engine(
+    settings: Settings,
+    shape: Shape,
+    model: &ModelSection,
+    algorithm: &AlgorithmSection,
+    rule: Rule,
+    participation: Policy,
+    over_select: f64,
+    seed: u64,
+    given: Option<Matrix>,
+    custom: CustomParts,
+) -> Engine {
     let (d, k) = (shape.features, model.k);
     // A network has no basis, so a minimal one stands in.
     let k = if model.network.is_some() { 1 } else { k };
@@ -52,15 +84,15 @@ pub fn build_engine(
         Init::Moments => Some(Box::new(MomentsStart::new(d, k, algorithm.weighting, rule))),
         Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
-    let server = match algorithm.method {
+    let server = custom.algorithm.unwrap_or_else(|| match algorithm.method {
         Method::Linear(method) => method.server(&algorithm.linear_settings(), rule, basis, shape.outputs),
         Method::Network(network) => {
             let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);
             let parameters = parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed);
             network.method.server(parameters)
         }
-    };
-    let policy = participation.start(Draws { seed, over_select });
+    });
+    let policy = custom.participation.unwrap_or_else(|| participation.start(Draws { seed, over_select }));
     // With one output there are no classes to predict.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)

@@ -12,13 +12,15 @@ mod privacy;
 mod scale;
 mod stop;
 
-pub use crate::reader::{GivenKeys, Problem, SHOWN_MAX, Section, Source, nearest, read_file, shortened};
+pub use crate::reader::{
+    GivenKeys, Problem, SHOWN_MAX, Section, SettingValue, Source, Values, nearest, read_file, shortened,
+};
 pub use aggregation::{check_aggregation, read_aggregation, read_bounds, rule_advice};
 pub use algorithm::{
     AlgorithmSection, ENCODINGS, MeasuredSteps, Method, NUMERICS, SENDS, WEIGHTINGS, read_algorithm,
 };
 pub use algorithm_names::{TUNED, names_for_model, needs_network};
-pub use build::{Shape, build_engine, network_parameters, network_shape};
+pub use build::{Shape, build_custom_engine, build_engine, network_parameters, network_shape};
 pub use linear_or_network::read_linear_or_network;
 pub use model::{Init, ModelSection, read_model};
 pub use network::{FrontModel, NetworkModel, NetworkSection};

@@ -8,6 +8,7 @@ mod number;
 mod section;
 mod source;
 mod suggestions;
+mod values;
 
 pub use file::read_file;
 pub use given_keys::GivenKeys;
@@ -15,3 +16,4 @@ pub use number::shortest;
 pub use section::Section;
 pub use source::{Problem, SHOWN_MAX, Source};
 pub use suggestions::{nearest, shortened};
+pub use values::{SettingValue, Values};

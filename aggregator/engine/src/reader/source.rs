@@ -39,6 +39,8 @@ pub struct Source {
     /// Document with the changes.
     pub(super) effective: DocumentMut,
     changed: Vec<String>,
+    /// Whether the changes come from the program itself, not from the command line.
+    in_code: bool,
 }
 
 impl Source {
@@ -86,7 +88,28 @@ impl Source {
             })?;
             changed.push(key.to_owned());
         }
-        Ok(Self { name: name.to_owned(), text: text.to_owned(), original, effective, changed })
+        Ok(Self {
+            name: name.to_owned(),
+            text: text.to_owned(),
+            original,
+            effective,
+            changed,
+            in_code: false,
+        })
+    }
+
+    /// Makes a source of settings without a file.
+    pub(super) fn from_values(name: &str, values: Vec<(String, Value)>) -> Result<Self, Problem> {
+        let mut source = Self::parse(name, "", &[])?;
+        source.in_code = true;
+        for (key, value) in values {
+            let fits = key.split('.').count() <= DEPTH_MAX;
+            fits.then(|| set(&mut source.effective, &key, value)).flatten().ok_or_else(|| {
+                Problem::new(name, format!("{:?} is not a dotted key", shortened(&key, SHOWN_MAX)))
+            })?;
+            source.changed.push(key);
+        }
+        Ok(source)
     }
 
     /// The file with all changes, as TOML.
@@ -111,7 +134,8 @@ impl Source {
     #[must_use]
     pub fn place(&self, path: &str) -> String {
         if self.changed.iter().any(|key| key == path) {
-            return format!("--set {}", shortened(path, SHOWN_MAX));
+            let key = shortened(path, SHOWN_MAX);
+            return if self.in_code { key } else { format!("--set {key}") };
         }
         let mut item = Some(self.original.as_item());
         let mut span = None;

@@ -29,7 +29,7 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
         Ok(interrupted) => interrupted,
         Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
     };
-    let server = match Server::bind(fleet, campaign(), SysRng, protection).await {
+    let server = match Server::builder(fleet).protection(protection).bind().await {
         Ok(server) => server,
         Err(ServeError::Resume(error)) => return fail(FAILED, &locate_error(&error, &state)),
         Err(error) => return fail(FAILED, &error.to_string()),
@@ -101,11 +101,4 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
         is_first = false;
         std::thread::sleep(PAUSE);
     }
-}
-
-/// Returns a number that differs from one campaign to the next; it need not be secret.
-fn campaign() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let nanoseconds = u64::from(since.subsec_nanos());
-    since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
 }

@@ -20,8 +20,10 @@ mod value;
 mod write;
 
 use text::{Change, Settings};
+use value::Setting;
 
 use super::fleet::Fleet;
+use fedspan_engine::aggregate::Rule;
 use fedspan_engine::config::Problem;
 
 /// Keys that were added after the first stored texts.
@@ -81,7 +83,7 @@ impl Fleet {
         let stored = Settings::parse(stored).with_later(LATER, &own);
         let changes = stored.changes(&own).into_iter();
         let (given, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
-            changes.partition(|change| self.says(change.key));
+            changes.partition(|change| self.says(change.key, &stored));
         if !given.is_empty() {
             return Err(Mismatch::Differs(given.iter().map(Change::to_string).collect()));
         }
@@ -101,8 +103,17 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Returns true if the file sets a key, or its absence has a meaning.
-    fn says(&self, key: &str) -> bool {
+    /// Returns true if the file sets a key, or its absence has a meaning: no file can name a custom part, so that
+    /// the stored one must be the given one.
+    fn says(&self, key: &str, stored: &Settings) -> bool {
+        if key.starts_with(write::CUSTOM) {
+            return true;
+        }
+        if key.starts_with(write::AGGREGATION)
+            && (matches!(self.rule, Rule::Custom(_)) || has_custom_rule(stored))
+        {
+            return true;
+        }
         match key {
             // Without the key there is no value; there is no default.
             "stop.change" | "data.image" => true,
@@ -117,6 +128,12 @@ impl Fleet {
             key.strip_prefix("algorithm.").map(|key| format!("algorithm.{}.{key}", self.algorithm.name()));
         own.is_some_and(|key| self.given.contains(&key))
     }
+}
+
+/// Returns true if the rule of stored settings is none that a file can name.
+fn has_custom_rule(stored: &Settings) -> bool {
+    let rule = stored.get("aggregation.rule");
+    rule.is_some() && !Rule::NAMES.iter().any(|(name, _)| rule == Some(&Setting::from(*name)))
 }
 
 /// Returns the lines in which two fingerprints differ in meaning: `-` stored, `+` given.

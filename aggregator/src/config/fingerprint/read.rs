@@ -3,7 +3,8 @@
 use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
 use super::text::Settings;
-use super::write::DERIVED;
+use super::write::{AGGREGATION, CUSTOM, DERIVED};
+use fedspan_engine::aggregate::Rule;
 use fedspan_engine::config::read_server_stop;
 use fedspan_engine::config::{Init, ModelSection, read_algorithm, read_model};
 use fedspan_engine::config::{Problem, Source};
@@ -21,9 +22,17 @@ impl Fleet {
     pub(super) fn with_settings(&self, settings: &Settings) -> Result<Self, Problem> {
         let mut settings = settings.clone();
         DERIVED.iter().for_each(|key| drop(settings.take(key)));
+        // Custom parts are this configuration's: the caller has found them equal to the stored ones.
+        settings.take_all(CUSTOM);
+        if matches!(self.rule, Rule::Custom(_)) {
+            settings.take_all(AGGREGATION);
+        }
         let source = Source::parse(NAME, &settings.to_string(), &[])?;
         let root = source.root();
-        let rule = read_aggregation(&root.section("aggregation")?)?;
+        let rule = match self.rule {
+            rule @ Rule::Custom(_) => rule,
+            _ => read_aggregation(&root.section("aggregation")?)?,
+        };
         let limits = root.section("limits")?;
         let (norm, samples) = read_bounds(&limits, NORM, SAMPLES, rule)?;
         limits.finish()?;

@@ -86,6 +86,11 @@ impl Settings {
         Some(self.0.remove(place).1)
     }
 
+    /// Removes the settings whose keys begin with `prefix`.
+    pub(super) fn take_all(&mut self, prefix: &str) {
+        self.0.retain(|(key, _)| !key.starts_with(prefix));
+    }
+
     /// Adds the keys that were introduced later, with the values that their absence means, if `other` has them.
     pub(super) fn with_later(mut self, later: &[Later], other: &Self) -> Self {
         for Later { key, value, applies_with } in later {

@@ -9,6 +9,7 @@ use super::super::fleet::Fleet;
 use super::super::limits::Limits;
 use super::text::Settings;
 use super::value::Setting;
+use fedspan_engine::CustomNames;
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::Shape;
@@ -27,6 +28,12 @@ const EXPECTED: &str = "devices.expected";
 
 /// Keys whose values follow from the configuration, not from the stored settings.
 pub(super) const DERIVED: [&str; 2] = [NOISY_START, EXPECTED];
+
+/// Prefix of the keys of custom parts, which no file sets.
+pub(super) const CUSTOM: &str = "custom.";
+
+/// Prefix of the keys of an aggregation rule.
+pub(super) const AGGREGATION: &str = "aggregation.";
 
 impl Fleet {
     /// Returns the settings of the campaign.
@@ -55,6 +62,7 @@ impl Fleet {
             privacy: _,
             rounds: _,
             given: _,
+            custom,
         } = self;
         let mut settings = Settings::default();
         settings.set("seed", *seed);
@@ -71,7 +79,22 @@ impl Fleet {
         if let Some(change) = stop_change {
             settings.set("stop.change", *change);
         }
+        write_custom(&mut settings, custom);
         settings
+    }
+}
+
+/// Writes the names and settings of custom parts; no key if there are none.
+fn write_custom(settings: &mut Settings, custom: &CustomNames) {
+    let CustomNames { algorithm, participation, settings: own } = custom;
+    if let Some(name) = algorithm {
+        settings.set(&format!("{CUSTOM}algorithm"), name.as_str());
+    }
+    if let Some(name) = participation {
+        settings.set(&format!("{CUSTOM}participation"), name.as_str());
+    }
+    for (key, value) in own {
+        settings.set(&format!("{CUSTOM}settings.{key}"), *value);
     }
 }
 

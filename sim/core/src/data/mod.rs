@@ -1,8 +1,9 @@
 //! Data sets divided among clients: generated ([`synthetic`], [`low_rank`], [`spiked_covariance`],
 //! [`stochastic_block_model`]) or read from files ([`watch`], [`idx`], [`cifar`], [`leaf`], [`npz`],
-//! [`table`]).
+//! [`table`]), or made by the calling program.
 
 pub mod augment;
+mod check;
 pub mod cifar;
 pub mod eigenspace;
 pub mod file;
@@ -14,6 +15,7 @@ pub mod idx;
 pub mod layout;
 pub mod leaf;
 pub mod low_rank;
+mod memory;
 pub mod npz;
 pub mod partition;
 pub mod pool;
@@ -35,7 +37,9 @@ use fedspan_client::source::{SampleSource, Samples};
 use fedspan_engine::linalg::Matrix;
 use fedspan_protocol::message::RoundId;
 
+pub use check::{DatasetError, SetPlace};
 pub use layout::{Layout, Shape};
+pub use memory::MemoryData;
 pub use set::{Labels, Set};
 
 use augment::Augment;
@@ -147,6 +151,26 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// Makes a data set of `classes` classes from clients whose targets are class numbers. A linear model has no
+    /// offset: add a feature that is always 1 if it needs one.
+    #[must_use]
+    pub fn classes(features: usize, classes: usize, clients: Vec<Client>) -> Self {
+        Self { features, outputs: classes, classification: true, clients, ..Self::default() }
+    }
+
+    /// Makes a data set from clients with `outputs` real-valued targets for each sample. A linear model has no
+    /// offset: add a feature that is always 1 if it needs one.
+    #[must_use]
+    pub fn regression(features: usize, outputs: usize, clients: Vec<Client>) -> Self {
+        Self { features, outputs, clients, ..Self::default() }
+    }
+
+    /// Adds clients that join after training and only fit a head.
+    #[must_use]
+    pub fn with_newcomers(self, newcomers: Vec<Client>) -> Self {
+        Self { newcomers, ..self }
+    }
+
     /// Makes a data set without targets, whose true representation is the top eigenspace of `k` dimensions of
     /// all rows.
     ///

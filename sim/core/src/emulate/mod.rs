@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
+use fedspan_engine::CustomNames;
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{GivenKeys, Shape, StopSection};
 use getrandom::SysRng;
@@ -315,6 +316,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             samples: *samples,
         },
         given: GivenKeys::ALL,
+        custom: CustomNames::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
+use fedspan_engine::CustomNames;
 use fedspan_engine::config::GivenKeys;
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
@@ -125,6 +126,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             samples: scenario.samples,
         },
         given: configured_keys(scenario),
+        custom: CustomNames::default(),
     })
 }
 

@@ -8,11 +8,11 @@ use fedspan_engine::algorithm::LinearMethod;
 use fedspan_engine::algorithm::network::{NetworkParameters, SharedLayers};
 use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_engine::config::{
-    AlgorithmSection, Init, MeasuredSteps, Method, build_engine, check_scaled_tensors,
+    AlgorithmSection, Init, MeasuredSteps, Method, build_custom_engine, check_scaled_tensors,
 };
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_engine::{Counters, Engine, Settings};
+use fedspan_engine::{Counters, CustomParts, Engine, Settings};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -146,9 +146,34 @@ impl<'a> Job<'a> {
     /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a figure is not
     /// finite, [`RunError::Silent`] for a bug of the simulator.
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
-        let mut outcome = match self.scenario.is_federated() {
-            true => self.simulation()?.with_metrics(self.metrics).run(watcher)?,
-            false => baseline(&self.scenario, &self.dataset, self.seed)?,
+        self.run_custom(CustomParts::default(), watcher)
+    }
+
+    /// Runs the scenario as [`Self::run`] does, with the algorithm and the participation policy of `custom`, if it
+    /// has them. Its rule is not applied; see [`Scenario::with_rule`].
+    ///
+    /// # Errors
+    /// As [`Self::run`], and [`RunError::Custom`] for a part that does not fit the scenario.
+    pub fn run_custom(
+        &self,
+        mut custom: CustomParts,
+        watcher: &mut dyn Watcher,
+    ) -> Result<Outcome, RunError> {
+        let scenario = &self.scenario;
+        let names = custom.names();
+        if !scenario.is_federated() && (names.algorithm.is_some() || names.participation.is_some()) {
+            let message = format!(
+                "algorithm.name is {:?}, which has no rounds for a custom algorithm or policy; allowed: one with rounds",
+                scenario.algorithm_name()
+            );
+            return Err(RunError::Mismatch(message));
+        }
+        let shape =
+            || engine(scenario, &self.dataset, self.seed, self.given.clone()).representation().shape();
+        custom.check(shape, scenario.scale != ScaleSource::None, scenario.privacy.is_some())?;
+        let mut outcome = match scenario.is_federated() {
+            true => self.custom_simulation(custom)?.with_metrics(self.metrics).run(watcher)?,
+            false => baseline(scenario, &self.dataset, self.seed)?,
         };
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
@@ -165,7 +190,13 @@ impl<'a> Job<'a> {
     }
 
     fn simulation(&self) -> Result<Simulation<'_>, RunError> {
-        Simulation::new(&self.scenario, &self.dataset, self.seed, self.given.clone(), self.times.clone())
+        self.custom_simulation(CustomParts::default())
+    }
+
+    fn custom_simulation(&self, custom: CustomParts) -> Result<Simulation<'_>, RunError> {
+        let (given, times) = (self.given.clone(), self.times.clone());
+        let engine = custom_engine(&self.scenario, &self.dataset, self.seed, given, custom);
+        Simulation::new(&self.scenario, &self.dataset, self.seed, engine, times)
     }
 }
 
@@ -280,6 +311,17 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
 /// Builds the engine of a scenario as a server would from the same sections.
 #[must_use]
 pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
+    custom_engine(scenario, dataset, seed, given, CustomParts::default())
+}
+
+/// Builds the engine of a scenario with custom parts.
+fn custom_engine(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    seed: u64,
+    given: Option<Matrix>,
+    custom: CustomParts,
+) -> Engine {
     let settings = Settings {
         fleet_size: dataset.clients.len(),
         rounds: scenario.algorithm.rounds,
@@ -293,7 +335,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         patience: (scenario.fleet.dropout > 0.0).then_some(0),
         stop_change: scenario.stop.change,
     };
-    build_engine(
+    build_custom_engine(
         settings,
         dataset.sizes(),
         &scenario.model,
@@ -303,6 +345,7 @@ pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<M
         1.0,
         seed,
         given,
+        custom,
     )
     .with_scale(&scenario.scale, dataset.features)
 }

@@ -12,14 +12,12 @@ use std::time::Instant;
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::memory::Shape;
-use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Action, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 use super::arrivals::{ArrivalQueue, PendingAnswer};
 use super::attack::Attackers;
 use super::devices::{Devices, gate};
-use super::prepare::engine;
 use super::replay::ReplayDriver;
 use super::times::Times;
 use super::{Diverged, Outcome, RoundRow, RunError, Watcher};
@@ -69,16 +67,15 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    /// Makes a run at its start; `given` is the initial representation, if the scenario gives one.
+    /// Makes a run at its start.
     pub fn new(
         scenario: &'a Scenario,
         dataset: &'a Dataset,
         seed: u64,
-        given: Option<Matrix>,
+        engine: Engine,
         times: Times,
     ) -> Result<Self, RunError> {
         let shape = evaluate::shape_of(dataset, scenario.model.k);
-        let engine = engine(scenario, dataset, seed, given);
         let attackers = scenario.attack.map(|attack| Attackers::select(attack, dataset.clients.len(), seed));
         let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
         let gate = gate(scenario, &build, &engine);

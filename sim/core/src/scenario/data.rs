@@ -15,7 +15,7 @@ use crate::data::spiked_covariance::{self, SpikedCovariance};
 use crate::data::stochastic_block_model::StochasticBlockModel;
 use crate::data::synthetic::{LinearRegression, linear_regression};
 use crate::data::watch::{self, WatchSettings};
-use crate::data::{DataError, Dataset};
+use crate::data::{DataError, Dataset, MemoryData};
 
 /// `[data]`, with `[split]` and `[data.partition]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +36,8 @@ pub enum DataSection {
     WatchWindows(WatchSettings, usize),
     /// Labelled samples that are partitioned among clients: mostly images.
     Pooled(PooledSection),
+    /// Data that the calling program has made.
+    Memory(MemoryData),
 }
 
 /// Kind of targets that samples are labelled with.
@@ -57,6 +59,9 @@ impl DataSection {
             Self::Spiked(_) | Self::Blocks(_) => TargetKind::Absent,
             Self::Linear(_) | Self::LowRank(_) => TargetKind::Values,
             Self::Table(table) if !table.classification() => TargetKind::Values,
+            Self::Memory(own) if own.dataset().classification => TargetKind::Classes,
+            Self::Memory(own) if own.dataset().has_targets() => TargetKind::Values,
+            Self::Memory(_) => TargetKind::Absent,
             Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => TargetKind::Classes,
         }
     }
@@ -79,7 +84,11 @@ impl DataSection {
 
     /// True if the true representation is known for every data set of this kind.
     pub(super) fn is_synthetic(&self) -> bool {
-        matches!(self, Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_))
+        match self {
+            Self::Linear(_) | Self::LowRank(_) | Self::Spiked(_) | Self::Blocks(_) => true,
+            Self::Memory(own) => own.dataset().truth.is_some(),
+            Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => false,
+        }
     }
 
     /// Number of features, if it is known before a file is read.
@@ -93,6 +102,7 @@ impl DataSection {
             Self::WatchWindows(_, decimation) => Some(watch::windows::values(*decimation) + 1),
             Self::Table(table) => table.features(),
             Self::Pooled(_) => None,
+            Self::Memory(own) => Some(own.dataset().features),
         }
     }
 
@@ -124,6 +134,7 @@ impl DataSection {
             Self::Watch(settings) => watch::dataset(settings, seed),
             Self::WatchWindows(settings, decimation) => watch::raw_dataset(settings, *decimation, seed),
             Self::Pooled(settings) => settings.dataset(name, seed),
+            Self::Memory(own) => Ok(own.dataset().clone()),
         }
     }
 }

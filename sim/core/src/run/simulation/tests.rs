@@ -1,6 +1,7 @@
 use fedspan_client::Task;
 
 use super::*;
+use crate::run::engine;
 use crate::run::{Job, NoProgress};
 
 const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\nfresh = true\n\
@@ -17,7 +18,8 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     let scenario = Scenario::parse("my.toml", TEXT, &[]).map_err(|p| RunError::Mismatch(p.to_string()))?;
     let dataset = Job::prepare(&scenario, 3)?.dataset;
     let times = Times::new(&scenario, &dataset, 3)?;
-    let mut run = Simulation::new(&scenario, &dataset, 3, None, times)?;
+    let engine = engine(&scenario, &dataset, 3, None);
+    let mut run = Simulation::new(&scenario, &dataset, 3, engine, times)?;
     run.devices.connect(&dataset.clients, JoinTime::BeforeTraining)?;
     let mut actions = Vec::new();
     for id in 0..9 {

@@ -1,0 +1,152 @@
+//! Builder of a server: its configuration, and what replaces the configuration's algorithm, policy and rule.
+
+use fedspan_engine::CustomParts;
+use fedspan_engine::aggregate::Rule;
+use fedspan_engine::algorithm::Algorithm;
+use fedspan_engine::participation::Participation;
+use getrandom::SysRng;
+use tokio::net::TcpListener;
+
+use super::{Listener, Protection, ServeError, Server, open_store};
+use crate::config::{Fleet, Security};
+use crate::keys::{Entropy, KeyError};
+
+/// Builder of a [`Server`], from [`Server::builder`]. The defaults serve the configuration as the program does:
+/// its own algorithm, participation policy and aggregation rule, the system's entropy, and a campaign number that
+/// differs from one call to the next.
+#[must_use]
+pub struct ServerBuilder {
+    fleet: Fleet,
+    custom: CustomParts,
+    protection: Option<Protection>,
+    campaign: Option<u64>,
+    entropy: BoxedEntropy,
+}
+
+/// Source of randomness of any type.
+struct BoxedEntropy(Box<dyn Entropy>);
+
+impl Entropy for BoxedEntropy {
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
+        self.0.fill(bytes)
+    }
+}
+
+impl std::fmt::Debug for ServerBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { fleet, custom, protection, campaign, entropy: _ } = self;
+        f.debug_struct("ServerBuilder")
+            .field("fleet", fleet)
+            .field("custom", custom)
+            .field("protection", protection)
+            .field("campaign", campaign)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ServerBuilder {
+    pub(super) fn new(fleet: Fleet) -> Self {
+        Self {
+            fleet,
+            custom: CustomParts::default(),
+            protection: None,
+            campaign: None,
+            entropy: BoxedEntropy(Box::new(SysRng)),
+        }
+    }
+
+    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. The configuration's algorithm still decides
+    /// which model devices announce, how many rounds are trained, and how final heads are fitted.
+    pub fn algorithm(self, name: impl Into<String>, algorithm: Box<dyn Algorithm>) -> Self {
+        Self { custom: self.custom.with_algorithm(name, algorithm), ..self }
+    }
+
+    /// Replaces the participation policy; see [`CustomParts::with_participation`].
+    pub fn participation(self, name: impl Into<String>, participation: Box<dyn Participation>) -> Self {
+        Self { custom: self.custom.with_participation(name, participation), ..self }
+    }
+
+    /// Replaces the aggregation rule, by one of FedSpan's or by a [`Rule::custom`]. A custom algorithm combines
+    /// updates itself, so that the two together are refused.
+    pub fn rule(self, rule: Rule) -> Self {
+        Self { custom: self.custom.with_rule(rule), ..self }
+    }
+
+    /// Adds a setting of a custom algorithm or policy, such as a momentum: a stored campaign is not resumed with
+    /// another value.
+    pub fn setting(self, key: impl Into<String>, value: f64) -> Self {
+        Self { custom: self.custom.with_setting(key, value), ..self }
+    }
+
+    /// Sets the protection of frames. A configuration with `plaintext` needs none; one with keys must be given
+    /// [`Protection::Keys`].
+    pub fn protection(self, protection: Protection) -> Self {
+        Self { protection: Some(protection), ..self }
+    }
+
+    /// Sets the number of a new campaign, which must differ from earlier ones of the same configuration, whose round
+    /// numbers devices may remember. A resumed campaign keeps its number.
+    pub fn campaign(self, number: u64) -> Self {
+        Self { campaign: Some(number), ..self }
+    }
+
+    /// Sets the source of the keys of stored updates, which is the system's otherwise.
+    pub fn entropy(self, entropy: impl Entropy + 'static) -> Self {
+        Self { entropy: BoxedEntropy(Box::new(entropy)), ..self }
+    }
+
+    /// Binds the configured address, and resumes the campaign of the state directory or begins one.
+    ///
+    /// # Errors
+    /// [`ServeError`] if a custom part does not fit the configuration, the listener cannot be bound, or the campaign
+    /// cannot be begun or resumed.
+    pub async fn bind(self) -> Result<Server, ServeError> {
+        // A directory in use, or a bad disk, is reported before an address in use.
+        let (parts, store) = self.open()?;
+        let address = &parts.fleet.tcp;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| ServeError::Listen { address: address.clone(), error })?;
+        Server::with_store(parts, listener, store)
+    }
+
+    /// Makes a server as [`Self::bind`] does, with an existing listener instead of the configured address.
+    ///
+    /// # Errors
+    /// [`ServeError`] as for [`Self::bind`].
+    pub fn over<L: Listener>(self, listener: L) -> Result<Server<L>, ServeError> {
+        let (parts, store) = self.open()?;
+        Server::with_store(parts, listener, store)
+    }
+
+    fn open(self) -> Result<(ServerParts, crate::store::Store), ServeError> {
+        let Self { fleet, custom, protection, campaign, entropy } = self;
+        let fleet = match custom.rule() {
+            Some(rule) => fleet.with_rule(rule)?,
+            None => fleet,
+        };
+        let protection = match (protection, &fleet.security) {
+            (Some(protection), _) => protection,
+            (None, Security::Plaintext) => Protection::Plaintext,
+            (None, Security::Keys { store, .. }) => return Err(ServeError::NoKeys { store: store.clone() }),
+        };
+        let campaign = campaign.unwrap_or_else(campaign_number);
+        let store = open_store(&fleet, entropy)?;
+        Ok((ServerParts { fleet, custom, protection, campaign }, store))
+    }
+}
+
+/// Everything that a server is made of besides its listener and its store.
+pub(super) struct ServerParts {
+    pub(super) fleet: Fleet,
+    pub(super) custom: CustomParts,
+    pub(super) protection: Protection,
+    pub(super) campaign: u64,
+}
+
+/// Returns a number that differs from one campaign to the next; it need not be secret.
+fn campaign_number() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = u64::from(since.subsec_nanos());
+    since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
+}

@@ -1,0 +1,450 @@
+//! Servers and configurations that a program builds: defaults of the file, custom parts, and the campaigns that are
+//! stored under them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use fedspan_aggregator::check::check;
+use fedspan_aggregator::config::{Fleet, FleetBuilder, Problem};
+use fedspan_aggregator::durable_engine::ResumeError;
+use fedspan_aggregator::server::{Protection, ServeError, Server, ServerBuilder, Status};
+use fedspan_aggregator::store;
+use fedspan_engine::aggregate::{AggregationRule, Rule, UpdateWeight, Weighted};
+use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
+use fedspan_engine::linalg::{Matrix, RankDeficient};
+use fedspan_engine::{
+    Action, Cohort, CustomError, CustomParts, DeviceId, Engine, Event, Participation, Phase, Request, Tensor,
+    Weighting,
+};
+use fedspan_protocol::message::{HeadSolve, Task, Upload};
+use fedspan_protocol::tensor::Encoding;
+use getrandom::SysRng;
+use tokio::sync::oneshot;
+
+use crate::common::campaign::honest;
+use crate::common::{Scratch, bits};
+use crate::examples::own_algorithm::Momentum;
+use crate::server::{Devices, Hold, PATIENCE, on_disk, status};
+
+const BETA: f64 = 0.5;
+
+/// Rounds of a campaign that is interrupted; it must not end before.
+const ROUNDS: u32 = 400;
+
+/// Builder of the configuration of these tests, which is equal to [`TEXT`].
+fn fleet(state: &Path) -> FleetBuilder {
+    let fleet = Fleet::builder().seed(5).state(state).tcp("127.0.0.1:0").plaintext().devices(3);
+    let fleet = fleet.features(6).width(2).algorithm("fedrep").rounds(4).step_size(0.25);
+    fleet.set("rounds.deadline", 0)
+}
+
+const TEXT: &str = "seed = 5\n[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 3\n[data]\nd = 6\n\
+                    [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
+
+fn momentum(fleet: &Fleet) -> Box<Momentum> {
+    Box::new(Momentum::new((6, 2), 0.25, BETA, fleet.seed))
+}
+
+fn with_momentum(state: &Path) -> ServerBuilder {
+    let fleet = fleet(state).build().unwrap();
+    let algorithm = momentum(&fleet);
+    Server::builder(fleet).algorithm("momentum", algorithm).setting("beta", BETA)
+}
+
+/// Runs a campaign in the engine alone, with devices that answer at once.
+fn undisturbed(mut engine: Engine) -> Engine {
+    let mut queue: Vec<Event> = (0..3).map(Event::Joined).rev().collect();
+    while let Some(event) = queue.pop() {
+        let mut actions = Vec::new();
+        engine.handle(0, event, &mut actions);
+        for action in actions {
+            if let Action::Open(device, opening) = action {
+                queue.insert(0, Event::Update(device, honest(device, &opening)));
+            }
+        }
+    }
+    assert_eq!(engine.phase(), Phase::Finished);
+    engine
+}
+
+/// Serves a campaign to its end, with three devices.
+async fn serve(builder: ServerBuilder) -> Status {
+    let server = builder.bind().await.unwrap();
+    let mut devices = Devices::new(server.address().unwrap());
+    (0..3).for_each(|id| devices.add(id, false));
+    let served = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
+    served.await.expect("finishes").unwrap()
+}
+
+async fn refused(builder: ServerBuilder) -> String {
+    match builder.bind().await.unwrap_err() {
+        ServeError::Resume(ResumeError::Changed { difference }) => difference,
+        other => other.to_string(),
+    }
+}
+
+/// A configuration without a file equals the one of the same text, so that every default is the file's.
+#[test]
+fn builder_equals_file_of_the_same_keys() {
+    let own = fleet(Path::new("fedspan-state")).build().unwrap();
+    let parsed = Fleet::parse("fleet.toml", TEXT).unwrap();
+    // The builder sets the state directory, which is the default here.
+    let own = Fleet { given: parsed.given.clone(), ..own };
+    assert_eq!(own, parsed);
+    assert_eq!(own.fingerprint(), parsed.fingerprint());
+
+    let minimal =
+        Fleet::builder().devices(1).features(2).width(1).algorithm("fedavg").rounds(1).step_size(0.5);
+    let text = "[devices]\nexpected = 1\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"fedavg\"\nrounds = 1\nstep_size = 0.5\n";
+    assert_eq!(minimal.build().unwrap(), Fleet::parse("fleet.toml", text).unwrap());
+}
+
+#[test]
+fn builder_errors_name_key_and_value() {
+    let state = Path::new("state");
+    let error = |fleet: FleetBuilder| fleet.build().unwrap_err().to_string();
+    assert_eq!(
+        error(Fleet::builder().devices(2).features(6).width(2).algorithm("fedrep")),
+        "Fleet::builder(): algorithm.rounds is missing, allowed: an integer from 1 to 10000000"
+    );
+    assert_eq!(
+        error(fleet(state).width(7)),
+        "model.k: found 7, allowed: an integer from 1 to 6, the number of features"
+    );
+    assert_eq!(
+        error(fleet(state).algorithm("fedrap")),
+        "algorithm.name: found \"fedrap\", allowed: \"fedrep\", \"gd-gd\", \"fedavg\", \"fedpower\", \"local-only\", \"pooled\" (did \
+         you mean \"fedrep\"?)"
+    );
+    let unknown = error(fleet(state).set("rounds.dedline", 3.0));
+    assert!(unknown.starts_with("rounds.dedline: unknown key (did you mean \"deadline\"?)"), "{unknown}");
+}
+
+/// A server from the builder's defaults is the server of [`Server::bind`]: the stored model has the same bits, and
+/// either resumes the other's campaign.
+#[tokio::test(flavor = "multi_thread")]
+async fn default_builder_serves_the_configuration() {
+    let state = Scratch::new();
+    let fleet = fleet(state.path()).build().unwrap();
+    serve(Server::builder(fleet.clone())).await;
+    let expected = bits(undisturbed(fleet.engine()).representation());
+    assert_eq!(on_disk(state.path()), expected);
+    let stored = store::read(state.path()).unwrap().unwrap().configuration;
+    assert_eq!(stored, fleet.fingerprint());
+    assert!(!stored.contains("custom"), "{stored}");
+    let again = Server::bind(fleet, 1, SysRng, Protection::Plaintext).await.unwrap();
+    assert_eq!(again.status().round, 4);
+}
+
+/// A campaign under a custom algorithm continues after crashes with the bits of an undisturbed one, and under no
+/// other algorithm, setting or policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn custom_algorithm_is_resumed_under_its_own_name_only() {
+    let state = Scratch::new();
+    let path = state.path();
+    let plain = || fleet(path).rounds(ROUNDS).build().unwrap();
+    let with_momentum =
+        || Server::builder(plain()).algorithm("momentum", momentum(&plain())).setting("beta", BETA);
+    let mut server = with_momentum().bind().await.unwrap();
+    let mut devices = Devices::new(server.address().unwrap());
+    (0..3).for_each(|id| devices.add(id, id == 2));
+    // The third device keeps a round open when the server crashes.
+    for round in [1, 9] {
+        let running = tokio::spawn(server.serve(std::future::pending(), true));
+        devices.hold.send_replace(Hold::Nothing);
+        while status(path).await["round"].as_u64() < Some(round) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        devices.hold.send_replace(Hold::All);
+        while status(path).await["answers"].as_u64() != Some(2) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        running.abort();
+        assert!(running.await.unwrap_err().is_cancelled());
+
+        let lines = "- custom.algorithm = \"momentum\"\n- custom.settings.beta = 0.5\n";
+        assert_eq!(refused(Server::builder(plain())).await, lines);
+        let other = Server::builder(plain()).algorithm("momenta", momentum(&plain())).setting("beta", BETA);
+        let lines = "- custom.algorithm = \"momentum\"\n+ custom.algorithm = \"momenta\"\n";
+        assert_eq!(refused(other).await, lines);
+        let other = with_momentum().setting("beta", 0.25);
+        let lines = "- custom.settings.beta = 0.5\n+ custom.settings.beta = 0.25\n";
+        assert_eq!(refused(other).await, lines);
+        let other = with_momentum().participation("pairs", Box::new(Pairs::default()));
+        assert_eq!(refused(other).await, "+ custom.participation = \"pairs\"\n");
+        // The check without the algorithm names it, too.
+        let faults = check(&plain()).unwrap().unwrap().faults;
+        assert!(faults.iter().any(|fault| fault.contains("- custom.algorithm = \"momentum\"")), "{faults:?}");
+
+        server = with_momentum().bind().await.unwrap();
+        devices.address.send_replace(server.address().unwrap());
+    }
+    devices.hold.send_replace(Hold::Nothing);
+    let ended = tokio::time::timeout(PATIENCE, server.serve(std::future::pending(), true));
+    assert_eq!(ended.await.expect("finishes").unwrap().round, ROUNDS);
+
+    let fleet = plain();
+    let custom = CustomParts::default().with_algorithm("momentum", momentum(&fleet));
+    let whole = undisturbed(fleet.custom_engine(custom));
+    let plain = undisturbed(fleet.engine());
+    assert_eq!(on_disk(path)[..12], bits(whole.representation()));
+    assert_ne!(bits(whole.representation()), bits(plain.representation()), "momentum has an effect");
+    // Without momentum it is FedRep, to rounding.
+    let none = CustomParts::default().with_algorithm("none", Box::new(Momentum::new((6, 2), 0.25, 0.0, 5)));
+    let none = undisturbed(fleet.custom_engine(none));
+    assert!((none.representation() - plain.representation()).amax() < 1e-12);
+}
+
+/// Policy that invites two devices in turn, with the number of rounds so far as its state.
+#[derive(Debug, Default)]
+struct Pairs {
+    rounds: usize,
+}
+
+impl Participation for Pairs {
+    fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
+        let pair = [0, 1].map(|step| fleet[(self.rounds + step) % fleet.len()]);
+        self.rounds += 1;
+        // Unsorted, with a device that is not in the fleet: the engine is given a correct cohort.
+        Cohort::new(vec![pair[1], 99, pair[0]])
+    }
+
+    fn state(&self) -> Vec<f64> {
+        vec![self.rounds as f64]
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        let &[rounds] = state else { return false };
+        self.rounds = rounds as usize;
+        true
+    }
+}
+
+/// Cohorts are the policy's, without its mistakes, and a resumed policy continues.
+#[test]
+fn custom_policy_chooses_the_cohorts() {
+    let fleet = Fleet::parse("fleet.toml", TEXT).unwrap();
+    let engine = || {
+        let pairs = Box::new(Pairs::default());
+        fleet.custom_engine(CustomParts::default().with_participation("pairs", pairs))
+    };
+    let (mut whole, mut interrupted) = (engine(), engine());
+    let (mut queue, mut cohorts) = (Vec::from([2, 1, 0].map(Event::Joined)), Vec::new());
+    while let Some(event) = queue.pop() {
+        let mut actions = Vec::new();
+        whole.handle(0, event, &mut actions);
+        let Some(round) = whole.open_round().filter(|_| matches!(whole.phase(), Phase::Train(_))) else {
+            continue;
+        };
+        if actions.iter().any(|action| matches!(action, Action::Open(..))) {
+            let cohort: Vec<DeviceId> = round.cohort.iter().copied().collect();
+            interrupted = engine();
+            assert!(interrupted.resume(0, &whole.checkpoint()));
+            assert_eq!(interrupted.open_round().unwrap().cohort, round.cohort);
+            // A target of three, which two devices cannot reach, is met by both.
+            queue.extend(cohort.iter().rev().map(|id| Event::Update(*id, honest(*id, &round.broadcast))));
+            cohorts.push(cohort);
+        }
+    }
+    assert_eq!(cohorts, [vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1]]);
+    assert_eq!(interrupted.phase(), Phase::Train(4));
+}
+
+/// Rule that takes the first device's update.
+#[derive(Debug)]
+struct First(&'static str);
+
+impl AggregationRule for First {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn combine(&self, updates: &[Weighted<'_>], _center: &[f64], out: &mut [f64]) {
+        out.iter_mut().zip(updates[0].values).for_each(|(out, value)| *out = f64::from(*value));
+    }
+
+    fn parameters(&self) -> Vec<(&'static str, f64)> {
+        vec![("device", 0.0)]
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn custom_rule_is_resumed_under_its_own_name_only() {
+    let state = Scratch::new();
+    let plain = fleet(state.path()).build().unwrap();
+    let first = |name| Server::builder(plain.clone()).rule(Rule::custom(Box::new(First(name))));
+    serve(first("first")).await;
+    let same = plain.clone().with_rule(Rule::custom(Box::new(First("first")))).unwrap();
+    assert_eq!(on_disk(state.path()), bits(undisturbed(same.engine()).representation()));
+    assert_ne!(on_disk(state.path()), bits(undisturbed(plain.engine()).representation()));
+
+    assert_eq!(first("first").bind().await.unwrap().status().round, 4);
+    let lines = "- aggregation.rule = \"first\"\n+ aggregation.rule = \"last\"\n";
+    assert_eq!(refused(first("last")).await, lines);
+    let lines = "- aggregation.rule = \"first\"\n- aggregation.device = 0.0\n";
+    assert_eq!(
+        refused(Server::builder(plain.clone())).await.replace("+ aggregation.rule = \"mean\"\n", ""),
+        lines
+    );
+    // One of FedSpan's own rules is given in the same way.
+    let lines = refused(Server::builder(plain.clone()).rule(Rule::GEOMETRIC_MEDIAN)).await;
+    assert!(lines.contains("+ aggregation.rule = \"geometric-median\""), "{lines}");
+
+    // A setting that the program does not give is the stored one, also under a custom rule.
+    let silent = Fleet::builder().seed(5).state(state.path()).plaintext().devices(3).features(6).width(2);
+    let silent = silent.algorithm("fedrep").rounds(4).step_size(0.25).set("limits.norm", 1e4);
+    let mut silent = silent.build().unwrap();
+    silent.limits.samples.max_samples = 7;
+    silent.tcp = "127.0.0.1:0".to_owned();
+    let server = Server::builder(silent).rule(Rule::custom(Box::new(First("first")))).bind().await.unwrap();
+    assert_eq!(server.status().round, 4);
+}
+
+/// FedRep with faults.
+struct Faulty {
+    fedrep: FedRep,
+    requests: Vec<Request>,
+    forgets: bool,
+}
+
+impl Faulty {
+    fn new(features: usize, width: usize) -> Self {
+        let parameters = FedRepParameters {
+            step_size: 0.25,
+            head: HeadSolve::LeastSquares { ridge: 0.0 },
+            upload: Upload::Gradient,
+            download_encoding: Encoding::F32,
+            upload_encoding: Encoding::F32,
+            weighting: Weighting::Uniform,
+            rule: Rule::MEAN,
+        };
+        let fedrep = FedRep::new(random_start(features, width, 1), parameters);
+        Self { requests: vec![fedrep.request()], fedrep, forgets: false }
+    }
+
+    fn with_request(mut self, change: impl FnOnce(&mut Request)) -> Self {
+        change(&mut self.requests[0]);
+        self
+    }
+}
+
+impl Algorithm for Faulty {
+    fn request(&self) -> Request {
+        self.requests[0].clone()
+    }
+
+    fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
+        self.fedrep.absorb(device, weight, tensors);
+    }
+
+    fn finish(&mut self) -> Result<(), RankDeficient> {
+        self.fedrep.finish()
+    }
+
+    fn representation(&self) -> &Matrix {
+        self.fedrep.representation()
+    }
+
+    fn fit_request(&self, head: HeadSolve) -> Request {
+        self.fedrep.fit_request(head)
+    }
+
+    fn state(&self) -> Vec<f64> {
+        self.fedrep.state()
+    }
+
+    fn restore(&mut self, state: &[f64]) -> bool {
+        !self.forgets && self.fedrep.restore(state)
+    }
+}
+
+#[tokio::test]
+async fn parts_that_do_not_fit_are_refused_with_numbers() {
+    let state = Scratch::new();
+    let own = || Server::builder(fleet(state.path()).build().unwrap());
+    let custom = async |builder: ServerBuilder| match builder.bind().await.unwrap_err() {
+        ServeError::Custom(error) => error,
+        other => panic!("{other}"),
+    };
+    let algorithm = |faulty: Faulty| own().algorithm("faulty", Box::new(faulty));
+
+    let wide = custom(algorithm(Faulty::new(6, 3))).await;
+    assert_eq!(
+        wide.to_string(),
+        "the custom algorithm \"faulty\" has a representation of 6 x 3, allowed: 6 x 2, that of the model"
+    );
+    let many =
+        Faulty::new(6, 2).with_request(|request| request.tensors = vec![request.tensors[0].clone(); 6]);
+    let many = custom(algorithm(many)).await;
+    assert_eq!(many, CustomError::Tensors { algorithm: "faulty".into(), found: 6, allowed: 5 });
+    let long = Faulty::new(6, 2).with_request(|request| {
+        let [tensor] = &mut request.tensors[..] else { panic!() };
+        (tensor.rows, tensor.cols, tensor.values) = (u16::MAX, 60, vec![0.0; 65_535 * 60]);
+    });
+    let long = custom(algorithm(long)).await;
+    assert_eq!(long, CustomError::Frames { algorithm: "faulty".into(), values: 65_535 * 60 });
+    let forgets = custom(algorithm(Faulty { forgets: true, ..Faulty::new(6, 2) })).await;
+    assert_eq!(forgets, CustomError::State { part: "algorithm", values: 12 });
+
+    let nameless = custom(own().algorithm("", Box::new(Faulty::new(6, 2)))).await;
+    assert_eq!(nameless, CustomError::Name { part: "algorithm" });
+    for (key, value) in [("a key", 1.0), ("", 1.0), ("beta", f64::INFINITY)] {
+        let error = custom(algorithm(Faulty::new(6, 2)).setting(key, value)).await;
+        assert_eq!(error, CustomError::Setting { key: key.into(), value });
+    }
+    let rule = custom(own().rule(Rule::custom(Box::new(First("mean"))))).await;
+    assert_eq!(rule, CustomError::RuleName { name: "mean".into() });
+    let both = custom(algorithm(Faulty::new(6, 2)).rule(Rule::GEOMETRIC_MEDIAN)).await;
+    assert_eq!(
+        both.to_string(),
+        "the aggregation rule \"geometric-median\" has no effect on the custom algorithm \"faulty\", which combines updates \
+         itself; give the rule to the algorithm"
+    );
+    let ServeError::Rule(Problem { message, .. }) =
+        own().rule(Rule::PROJECTOR_MEAN).bind().await.unwrap_err()
+    else {
+        panic!()
+    };
+    assert!(message.contains("found \"projector-mean\", a rule for subspaces"), "{message}");
+}
+
+#[tokio::test]
+async fn private_campaign_refuses_tasks_without_noise() {
+    let state = Scratch::new();
+    let private = || {
+        let fleet = fleet(state.path()).set("privacy.epsilon", 2.0).set("privacy.delta", 1e-5);
+        Server::builder(fleet.build().unwrap())
+    };
+    let open = Faulty::new(6, 2).with_request(|request| request.task = Task::PowerStart);
+    let ServeError::Custom(error) = private().algorithm("open", Box::new(open)).bind().await.unwrap_err()
+    else {
+        panic!()
+    };
+    assert_eq!(error, CustomError::NoNoise { algorithm: "open".into() });
+    private().algorithm("fedrep", Box::new(Faulty::new(6, 2))).bind().await.unwrap();
+}
+
+/// A configuration with keys does not become one without by leaving them out.
+#[tokio::test]
+async fn builder_without_keys_refuses_to_serve_in_plaintext() {
+    let state = Scratch::new();
+    let fleet = fleet(state.path()).set("listen.plaintext", false).build().unwrap();
+    let error = Server::builder(fleet).bind().await.unwrap_err();
+    assert!(matches!(&error, ServeError::NoKeys { store } if *store == state.path().join("keys")), "{error}");
+}
+
+/// An existing listener serves as well as a bound address, and a shutdown ends the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn builder_serves_over_a_given_listener() {
+    let state = Scratch::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = with_momentum(state.path()).campaign(77).entropy(SysRng).over(listener).unwrap();
+    assert_eq!(server.address().unwrap(), address);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
+    stop.send(()).unwrap();
+    let status = tokio::time::timeout(PATIENCE, serving).await.expect("ends").unwrap().unwrap();
+    assert_eq!(status.phase, "waiting");
+    assert_eq!(store::read(state.path()).unwrap().unwrap().campaign, 77);
+}

@@ -1,0 +1,16 @@
+//! The examples run, and their own assertions hold.
+
+#[path = "../examples/embed_server.rs"]
+mod embed_server;
+#[path = "../examples/own_algorithm.rs"]
+pub mod own_algorithm;
+
+#[test]
+fn embedded_server_serves_two_devices() {
+    embed_server::main().unwrap();
+}
+
+#[test]
+fn own_algorithm_trains_devices_over_tcp() {
+    own_algorithm::main().unwrap();
+}

@@ -1,0 +1,249 @@
+//! Scenarios and simulations that a program builds: defaults of the file, data in memory, custom parts.
+
+use fedspan_engine::aggregate::{AggregationRule, Rule, Weighted};
+use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
+use fedspan_engine::participation::Full;
+use fedspan_engine::{Cohort, CustomError, DeviceId, Participation, Weighting};
+use fedspan_protocol::message::{HeadSolve, Upload};
+use fedspan_protocol::tensor::Encoding;
+use fedspan_sim_core::data::{Client, Dataset, DatasetError, Labels, Set};
+use fedspan_sim_core::evaluate::Scores;
+use fedspan_sim_core::run::{NoProgress, Outcome, RunError, Simulation, Watcher, run};
+use fedspan_sim_core::scenario::{Scenario, ScenarioBuilder, ScenarioError};
+
+const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 8\nd = 6\nk = 2\nsamples = 20\nnew_clients = 2\ntest_samples = 5\n\
+                    [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.25\n";
+
+/// Model and algorithm of [`TEXT`].
+fn campaign(scenario: ScenarioBuilder) -> ScenarioBuilder {
+    scenario.width(2).algorithm("fedrep").rounds(6).step_size(0.25)
+}
+
+/// Builder of the scenario of [`TEXT`].
+fn linear() -> ScenarioBuilder {
+    let data =
+        Scenario::builder().set("data.kind", "linear-regression").set("data.clients", 8).set("data.d", 6);
+    let data = data.set("data.k", 2).set("data.samples", 20);
+    campaign(data.set("data.new_clients", 2).set("data.test_samples", 5))
+}
+
+fn parsed() -> Scenario {
+    Scenario::parse("file", TEXT, &[]).unwrap()
+}
+
+/// Everything in a result that depends on arithmetic, with its bits.
+fn bits(outcome: &Outcome) -> Vec<u64> {
+    let Scores { distance, loss, accuracy, accuracy_global, test_mse } = outcome.scores;
+    let scores = [distance, loss, accuracy, accuracy_global, test_mse];
+    let heads =
+        outcome.clients.iter().chain(&outcome.newcomers).flat_map(|client| client.head.iter().copied());
+    let representation =
+        outcome.representation.iter().flat_map(|representation| representation.iter().copied());
+    let numbers = scores.into_iter().map(|score| score.unwrap_or(-1.0)).chain(heads).chain(representation);
+    numbers.map(f64::to_bits).chain([outcome.bytes.0, outcome.bytes.1, outcome.updates]).collect()
+}
+
+/// A scenario without a file equals the one of the same text, so that every default is the file's.
+#[test]
+fn builder_equals_file_of_the_same_keys() {
+    let (own, parsed) = (linear().build().unwrap(), parsed());
+    assert_eq!(Scenario { name: parsed.name.clone(), text: parsed.text.clone(), ..own.clone() }, parsed);
+    // The text of a scenario in code is one that a file could have.
+    let again = Scenario::parse(&own.name, &own.text, &[]).unwrap();
+    assert_eq!(Scenario { text: own.text.clone(), ..again }, own);
+}
+
+#[test]
+fn builder_errors_name_key_and_value() {
+    let error = |scenario: ScenarioBuilder| scenario.build().unwrap_err().to_string();
+    assert_eq!(
+        error(linear().width(7)),
+        "model.k: found 7, allowed: an integer from 1 to 6, the number of features"
+    );
+    let missing = "Scenario::builder(): algorithm.rounds is missing, allowed: an integer from 1 to 10000000";
+    assert_eq!(error(linear_without_rounds()), missing);
+    let named = error(linear_without_rounds().name("pumps"));
+    assert_eq!(named, missing.replace("Scenario::builder()", "pumps"));
+    let unknown = error(linear().set("fleet.dropuot", 0.1));
+    assert!(unknown.starts_with("fleet.dropuot: unknown key (did you mean \"dropout\"?)"), "{unknown}");
+}
+
+fn linear_without_rounds() -> ScenarioBuilder {
+    let data =
+        Scenario::builder().set("data.kind", "linear-regression").set("data.clients", 8).set("data.d", 6);
+    data.set("data.k", 2).set("data.samples", 20).width(2).algorithm("fedrep").step_size(0.25)
+}
+
+/// Generated data that are passed in memory give the bits of the scenario that generates them.
+#[test]
+fn data_in_memory_give_the_same_bits() {
+    let generated = parsed();
+    let own = campaign(Scenario::builder().with_dataset(generated.dataset(3).unwrap())).build().unwrap();
+    let (first, second) =
+        (run(&generated, 3, &mut NoProgress).unwrap(), run(&own, 3, &mut NoProgress).unwrap());
+    assert_eq!(bits(&first), bits(&second));
+    assert_eq!(first.rounds, second.rounds);
+    let before = first.rounds[0].scores.unwrap().distance;
+    assert!(
+        before.is_some() && second.scores.distance < before,
+        "the truth is known, and training has an effect"
+    );
+}
+
+#[test]
+fn data_in_memory_are_checked() {
+    let client = |x: Vec<f32>, y: Vec<u8>| Client::new(Set::new(x, Labels::Classes(y)), Set::empty(true));
+    let build = |clients: Vec<Client>| {
+        campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, clients))).build()
+    };
+    let good = || client(vec![1.0, 2.0, 3.0, 4.0], vec![0, 2]);
+    build(vec![good(), good()]).unwrap();
+    let error = build(vec![good(), client(vec![1.0, 2.0], vec![3])]).unwrap_err();
+    assert!(
+        matches!(&error, ScenarioError::Dataset(DatasetError::Label { found: 3, classes: 3, .. })),
+        "{error}"
+    );
+    let error = build(vec![client(vec![1.0, f32::INFINITY], vec![0])]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "client 0 (from 0), training samples: sample 0 (from 0) has feature 1 = inf, allowed: finite numbers"
+    );
+    // Keys that choose other data are mistakes, and so is a width above the number of features.
+    let with = |key: &str, value: f64| {
+        let scenario = campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![good()])));
+        scenario.set(key, value).build().unwrap_err().to_string()
+    };
+    assert_eq!(with("data.noise_std", 1.0), "data.noise_std: unknown key, allowed: scale");
+    assert_eq!(with("split.test", 0.5), "split.test: unknown key: [split] has no keys here, leave it out");
+    let wide =
+        campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![good()]))).width(3).build();
+    assert_eq!(
+        wide.unwrap_err().to_string(),
+        "model.k: found 3, allowed: an integer from 1 to 2, the number of features"
+    );
+}
+
+/// Clients without a sample are left out, as those of a file are, and newcomers fit heads.
+#[test]
+fn idle_clients_in_memory_are_left_out() {
+    let mut dataset = parsed().dataset(0).unwrap();
+    let newcomer = dataset.newcomers.pop().unwrap();
+    dataset.clients.push(Client::new(Set::empty(false), Set::empty(false)));
+    let own =
+        campaign(Scenario::builder().with_dataset(dataset.with_newcomers(vec![newcomer]))).build().unwrap();
+    let outcome = Simulation::builder(&own).run().unwrap();
+    assert_eq!((outcome.clients.len(), outcome.newcomers.len(), outcome.dropped_users), (8, 1, 1));
+}
+
+/// Counts the rounds, and ends the run after some.
+struct Counter {
+    rounds: u32,
+    end: u32,
+}
+
+impl Watcher for Counter {
+    fn round(&mut self, done: u32, of: u32, _scores: Option<&Scores>) -> bool {
+        assert_eq!((done, of), (self.rounds, 6));
+        self.rounds += 1;
+        done < self.end
+    }
+}
+
+#[test]
+fn watcher_observes_and_ends_the_run() {
+    let scenario = parsed();
+    let mut counter = Counter { rounds: 0, end: 9 };
+    let whole = Simulation::builder(&scenario).seed(2).watcher(&mut counter).run().unwrap();
+    assert_eq!((counter.rounds, whole.interrupted), (7, false));
+    assert_eq!(bits(&whole), bits(&run(&scenario, 2, &mut NoProgress).unwrap()));
+    let mut counter = Counter { rounds: 0, end: 3 };
+    let short = Simulation::builder(&scenario).seed(2).watcher(&mut counter).run().unwrap();
+    assert_eq!((counter.rounds, short.interrupted), (4, true));
+}
+
+fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
+    let parameters = FedRepParameters {
+        step_size,
+        head: HeadSolve::LeastSquares { ridge: 0.0 },
+        upload: Upload::Gradient,
+        download_encoding: Encoding::F32,
+        upload_encoding: Encoding::F32,
+        weighting: Weighting::Uniform,
+        rule: Rule::MEAN,
+    };
+    Box::new(FedRep::new(random_start(6, width, 4), parameters))
+}
+
+/// FedRep, full participation and the mean from outside give the bits of the scenario's own; another step size, policy
+/// or rule gives other bits, the same in each run.
+#[test]
+fn custom_parts_replace_the_scenarios() {
+    let scenario = parsed();
+    let simulation = || Simulation::builder(&scenario).seed(4);
+    let own = bits(&simulation().run().unwrap());
+    let custom = |step| simulation().algorithm("boxed", fedrep(2, step)).run().unwrap();
+    assert_eq!(bits(&custom(0.25)), own);
+    assert_ne!(bits(&custom(0.125)), own);
+    let full = simulation().participation("full", Box::new(Full)).run().unwrap();
+    assert_eq!(bits(&full), own);
+    let halves = || simulation().participation("halves", Box::new(Halves)).run().unwrap();
+    assert_eq!(bits(&halves()), bits(&halves()));
+    let cohorts: Vec<Vec<u64>> = halves().rounds.into_iter().skip(1).map(|row| row.cohort).collect();
+    assert_eq!(cohorts[..2], [vec![1, 3, 5, 7], vec![0, 2, 4, 6]]);
+    assert_eq!(cohorts.len(), 6);
+    let ruled = |rule| bits(&simulation().rule(rule).run().unwrap());
+    assert_eq!(ruled(Rule::MEAN), own);
+    let sum = || Rule::custom(Box::new(Sum));
+    assert_eq!(ruled(sum()), ruled(sum()));
+    assert_ne!(ruled(sum()), own);
+    let file =
+        Scenario::parse("file", &format!("{TEXT}[aggregation]\nrule = \"geometric-median\"\n"), &[]).unwrap();
+    assert_eq!(ruled(Rule::GEOMETRIC_MEDIAN), bits(&run(&file, 4, &mut NoProgress).unwrap()));
+}
+
+/// Policy that invites devices with odd numbers in odd rounds, and the others in even rounds.
+struct Halves;
+
+impl Participation for Halves {
+    fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
+        Cohort::new(fleet.iter().copied().filter(|device| device % 2 == u64::from(round % 2)).collect())
+    }
+}
+
+/// Rule that halves the sum of the updates.
+#[derive(Debug)]
+struct Sum;
+
+impl AggregationRule for Sum {
+    fn name(&self) -> &'static str {
+        "sum"
+    }
+
+    fn combine(&self, updates: &[Weighted<'_>], _center: &[f64], out: &mut [f64]) {
+        for update in updates {
+            out.iter_mut().zip(update.values).for_each(|(out, value)| *out += 0.5 * f64::from(*value));
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_are_refused() {
+    let scenario = parsed();
+    let simulation = || Simulation::builder(&scenario);
+    let wide = simulation().algorithm("wide", fedrep(3, 0.25)).run().unwrap_err();
+    let expected = CustomError::Representation { algorithm: "wide".into(), found: (6, 3), allowed: (6, 2) };
+    assert_eq!(wide, RunError::Custom(expected));
+    let both =
+        simulation().algorithm("boxed", fedrep(2, 0.25)).rule(Rule::GEOMETRIC_MEDIAN).run().unwrap_err();
+    assert!(matches!(both, RunError::Custom(CustomError::RuleBesideAlgorithm { .. })), "{both}");
+    let subspaces = simulation().rule(Rule::PROJECTOR_MEAN).run().unwrap_err();
+    assert!(subspaces.to_string().contains("found \"projector-mean\", a rule for subspaces"), "{subspaces}");
+
+    let local = TEXT.replace("fedrep", "local-only").replace("rounds = 6\nstep_size = 0.25\n", "");
+    let local = Scenario::parse("file", &local, &[]).unwrap();
+    let error = Simulation::builder(&local).algorithm("boxed", fedrep(2, 0.25)).run().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "algorithm.name is \"local-only\", which has no rounds for a custom algorithm or policy; allowed: one with rounds"
+    );
+}

@@ -1,0 +1,9 @@
+//! The examples run, and their own assertions hold.
+
+#[path = "../examples/own_data.rs"]
+mod own_data;
+
+#[test]
+fn own_data_trains_a_fleet() {
+    own_data::main().unwrap();
+}
