@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::{FOLDS, PARTS, Part, WEIGHTS, mean, pooled_newcomers, prepare, ridge};
 use super::{DemoError, Progress, scaled};
-use fedspan_sim_core::data::{Client, Dataset, watch};
+use fedspan_sim_core::data::{Client, Dataset, shape_of, watch};
 use fedspan_sim_core::evaluate::{self, average};
 use fedspan_sim_core::run::{NoProgress, RunError};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
@@ -363,7 +363,7 @@ impl InnerFold {
         let job = prepare(&scenario, scenario.seed, features)?;
         let outcome = job.run(&mut NoProgress)?;
         let basis = outcome.representation.map(|b| fedspan_engine::linalg::to_f32(&b)).unwrap_or_default();
-        let shape = evaluate::shape_of(&job.dataset, k);
+        let shape = shape_of(&job.dataset, k);
         let accuracy = |r: f32| {
             self.over_draws(|draw| {
                 let data = if features == Features::Device { &draw.device } else { &draw.logarithmic };
