@@ -36,7 +36,7 @@ mod shared_head;
 
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
-use crate::mechanism::Release;
+use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 
