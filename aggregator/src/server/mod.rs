@@ -17,6 +17,7 @@ mod listener;
 mod peer;
 mod pending_pool;
 mod per_address;
+mod query;
 mod serial;
 
 use std::net::SocketAddr;
@@ -38,9 +39,9 @@ use crate::store::{Store, StoreError};
 use fedspan_engine::{Checkpoint, Millis};
 
 pub use crate::core::{PrivacyStatus, Status};
-pub use control::{query, socket_is_stale};
 pub use export_stream::fetch_export;
 pub use listener::Listener;
+pub use query::{query, socket_is_stale};
 
 /// Capacity of the channel from peers to the core; when it is full, peers wait.
 const INBOX: usize = 1024;
