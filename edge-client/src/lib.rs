@@ -12,6 +12,7 @@ pub mod memory;
 pub mod privacy;
 #[cfg(feature = "recorded")]
 pub mod recording;
+mod release;
 pub mod session;
 pub mod source;
 pub mod store;
@@ -30,8 +31,9 @@ pub const WARNING: Option<&str> = if cfg!(feature = "reveal-moments") {
 pub use fedspan_protocol::secure;
 
 pub use error::{NotReady, ShapeMismatch, SourceError};
-pub use mechanism::{Mechanism, NoPrivacy, Release};
+pub use mechanism::{Mechanism, NoPrivacy};
 pub use memory::{Memory, Shape, Workspace};
+pub use release::Release;
 pub use session::{Event, Progress, Session};
 pub use source::{Recording, SampleSource, Samples, Targets};
 #[cfg(feature = "network")]

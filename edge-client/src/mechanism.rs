@@ -1,23 +1,12 @@
 //! Privacy mechanisms: the treatment of an update before it leaves the device, nothing or the noise of differential
 //! privacy.
 
-use fedspan_protocol::message::{Privacy, RoundId};
+use fedspan_protocol::message::Privacy;
 
 #[cfg(feature = "privacy")]
-use crate::privacy::{Clipping, NoEntropy, PrivacySettings, Seed};
-
-/// Identification of one release among all releases of the fleet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Release {
-    /// The device's identity ([`Config::device`](crate::session::Config::device)).
-    pub device: u64,
-    /// Campaign of the round.
-    pub campaign: u64,
-    /// Identifier of the round.
-    pub round: RoundId,
-    /// Cost of all earlier releases in the device's ledger; it grows with each release.
-    pub spent: u64,
-}
+use crate::privacy::{Clipped, Clipping, EntropySource, Gaussian, NoEntropy, PrivacySettings, Seed};
+#[cfg(feature = "privacy")]
+use crate::release::Release;
 
 /// Mechanism of differential privacy: [`NoPrivacy`], or `privacy::Gaussian` (a feature).
 pub trait Mechanism {
@@ -65,6 +54,44 @@ pub trait Mechanism {
 pub struct NoPrivacy;
 
 impl Mechanism for NoPrivacy {}
+
+#[cfg(feature = "privacy")]
+impl<S: EntropySource> Mechanism for Gaussian<S> {
+    fn settings(&self) -> Option<PrivacySettings> {
+        Some(self.settings)
+    }
+
+    fn prepare(&mut self, release: &Release) -> Result<(), NoEntropy> {
+        self.prepare_seed(release)
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        self.take_seed()
+    }
+}
+
+#[cfg(feature = "privacy")]
+impl<P: Mechanism> Mechanism for Clipped<P> {
+    fn settings(&self) -> Option<PrivacySettings> {
+        self.mechanism.settings()
+    }
+
+    fn prepare(&mut self, release: &Release) -> Result<(), NoEntropy> {
+        self.mechanism.prepare(release)
+    }
+
+    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+        self.mechanism.draw_seed()
+    }
+
+    fn clipping(&self) -> Option<&Clipping> {
+        Some(&self.clipping)
+    }
+
+    fn clipping_mut(&mut self) -> Option<&mut Clipping> {
+        Some(&mut self.clipping)
+    }
+}
 
 /// Returns the privacy capability of a mechanism, with nothing spent; the session fills in the spent budget.
 pub(crate) fn declared_privacy(mechanism: &impl Mechanism) -> Privacy {

@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
 use fedspan_experiments::demo::PARTS;
-use fedspan_experiments::demo::choose::{
-    Candidate, Choice, Features, FedRepChoice, RidgeChoice, SearchSpace, choose,
-};
+use fedspan_experiments::demo::choice::{Choice, Features, FedRepChoice, RidgeChoice};
+use fedspan_experiments::demo::choose::{Candidate, SearchSpace, choose};
 use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Set};
 use fedspan_sim_core::progress::Progress;

@@ -14,8 +14,8 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+use fedspan_sim_core::data::shape_of;
 use fedspan_sim_core::device::{Identity, client_session};
-use fedspan_sim_core::evaluate::shape_of;
 use fedspan_sim_core::fleet::{DeviceFactory, HeapWorkspace, deterministic_rng};
 use fedspan_sim_core::network::JoinTime;
 use fedspan_sim_core::noise::SeedSource;

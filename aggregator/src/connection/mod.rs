@@ -2,6 +2,7 @@
 //! commands in, frames out. The server and the simulator use the same code.
 
 mod acceptor;
+mod partial_update;
 mod receive;
 mod secure_layer;
 mod send;
@@ -14,7 +15,7 @@ use fedspan_protocol::frame::Decoder;
 use fedspan_protocol::limits::{FRAME_LIMIT_MAX, HELLO_FRAME_MAX};
 use fedspan_protocol::message::{Decline, Fault, Hello, Refusal, RoundId, ToDevice};
 
-use self::receive::PartialUpdate;
+use self::partial_update::PartialUpdate;
 use self::secure_layer::{SECURE_LAYER_MEMORY_MAX, SecureLayer};
 use self::send::{Outgoing, SentRound};
 use crate::keys::AcceptedKey;

@@ -8,7 +8,7 @@ use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice};
 use fedspan_protocol::tensor::TensorDescriptor;
 
-use super::receive::discard_partial;
+use super::partial_update::discard_partial;
 use super::secure_layer::SecureLayer;
 use super::{Connection, OUTBOX_IDLE_CAPACITY, OUTBOX_MAX};
 use fedspan_engine::RoundBroadcast;

@@ -1,70 +1,12 @@
-//! Active keys: a handle to the key table that connections share, and keys that can be revoked while
-//! connections use them.
+//! Active keys: a handle to the key table that connections share.
 
-use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use fedspan_protocol::secure::Key;
-
 use super::KeyError;
+use super::accepted_key::AcceptedKey;
 use super::table::{KeyTable, LookupError};
-use crate::sync::{AtomicBool, RwLock};
+use crate::sync::RwLock;
 use fedspan_engine::DeviceId;
-
-/// Key of one device. A connection holds it for its lifetime and checks before every frame whether it is [still
-/// accepted](Self::is_accepted).
-pub struct AcceptedKey {
-    device: DeviceId,
-    key: Key,
-    accepted: AtomicBool,
-}
-
-impl AcceptedKey {
-    pub(super) fn new(device: DeviceId, key: Key) -> Arc<Self> {
-        Arc::new(Self { device, key, accepted: AtomicBool::new(true) })
-    }
-
-    /// Returns the device that owns the key.
-    #[must_use]
-    pub fn device(&self) -> DeviceId {
-        self.device
-    }
-
-    /// Returns the epoch of the key, its number among the device's keys.
-    #[must_use]
-    pub fn epoch(&self) -> u16 {
-        self.key.epoch()
-    }
-
-    /// Returns the key.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// Returns true while frames under this key are accepted. Once false it stays false: the key was revoked,
-    /// or replaced and its grace is over. The check is one atomic load without a lock.
-    #[must_use]
-    pub fn is_accepted(&self) -> bool {
-        self.accepted.load(Ordering::Acquire)
-    }
-
-    pub(super) fn withdraw(&self) {
-        self.accepted.store(false, Ordering::Release);
-    }
-}
-
-impl fmt::Debug for AcceptedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let accepted = self.is_accepted();
-        f.debug_struct("AcceptedKey")
-            .field("device", &self.device)
-            .field("key", &self.key)
-            .field("accepted", &accepted)
-            .finish()
-    }
-}
 
 /// Shared key table; all clones see every change.
 #[derive(Clone, Debug, Default)]

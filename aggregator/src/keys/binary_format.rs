@@ -9,7 +9,7 @@ use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::secure::{KEY, Key};
 use zeroize::Zeroizing;
 
-use super::active_keys::AcceptedKey;
+use super::accepted_key::AcceptedKey;
 use super::corruption::Corruption;
 use super::table::{DEVICES_MAX, KeyTable, Row};
 use super::unlock::{Argon2Cost, Derivation, SALT, Secret};

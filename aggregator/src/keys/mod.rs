@@ -22,6 +22,7 @@
 //! # Ok::<(), fedspan_aggregator::keys::KeyError>(())
 //! ```
 
+mod accepted_key;
 mod active_keys;
 mod binary_format;
 mod corruption;
@@ -33,7 +34,8 @@ mod table;
 mod text_format;
 mod unlock;
 
-pub use active_keys::{AcceptedKey, ActiveKeys};
+pub use accepted_key::AcceptedKey;
+pub use active_keys::ActiveKeys;
 pub use corruption::Corruption;
 pub use entropy::Entropy;
 pub use error::KeyError;

@@ -8,7 +8,7 @@ use fedspan_protocol::secure::{KEY, Key};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::active_keys::AcceptedKey;
+use super::accepted_key::AcceptedKey;
 use super::{Entropy, KeyError};
 use fedspan_engine::DeviceId;
 

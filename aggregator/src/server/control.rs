@@ -6,22 +6,16 @@
 //! * `export`: the stored campaign, see [`super::export_stream`].
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{broadcast, mpsc, watch};
-use zeroize::Zeroizing;
 
 use super::export_stream::{self, SnapshotRequest};
+use super::query::{SOCKET, WATCH};
 use crate::core::Status;
 use crate::keys::{Answer, SharedKeyStore};
 use fedspan_files::user;
-
-const SOCKET: &str = "control.sock";
-
-/// Request without an end.
-const WATCH: &str = "watch";
 
 /// Longest request in bytes, with its newline: several thousand ranges of devices.
 const REQUEST_MAX: u64 = 1 << 16;
@@ -66,13 +60,6 @@ pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
         Some(control) => control.listener.accept().await.ok().map(|(stream, _)| stream),
         None => std::future::pending().await,
     }
-}
-
-/// Returns true if the control socket still exists. After its connection has closed, a client concludes from
-/// this that the server crashed: a clean shutdown removes the socket first.
-#[must_use]
-pub fn socket_is_stale(directory: &Path) -> bool {
-    directory.join(SOCKET).symlink_metadata().is_ok()
 }
 
 /// Serves one client until its request is answered.
@@ -145,60 +132,4 @@ pub(super) async fn serve_client(
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
-}
-
-/// Longest wait for an answer of the server.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Sends a request to the server of a state directory and passes each line of the answer to `each`. `None` if
-/// no server runs there. `watch` may wait any time for its next line, other requests 10 s.
-///
-/// # Errors
-/// [`std::io::ErrorKind::TimedOut`] if the server accepts the connection but does not answer; otherwise the
-/// error of the socket or of `each`.
-pub async fn query(
-    directory: &Path,
-    request: &str,
-    mut each: impl FnMut(&str) -> std::io::Result<()>,
-) -> std::io::Result<Option<()>> {
-    let mut stream = match with_timeout(UnixStream::connect(directory.join(SOCKET))).await {
-        Ok(stream) => stream,
-        Err(error)
-            if matches!(
-                error.kind(),
-                std::io::ErrorKind::NotFound
-                    | std::io::ErrorKind::ConnectionRefused
-                    // The path is too long for a socket, so no server can be listening there.
-                    | std::io::ErrorKind::InvalidInput
-            ) =>
-        {
-            return Ok(None);
-        }
-        // The socket's backlog is full of clients that wait for an answer.
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(timed_out()),
-        Err(error) => return Err(error),
-    };
-    with_timeout(stream.write_all(format!("{request}\n").as_bytes())).await?;
-    let mut lines = BufReader::new(stream).lines();
-    loop {
-        let line = match request {
-            WATCH => lines.next_line().await?,
-            _ => with_timeout(lines.next_line()).await?,
-        };
-        let Some(line) = line else { return Ok(Some(())) };
-        // The line may hold keys.
-        each(&Zeroizing::new(line))?;
-    }
-}
-
-async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
-    tokio::time::timeout(REQUEST_TIMEOUT, work).await.unwrap_or_else(|_| Err(timed_out()))
-}
-
-fn timed_out() -> std::io::Error {
-    let seconds = REQUEST_TIMEOUT.as_secs();
-    let what = format!(
-        "the running server has not answered within {seconds} s: it is suspended, or waits for its disk"
-    );
-    std::io::Error::new(std::io::ErrorKind::TimedOut, what)
 }

@@ -18,7 +18,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, oneshot};
 
-use super::control::query;
+use super::query::query;
 use crate::export::ExportedState;
 use crate::journal::CommittedRound;
 use crate::store::{CampaignState, ReadSnapshot, StoreError};

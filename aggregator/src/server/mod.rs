@@ -18,6 +18,7 @@ mod listener;
 mod peer;
 mod pending_pool;
 mod per_address;
+mod query;
 mod serial;
 
 use std::net::SocketAddr;
@@ -43,9 +44,9 @@ use fedspan_engine::{Checkpoint, CustomError, Millis};
 
 pub use crate::core::{PrivacyStatus, Status};
 pub use builder::ServerBuilder;
-pub use control::{query, socket_is_stale};
 pub use export_stream::fetch_export;
 pub use listener::Listener;
+pub use query::{query, socket_is_stale};
 
 /// Capacity of the channel from peers to the core; when it is full, peers wait.
 const INBOX: usize = 1024;

@@ -13,35 +13,9 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
 use super::error::DatabaseError;
+use super::round_key_file::RoundKeyStorage;
 use crate::keys::Entropy;
 use fedspan_engine::DeviceId;
-
-/// Storage of the open round's key. The effect of every method is durable when it returns.
-pub trait RoundKeyStorage: Send {
-    /// Reads the stored key file.
-    ///
-    /// # Errors
-    /// Error of the storage.
-    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>>;
-
-    /// Stores a key, all of it or nothing; none may be stored.
-    ///
-    /// # Errors
-    /// Error of the storage.
-    fn write(&self, key: &[u8]) -> std::io::Result<()>;
-
-    /// Makes the stored key durable, as an earlier write may have stored it and then failed.
-    ///
-    /// # Errors
-    /// Error of the storage.
-    fn sync(&self) -> std::io::Result<()>;
-
-    /// Overwrites and removes the stored key, if there is one, and the remains of an unfinished write.
-    ///
-    /// # Errors
-    /// Error of the storage; the key may still be there, or overwritten but not removed.
-    fn erase(&self) -> std::io::Result<()>;
-}
 
 const MAGIC: &[u8; 8] = b"FSPLRND1";
 const KEY: usize = 32;

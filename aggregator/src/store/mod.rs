@@ -44,11 +44,10 @@ use fedspan_files::make_directories;
 use fedspan_files::regular;
 
 pub use campaign_state::CampaignState;
-pub use encryption::RoundKeyStorage;
 pub use error::StoreError;
 pub use offline::OfflineStore;
 pub use read_snapshot::ReadSnapshot;
-pub use round_key_file::KEY_FILE;
+pub use round_key_file::{KEY_FILE, RoundKeyStorage};
 pub use write::Row;
 
 /// Name of the database in the state directory.

@@ -1,4 +1,4 @@
-//! File with the key of the open round.
+//! Storage of the key of the open round: the trait, and a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
-use super::encryption::RoundKeyStorage;
 use fedspan_files::regular;
 use fedspan_files::{create_private, sync_directory, with_suffix};
 
@@ -15,6 +14,33 @@ pub const KEY_FILE: &str = "round.key";
 
 /// Length of the longest file that is read.
 const LONGEST: u64 = 4096;
+
+/// Storage of the open round's key. The effect of every method is durable when it returns.
+pub trait RoundKeyStorage: Send {
+    /// Reads the stored key file.
+    ///
+    /// # Errors
+    /// Error of the storage.
+    fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>>;
+
+    /// Stores a key, all of it or nothing; none may be stored.
+    ///
+    /// # Errors
+    /// Error of the storage.
+    fn write(&self, key: &[u8]) -> std::io::Result<()>;
+
+    /// Makes the stored key durable, as an earlier write may have stored it and then failed.
+    ///
+    /// # Errors
+    /// Error of the storage.
+    fn sync(&self) -> std::io::Result<()>;
+
+    /// Overwrites and removes the stored key, if there is one, and the remains of an unfinished write.
+    ///
+    /// # Errors
+    /// Error of the storage; the key may still be there, or overwritten but not removed.
+    fn erase(&self) -> std::io::Result<()>;
+}
 
 /// Small file that only its owner can read.
 #[derive(Debug)]

@@ -4,9 +4,7 @@ use core::fmt;
 
 use super::clip::Clip;
 use super::discrete_gaussian::Variance;
-use super::mechanism::{NoEntropy, PrivacySettings};
 use super::noise::Seed;
-use crate::mechanism::{self, Mechanism};
 
 /// Privacy mechanism that allows FedRep's gradients too. It needs memory with a second d x k matrix: a
 /// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or with the feature `power` a `PowerWorkspace`.
@@ -16,11 +14,11 @@ use crate::mechanism::{self, Mechanism};
 /// apply, because the radius bounds the influence of all rows together.
 #[derive(Debug)]
 pub struct Clipped<P> {
-    mechanism: P,
-    clipping: Clipping,
+    pub(crate) mechanism: P,
+    pub(crate) clipping: Clipping,
 }
 
-impl<P: Mechanism> Clipped<P> {
+impl<P> Clipped<P> {
     /// Adds clipping to `mechanism`, which provides noise and seeds.
     pub const fn new(mechanism: P, clip: Clip) -> Self {
         Self { mechanism, clipping: Clipping::new(clip) }
@@ -29,28 +27,6 @@ impl<P: Mechanism> Clipped<P> {
     /// Returns the inner mechanism.
     pub const fn mechanism(&self) -> &P {
         &self.mechanism
-    }
-}
-
-impl<P: Mechanism> Mechanism for Clipped<P> {
-    fn settings(&self) -> Option<PrivacySettings> {
-        self.mechanism.settings()
-    }
-
-    fn prepare(&mut self, release: &mechanism::Release) -> Result<(), NoEntropy> {
-        self.mechanism.prepare(release)
-    }
-
-    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
-        self.mechanism.draw_seed()
-    }
-
-    fn clipping(&self) -> Option<&Clipping> {
-        Some(&self.clipping)
-    }
-
-    fn clipping_mut(&mut self) -> Option<&mut Clipping> {
-        Some(&mut self.clipping)
     }
 }
 

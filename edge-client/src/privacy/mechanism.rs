@@ -8,7 +8,7 @@ use super::health::MinEntropy;
 use super::multiplier::{NoiseMultiplier, NoiseMultiplierError};
 use super::noise::Seed;
 use super::sensitivity::{GRID_MAX, sensitivity};
-use crate::mechanism::{Mechanism, Release};
+use crate::release::Release;
 use crate::time::Millis;
 
 /// Number of bits of a sum of rows.
@@ -196,7 +196,7 @@ impl core::error::Error for NoEntropy {}
 
 /// Gaussian mechanism of a board, with a fresh seed for each release.
 pub struct Gaussian<S: EntropySource> {
-    settings: PrivacySettings,
+    pub(crate) settings: PrivacySettings,
     source: S,
     claim: MinEntropy,
     /// Seed of the prepared release.
@@ -220,24 +220,9 @@ impl<S: EntropySource> Gaussian<S> {
     pub const fn failures(&self) -> u32 {
         self.failures
     }
-}
 
-impl<S: EntropySource> fmt::Debug for Gaussian<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gaussian")
-            .field("settings", &self.settings)
-            .field("claim", &self.claim)
-            .field("failures", &self.failures)
-            .finish_non_exhaustive()
-    }
-}
-
-impl<S: EntropySource> Mechanism for Gaussian<S> {
-    fn settings(&self) -> Option<PrivacySettings> {
-        Some(self.settings)
-    }
-
-    fn prepare(&mut self, release: &Release) -> Result<(), NoEntropy> {
+    /// Draws the seed of a release, before its cost is charged.
+    pub(crate) fn prepare_seed(&mut self, release: &Release) -> Result<(), NoEntropy> {
         (self.seed, self.failure) = (None, None);
         match draw_seed(&mut self.source, self.claim) {
             Ok(drawn) => {
@@ -252,7 +237,18 @@ impl<S: EntropySource> Mechanism for Gaussian<S> {
         }
     }
 
-    fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
+    /// Returns the seed of the prepared release, once.
+    pub(crate) fn take_seed(&mut self) -> Result<Seed, NoEntropy> {
         self.seed.take().ok_or(NoEntropy)
+    }
+}
+
+impl<S: EntropySource> fmt::Debug for Gaussian<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gaussian")
+            .field("settings", &self.settings)
+            .field("claim", &self.claim)
+            .field("failures", &self.failures)
+            .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use chacha20::{ChaChaCore, R20};
 use zeroize::Zeroize;
 
 use super::discrete_gaussian::{Variance, sample};
-use crate::mechanism::Release;
+use crate::release::Release;
 use crate::secure::derive;
 
 /// Length of a seed, in bytes.

@@ -7,10 +7,9 @@ use fedspan_protocol::message::{
 use rand_core::Rng;
 
 use super::counters::count;
-use super::state::Phase;
-use super::timing::SLOTS_ENABLED;
+use super::state::{Phase, SLOTS_ENABLED};
 use super::{Sampling, Session};
-use crate::mechanism::Release;
+use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::store::{Record, Store};
 use crate::task::{Task, Usage};

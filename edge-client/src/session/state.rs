@@ -6,11 +6,16 @@ use fedspan_protocol::message::{
 };
 
 use super::counters::count;
-use super::timing::{RECONNECT_MAX, SLOTS_ENABLED};
 use super::{Config, Counters};
 use crate::store::RecordHeader;
 use crate::task::Usage;
 use crate::time::Millis;
+
+/// True if this build has tasks whose answers wait for a slot.
+pub const SLOTS_ENABLED: bool = cfg!(feature = "privacy");
+
+/// Longest reconnect delay, in ms.
+pub const RECONNECT_MAX: u32 = 60_000;
 
 /// Phase of a session; the picture is in [`session`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

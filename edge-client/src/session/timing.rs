@@ -2,11 +2,8 @@
 
 use super::Progress;
 use super::counters::count;
-use super::state::{Phase, SessionState, UploadCursor};
+use super::state::{Phase, RECONNECT_MAX, SLOTS_ENABLED, SessionState, UploadCursor};
 use crate::time::Millis;
-
-/// True if this build has tasks whose answers wait for a slot.
-pub const SLOTS_ENABLED: bool = cfg!(feature = "privacy");
 
 /// Time without progress after a hello, or between chunks, after which the session asks again.
 const ASK_AGAIN_AFTER: Millis = Millis::new(2_000);
@@ -16,7 +13,6 @@ const RESEND_AFTER: Millis = Millis::new(10_000);
 const ALIVE_INTERVAL_MIN: u32 = 100;
 /// First reconnect delay, in ms. [`RECONNECT_MAX`] is the longest.
 const RECONNECT_FIRST: u32 = 500;
-pub const RECONNECT_MAX: u32 = 60_000;
 /// Number of doublings after which the reconnect delay is at its maximum.
 const RECONNECT_DOUBLINGS: u32 = 7;
 

@@ -10,7 +10,7 @@ use libm::sqrtf;
 #[cfg(feature = "ridge-choice")]
 use super::leave_one_out;
 use super::projection_cache::ProjectionCache;
-use super::sample_pass::{PassKind, SampleSet, project_sample, run_pass};
+use super::sample_pass::{PassKind, SampleSet, count, project_sample, run_pass};
 use super::{HeadFits, Usage, row_blocks};
 use crate::kernel::Four;
 use crate::kernel::constant_column::ConstantColumn;
@@ -31,7 +31,15 @@ pub fn solve_head(
     over: SampleSet,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let usage = solve(parts, &mut ProjectionCache::new(parts.shape), head, fits, id, over, source)?;
+    let usage = solve(
+        parts,
+        &mut ProjectionCache::new(row_blocks::spare_fours(parts.shape)),
+        head,
+        fits,
+        id,
+        over,
+        source,
+    )?;
     keep_head(parts);
     Ok(usage)
 }
@@ -45,7 +53,7 @@ pub fn run(
     id: RoundId,
     source: &mut dyn SampleSource,
 ) -> Result<Usage, DeclineReason> {
-    let cache = &mut ProjectionCache::new(parts.shape);
+    let cache = &mut ProjectionCache::new(row_blocks::spare_fours(parts.shape));
     solve(parts, cache, head, fits, id, SampleSet::Head, source)?;
     let usage = run_pass(
         PassKind::Residual,
@@ -238,11 +246,4 @@ pub fn copy(to: &mut [f32], from: &[f32]) {
     for (place, &value) in to.iter_mut().zip(from) {
         *place = value;
     }
-}
-
-/// Returns the number of samples as a float; exact up to 2^24.
-pub fn count(usage: Usage) -> f32 {
-    #[allow(clippy::cast_precision_loss, reason = "a mean over 16 million samples may round")]
-    let m = usage.samples as f32;
-    m
 }

@@ -5,8 +5,8 @@
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
-use super::fedrep::{copy, count};
-use super::sample_pass::{MAGNITUDE_MAX, SampleSet};
+use super::fedrep::copy;
+use super::sample_pass::{MAGNITUDE_MAX, SampleSet, count};
 use super::{HeadFits, Usage};
 use crate::kernel::all_within;
 use crate::kernel::fixed::product::{products, residuals};

@@ -4,8 +4,7 @@
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
-use super::fedrep::count;
-use super::sample_pass::{SampleSet, for_each_in, project_sample};
+use super::sample_pass::{SampleSet, count, for_each_in, project_sample};
 use super::{HeadFits, Usage, row_blocks};
 use crate::kernel::Four;
 use crate::kernel::constant_column::ConstantColumn;

@@ -38,7 +38,7 @@ mod tasks;
 
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
-use crate::mechanism::Release;
+use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 

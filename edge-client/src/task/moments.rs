@@ -7,8 +7,7 @@
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
 use super::Usage;
-use super::fedrep::count;
-use super::sample_pass::for_each;
+use super::sample_pass::{count, for_each};
 use crate::kernel::all_within;
 use crate::kernel::gradient::accumulate;
 use crate::kernel::vector::{dot, from};

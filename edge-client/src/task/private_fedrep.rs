@@ -11,8 +11,9 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
 
 use super::counting_source::CountingSource;
-use super::fedrep::{self, count};
+use super::fedrep;
 use super::quantise::{halved, square};
+use super::sample_pass::count;
 use super::{HeadFits, Usage};
 use crate::kernel::gradient::elements;
 use crate::kernel::largest;

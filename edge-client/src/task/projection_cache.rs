@@ -1,8 +1,6 @@
 //! Cache of projected samples between the passes of a round.
 
-use super::row_blocks;
 use crate::kernel::Four;
-use crate::memory::Shape;
 
 /// Size of the cache in fours: 1 KB, 32 samples at a width of 8.
 pub const CACHE_FOURS: usize = 64;
@@ -38,9 +36,8 @@ pub struct Slot<'a> {
 }
 
 impl ProjectionCache {
-    /// Creates an empty cache.
-    pub fn new(shape: Shape) -> Self {
-        let spare = row_blocks::spare_fours(shape);
+    /// Creates an empty cache, of which `spare` fours at the end are for a block of rows.
+    pub fn new(spare: usize) -> Self {
         Self { fours: [[0.0; 4]; CACHE_FOURS], spare, samples: 0, max_samples: usize::MAX, selection: false }
     }
 

@@ -44,6 +44,13 @@ pub enum PassKind {
     Residual,
 }
 
+/// Returns the number of samples as a float; exact up to 2^24.
+pub fn count(usage: Usage) -> f32 {
+    #[allow(clippy::cast_precision_loss, reason = "a mean over 16 million samples may round")]
+    let m = usage.samples as f32;
+    m
+}
+
 /// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns true.
 pub fn for_each(
     id: RoundId,

@@ -3,10 +3,10 @@
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
-use super::Usage;
-use super::fedrep::{copy, count};
+use super::fedrep::copy;
 use super::projection_cache::ProjectionCache;
-use super::sample_pass::{PassKind, SampleSet, run_pass};
+use super::sample_pass::{PassKind, SampleSet, count, run_pass};
+use super::{Usage, row_blocks};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient;
 use crate::memory::Parts;
@@ -60,7 +60,7 @@ pub fn residual(
     run_pass(
         PassKind::Residual,
         parts,
-        &mut ProjectionCache::new(parts.shape),
+        &mut ProjectionCache::new(row_blocks::spare_fours(parts.shape)),
         &mut ConstantColumn::default(),
         id,
         SampleSet::All,

@@ -6,7 +6,7 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Role;
 
 use super::{Task, Usage};
-use crate::mechanism::Release;
+use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 

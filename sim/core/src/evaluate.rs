@@ -15,7 +15,7 @@ use rayon::prelude::*;
 pub use baselines::{local_only, pooled, pooled_with_dropped};
 
 use crate::data::scaled::scaled_client;
-use crate::data::{Client, Dataset, Labels, Set};
+use crate::data::{Client, Dataset, Labels, Set, shape_of};
 use crate::fleet::{HeapWorkspace, SimDevice, SimTask};
 use crate::least_squares::DroppedDirections;
 use crate::network::{self, SimNetwork};
@@ -326,12 +326,6 @@ fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
         )
         .collect();
     average(&each)
-}
-
-/// Sizes of a linear model of width `width` on a data set.
-#[must_use]
-pub fn shape_of(dataset: &Dataset, width: usize) -> Shape {
-    Shape { features: dataset.features, width, outputs: dataset.outputs }
 }
 
 /// Converts the device's f32 values to a d x k matrix.

@@ -25,8 +25,7 @@ use rand_core::SeedableRng;
 
 pub use task::SimTask;
 
-use crate::data::{Client, ClientSource, Dataset};
-use crate::evaluate;
+use crate::data::{self, Client, ClientSource, Dataset};
 use crate::network::{BaseNetwork, JoinTime, NetworkConfig, SimNetwork};
 use crate::noise::{self, NoiseConfig, SeedSource, SimNoise};
 use crate::scenario::Scenario;
@@ -186,7 +185,7 @@ impl DeviceFactory {
         Ok(Self {
             network,
             scale: scenario.scale != ScaleSource::None,
-            shape: evaluate::shape_of(dataset, scenario.model.k),
+            shape: data::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
             extra_matrix: scenario.algorithm.power().is_some() || scenario.privacy.is_some(),
             privacy: noise::settings(scenario, dataset).map_err(BuildError)?,

@@ -5,6 +5,7 @@ pub mod data;
 pub mod device;
 pub mod emulate;
 pub mod evaluate;
+pub mod figures;
 pub mod fleet;
 pub mod least_squares;
 pub mod live;

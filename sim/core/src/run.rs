@@ -5,6 +5,7 @@ mod attack;
 mod builder;
 mod column_scale;
 mod devices;
+mod engine;
 mod fit_stats;
 mod prepare;
 pub mod replay;
@@ -16,13 +17,14 @@ use std::collections::BTreeMap;
 
 pub use builder::{Simulation, SimulationBuilder};
 pub use devices::gate;
+pub use engine::engine;
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{ChosenRidge, Counters, CustomError, DeviceId, Failure};
 use fedspan_protocol::message::Refusal;
 pub use fit_stats::FitStats;
-pub use prepare::{Job, engine, given_start};
+pub use prepare::{Job, given_start};
 pub use times::Times;
 
 use serde::Serialize;
@@ -30,8 +32,8 @@ use serde::Serialize;
 use crate::data::scale::Scaling;
 use crate::data::{DataError, Dataset};
 use crate::evaluate::{ClientScore, Scores, average};
+use crate::figures::Figures;
 use crate::fleet::BuildError;
-use crate::report::summary::Figures;
 use crate::scenario::Scenario;
 
 /// Number of rounds at the end whose mean accuracy is reported for networks, as in the papers.

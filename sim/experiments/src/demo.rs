@@ -1,9 +1,11 @@
 //! Demo, the run without arguments: FedRep and its baselines on the bundled smartwatch recordings, over all
 //! folds and several seeds, with two tables and a report.
 
+pub mod choice;
 pub mod choose;
 mod measure;
 mod memory;
+mod part;
 mod scaled;
 mod tables;
 
@@ -11,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-pub use measure::{PARTS, Part};
+pub use part::{PARTS, Part};
 
 use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::report::files::{WriteError, make_directory, remove_run, write_json, write_text};

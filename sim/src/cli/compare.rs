@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show};
+use super::execute::{Entry, Executed, Runs, Written, end, execute, lines, show, spread};
 use super::time_to_accuracy::{TimeToAccuracy, TimeToAccuracyOptions};
 use super::{CommandError, Format, RunOptions, compare_algorithms, load, output};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::Series;
-use fedspan_sim_core::report::summary::{Spread, Summary, short_name};
+use fedspan_sim_core::report::summary::{Summary, short_name};
 use fedspan_sim_core::report::table::Table;
 
 /// Default directory of the report.
@@ -117,13 +117,6 @@ impl<'a> ComparisonSummary<'a> {
         let runs = executed.runs.iter().filter_map(Runs::written).collect();
         Self { runs, reached: Vec::new() }
     }
-}
-
-/// Spread of the table value `name` over the runs; `None` if one of them lacks it.
-pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
-    let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
-    let values: Option<Vec<f64>> = runs.iter().map(value).collect();
-    values.and_then(|values| Spread::new(&values))
 }
 
 fn table(entries: &[Entry], executed: &Executed) -> Table {

@@ -10,7 +10,7 @@ use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
 use fedspan_client::session::Event;
 use fedspan_engine::config::read_file;
-use fedspan_sim_core::data::Dataset;
+use fedspan_sim_core::data::{self, Dataset};
 use fedspan_sim_core::device::{Identity, client_session, connect, now_since, run_session_over};
 use fedspan_sim_core::evaluate;
 use fedspan_sim_core::fleet::SimSession;
@@ -190,7 +190,7 @@ fn report(
         "device {name}: {} rounds counted, {} late, {} rejected, {} declined\n",
         counters.counted, counters.late, counters.rejected, counters.declined
     );
-    let shape = evaluate::shape_of(dataset, scenario.model.k);
+    let shape = data::shape_of(dataset, scenario.model.k);
     if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
         let score = evaluate::score_device(session.task_mut(), client, shape);
         let own = "on its own test samples";

@@ -14,7 +14,7 @@ use super::{CommandError, Format, RunOptions, check_out, interrupt, load, make_o
 use fedspan_sim_core::report::files::{self, make_directory, remove_run, write_json, write_run, write_text};
 use fedspan_sim_core::report::html::Page;
 use fedspan_sim_core::report::plot::{Point, Series, curve};
-use fedspan_sim_core::report::summary::{SeedsSummary, Summary, short_name};
+use fedspan_sim_core::report::summary::{SeedsSummary, Spread, Summary, short_name};
 use fedspan_sim_core::report::table::{Table, bytes, figure};
 use fedspan_sim_core::run::{Diverged, Job, RunError};
 use fedspan_sim_core::scenario::Scenario;
@@ -345,6 +345,13 @@ pub fn show(name: &str, value: f64) -> String {
     }
 }
 
+/// Spread of the table value `name` over the runs; `None` if one of them lacks it.
+pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
+    let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
+    let values: Option<Vec<f64>> = runs.iter().map(value).collect();
+    values.and_then(|values| Spread::new(&values))
+}
+
 fn table(entry: &Entry, runs: &Runs) -> Table {
     let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };
@@ -358,7 +365,7 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
     }
     let done: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
     let rows = lines(first).into_iter().filter_map(|(name, _, _)| {
-        let spread = super::compare::spread(&done, name)?;
+        let spread = spread(&done, name)?;
         let cells = [spread.median, spread.q25, spread.q75].map(|value| show(name, value));
         Some([name.to_owned()].into_iter().chain(cells).collect())
     });

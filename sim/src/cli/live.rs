@@ -10,9 +10,9 @@ use fedspan_engine::config::StopSection;
 use serde::Serialize;
 
 use super::{CommandError, Format, check_out, compare, emulate, load, make_out, output};
+use fedspan_sim_core::figures::Figures;
 use fedspan_sim_core::live::{self, LiveError, Plan, ReplayCheck, TimedRound, campaign, check_replay};
 use fedspan_sim_core::report::files::{json, make_directory, write_json};
-use fedspan_sim_core::report::summary::Figures;
 use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::run::{Job, RunError};
 use fedspan_sim_core::scenario::Scenario;

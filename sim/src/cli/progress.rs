@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::output::log_line;
 use fedspan_sim_core::evaluate::Scores;
-use fedspan_sim_core::report::summary::Figures;
+use fedspan_sim_core::figures::Figures;
 use fedspan_sim_core::report::table::figure;
 use fedspan_sim_core::run::Watcher;
 

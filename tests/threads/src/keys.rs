@@ -4,6 +4,9 @@ pub(crate) mod checks;
 pub(crate) mod store_checks;
 // These files have items that only the aggregator uses.
 #[allow(dead_code)]
+#[path = "../../../aggregator/src/keys/accepted_key.rs"]
+mod accepted_key;
+#[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/active_keys.rs"]
 mod active_keys;
 #[allow(dead_code)]
@@ -34,7 +37,8 @@ mod text_format;
 #[path = "../../../aggregator/src/keys/unlock.rs"]
 mod unlock;
 
-use active_keys::{AcceptedKey, ActiveKeys};
+use accepted_key::AcceptedKey;
+use active_keys::ActiveKeys;
 use entropy::Entropy;
 use error::KeyError;
 use store::{KeyStore, SharedKeyStore};

@@ -14,6 +14,7 @@
 //! new needs a line in [`LATER`].
 
 mod legacy_text;
+mod parse;
 mod read;
 mod text;
 mod value;

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use toml_edit::{Document, Item, TableLike};
-
+use super::Later;
 use super::value::Setting;
-use super::{Later, legacy_text};
 
 /// Settings by key, in the order in which they are written.
 #[derive(Clone, Debug, Default)]
@@ -34,41 +32,14 @@ impl fmt::Display for Change<'_> {
 }
 
 impl Settings {
-    /// Parses a text of any version. A line that cannot be understood is kept, and equals nothing else.
-    pub(super) fn parse(text: &str) -> Self {
-        if legacy_text::is_legacy(text) {
-            return legacy_text::translate(text);
-        }
-        let mut settings = Self::default();
-        match Document::parse(text) {
-            Ok(document) => settings.flatten("", document.as_table()),
-            Err(_) => {
-                for line in text.lines() {
-                    let (key, value) = line.split_once(" = ").unwrap_or((line, ""));
-                    settings.0.push((key.to_owned(), Setting::parse(value)));
-                }
-            }
-        }
-        settings
-    }
-
-    /// Flattens nested tables into dotted keys; TOML's parser limits their depth.
-    fn flatten(&mut self, path: &str, table: &dyn TableLike) {
-        for (key, item) in table.iter() {
-            let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
-            match item {
-                Item::Value(value) if !value.is_inline_table() => self.set(&key, Setting::from_toml(value)),
-                item => match item.as_table_like() {
-                    Some(table) => self.flatten(&key, table),
-                    None => self.set(&key, Setting::Other(item.to_string())),
-                },
-            }
-        }
-    }
-
     /// Returns the value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Setting> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    /// Appends a line, whether or not its key occurs before.
+    pub(super) fn push(&mut self, key: &str, value: Setting) {
+        self.0.push((key.to_owned(), value));
     }
 
     /// Adds or replaces a setting.

@@ -13,10 +13,10 @@ use super::noise;
 use super::{Linear, arithmetic, capabilities};
 use crate::kernel::constant_column::ConstantColumn;
 use crate::kernel::gradient;
-#[cfg(feature = "privacy")]
-use crate::mechanism::Release;
 use crate::mechanism::{Mechanism, declared_privacy, is_private, sends_gradients};
 use crate::memory::{Memory, Parts, PartsRef};
+#[cfg(feature = "privacy")]
+use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 #[cfg(feature = "power")]
 use crate::task::power;
@@ -26,6 +26,7 @@ use crate::task::private_fedrep;
 use crate::task::ridge_scores;
 #[cfg(feature = "shared-head")]
 use crate::task::sample_pass::SampleSet;
+use crate::task::sample_pass::count;
 #[cfg(feature = "shared-head")]
 use crate::task::shared_head;
 use crate::task::{Task, Usage, fedrep, moments};
@@ -394,5 +395,5 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
 }
 
 fn gradient_scale(usage: Usage) -> f32 {
-    if usage.samples == 0 { 0.0 } else { 1.0 / fedrep::count(usage) }
+    if usage.samples == 0 { 0.0 } else { 1.0 / count(usage) }
 }

@@ -3,6 +3,7 @@
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
 use super::batch::EpochSampler;
+use super::forward::forward;
 use super::{capabilities, epochs, sample_order};
 use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
@@ -86,6 +87,6 @@ impl Batches {
 /// which is as long as the parameters. Returns false if it is not finite; `sums` must then be discarded.
 #[must_use]
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
-    epochs::forward(parts, size, 0);
+    forward(parts, size, 0);
     epochs::add_gradient(parts, size, scale, sums)
 }

@@ -2,7 +2,7 @@
 //! with the class after the outputs.
 
 use super::batch::{EpochSampler, Scratch, activations_range, load};
-use super::epochs::forward;
+use super::forward::forward;
 use crate::memory::NetworkParts;
 use crate::source::SampleSource;
 

@@ -5,10 +5,9 @@ use core::ops::Range;
 use fedspan_protocol::limits::{PLATEAU_DIVISOR, PLATEAU_INTERVAL};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
-use super::batch::{EpochSampler, Scratch, activations_range, cut, pool_indices_range, saved_range, usable};
+use super::batch::{EpochSampler, Scratch, activations_range, pool_indices_range, saved_range, usable};
+use super::forward::{forward, inputs_of};
 use super::{body_cache, sample_order};
-#[cfg(feature = "adapter")]
-use crate::kernel::Layer;
 use crate::kernel::dense;
 use crate::kernel::layer::{ForwardPass, Gradient, LayerBuffers, Step};
 use crate::memory::{NetworkParts, NetworkShape};
@@ -119,53 +118,6 @@ fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
         loss += libm::logf(sum) + (most - logits.get(usize::from(class)).copied().unwrap_or(f32::NAN));
     }
     loss
-}
-
-/// Computes the outputs of the layers from `first` on, for the first `size` samples of the batch in memory. The
-/// last activations are the logits.
-pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
-    #[cfg(feature = "adapter")]
-    let frozen = parts.frozen;
-    let NetworkParts { shape, parameters, scratch, pool_indices, .. } = parts;
-    let Scratch { inputs, activations, saved, layer_scratch, .. } = Scratch::split(*shape, scratch);
-    let last = shape.layers() - 1;
-    for number in first..=last {
-        let layer = shape.layer(number);
-        let weights = parameters.get(shape.range(number..number + 1)).unwrap_or_default();
-        let room = LayerBuffers {
-            saved: saved.get_mut(saved_range(*shape, number, size)).unwrap_or_default(),
-            pool_indices: pool_indices.get_mut(pool_indices_range(*shape, number, size)).unwrap_or_default(),
-            scratch: layer_scratch,
-        };
-        let (below, own) = cut(activations, activations_range(*shape, number, size).start);
-        let x = inputs_of(*shape, number, size, inputs, below);
-        if let Some(out) = own.get_mut(..size * layer.outputs()) {
-            #[cfg(feature = "adapter")]
-            if matches!(layer, Layer::Up { .. }) {
-                let samples = inputs.get(..size * shape.features).unwrap_or_default();
-                frozen.forward(samples, layer.outputs(), out);
-            }
-            layer.forward(x, weights, out, room);
-            if number < last && layer.has_relu() {
-                dense::relu(out);
-            }
-        }
-    }
-}
-
-/// Returns the inputs of a layer for a batch: the samples, or the outputs of the layer below.
-fn inputs_of<'a>(
-    shape: NetworkShape,
-    layer: usize,
-    size: usize,
-    inputs: &'a [f32],
-    activations: &'a [f32],
-) -> &'a [f32] {
-    let x = match layer {
-        0 => inputs.get(..size * shape.features),
-        _ => activations.get(activations_range(shape, layer - 1, size)),
-    };
-    x.unwrap_or_default()
 }
 
 /// Takes one step along the gradient of the mean loss of a batch, after [`forward`]. Returns false if it is not

@@ -5,6 +5,7 @@ mod batches;
 mod body_cache;
 mod capabilities;
 mod epochs;
+mod forward;
 mod rounds;
 mod sample_order;
 
@@ -21,6 +22,7 @@ use crate::kernel::all_within;
 use crate::kernel::frozen::Frozen;
 use crate::memory::{NetworkMemory, NetworkShape};
 use batch::{Scratch, activations_range};
+use forward::forward;
 
 pub use batches::{Batches, add_gradient};
 
@@ -193,7 +195,7 @@ impl<M: NetworkMemory> Network<M> {
                 *place = value;
             }
             let size = x.len() / d;
-            epochs::forward(&mut parts, size, 0);
+            forward(&mut parts, size, 0);
             let logits = activations_range(shape, shape.layers() - 1, size);
             let logits = Scratch::split(shape, parts.scratch).activations.get(logits).unwrap_or_default();
             for (place, &logit) in out.iter_mut().zip(logits) {

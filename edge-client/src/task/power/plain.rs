@@ -11,8 +11,7 @@ use crate::kernel::project::{project, project_four};
 use crate::memory::Parts;
 use crate::source::{SampleSource, Samples, Targets};
 use crate::task::Usage;
-use crate::task::fedrep::count;
-use crate::task::sample_pass::rows_of_four;
+use crate::task::sample_pass::{count, rows_of_four};
 
 /// Largest width whose fours are on the stack; larger ones fit a buffer of k x k.
 const FEW: usize = 3;

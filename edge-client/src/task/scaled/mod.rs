@@ -12,8 +12,9 @@ use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::{Linear, Task, Usage};
 use crate::error::{NotReady, ShapeMismatch};
-use crate::mechanism::{Mechanism, Release};
+use crate::mechanism::Mechanism;
 use crate::memory::Memory;
+use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 use source::{ROWS, Scale, ScaledSource};

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Client, DataError, Dataset, watch};
+use super::set::{draw_per_class, first_scarce_class};
+use super::{Client, DataError, Dataset};
 
 /// Selection of the newcomers: one fold of the clients, in their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,12 +78,12 @@ impl Holdout {
             if samples == 0 {
                 return Ok(client);
             }
-            if let Some((class, there)) = watch::first_scarce_class(set, samples) {
+            if let Some((class, there)) = first_scarce_class(set, samples) {
                 return wrong(format!(
                     "client {name:?} has {there} samples of class {class} to label, but split.labels_per_class is {samples}"
                 ));
             }
-            watch::draw_per_class(set, samples, seed, index)
+            draw_per_class(set, samples, seed, index)
         } else {
             let there = set.len();
             if there < samples {

@@ -33,6 +33,7 @@ pub mod watch;
 use std::sync::Arc;
 
 use fedspan_client::SourceError;
+use fedspan_client::memory::Shape as LinearShape;
 use fedspan_client::source::{SampleSource, Samples};
 use fedspan_engine::linalg::Matrix;
 use fedspan_protocol::message::RoundId;
@@ -189,6 +190,12 @@ impl Dataset {
     }
 }
 
+/// Sizes of a linear model of width `width` on a data set.
+#[must_use]
+pub fn shape_of(dataset: &Dataset, width: usize) -> LinearShape {
+    LinearShape { features: dataset.features, width, outputs: dataset.outputs }
+}
+
 /// Replayable source of a client's samples. Draws a new batch in every round if the client has a generator,
 /// and new samples for every round's head if it trains in episodes.
 #[derive(Clone, Debug)]
@@ -220,7 +227,7 @@ impl ClientSource {
         if let Some((count, seed, client)) = self.episode {
             let d = self.set.x.len().checked_div(self.set.len()).unwrap_or(0);
             let index = (client + 1) << 32 | u64::from(id.round);
-            let chosen = watch::draw_per_class(&self.set, count, seed, index);
+            let chosen = set::draw_per_class(&self.set, count, seed, index);
             self.part = Some(self.set.select(d, &chosen));
         }
     }

@@ -8,9 +8,11 @@ use fedspan_engine::random::{Purpose, stream};
 use super::holdout::Holdout;
 use super::partition::{Partition, partition};
 use super::split::{Order, OrderSplit, Parts};
-use super::table::CLIENTS;
 use super::table::names::{is_number, is_same_number};
 use super::{Client, DataError, Dataset, LARGEST_VALUES, Labels, Layout, Set};
+
+/// Largest number of clients.
+pub const CLIENTS: usize = 100_000;
 
 /// Labelled samples before their division into clients.
 #[derive(Clone, Debug, Default)]

@@ -2,6 +2,7 @@
 //! rounding.
 
 use fedspan_client::source::{Samples, Targets};
+use fedspan_engine::random::{Purpose, stream};
 
 /// Samples with targets, as a device holds them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -154,6 +155,33 @@ impl Set {
         append_f64(&mut self.x_f64, &other.x_f64, ours, theirs);
         append_f64(&mut self.y_f64, &other.y_f64, ours, theirs);
     }
+}
+
+/// First class that occurs fewer than `count` times but at least once, with its number of samples.
+#[must_use]
+pub fn first_scarce_class(set: &Set, count: usize) -> Option<(u8, usize)> {
+    let Labels::Classes(labels) = &set.y else { return None };
+    let mut counts = [0usize; 256];
+    for label in labels {
+        if let Some(place) = counts.get_mut(usize::from(*label)) {
+            *place += 1;
+        }
+    }
+    (0..=u8::MAX).zip(counts).find(|(_, there)| (1..count).contains(there))
+}
+
+/// Draws the indices of `count` random samples of each class that occurs.
+#[must_use]
+pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usize> {
+    let Labels::Classes(labels) = &set.y else { return (0..set.len()).collect() };
+    let mut random = stream(seed, Purpose::Partition, 2000 + index);
+    let mut chosen = Vec::new();
+    for class in 0..=labels.iter().copied().max().unwrap_or(0) {
+        let own: Vec<usize> =
+            labels.iter().enumerate().filter(|(_, label)| **label == class).map(|(i, _)| i).collect();
+        chosen.extend(random.choose(&own, count));
+    }
+    chosen
 }
 
 /// Copies the rows of `d` values at `indices`.

@@ -9,12 +9,11 @@ pub mod number;
 pub mod text;
 
 pub use delimited::{Columns, LARGEST_FILE, parse};
+use names::CodedNames;
 
 use super::pool::{Pool, User};
 use super::{Labels, Layout, Set};
 
-/// Largest number of clients that a table may name: as for other data.
-pub const CLIENTS: usize = 100_000;
 /// Largest number of features: the protocol states it in 16 bits.
 pub const FEATURES: usize = 65_535;
 /// Largest number of classes: devices hold labels as bytes.
@@ -46,15 +45,6 @@ pub enum Target {
     Values(Vec<f64>),
     /// Classes, at most [`CLASSES`].
     Classes(CodedNames),
-}
-
-/// Column of names, stored as a code for each row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CodedNames {
-    /// Code of each row: an index into `names`.
-    pub codes: Vec<u32>,
-    /// Names that occur, sorted.
-    pub names: Vec<String>,
 }
 
 impl Table {

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use fedspan_client::features::{CHANNELS, FEATURES, WINDOW, WindowFeatures};
 use fedspan_engine::random::{Purpose, stream};
 
+use super::set::{draw_per_class, first_scarce_class};
 use super::{Client, DataError, Dataset, Labels, Layout, Set, npz};
 
 const NAME: &str = "bundled watch_imu.npz";
@@ -344,19 +345,6 @@ fn check(
     Ok(())
 }
 
-/// First class that occurs fewer than `count` times but at least once, with its number of samples.
-#[must_use]
-pub fn first_scarce_class(set: &Set, count: usize) -> Option<(u8, usize)> {
-    let Labels::Classes(labels) = &set.y else { return None };
-    let mut counts = [0usize; 256];
-    for label in labels {
-        if let Some(place) = counts.get_mut(usize::from(*label)) {
-            *place += 1;
-        }
-    }
-    (0..=u8::MAX).zip(counts).find(|(_, there)| (1..count).contains(there))
-}
-
 /// Number of an exercise in a person's programme; `None` if the programme lacks it.
 #[must_use]
 pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8) -> Option<u8> {
@@ -368,20 +356,6 @@ pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8)
     let exercises: Vec<u8> = (0u8..).take(EXERCISES).collect();
     let programme = random.choose(&exercises, size);
     programme.iter().position(|&e| e == exercise).and_then(|place| u8::try_from(place).ok())
-}
-
-/// Draws the indices of `count` random samples of each class that occurs.
-#[must_use]
-pub fn draw_per_class(set: &Set, count: usize, seed: u64, index: u64) -> Vec<usize> {
-    let Labels::Classes(labels) = &set.y else { return (0..set.len()).collect() };
-    let mut random = stream(seed, Purpose::Partition, 2000 + index);
-    let mut chosen = Vec::new();
-    for class in 0..=labels.iter().copied().max().unwrap_or(0) {
-        let own: Vec<usize> =
-            labels.iter().enumerate().filter(|(_, label)| **label == class).map(|(i, _)| i).collect();
-        chosen.extend(random.choose(&own, count));
-    }
-    chosen
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "indices stored as numbers")]

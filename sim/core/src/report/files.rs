@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::summary::{Figures, Summary};
+use super::summary::Summary;
 use crate::data::npz;
+use crate::figures::Figures;
 use crate::run::{Outcome, RoundRow};
 
 /// A result file that could not be written.

@@ -3,24 +3,24 @@
 use std::borrow::Cow;
 use std::time::Instant;
 
+use fedspan_engine::Counters;
+use fedspan_engine::CustomParts;
 use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::algorithm::LinearMethod;
 use fedspan_engine::algorithm::network::{NetworkParameters, SharedLayers};
 use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
-use fedspan_engine::config::{
-    AlgorithmSection, Init, MeasuredSteps, Method, build_custom_engine, check_scaled_tensors,
-};
+use fedspan_engine::config::{AlgorithmSection, Init, MeasuredSteps, Method, check_scaled_tensors};
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_engine::{Counters, CustomParts, Engine, Settings};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{Descriptors, HeadSolve};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::column_scale::column_scale_warning;
+use super::engine::{custom_engine, engine};
 use super::fit_stats::FitStats;
 use super::replay::Replay;
-use super::simulation::{Simulation, TICKS, ticks};
+use super::simulation::Simulation;
 use super::step_size;
 use super::times::{Dropouts, Times};
 use super::{DataNames, NoProgress, Outcome, RoundRow, RunError, Watcher};
@@ -306,48 +306,6 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         return Err(RunError::Mismatch(message));
     }
     Ok(())
-}
-
-/// Builds the engine of a scenario as a server would from the same sections.
-#[must_use]
-pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
-    custom_engine(scenario, dataset, seed, given, CustomParts::default())
-}
-
-/// Builds the engine of a scenario with custom parts.
-fn custom_engine(
-    scenario: &Scenario,
-    dataset: &Dataset,
-    seed: u64,
-    given: Option<Matrix>,
-    custom: CustomParts,
-) -> Engine {
-    let settings = Settings {
-        fleet_size: dataset.clients.len(),
-        rounds: scenario.algorithm.rounds,
-        final_head: scenario.algorithm.final_head,
-        deadline: scenario.deadline.map(|deadline| ticks(deadline, TICKS)),
-        min_count: 1,
-        norm_bound: scenario.norm,
-        samples: scenario.samples,
-        absence: 0,
-        // A device that dropped out is available again in the next round.
-        patience: (scenario.fleet.dropout > 0.0).then_some(0),
-        stop_change: scenario.stop.change,
-    };
-    build_custom_engine(
-        settings,
-        dataset.sizes(),
-        &scenario.model,
-        &scenario.algorithm,
-        scenario.rule,
-        scenario.participation,
-        1.0,
-        seed,
-        given,
-        custom,
-    )
-    .with_scale(&scenario.scale, dataset.features)
 }
 
 /// Scale that a campaign with all devices would find, for methods without rounds: computed from the same

@@ -18,18 +18,16 @@ use fedspan_protocol::message::{Decline, DeclineReason};
 use super::arrivals::{ArrivalQueue, PendingAnswer};
 use super::attack::Attackers;
 use super::devices::{Devices, gate};
+use super::engine::{TICKS, ticks};
 use super::replay::ReplayDriver;
 use super::times::Times;
 use super::{Diverged, Outcome, RoundRow, RunError, Watcher};
-use crate::data::Dataset;
-use crate::evaluate::{self, ClientScore, MetricSet, Scores};
+use crate::data::{Dataset, shape_of};
+use crate::evaluate::{ClientScore, MetricSet, Scores};
 use crate::fleet::DeviceFactory;
 use crate::network::JoinTime;
 use crate::noise::SeedSource;
 use crate::scenario::Scenario;
-
-/// Engine clock ticks per unit of simulated time.
-pub const TICKS: f64 = 1e6;
 
 /// Largest number of times in a row that a round is repeated without answers for reasons other than dropouts.
 const MAX_FAILED_ATTEMPTS: u32 = 3;
@@ -75,7 +73,7 @@ impl<'a> Simulation<'a> {
         engine: Engine,
         times: Times,
     ) -> Result<Self, RunError> {
-        let shape = evaluate::shape_of(dataset, scenario.model.k);
+        let shape = shape_of(dataset, scenario.model.k);
         let attackers = scenario.attack.map(|attack| Attackers::select(attack, dataset.clients.len(), seed));
         let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
         let gate = gate(scenario, &build, &engine);
@@ -315,12 +313,6 @@ impl<'a> Simulation<'a> {
         let arrivals = &self.arrivals;
         self.devices.pump(|index| arrivals.pending(index).is_some());
     }
-}
-
-/// Converts a simulated time to the engine's clock.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
-pub fn ticks(time: f64, ticks: f64) -> Millis {
-    (time * ticks) as u64
 }
 
 #[cfg(test)]

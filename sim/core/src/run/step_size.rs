@@ -5,7 +5,7 @@ use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
 use fedspan_protocol::message::{HeadSolve, Numeric};
 use rayon::prelude::*;
 
-use crate::data::{Client, Dataset, Labels, Set};
+use crate::data::{Client, Dataset, Labels, Set, shape_of};
 use crate::evaluate::{self, ClientScore};
 use crate::least_squares::{F64_ROUNDOFF, Problem, predict, solve};
 
@@ -37,7 +37,7 @@ pub struct StepSizes {
 pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64>) -> Option<StepSizes> {
     let basis = orthonormal(b).ok()?;
     let (d, k) = basis.shape();
-    let shape = evaluate::shape_of(dataset, k);
+    let shape = shape_of(dataset, k);
     let heads = evaluate::personal(&dataset.clients, &to_f32(&basis), shape, head, Numeric::F32);
     let c = dataset.outputs;
     let each: Vec<(&Set, Matrix)> = dataset
@@ -91,7 +91,7 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 /// Increases within rounding error of the first loss are ignored.
 fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
     let (mut b, mut before, mut first) = (basis.clone(), f64::INFINITY, None);
-    let shape = evaluate::shape_of(dataset, basis.ncols());
+    let shape = shape_of(dataset, basis.ncols());
     for _ in 0..TRIAL_ROUNDS {
         let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
         let loss = evaluate::average(&heads).loss.unwrap_or(0.0);

@@ -1,5 +1,6 @@
 //! `[data]`, `[data.partition]` and `[split]`: the source of the samples, and their division among clients.
 
+mod checksums;
 mod pooled;
 mod read;
 mod split_plan;

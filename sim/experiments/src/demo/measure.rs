@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fedspan_protocol::message::HeadSolve;
 use rayon::prelude::*;
 
-use super::choose::{Choice, Features, RidgeChoice};
+use super::choice::{Choice, Features, RidgeChoice};
+use super::part::{PARTS, Part};
 use super::{DemoError, Progress, scaled};
 use fedspan_sim_core::data::{Client, Dataset};
 use fedspan_sim_core::evaluate::{self, Scores, average};
@@ -20,9 +21,6 @@ pub const SEEDS: usize = 3;
 
 /// Weights of a new wearer's labels that are tried for the weighted pooled model.
 pub const WEIGHTS: [usize; 4] = [10, 30, 100, 300];
-
-/// Number of rounds between two points of a curve.
-const EVALUATE_EVERY: u32 = 25;
 
 /// Methods of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,38 +41,11 @@ pub enum Method {
     LocalLogarithmic,
 }
 
-/// One half of the demo: a built-in scenario.
-#[derive(Clone, Copy, Debug)]
-pub struct Part {
-    /// Name of the scenario.
-    pub name: &'static str,
-    /// True if a label means the same exercise for all wearers, so that one shared model makes sense.
-    pub shared_labels: bool,
-}
-
-/// The two halves of the demo.
-pub const PARTS: [Part; 2] =
-    [Part { name: "demo", shared_labels: true }, Part { name: "programmes", shared_labels: false }];
-
-impl Part {
-    /// The scenario with one fold held out and with `changes`.
-    ///
-    /// # Errors
-    /// [`DemoError::Scenario`] if the scenario rejects a change.
-    pub fn scenario(&self, fold: usize, changes: &[String]) -> Result<Scenario, DemoError> {
-        let fold = format!("split.fold={fold}");
-        let every = format!("evaluate_every={EVALUATE_EVERY}");
-        let changes: Vec<String> = changes.iter().cloned().chain([fold, every]).collect();
-        let text = Scenario::built_in(self.name).unwrap_or_default();
-        Ok(Scenario::parse(self.name, text, &changes)?)
-    }
-
-    /// Rounds of one fold over all methods and seeds.
-    fn rounds(&self) -> Result<u64, DemoError> {
-        let fedrep = self.scenario(0, &[])?.algorithm.rounds;
-        let fedavg = if self.shared_labels { self.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
-        Ok(2 * u64::from(fedrep) * SEEDS as u64 + u64::from(fedavg))
-    }
+/// Rounds of one fold over all methods and seeds.
+fn rounds(part: &Part) -> Result<u64, DemoError> {
+    let fedrep = part.scenario(0, &[])?.algorithm.rounds;
+    let fedavg = if part.shared_labels { part.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
+    Ok(2 * u64::from(fedrep) * SEEDS as u64 + u64::from(fedavg))
 }
 
 /// Settings of FedAvg: one shared linear model of seven outputs, i.e. a matrix of rank seven, with as many
@@ -159,7 +130,7 @@ impl Watcher for RoundCounter<'_> {
 pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>, DemoError> {
     let mut total = 0;
     for part in &PARTS {
-        total += part.rounds()? * FOLDS as u64;
+        total += rounds(part)? * FOLDS as u64;
     }
     let mut jobs = Vec::new();
     for part in &PARTS {

@@ -9,7 +9,7 @@ use serde::Serialize;
 pub use table::markdown;
 
 use crate::byzantine::Variant;
-use crate::demo::choose::{self, Features};
+use crate::demo::choice::{Choice, Features};
 use crate::demo::{DemoError, PARTS};
 use fedspan_sim_core::evaluate::average;
 use fedspan_sim_core::parallel;
@@ -231,7 +231,7 @@ fn scenario(
     fold: usize,
 ) -> Result<Scenario, DemoError> {
     let part = &PARTS[0];
-    let mut changes = choose::Choice::recorded(part, fold)?.fedrep(Features::Device).changes();
+    let mut changes = Choice::recorded(part, fold)?.fedrep(Features::Device).changes();
     let mut add = |more: &[&str]| changes.extend(more.iter().map(|change| (*change).to_owned()));
     add(&[&format!("split.fold={fold}")]);
     add(&COMMON);

@@ -7,9 +7,10 @@ use fedspan_engine::linalg::Matrix;
 use super::values::Values;
 use super::{Archive, Array, LARGEST, basis, index, matrix};
 use crate::data::DataError;
+use crate::data::pool::CLIENTS;
 use crate::data::table::delimited::merge_warning;
-use crate::data::table::names::{Names, is_missing};
-use crate::data::table::{CLASSES, CLIENTS, CodedNames, FEATURES, Table, Target, narrow};
+use crate::data::table::names::{CodedNames, Names, is_missing};
+use crate::data::table::{CLASSES, FEATURES, Table, Target, narrow};
 
 /// Bound of the numbers of clients and classes: 2^53, below which f64 represents every whole number.
 const LARGEST_NUMBER: f64 = (1u64 << 53) as f64;

@@ -2,12 +2,13 @@
 //! semicolons, tabs or bars.
 
 use super::columns::{Header, is_plain};
-use super::names::{Merged, Names, is_missing};
+use super::names::{CodedNames, Merged, Names, is_missing};
 use super::number::{Cell, DecimalMark, Numbers};
 use super::text::{DELIMITERS, LineCounter, decode, lines};
-use super::{CLASSES, CLIENTS, CodedNames, FEATURES, Table, Target};
+use super::{CLASSES, FEATURES, Table, Target};
 use crate::data::DataError;
 use crate::data::file::unpack;
+use crate::data::pool::CLIENTS;
 
 /// Largest file in bytes, plain or unpacked.
 pub const LARGEST_FILE: u64 = 1 << 30;

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::CodedNames;
 use super::number::{DecimalMark, may_be_thousands};
 
 /// Texts that programs write for a missing value: those that pandas reads as missing, the question mark of
@@ -18,6 +17,15 @@ const MISSING_ANY_CASE: [&str; 3] = ["nan", "-nan", "null"];
 #[must_use]
 pub fn is_missing(text: &str) -> bool {
     MISSING.contains(&text) || MISSING_ANY_CASE.iter().any(|missing| text.eq_ignore_ascii_case(missing))
+}
+
+/// Column of names, stored as a code for each row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CodedNames {
+    /// Code of each row: an index into `names`.
+    pub codes: Vec<u32>,
+    /// Names that occur, sorted.
+    pub names: Vec<String>,
 }
 
 /// Distinct texts of a column, in order of occurrence.

@@ -2,7 +2,7 @@
 
 use fedspan_engine::config::{Problem, Section};
 
-use super::read::read_checksums;
+use super::checksums::read_checksums;
 use super::split_plan::{PoolContents, read_plan};
 use crate::data::augment::Augment;
 use crate::data::cifar::{self, Kind};

@@ -117,16 +117,6 @@ fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
-/// Reads the SHA-256 checksums of the files, in reading order.
-pub(super) fn read_checksums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
-    let allowed = "a list of sums of 64 hexadecimal digits, one for each file";
-    let sum = |text: &str| {
-        let digits = text.len() == 64 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
-        digits.then(|| text.to_owned())
-    };
-    Ok(section.list("sha256", allowed, |value| value.as_str().and_then(sum))?.unwrap_or_default())
-}
-
 fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     let programmes = section.boolean("programmes", false)?;
     let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;

@@ -4,13 +4,11 @@ use fedspan_engine::config::{Problem, Section};
 
 use crate::data::holdout::Holdout;
 use crate::data::partition::{ClientSizes, Partition};
-use crate::data::pool::{SplitBy, SplitPlan, TestAssignment};
+use crate::data::pool::{CLIENTS, SplitBy, SplitPlan, TestAssignment};
 use crate::data::sizes::Sizes;
 use crate::data::split::{Order, OrderSplit};
 use crate::scenario::LARGEST_SIGMA;
 
-/// Largest number of clients.
-pub(super) const CLIENTS: usize = 100_000;
 /// Largest number of samples that a key may ask for, of a client or of a class.
 pub(super) const SAMPLES: usize = 1_000_000;
 

@@ -4,15 +4,13 @@ use std::collections::HashSet;
 
 use fedspan_engine::config::{Problem, Section};
 
-use super::read::read_checksums;
-use super::split_plan::{
-    CLIENTS, SAMPLES, SplitKind, check_fold, read_holdout_classes, read_partition, read_tests,
-};
+use super::checksums::read_checksums;
+use super::split_plan::{SAMPLES, SplitKind, check_fold, read_holdout_classes, read_partition, read_tests};
 use crate::data::file::Files;
 use crate::data::holdout::Holdout;
 use crate::data::npz::{self, Arrays};
 use crate::data::partition::Partition;
-use crate::data::pool::{SplitBy, SplitPlan};
+use crate::data::pool::{CLIENTS, SplitBy, SplitPlan};
 use crate::data::scale::Scale;
 use crate::data::split::{Order, OrderSplit};
 use crate::data::table::number::DecimalMark;

@@ -1,0 +1,16 @@
+//! Release: one noisy upload of the fleet, from which its seed is derived.
+
+use fedspan_protocol::message::RoundId;
+
+/// Identification of one release among all releases of the fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Release {
+    /// The device's identity ([`Config::device`](crate::session::Config::device)).
+    pub device: u64,
+    /// Campaign of the round.
+    pub campaign: u64,
+    /// Identifier of the round.
+    pub round: RoundId,
+    /// Cost of all earlier releases in the device's ledger; it grows with each release.
+    pub spent: u64,
+}

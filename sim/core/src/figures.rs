@@ -1,0 +1,48 @@
+//! Figures of a model by name, as results and tables show them.
+
+use serde::{Serialize, Serializer};
+
+use crate::evaluate::Scores;
+
+/// Figures by name, in the order of the tables. Figures that do not apply are omitted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures(Vec<(&'static str, f64)>);
+
+impl Figures {
+    /// Figures of a model on the training clients.
+    #[must_use]
+    pub fn new(scores: &Scores) -> Self {
+        let mut figures = Self::default();
+        figures.push("distance", scores.distance);
+        figures.push("loss", scores.loss);
+        figures.push("accuracy", scores.accuracy);
+        figures.push("accuracy_global", scores.accuracy_global);
+        figures.push("test_mse", scores.test_mse);
+        figures
+    }
+
+    /// Appends a figure; `None` if it does not apply. Values are finite, as runs fail before they report
+    /// others; JSON would turn those into null.
+    pub fn push(&mut self, name: &'static str, value: Option<f64>) {
+        if let Some(value) = value {
+            self.0.push((name, value));
+        }
+    }
+
+    /// Value of the figure with this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// All figures, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl Serialize for Figures {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}

@@ -1,0 +1,59 @@
+//! Engine of a run, and the conversion of simulated time to its clock.
+
+use fedspan_engine::config::build_custom_engine;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{CustomParts, Engine, Millis, Settings};
+
+use crate::data::Dataset;
+use crate::scenario::Scenario;
+
+/// Engine clock ticks per unit of simulated time.
+pub const TICKS: f64 = 1e6;
+
+/// Builds the engine of a scenario as a server would from the same sections.
+#[must_use]
+pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
+    custom_engine(scenario, dataset, seed, given, CustomParts::default())
+}
+
+/// Builds the engine of a scenario with custom parts.
+pub(super) fn custom_engine(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    seed: u64,
+    given: Option<Matrix>,
+    custom: CustomParts,
+) -> Engine {
+    let settings = Settings {
+        fleet_size: dataset.clients.len(),
+        rounds: scenario.algorithm.rounds,
+        final_head: scenario.algorithm.final_head,
+        deadline: scenario.deadline.map(|deadline| ticks(deadline, TICKS)),
+        min_count: 1,
+        norm_bound: scenario.norm,
+        samples: scenario.samples,
+        absence: 0,
+        // A device that dropped out is available again in the next round.
+        patience: (scenario.fleet.dropout > 0.0).then_some(0),
+        stop_change: scenario.stop.change,
+    };
+    build_custom_engine(
+        settings,
+        dataset.sizes(),
+        &scenario.model,
+        &scenario.algorithm,
+        scenario.rule,
+        scenario.participation,
+        1.0,
+        seed,
+        given,
+        custom,
+    )
+    .with_scale(&scenario.scale, dataset.features)
+}
+
+/// Converts a simulated time to the engine's clock.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
+pub fn ticks(time: f64, ticks: f64) -> Millis {
+    (time * ticks) as u64
+}
