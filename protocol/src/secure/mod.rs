@@ -17,6 +17,7 @@
 
 mod aead;
 mod channel;
+mod fields;
 mod handshake_init;
 mod key;
 mod noise;

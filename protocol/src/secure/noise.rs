@@ -1,6 +1,6 @@
 //! Noise entry of a provisioning record: the noise that the device adds to its uploads, and its privacy budget.
 
-use super::provision::take;
+use super::fields::take;
 
 /// Tag of the entry. Without bit 7, so that a firmware that does not know it refuses the record instead of running
 /// without noise.

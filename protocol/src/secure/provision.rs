@@ -12,6 +12,7 @@
 
 use core::fmt;
 
+use super::fields::take;
 use super::key::{KEY, Key};
 use super::noise::{self, ProvisionedNoise};
 use crate::frame::crc32c;
@@ -156,13 +157,6 @@ impl Provision {
         check.copy_from_slice(&crc32c(content).to_le_bytes());
         Ok(needed)
     }
-}
-
-/// Splits the next field off.
-pub(super) fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
-    let (field, rest) = fields.split_first_chunk()?;
-    *fields = rest;
-    Some(*field)
 }
 
 /// Reads the entries after the key. An entry is tag, length and value; tags are unique and in ascending order.

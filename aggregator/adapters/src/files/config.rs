@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::config_keys::{KEYS, KeyUse, canonical, key_use, model_statement};
-use super::error::shortened;
+use super::error::{ConfigDifference, shortened};
 use super::json::Json;
 use super::pattern::Patterns;
 use super::{AdapterError, Fault};
@@ -39,19 +39,6 @@ pub struct Config {
     parameters: Vec<String>,
     /// All keys with their values in the file.
     values: BTreeMap<String, Json>,
-}
-
-/// Values of one key that mean different things in two configurations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigDifference {
-    /// Key of the setting.
-    pub key: String,
-    /// Value in this configuration.
-    pub found: String,
-    /// Value in the other one.
-    pub expected: String,
-    /// True if the key is in the table of known keys.
-    pub is_known: bool,
 }
 
 impl Config {

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::header::DIMENSIONS_MAX;
-use super::{ConfigDifference, Dtype, HEADER_MAX, NAME_MAX, Role, SAMPLES_MAX};
+use super::dtype::Dtype;
+use super::limits::{DIMENSIONS_MAX, HEADER_MAX, NAME_MAX, SAMPLES_MAX};
+use super::role::Role;
 
 /// Most characters of a name or value that an error text quotes.
 const QUOTE_MAX: usize = 200;
@@ -107,6 +108,19 @@ pub(super) fn shortened(text: &str) -> String {
         shown.push_str("...");
     }
     shown
+}
+
+/// Values of one key that mean different things in two configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigDifference {
+    /// Key of the setting.
+    pub key: String,
+    /// Value in this configuration.
+    pub found: String,
+    /// Value in the other one.
+    pub expected: String,
+    /// True if the key is in the table of known keys.
+    pub is_known: bool,
 }
 
 /// Fault of a file.

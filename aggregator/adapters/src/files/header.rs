@@ -7,14 +7,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 
 use super::error::shortened;
-use super::tensor_name::NAME_MAX;
+use super::limits::{DIMENSIONS_MAX, HEADER_MAX, NAME_MAX};
 use super::{Dtype, Fault, LocatedFault};
-
-/// Longest header that is read, in bytes. The header of an adapter with 200 tensors is 40 kB.
-pub const HEADER_MAX: u64 = 1 << 24;
-
-/// Most dimensions of a shape.
-pub(super) const DIMENSIONS_MAX: usize = 8;
 
 /// Size of the length field before the JSON, in bytes.
 const LENGTH: u64 = 8;

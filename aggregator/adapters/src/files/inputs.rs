@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::agreement::ConfigSet;
+use super::limits::SAMPLES_MAX;
 use super::scaling::{ModuleScalings, module_scalings};
 use super::source::{InputFile, open_file_budget};
 use super::{AdapterError, Fault, Layout, LocatedFault, compare};
-
-/// Most samples of one client: products of larger weights and f32 values would not be exact in f64.
-pub const SAMPLES_MAX: u32 = (1 << 29) - 1;
 
 /// Memory for one block of every client together, in bytes, unless [`BLOCK_MIN`] times the clients is more.
 const READ_AHEAD: usize = 1 << 22;

@@ -31,25 +31,29 @@ mod inputs;
 mod interference;
 mod json;
 mod layout;
+mod limits;
 mod output;
 mod pattern;
+mod role;
 mod scaling;
 mod source;
 mod tensor_name;
 
 pub use average::{AverageJob, AverageReport, average};
 pub use check::{ChangeNorms, ChangedFactors, CheckReport, ClientReport, ModuleReport, check};
-pub use config::{Config, ConfigDifference};
+pub use config::Config;
 pub use dtype::{Dtype, MergeRule};
-pub use error::{AdapterError, Fault, LocatedFault};
+pub use error::{AdapterError, ConfigDifference, Fault, LocatedFault};
 pub use exact_sum::{MeanBuffers, weighted_mean};
 pub use extract::{extract_trained, merge_update, read_layout};
-pub use header::{HEADER_MAX, Header, Tensor};
-pub use inputs::{ClientWeight, Inputs, SAMPLES_MAX};
+pub use header::{Header, Tensor};
+pub use inputs::{ClientWeight, Inputs};
 pub use layout::{AdapterTensor, FactorPair, Layout};
+pub use limits::{HEADER_MAX, NAME_MAX, SAMPLES_MAX};
 pub use output::Output;
+pub use role::Role;
 pub use scaling::ModuleScaling;
-pub use tensor_name::{NAME_MAX, Role, parse_tensor_name};
+pub use tensor_name::parse_tensor_name;
 
 /// Factors that clients train in a round and that are averaged. Saved modules are averaged in every kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,30 +1,8 @@
 //! Tensor names of adapters, as the PEFT library of Hugging Face writes them.
 
 use super::Fault;
-
-/// Longest tensor name, in bytes.
-pub const NAME_MAX: usize = 1024;
-
-/// Role of a tensor in an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Down factor A, r x d_in: `lora_A`.
-    Down,
-    /// Up factor B, d_out x r: `lora_B`.
-    Up,
-    /// Tensor of a module that is trained and saved as a whole (`modules_to_save`), such as a classifier.
-    Saved,
-}
-
-impl std::fmt::Display for Role {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Down => "down",
-            Self::Up => "up",
-            Self::Saved => "saved",
-        })
-    }
-}
+use super::limits::NAME_MAX;
+use super::role::Role;
 
 /// Parses a tensor name into its role and, for a factor, the name that both factors of the pair share: the module, with suffixes
 /// ` (embedding)` and ` (ADAPTER)`. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
