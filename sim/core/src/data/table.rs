@@ -9,7 +9,7 @@ pub mod number;
 pub mod text;
 
 pub use delimited::{Columns, LARGEST_FILE, parse};
-use names::CodedNames;
+pub use names::CodedNames;
 
 use super::pool::{Pool, User};
 use super::{Labels, Layout, Set};
