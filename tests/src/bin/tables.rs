@@ -81,8 +81,9 @@ fn root() -> PathBuf {
 }
 
 fn programs() -> Result<Programs, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(Programs::new(own.parent().unwrap_or(Path::new(".")), &root().join("target/tables/work")))
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let directory = program.parent().unwrap_or(Path::new("."));
+    Ok(Programs::new(directory, &root().join("target/tables/work"), own::print))
 }
 
 fn print(name: &str) -> ExitCode {

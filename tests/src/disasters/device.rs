@@ -11,9 +11,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
 use super::Millis;
-use super::history::Violation;
 use super::nor_flash::{Nor, PAGE};
 use super::plan::{Plan, RECORD};
+use super::violation::Violation;
 
 type DeviceSession = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
 

@@ -4,10 +4,10 @@ use fedspan_engine::Phase;
 
 use super::Millis;
 use super::fault_schedule::Fault;
-use super::history::Violation;
 use super::plan::percent;
 use super::server_tasks::ServerOutput;
 use super::storage::Faults as DiskFaults;
+use super::violation::Violation;
 use super::world::{Event, World};
 
 impl World<'_> {

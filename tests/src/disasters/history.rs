@@ -1,7 +1,6 @@
 //! Record of everything the server promised and devices received, checked against the durable state.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use fedspan_aggregator::durable_engine::DurableEngine;
 use fedspan_aggregator::journal::{self, Committed, JournalEntry, JournalPhase, Outcome};
@@ -11,23 +10,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, RoundId};
 
 use super::plan::Plan;
 use super::reference::{FaultFreeDevices, Round, compare};
-
-/// Description of a broken invariant.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Violation(String);
-
-impl Violation {
-    /// Makes a violation from a sentence.
-    pub fn new(what: impl Into<String>) -> Self {
-        Self(what.into())
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+use super::violation::Violation;
 
 /// Number of later commits after which a round is checked for the last time and forgotten.
 const RECENT: u32 = 16;

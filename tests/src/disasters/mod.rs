@@ -24,6 +24,7 @@ mod report;
 mod server;
 mod server_tasks;
 mod shadow_counters;
+mod violation;
 mod world;
 
 #[path = "../../../edge-client/tests/common/nor_flash.rs"]
@@ -33,9 +34,9 @@ mod nor_flash;
 #[allow(clippy::all, clippy::unwrap_used, clippy::indexing_slicing, missing_docs, unreachable_pub, dead_code)]
 mod storage;
 
-pub use history::Violation;
 pub use plan::Kind;
 pub use report::{Faults, NoWatcher, Report, Watcher};
+pub use violation::Violation;
 pub use world::run;
 
 /// Milliseconds of virtual time.

@@ -16,8 +16,8 @@ use fedspan_sim_core::fleet::{SimDevice, deterministic_rng};
 use fedspan_sim_core::network::JoinTime;
 use sha2::{Digest, Sha256};
 
-use super::history::Violation;
 use super::plan::Plan;
+use super::violation::Violation;
 
 /// A committed round: its number, the id under which each participant counted, and the CRC of the
 /// representation after it.

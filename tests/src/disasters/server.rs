@@ -15,9 +15,9 @@ use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
 use super::Millis;
-use super::history::Violation;
 use super::server_tasks::{LinkKey, ServerOutput, ServerTasks};
 use super::storage::Disk;
+use super::violation::Violation;
 
 /// Number of the campaign.
 const CAMPAIGN: u64 = 7;

@@ -3,7 +3,7 @@
 use fedspan_aggregator::core::{PeerEvent, PeerEventKind, ServerCore};
 use fedspan_aggregator::journal::{JournalEntry, Outcome};
 
-use super::history::Violation;
+use super::violation::Violation;
 
 /// Counts since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

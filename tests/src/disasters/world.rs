@@ -12,7 +12,7 @@ use rand_core::SeedableRng;
 use super::Millis;
 use super::device::{Device, DeviceOutput};
 use super::fault_schedule::{self, Fault};
-use super::history::{History, Violation};
+use super::history::History;
 use super::link::Link;
 use super::plan::{Kind, Plan, percent, within};
 use super::queue::Queue;
@@ -20,6 +20,7 @@ use super::report::{Report, Watcher};
 use super::server::Server;
 use super::server_tasks::{LinkKey, ServerOutput};
 use super::storage::{Disk, Faults as DiskFaults};
+use super::violation::Violation;
 
 /// Time without a commit after the last fault until the campaign counts as stuck.
 const STUCK_AFTER: Millis = 2 * 3_600_000;

@@ -16,7 +16,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-use super::fleet::{FEATURES, WIDTH};
+/// Feature count `d` of the campaign.
+pub const FEATURES: u16 = 64;
+
+/// Representation width `k` of the campaign.
+pub const WIDTH: u16 = 4;
 
 /// Read buffer size in bytes.
 const READ: usize = 2048;

@@ -8,13 +8,7 @@ use fedspan_aggregator::server::Protection;
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_files::create_private;
 
-use super::Identity;
-
-/// Feature count `d` of the campaign.
-pub const FEATURES: u16 = 64;
-
-/// Representation width `k` of the campaign.
-pub const WIDTH: u16 = 4;
+use super::device::{FEATURES, Identity, WIDTH};
 
 /// Size and settings of the load.
 #[derive(Clone, Debug)]

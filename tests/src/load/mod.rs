@@ -15,8 +15,8 @@ mod quantiles;
 mod server;
 mod synchronised_clients;
 
-pub use device::{Device, Identity, capabilities};
-pub use fleet::{FEATURES, Plan, WIDTH};
+pub use device::{Device, FEATURES, Identity, WIDTH, capabilities};
+pub use fleet::Plan;
 pub use hostile::{ConnectedPeer, Hostile, Kind, Target};
 pub use loopback_baseline::LoopbackBaseline;
 pub use machine::{CpuTime, Memory, fsync, memory_of};

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use super::own;
-
 /// The simulator; it prints Markdown on request.
 const SIMULATOR: &str = "fedspan-sim";
 /// Name of this program in marks.
@@ -19,6 +17,9 @@ pub fn is_known(command: &[String]) -> bool {
     command.first().is_some_and(|program| [SIMULATOR, OWN].contains(&program.as_str()))
 }
 
+/// Function that makes the table of a name, from what other commands print.
+pub type OwnTable = fn(&str, &mut Programs) -> Result<String, String>;
+
 /// Runs commands, and caches their output.
 #[derive(Debug)]
 pub struct Programs {
@@ -26,14 +27,16 @@ pub struct Programs {
     directory: PathBuf,
     /// Working directory of the programs, for the files they write.
     work: PathBuf,
+    /// Maker of the tables that no command prints.
+    own: OwnTable,
     printed: BTreeMap<Vec<String>, Result<String, String>>,
 }
 
 impl Programs {
-    /// Runs the programs of one directory in another.
+    /// Runs the programs of one directory in another; `own` makes the tables that no command prints.
     #[must_use]
-    pub fn new(directory: &Path, work: &Path) -> Self {
-        Self { directory: directory.to_owned(), work: work.to_owned(), printed: BTreeMap::new() }
+    pub fn new(directory: &Path, work: &Path, own: OwnTable) -> Self {
+        Self { directory: directory.to_owned(), work: work.to_owned(), own, printed: BTreeMap::new() }
     }
 
     /// Standard output of a command, as Markdown.
@@ -45,7 +48,7 @@ impl Programs {
             return known.clone();
         }
         let printed = match command {
-            [program, print, name] if program == OWN && print == "--print" => own::print(name, self),
+            [program, print, name] if program == OWN && print == "--print" => (self.own)(name, self),
             [program, ..] if program == SIMULATOR => {
                 let format = ["--format", "markdown"].map(str::to_owned);
                 self.run(&[command, &format].concat())

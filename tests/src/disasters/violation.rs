@@ -1,0 +1,20 @@
+//! Violation of an invariant.
+
+use std::fmt;
+
+/// Description of a broken invariant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violation(String);
+
+impl Violation {
+    /// Makes a violation from a sentence.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self(what.into())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
