@@ -5,18 +5,17 @@
 //! simulated disasters with virtual time and a database that loses what was not synced.
 //!
 //! ```text
-//!  event -> Engine -> actions --------------------------- held ---------> caller
-//!             |                                             ^
-//!             +--> records: checkpoint, counted, excluded --+-- Store::apply
+//!  event -> Engine -> actions ------------------------------------ held --> caller
+//!             |                                                     ^
+//!             +--> records -> rows of the store, journal entries ---+-- Store::apply
 //! ```
 
-use fedspan_protocol::message::{Ack, AckOutcome, Privacy, RoundId};
+use fedspan_protocol::message::Privacy;
 
 use crate::config::{Fleet, Mismatch, Resumed, difference};
-use crate::journal::{CommittedRound, JournalEntry, JournalRecorder, Server};
-use crate::store::{CampaignState, CountedUpdate, Record, Store, StoreError};
-use fedspan_engine::privacy::Account;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
+use crate::journal::{JournalEntry, Server};
+use crate::store::{CampaignState, Row, Store, StoreError};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, Record, RecordedEffects};
 
 /// Reason why a campaign cannot be resumed.
 #[derive(Debug, thiserror::Error)]
@@ -134,11 +133,6 @@ pub(crate) fn restore(
     Ok(())
 }
 
-/// Returns the first and the current id of the open round.
-fn open_round_ids(engine: &Engine) -> Option<(RoundId, RoundId)> {
-    engine.open_round().map(|round| (round.first_id(), round.broadcast.id))
-}
-
 /// Actions and journal entries that are durable and may be released.
 #[derive(Debug, Default)]
 pub struct Flushed {
@@ -152,13 +146,13 @@ pub struct Flushed {
 pub struct DurableEngine {
     engine: Engine,
     store: Store,
-    recorder: JournalRecorder,
     campaign: u64,
     /// Number of the next journal line; `None` if no journal is kept.
     next_entry: Option<u64>,
-    /// First and current id of the open round as of the records written so far.
-    recorded_ids: Option<(RoundId, RoundId)>,
-    records: Vec<Record>,
+    /// Effects of the event that is being handled.
+    effects: RecordedEffects,
+    /// Rows that are not written yet.
+    rows: Vec<Row>,
     pending: Flushed,
     /// Time of the last event.
     now: Millis,
@@ -198,24 +192,22 @@ impl DurableEngine {
             store.begin(number, configuration)?;
         }
         let mut durable = Self {
-            recorded_ids: open_round_ids(&engine),
             engine,
             store,
-            recorder: JournalRecorder::default(),
             campaign: number,
-            next_entry: journal.map(|recorded_ids| recorded_ids.max(lines)),
-            records: Vec::new(),
+            next_entry: journal.map(|file| file.max(lines)),
+            effects: RecordedEffects::default(),
+            rows: Vec::new(),
             pending: Flushed::default(),
             now: clock,
         };
-        durable.recorder = JournalRecorder::resume_after(durable.recorded_ids.map(|(_, now)| now));
         let server =
             Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
-        durable.append_journal([if after.is_some() {
+        durable.append_entry(if after.is_some() {
             JournalEntry::Resumed(server)
         } else {
             JournalEntry::Began(server)
-        }]);
+        });
         durable.handle(clock, Event::Resumed);
         Ok((durable, clock))
     }
@@ -246,124 +238,59 @@ impl DurableEngine {
 
     /// Records the privacy state that a device reports in its hello, before it joins.
     pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy) {
-        let before = self.account(device);
-        self.engine.record_privacy(device, reported);
-        self.record_account_change(device, before);
+        self.engine.record_privacy(device, reported, &mut self.effects);
+        self.keep_effects();
     }
 
     /// Applies one event to the engine. Its effects are held until [`Self::flush`].
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
-        let is_excluded = |engine: &Engine, device: DeviceId| {
-            engine.open_round().is_some_and(|round| round.excluded.contains(&device))
-        };
-        let device = match event {
-            Event::Update(device, _) | Event::Unread(device, _) | Event::Declined(device, _) => Some(device),
-            Event::Joined(_) | Event::Left(_) | Event::Tick | Event::Resumed => None,
-        };
-        let update = match &event {
-            Event::Update(device, update)
-                if self.engine.open_round().is_some_and(|round| round.id_for(*device) == update.id) =>
-            {
-                Some(update.clone())
-            }
-            _ => None,
-        };
-        let deadline_before = self.engine.deadline_state();
-        let before = device.map(|device| (device, self.account(device), is_excluded(&self.engine, device)));
-        let first = self.pending.actions.len();
-        let mut lines = Vec::new();
-        self.recorder.handle(&mut self.engine, now, event, &mut self.pending.actions, &mut lines);
-        let actions = self.pending.actions.get(first..).unwrap_or_default();
-        let has_commit = actions.iter().any(|action| matches!(action, Action::Commit(_)));
-        let committed = actions.iter().find_map(|action| match action {
-            Action::Commit(record) => Some(CommittedRound::new(record, self.engine.representation())),
-            _ => None,
-        });
-        let is_counted =
-            matches!(actions.first(), Some(Action::Acknowledge(_, Ack { outcome: AckOutcome::Counted, .. })));
-        let recorded_ids = open_round_ids(&self.engine);
-        let same_round =
-            !has_commit && recorded_ids.map(|(first, _)| first) == self.recorded_ids.map(|(first, _)| first);
+        self.engine.handle(now, event, &mut self.effects);
         if self.engine.phase() == Phase::Failed {
             // A restarted server may try again from the stored campaign: write nothing and release nothing but
             // the failure.
-            let all = self.pending.actions.split_off(first);
-            self.pending.actions.extend(all.into_iter().filter(|action| matches!(action, Action::Failed(_))));
-            lines.clear();
-        } else if same_round {
-            if let (true, Some(update), Some((device, ..)), Some(round)) =
-                (is_counted, update, before, self.engine.open_round())
-            {
-                let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
-                self.records.push(Record::Counted(
-                    round.first_id(),
-                    device,
-                    CountedUpdate { order, at: now, update },
-                ));
-            } else if let Some((device, _, false)) = before
-                && is_excluded(&self.engine, device)
-            {
-                self.records.push(Record::Excluded(device));
-            }
-            // Order matters: updates above were counted under the previous id.
-            if let Some((_, now)) = recorded_ids.filter(|_| recorded_ids != self.recorded_ids) {
-                self.records.push(Record::Renumbered(now));
-            }
-            if let Some(deadline) =
-                self.engine.deadline_state().filter(|deadline| deadline_before != Some(*deadline))
-            {
-                self.records.push(Record::Deadline(deadline));
-            }
-            self.recorded_ids = recorded_ids;
-        } else {
-            self.records.extend(committed.map(Record::Round));
-            self.records.push(Record::Checkpoint(self.engine.checkpoint()));
-            self.recorded_ids = recorded_ids;
+            self.effects.records.retain(|record| matches!(record, Record::Account(..)));
+            self.effects.actions.retain(|action| matches!(action, Action::Failed(_)));
         }
-        if let Some((device, account, _)) = before {
-            self.record_account_change(device, account);
-        }
-        self.append_journal(lines);
+        self.keep_effects();
     }
 
-    /// Writes the pending records and returns the actions and journal entries that may now be released.
+    /// Moves the effects of an event to the pending ones. A journal entry precedes the row of the same record,
+    /// so that a transaction has both.
+    fn keep_effects(&mut self) {
+        self.pending.actions.append(&mut self.effects.actions);
+        for record in std::mem::take(&mut self.effects.records) {
+            let representation = self.engine.representation();
+            let entry = self.next_entry.and_then(|_| JournalEntry::of(self.now, &record, representation));
+            let row = Row::of(record, representation);
+            entry.into_iter().for_each(|entry| self.append_entry(entry));
+            self.rows.extend(row);
+        }
+    }
+
+    /// Writes the pending rows and returns the actions and journal entries that may now be released.
     ///
     /// # Errors
-    /// [`StoreError`] if the records cannot be written: nothing is released, and the call may be repeated.
+    /// [`StoreError`] if the rows cannot be written: nothing is released, and the call may be repeated.
     pub fn flush(&mut self) -> Result<Flushed, StoreError> {
-        if !self.records.is_empty() {
+        if !self.rows.is_empty() {
             // A failed attempt has already appended it.
-            if !matches!(self.records.last(), Some(Record::Clock(_))) {
-                self.records.push(Record::Clock(self.now));
+            if !matches!(self.rows.last(), Some(Row::Clock(_))) {
+                self.rows.push(Row::Clock(self.now));
             }
-            self.store.apply(&self.records)?;
-            self.records.clear();
+            self.store.apply(&self.rows)?;
+            self.rows.clear();
         }
         Ok(std::mem::take(&mut self.pending))
     }
 
-    fn account(&self, device: DeviceId) -> Option<Account> {
-        self.engine.ledger().accounts().get(&device).copied()
-    }
-
-    fn record_account_change(&mut self, device: DeviceId, before: Option<Account>) {
-        if let Some(account) = self.account(device)
-            && before != Some(account)
-        {
-            self.records.push(Record::Account(device, account));
-        }
-    }
-
-    fn append_journal(&mut self, lines: impl IntoIterator<Item = JournalEntry>) {
+    fn append_entry(&mut self, entry: JournalEntry) {
         let Some(next) = &mut self.next_entry else { return };
-        for line in lines {
-            // Every journal entry serialises to JSON.
-            if let Ok(text) = serde_json::to_string(&line) {
-                self.records.push(Record::JournalEntry(*next, text));
-                *next += 1;
-                self.pending.lines.push(line);
-            }
+        // Every journal entry serialises to JSON.
+        if let Ok(text) = serde_json::to_string(&entry) {
+            self.rows.push(Row::JournalEntry(*next, text));
+            *next += 1;
+            self.pending.lines.push(entry);
         }
     }
 }

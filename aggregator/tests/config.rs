@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Security};
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::algorithm::network::NetworkMethod;
-use fedspan_engine::config::{AlgorithmName, Init, NetworkSection, Source, nearest};
+use fedspan_engine::algorithm::network::{FedAvg, NetworkMethod, Scaffold};
+use fedspan_engine::config::{Init, Method, NetworkSection, Source, nearest};
 use fedspan_engine::participation::{FractionSettings, Policy};
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn message(old: &str, new: &str) -> String {
 fn example_is_valid() {
     let fleet = Fleet::parse("fleet.toml", EXAMPLE).unwrap();
     assert_eq!((fleet.expected, fleet.shape.features, fleet.shape.outputs, fleet.model.k), (8, 58, 7, 24));
-    assert_eq!(fleet.algorithm.name, AlgorithmName::FedRep);
+    assert_eq!(fleet.algorithm.name(), "fedrep");
     assert_eq!(fleet.participation, Policy::FULL);
     assert_eq!(fleet.rounds.deadline, Some(Duration::from_secs(60)));
     assert_eq!(fleet.engine().representation().shape(), (58, 24));
@@ -461,11 +461,12 @@ fn fingerprint_covers_campaign_not_server() {
     let network = Fleet::parse("f", &network).unwrap();
     let among = |method: NetworkMethod, expected| {
         let mut fleet = Fleet { expected, ..network.clone() };
-        fleet.algorithm.network = fleet.algorithm.network.map(|section| NetworkSection { method, ..section });
+        let section = fleet.algorithm.network().unwrap();
+        fleet.algorithm.method = Method::Network(NetworkSection { method, ..section });
         fleet.fingerprint()
     };
-    assert_ne!(among(NetworkMethod::Scaffold, 2), among(NetworkMethod::Scaffold, 3));
-    assert_eq!(among(NetworkMethod::FedAvg, 2), among(NetworkMethod::FedAvg, 3));
+    assert_ne!(among(NetworkMethod::Scaffold(Scaffold), 2), among(NetworkMethod::Scaffold(Scaffold), 3));
+    assert_eq!(among(NetworkMethod::FedAvg(FedAvg), 2), among(NetworkMethod::FedAvg(FedAvg), 3));
     // Campaigns begun before the key existed can be resumed.
     assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");

@@ -6,17 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::Scratch;
-use fedspan_aggregator::store::{Record, Store};
+use fedspan_aggregator::store::{Row, Store};
+use fedspan_engine::Record;
 use fedspan_engine::privacy::Account;
 use getrandom::SysRng;
 
 const DEVICES: u64 = 10_000;
 const LINES: u64 = 110_000;
 
-fn account(device: u64, spent: u64) -> Record {
+fn account(device: u64, spent: u64) -> Row {
     let mut account = Account::default();
     (account.release, account.budget, account.spent) = (3, 1_000, spent);
-    Record::Account(device, account)
+    Row::Engine(Record::Account(device, account))
 }
 
 /// Writes `count` transactions of an account and a line, and returns their durations, ascending.
@@ -25,7 +26,7 @@ fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
         .map(|line| {
             let began = Instant::now();
             store
-                .apply(&[account(line % DEVICES, line), Record::JournalEntry(line, format!("after {line}"))])
+                .apply(&[account(line % DEVICES, line), Row::JournalEntry(line, format!("after {line}"))])
                 .unwrap();
             began.elapsed()
         })
@@ -50,7 +51,7 @@ fn read_snapshot_is_isolated_from_writers() {
     store.begin(7, "a = 1").unwrap();
     let accounts = (0..DEVICES).map(|device| account(device, device));
     let lines = (0..LINES)
-        .map(|line| Record::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
+        .map(|line| Row::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
     store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
     say("without a reader", &write(&mut store, 200, LINES));
 

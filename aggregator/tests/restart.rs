@@ -193,7 +193,9 @@ proptest! {
             for _ in 0..steps {
                 world.step(batch);
             }
+            let before = world.coordinator.engine().checkpoint();
             world.cut();
+            prop_assert_eq!(world.coordinator.engine().checkpoint(), before);
         }
         world.finish();
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));

@@ -3,7 +3,7 @@
 
 use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::{Action, Checkpoint, DeviceId, Engine, Event, Phase, Update};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::RoundId;
 
 const DEVICES: u64 = 50;
@@ -53,17 +53,10 @@ enum Restart {
 /// Round with its id, its target and its participants.
 type RoundSummary = (RoundId, usize, Vec<DeviceId>);
 
-/// Restores the engine's checkpoint in a new engine, and lets all devices join.
-fn restored(
-    mut fresh: Engine,
-    now: u64,
-    checkpoint: &Checkpoint,
-    counted: &[(u64, DeviceId, Update)],
-) -> Engine {
-    assert!(fresh.resume(now, checkpoint), "round {:?} cannot be taken up", checkpoint.id);
-    for (at, device, update) in counted {
-        assert!(fresh.replay_update(*at, *device, update), "device {device} in {:?}", checkpoint.id);
-    }
+/// Replays the records of an engine in a new one, and lets all devices join.
+fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) -> Engine {
+    assert!(fresh.replay(now, records), "{:?} cannot be replayed", expected.phase());
+    assert_eq!(fresh.checkpoint(), expected.checkpoint());
     let mut actions = Vec::new();
     fresh.handle(now, Event::Resumed, &mut actions);
     (0..DEVICES).for_each(|device| fresh.handle(now, Event::Joined(device), &mut actions));
@@ -77,33 +70,31 @@ fn campaign(
     restart: Restart,
 ) -> (Vec<RoundSummary>, Engine) {
     let (mut engine, mut now, mut rounds) = (engine(policy, rule), 0, Vec::new());
-    let mut actions = Vec::new();
-    (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(device), &mut actions));
+    let mut effects = RecordedEffects::default();
+    (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(device), &mut effects));
     while engine.phase() != Phase::FitHead {
-        let checkpoint = engine.checkpoint();
         if restart == Restart::Opening {
-            engine = restored(self::engine(policy, rule), now, &checkpoint, &[]);
+            engine = restored(self::engine(policy, rule), now, &engine, &effects.records);
         }
         let open = engine.open_round().expect("a round is open");
         let (opening, target) = (open.broadcast.clone(), open.target);
         let mut answers: Vec<(u64, DeviceId)> =
             open.cohort.iter().map(|device| (open.opened_at + pace(*device), *device)).collect();
         answers.sort_unstable();
-        let mut counted: Vec<(u64, DeviceId, Update)> = Vec::new();
+        let mut counted: Vec<DeviceId> = Vec::new();
         for (at, device) in answers {
             now = at;
-            let update = honest(device, &opening);
-            let mut actions = Vec::new();
-            engine.handle(now, Event::Update(device, update.clone()), &mut actions);
-            counted.push((now, device, update));
-            if actions.iter().any(|action| matches!(action, Action::Commit(_))) {
+            effects.actions.clear();
+            engine.handle(now, Event::Update(device, honest(device, &opening)), &mut effects);
+            counted.push(device);
+            if effects.actions.iter().any(|action| matches!(action, Action::Commit(_))) {
                 break;
             }
             if restart == Restart::After(counted.len()) {
-                engine = restored(self::engine(policy, rule), now, &checkpoint, &counted);
+                engine = restored(self::engine(policy, rule), now, &engine, &effects.records);
             }
         }
-        rounds.push((opening.id, target, counted.into_iter().map(|(_, device, _)| device).collect()));
+        rounds.push((opening.id, target, counted));
     }
     (rounds, engine)
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::keys::{Entropy, KeyError};
-use fedspan_aggregator::store::{CountedUpdate, FILE, KEY_FILE, Record, Store, StoreError, read};
+use fedspan_aggregator::store::{FILE, KEY_FILE, Row, Store, StoreError, read};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Checkpoint, DeviceId, OpenRoundCheckpoint, Phase, Update};
+use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId, OpenRoundCheckpoint, Phase, Record, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
@@ -18,13 +18,14 @@ use proptest::prelude::*;
 /// Value that every update contains many times.
 const MARK: f32 = 1.234_567_9;
 
-fn opened(round: u32) -> Record {
+fn opened(round: u32) -> Row {
     let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
     let id = RoundId { round, stage: 3 };
-    Record::Checkpoint(Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open })
+    let checkpoint = Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open };
+    Row::Engine(Record::Checkpoint(checkpoint))
 }
 
-fn counted(round: u32, order: u32, device: DeviceId) -> Record {
+fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     let values = vec![MARK; 32];
     let update = Update {
         id: RoundId { round, stage: 3 },
@@ -33,7 +34,8 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 32, cols: 1, values }],
     };
-    Record::Counted(RoundId { round, stage: 3 }, device, CountedUpdate { order, at: 20, update })
+    let counted = CountedUpdate { order, at: 20, update };
+    Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
 fn finds(bytes: &[u8]) -> bool {
@@ -70,7 +72,7 @@ fn key_lives_as_long_as_its_round() {
     assert!(!finds(&backup), "an update in the clear");
     store.apply(&[opened(8)]).unwrap();
     assert_eq!(key(path), None);
-    store.apply(&[counted(8, 0, 9), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(8, 0, 9), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
     // One call closes a round, opens the next and counts updates in both.

@@ -5,26 +5,28 @@ use std::path::Path;
 
 use crate::common::Scratch;
 use crate::common::storage::{Disk, Faults};
-use fedspan_aggregator::store::{CampaignState, CountedUpdate, FILE, Record, Store, StoreError, read};
+use fedspan_aggregator::store::{CampaignState, FILE, Row, Store, StoreError, read};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, OpenRoundCheckpoint, Phase, Update};
+use fedspan_engine::{
+    Checkpoint, CountedUpdate, DeadlineState, DeviceId, OpenRoundCheckpoint, Phase, Record, Update,
+};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 use proptest::prelude::*;
 
-fn checkpoint(round: u32, state: Vec<f64>) -> Record {
+fn checkpoint(round: u32, state: Vec<f64>) -> Row {
     let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
-    Record::Checkpoint(Checkpoint {
+    Row::Engine(Record::Checkpoint(Checkpoint {
         id: RoundId { round, stage: 3 },
         done: Phase::Train(round - 1),
         rounds: 50,
         state,
         open,
-    })
+    }))
 }
 
-fn counted(round: u32, order: u32, device: DeviceId) -> Record {
+fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     let values = vec![order as f32, -0.0, f32::MIN_POSITIVE];
     let update = Update {
         id: RoundId { round, stage: 3 },
@@ -33,23 +35,19 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Record {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 3, cols: 1, values }],
     };
-    Record::Counted(
-        RoundId { round, stage: 3 },
-        device,
-        CountedUpdate { order, at: u64::from(order) + 20, update },
-    )
+    let counted = CountedUpdate { order, at: u64::from(order) + 20, update };
+    Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
 fn filled(directory: &Path) -> CampaignState {
     let mut store = Store::open(directory, SysRng).unwrap();
     assert_eq!(store.load().unwrap(), None);
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
-    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Record::JournalEntry(0, "{}".to_owned())]).unwrap();
-    store.apply(&[counted(7, 0, 9), Record::Excluded(5)]).unwrap();
-    let waits = Record::Deadline(DeadlineState { deadline: Some(90), asking_everyone: true });
-    store
-        .apply(&[counted(7, 1, 1), waits, Record::JournalEntry(1, "[]".to_owned()), Record::Clock(33)])
-        .unwrap();
+    store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(7, 0, 9), Row::Engine(Record::Excluded(5))]).unwrap();
+    let waits = DeadlineState { deadline: Some(90), asking_everyone: true };
+    let waits = Row::Engine(Record::Deadline(waits));
+    store.apply(&[counted(7, 1, 1), waits, Row::JournalEntry(1, "[]".to_owned()), Row::Clock(33)]).unwrap();
     store.load().unwrap().unwrap()
 }
 
@@ -58,10 +56,12 @@ fn records_are_read_back() {
     let directory = Scratch::new();
     let stored = filled(directory.path());
     assert_eq!((stored.campaign, stored.configuration.as_str()), (0xdead_beef, "seed = 1\nk = 2\n"));
-    let Record::Checkpoint(expected) = checkpoint(7, vec![0.5, -2.0, 1e300]) else { unreachable!() };
+    let Row::Engine(Record::Checkpoint(expected)) = checkpoint(7, vec![0.5, -2.0, 1e300]) else {
+        unreachable!()
+    };
     assert_eq!(stored.checkpoint.as_ref(), Some(&expected));
     let of = |record| match record {
-        Record::Counted(_, device, counted) => (device, counted),
+        Row::Engine(Record::Counted(_, device, counted)) => (device, counted),
         _ => unreachable!(),
     };
     assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
@@ -135,7 +135,7 @@ proptest! {
             // A failed sync is worse than a failed write: the data are visible and not on disk.
             disk.fail(if syncs { Faults::Sync(after / 8) } else { Faults::After(after) });
             for _ in 0..4 {
-                let line = |number| Record::JournalEntry(number, "x".repeat(900));
+                let line = |number| Row::JournalEntry(number, "x".repeat(900));
                 let two = [line(sure), line(sure + 1)];
                 if store.apply(&two).is_err() {
                     if waits {
@@ -160,7 +160,7 @@ fn missing_database_is_waited_for() {
     drop(filled(scratch.path()));
     drop(filled(other.path()));
     let (path, aside) = (scratch.path().join(FILE), scratch.path().join("aside"));
-    let line = |number| [Record::JournalEntry(number, "{}".to_owned())];
+    let line = |number| [Row::JournalEntry(number, "{}".to_owned())];
     let mut store = Store::open(scratch.path(), SysRng).unwrap();
     std::fs::copy(&path, scratch.path().join("older")).unwrap();
     store.apply(&line(2)).unwrap();
@@ -235,8 +235,8 @@ fn flipped_bit_after_crash_rolls_nothing_back() {
     let (running, copy) = (Scratch::new(), Scratch::new());
     drop(filled(running.path()));
     let mut store = Store::open(running.path(), SysRng).unwrap();
-    store.apply(&[counted(7, 2, 12), Record::JournalEntry(2, "x".repeat(300))]).unwrap();
-    store.apply(&[counted(7, 3, 14), Record::JournalEntry(3, "y".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 2, 12), Row::JournalEntry(2, "x".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 3, 14), Row::JournalEntry(3, "y".repeat(300))]).unwrap();
     let expected = store.load().unwrap().unwrap();
     let whole = std::fs::read(running.path().join(FILE)).unwrap();
     std::fs::copy(running.path().join("round.key"), copy.path().join("round.key")).unwrap();
@@ -277,7 +277,7 @@ fn store_admits_one_server() {
 
 #[test]
 fn contradictions_are_damage() {
-    let cases: [&[Record]; 4] = [
+    let cases: [&[Row]; 4] = [
         &[checkpoint(7, vec![1.0, f64::NAN])],
         // Of a round that is not open; the first is missing; two are the same.
         &[checkpoint(7, vec![1.0]), counted(6, 0, 1)],

@@ -11,6 +11,8 @@ mod law;
 #[cfg(feature = "flash")]
 #[path = "common/nor_flash.rs"]
 mod nor_flash;
+#[path = "../examples/own_task.rs"]
+mod own_task;
 #[cfg(feature = "recorded")]
 #[path = "common/recording.rs"]
 mod recording;
@@ -78,6 +80,7 @@ mod scaled;
 mod session;
 mod silent_link;
 mod streaming;
+mod tasks;
 mod timing;
 mod traffic_traces;
 mod units;

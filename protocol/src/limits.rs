@@ -4,8 +4,9 @@
 pub const WIRE_VERSION: u16 = 2;
 
 /// Schema hash: CRC-32C over the golden messages of this version (message and body without the frame, in the order
-/// of their file names in `vectors/`, without `to_server_hello`, which contains this number). A test recomputes it,
-/// so a change of a message without a new hash fails.
+/// of their file names in `vectors/`, without `to_server_hello`, which contains this number, and without the tasks
+/// for private use, which no peer needs to know). A test recomputes it, so a change of a message without a new hash
+/// fails.
 pub const SCHEMA_HASH: u32 = 0x5d7c_7a53;
 
 /// Smallest frame limit a device may request, in bytes of the decoded frame: a hello fits.
@@ -43,9 +44,13 @@ pub const FILTERS_MAX: usize = 2;
 /// Maximum number of hidden layers after convolutional ones: with the head there are [`TENSORS_MAX`] layers in all.
 pub const HIDDEN_AFTER_FILTERS_MAX: usize = TENSORS_MAX - FILTERS_MAX - 1;
 
-/// Bits of [`Capabilities::tasks`](crate::message::Capabilities::tasks), and task numbers, reserved for private
-/// use: no version of the wire assigns them.
+/// Bits of [`Capabilities::tasks`](crate::message::Capabilities::tasks) of the tasks for private use, 12 to 15. No
+/// version of the wire gives them a meaning.
 pub const PRIVATE_TASKS: u16 = 0xF000;
+
+/// Number of parameters of a [`PrivateTask`](crate::message::PrivateTask). With one more the task would be the longest
+/// of all ([`OPEN_HEAD_MAX`]).
+pub const PRIVATE_PARAMETERS: usize = 5;
 
 /// Maximum number of ridges of one [`Task::RidgeScores`](crate::message::Task::RidgeScores).
 pub const RIDGES_MAX: usize = 32;

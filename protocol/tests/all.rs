@@ -12,6 +12,7 @@ mod golden;
 mod messages;
 mod orthonormal;
 mod primitives;
+mod private_use;
 mod provision;
 mod replay;
 mod sealed;

@@ -6,11 +6,11 @@ use crate::common::{head, strategies};
 use fedspan_protocol::Error;
 use fedspan_protocol::limits::{
     CHECK, CHUNK_OVERHEAD, DESCRIPTOR_MAX, FRAME_LIMIT_MIN, HEADER, HELLO_FRAME_MAX, MISSING_MAX,
-    OPEN_HEAD_MAX, SEAL_MAX, TENSORS_MAX,
+    OPEN_HEAD_MAX, PRIVATE_PARAMETERS, SEAL_MAX, TENSORS_MAX,
 };
 use fedspan_protocol::message::{
     Baseline, CHOOSES_RIDGE, Chunk, Descent, Descriptors, HeadSolve, HelloPrefix, Missing, PowerRows,
-    PowerUpload, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
+    PowerUpload, PrivateTask, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, decode,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -227,6 +227,7 @@ fn largest_messages_fit_the_smallest_frame() {
         Task::FeatureSums { first: u16::MAX, count: u16::MAX },
         Task::RidgeScores { labels_per_class: u16::MAX, first: 1.0, factor: 2.0, count: u8::MAX },
         Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 1.0 } },
+        Task::Private15(PrivateTask { encoding: Encoding::I8, parameters: [1.0; PRIVATE_PARAMETERS] }),
     ];
     for task in tasks {
         let open = RoundOpen { id: LAST, task, tensors: tensors.clone() };

@@ -3,8 +3,7 @@
 
 use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
-use fedspan_protocol::limits::{CHUNKS_MAX, FRAME_LIMIT_MAX, PRIVATE_TASKS};
-use fedspan_protocol::message::{Task, ToDevice, decode};
+use fedspan_protocol::limits::{CHUNKS_MAX, FRAME_LIMIT_MAX};
 use fedspan_protocol::tensor::{Encoding, I8_BLOCK, Role, TensorDescriptor};
 use half::f16;
 use proptest::prelude::*;
@@ -253,25 +252,6 @@ fn largest_chunk_index_is_out_of_range() {
         TensorDescriptor { chunk: 16, ..TensorDescriptor::inline(Role::Gradient, Encoding::F32, 20, 2) };
     for index in [3, usize::MAX / 16, usize::MAX] {
         assert_eq!(tensor.chunk_range(index), None);
-    }
-}
-
-/// Task numbers for private use collide with none of this wire's, and no message contains one yet.
-#[test]
-fn private_task_numbers_are_not_decoded() {
-    let here = [
-        Task::PowerStart,
-        Task::FeatureSums { first: 0, count: 1 },
-        Task::RidgeScores { labels_per_class: 1, first: 1.0, factor: 2.0, count: 1 },
-    ];
-    assert!(here.iter().all(|task| task.bit() & PRIVATE_TASKS == 0));
-    assert_eq!(PRIVATE_TASKS, (12..16).map(|bit| 1u16 << bit).sum::<u16>());
-    for tag in 12..16u8 {
-        // Round 7, stage 1, a task with any fields.
-        for fields in [0u8, 1, 0x7F, 0xFF] {
-            let message = [&[2, 7, 1, tag][..], &[fields; 40]].concat();
-            assert_eq!(decode::<ToDevice>(&message), Err(Error::Malformed));
-        }
     }
 }
 

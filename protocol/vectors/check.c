@@ -105,7 +105,7 @@ int main(void)
     REQUIRE(crc32c(0, (const uint8_t *)"123456789", 9) == 0xE3069283u);
     for (size_t v = 0; v < sizeof fedspan_vectors / sizeof *fedspan_vectors; v++) {
         open_frame(fedspan_vectors[v].bytes, fedspan_vectors[v].length);
-        if (strcmp(fedspan_vectors[v].name, "to_server_hello") != 0)
+        if (strcmp(fedspan_vectors[v].name, "to_server_hello") != 0 && !strstr(fedspan_vectors[v].name, "_private_use_"))
             schema = crc32c(schema, at, (size_t)(end - at));
     }
     REQUIRE(schema == FEDSPAN_SCHEMA_HASH);
@@ -133,6 +133,13 @@ int main(void)
     open_frame(to_device_round_open_feature_sums, sizeof to_device_round_open_feature_sums);
     expect("442422", 2ull, 7ull, 1ull, 10ull, 3ull, 2ull); /* RoundOpen, round, stage, FeatureSums: 2 from 3 */
     expect("4", 0ull); /* no tensors */
+    REQUIRE(at == end);
+
+    open_frame(to_device_private_use_13, sizeof to_device_private_use_13);
+    expect("44244", 2ull, 7ull, 1ull, 13ull, 1ull); /* RoundOpen, round, stage, Private13, back as F16 */
+    REQUIRE(f32() == 0.5f && f32() == 3.0f && f32() == -1.0f && f32() > 0.0f && f32() > 3.4e38f);
+    expect("444222", 1ull, 0ull, 0ull, 4ull, 2ull, 0ull); /* one tensor: Representation, F32, 4 x 2, in the body */
+    at += 32;
     REQUIRE(at == end);
 
     open_frame(to_server_update_feature_sums, sizeof to_server_update_feature_sums);

@@ -321,6 +321,7 @@ fn missing_windows_are_refused() {
         ("data.head_samples_per_class=1000", &["person 3", "head_samples_per_class", "1000"]),
         ("split.validation=0.1", &["person", "no window is left to score", "gap"]),
         ("split.gap=100", &["person", "no window is left to score", "gap"]),
+        ("split.validation_fold=1", &["split.validation_fold", "found 1", "set split.validation"]),
     ] {
         let output = program(&here, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
         assert_eq!(code(&output), 2, "{change}: {}", errors(&output));

@@ -5,7 +5,7 @@ use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::Request;
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::config::AlgorithmName;
+use fedspan_engine::config::names_for_model;
 use fedspan_protocol::message::{Capabilities, Descriptors, Hello, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::TensorDescriptor;
 use fedspan_sim_core::fleet::{DeviceFactory, deterministic_rng};
@@ -184,7 +184,7 @@ fn network(Sizes { d, k, c }: Sizes) {
         };
         let any = if model.contains("lora") { "lora" } else { "fedrep" };
         let section = parse(&text(any)).model;
-        for (name, _) in AlgorithmName::for_model(&section) {
+        for name in names_for_model(&section) {
             check(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
         }
     }

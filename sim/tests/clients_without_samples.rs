@@ -164,8 +164,10 @@ fn test_part_of_other_users_is_reported() {
     );
     has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
     // With the test part among the data files the users are the same in both.
-    let all =
-        run(&here, &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"time\"\n[model]"));
+    let all = run(
+        &here,
+        &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"stratified\"\n[model]"),
+    );
     assert_eq!(all.unwrap()["clients"], 5);
 }
 

@@ -28,7 +28,7 @@ fn idx_test_parts_labels_and_sums_are_read() {
     // Class 3 occurs in the test part only, so it is neither trained nor scored.
     let set = read(&format!("{both}{partition}")).unwrap();
     assert_eq!((set.outputs, set.clients.iter().map(|client| client.test.len()).sum::<usize>()), (4, 0));
-    let pooled = read(&format!("{both}{partition}[split]\nby = \"time\"\ntest = 0.5\n")).unwrap();
+    let pooled = read(&format!("{both}{partition}[split]\nby = \"stratified\"\ntest = 0.5\n")).unwrap();
     let count = |client: &Client| client.train.len() + client.test.len();
     assert_eq!(pooled.clients.iter().map(count).sum::<usize>(), 12);
     // Images of 1 x 4 mixed with images of 2 x 2.
@@ -179,8 +179,18 @@ fn leaf_users_become_clients() {
     assert_eq!(tested.clients[0].test.len(), 0);
     has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
     let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
-    has(&read(both).unwrap_err(), &["my.toml", "split.holdout_classes", "natural"]);
+    has(
+        &read(both).unwrap_err(),
+        &[
+            "my.toml",
+            "split.holdout_classes",
+            "found with kind = \"natural\", where a user may have samples on both sides",
+            "allowed with \"shards\", ",
+        ],
+    );
     has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
+    has(&read("words = 3\n").unwrap_err(), &["data.words: found 3", "set data.vectors"]);
+    has(&read("vocabulary = 9\n").unwrap_err(), &["data.vocabulary: found 9", "set data.vectors"]);
     for (from, to, parts) in [
         ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "found 3 samples", "expected 4"][..]),
         ("[2, 3, 0]", "[2, 3]", &["3 names in users", "2 numbers in num_samples"]),

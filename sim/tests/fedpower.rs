@@ -19,7 +19,7 @@ fn distances(outcome: &Outcome) -> Vec<f64> {
 
 /// The FedPower setting of a scenario.
 fn case(scenario: &Scenario) -> Case {
-    let power = scenario.algorithm.power.unwrap();
+    let power = scenario.algorithm.power().unwrap();
     Case {
         rank: scenario.model.k,
         iterations: power.iterations,

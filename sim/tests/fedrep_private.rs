@@ -72,7 +72,12 @@ fn private_runs_refuse_unprotected_options() {
     let power = Scenario::built_in("fedpower").unwrap();
     let reported =
         Scenario::parse("fedpower", power, &["privacy.clip=1.0".to_owned()]).unwrap_err().to_string();
-    assert!(reported.contains("privacy.clip: applies to gradients only"), "{reported}");
+    assert!(
+        reported.contains(
+            "privacy.clip: applies to gradients only; this algorithm clips products row by row, to 1: leave it out"
+        ),
+        "{reported}"
+    );
     assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
     // Too little noise for the device's sampler.
     let scenario = parse(&["privacy.epsilon=10000"]).unwrap();

@@ -52,6 +52,7 @@ fn server_decisions_are_recorded_and_replayed() {
     assert_eq!(code(&output), 1);
     let reported = errors(&output);
     assert!(reported.contains("waits for 5 of") && reported.contains("waits for 4 of"), "{reported}");
+    assert_eq!(reported.lines().count(), 1, "{reported}");
 
     // A server's journal has no attackers.
     let output =
@@ -62,7 +63,11 @@ fn server_decisions_are_recorded_and_replayed() {
     // The journal of another scenario, and a file that is not a journal.
     let output = program(&here, &["replay", "stragglers", kept]);
     assert_eq!(code(&output), 2);
-    assert!(errors(&output).contains("another campaign than stragglers"), "{}", errors(&output));
+    let reported = errors(&output);
+    for part in ["another campaign than stragglers", "- devices.expected = ", "; + devices.expected = "] {
+        assert!(reported.contains(part), "{part}: {reported}");
+    }
+    assert_eq!(reported.lines().count(), 1, "{reported}");
     std::fs::write(here.join("garbage.jsonl"), format!("{journal}garbage\n")).unwrap();
     let output = program(&here, &[&["replay", "stragglers", "garbage.jsonl"][..], &SMALL].concat());
     assert_eq!(code(&output), 2);

@@ -2,7 +2,7 @@
 //! settings.
 
 use crate::common::{code, directory, errors, program, text};
-use fedspan_engine::config::AlgorithmName;
+use fedspan_engine::config::names_for_model;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim_core::data::Labels;
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
@@ -144,8 +144,7 @@ fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let filters = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 1, hidden = [8] }";
     let cells = "model={ kind = \"lstm\", cells = 6, hidden = [8] }";
     let model = scenario_with(&[filters]).unwrap().model;
-    for (model, (name, _)) in
-        AlgorithmName::for_model(&model).flat_map(|name| [(filters, name), (cells, name)])
+    for (model, name) in names_for_model(&model).into_iter().flat_map(|name| [(filters, name), (cells, name)])
     {
         let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(

@@ -368,3 +368,29 @@ fn array_memory_is_bounded_by_file_size() {
     archive(&here.join("t.npz"), Zipped::Stored, &files);
     has(&message(&here, NPZ), &["y has shape [10]", "(9000000)"]);
 }
+
+/// A gap lies between parts that are cut in time; a test part of the file is not cut off.
+#[test]
+fn gap_without_a_cut_in_time_is_refused() {
+    let here = directory("npz-variants-gap");
+    let parse = |split: &str| {
+        let text = format!("[data]\n{NPZ}{split}{MODEL}");
+        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
+        scenario.map(|_| ()).map_err(|problem| problem.to_string())
+    };
+    for accepted in [
+        "[split]\ntest = 0.2\ngap = 3\n",
+        "[split]\nvalidation = 0.2\ngap = 3\n",
+        "[split]\nby = \"files\"\ngap = 0\n",
+    ] {
+        assert_eq!(parse(accepted), Ok(()), "{accepted}");
+    }
+    for refused in [
+        "[split]\ngap = 3\n",
+        "[split]\nby = \"files\"\ngap = 3\n",
+        "[data.partition]\nkind = \"iid\"\n[split]\nvalidation = 0.2\ngap = 3\n",
+    ] {
+        let reported = parse(refused).unwrap_err();
+        assert!(reported.contains("split.gap: found 3"), "{refused}: {reported}");
+    }
+}

@@ -113,7 +113,7 @@ fn held_out_clients_label_few_and_are_tested_alike() {
 /// FedRep, Figure 6: classes that no training client has.
 #[test]
 fn held_out_classes_belong_to_newcomers_only() {
-    for extra in ["by = \"time\"\n", "by = \"classes\"\n"] {
+    for extra in ["by = \"stratified\"\n", "by = \"classes\"\n"] {
         let data = dataset(&format!(
             "kind = \"digits\"\n[data.partition]\nclients = 14\n[split]\n{extra}holdout_clients = 4\n\
              holdout_classes = [9, 2, 5]\nlabels_per_class = 2\n"
@@ -171,10 +171,11 @@ fn impossible_partitions_are_refused_with_figures() {
         &["digits", "1000 draws", "100 clients"],
     );
     refused(&partition("samples = 90"), &["digits", "20 clients", "1797 samples", "needed: 1800"]);
-    refused(&split("by = \"files\""), &["\"files\"", "\"time\"", "\"classes\""]);
-    refused(&split("by = \"time\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
+    refused(&split("by = \"files\""), &["\"files\"", "\"stratified\"", "\"classes\""]);
+    refused(&split("by = \"random\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
     refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
     refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such folds"]);
+    refused(&split("fold = 1"), &["split.fold: found 1", "set holdout_clients"]);
     refused(
         &split("holdout_clients = 2\nlabels_per_class = 99"),
         &["labels_per_class is 99", "client \"0\""],
@@ -188,4 +189,49 @@ fn impossible_partitions_are_refused_with_figures() {
     refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
     let all = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
     refused(&split(all), &["at most 0, the number of classes"]);
+}
+
+/// Images have no order in time; another cut than the one that was asked for would be a wrong result.
+#[test]
+fn images_refuse_a_split_in_time() {
+    let images = "kind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
+    let tested = format!("{images}test_images = \"i\"\ntest_labels = \"l\"\n");
+    let leaf = "kind = \"leaf\"\npath = \"f\"\n";
+    let (cut, all) = ("\"stratified\", \"random\", \"classes\" (", "\"classes\", \"files\" (");
+    for (data, allowed) in [("kind = \"digits\"\n", cut), (images, cut), (&tested, all), (leaf, cut)] {
+        let reported = scenario(&format!("{data}[split]\nby = \"time\"\n")).unwrap_err();
+        assert!(
+            reported.contains("split.by: found \"time\", but these samples have no order in time"),
+            "{reported}"
+        );
+        assert!(reported.contains(allowed), "{reported}");
+        assert_eq!(reported.lines().count(), 1);
+    }
+    let stratified = dataset("kind = \"digits\"\n[split]\nby = \"stratified\"\n");
+    let usual = dataset("kind = \"digits\"\n");
+    assert_eq!(stratified.clients[3].test, usual.clients[3].test);
+}
+
+/// Rows that a partition deals to clients are cut in the order of the file, not in the order of the deal.
+#[test]
+fn partitioned_rows_are_cut_in_time() {
+    let here = crate::common::directory("partitions-time");
+    let mut csv = "row,y\n".to_owned();
+    for row in 0..120 {
+        csv += &format!("{row},{}\n", row * 7 % 3);
+    }
+    std::fs::write(here.join("t.csv"), csv).unwrap();
+    let path = here.join("t.csv");
+    for partition in ["kind = \"iid\"", "kind = \"shards\"", "kind = \"dirichlet\"\nmin_samples = 10"] {
+        let data = dataset(&format!(
+            "kind = \"csv\"\npath = {path:?}\ntarget = \"y\"\nfeatures = [\"row\"]\ntask = \"classes\"\nscale = \"none\"\n\
+             [data.partition]\nclients = 4\n{partition}\n[split]\nby = \"time\"\ntest = 0.25\n"
+        ));
+        assert_eq!(sum(&data.clients, |client| client.train.len() + client.test.len()), 120);
+        for client in &data.clients {
+            // The second feature is the constant.
+            let rows: Vec<f32> = client.train.x.iter().chain(&client.test.x).copied().step_by(2).collect();
+            assert!(rows.is_sorted(), "{partition}: {rows:?}");
+        }
+    }
 }

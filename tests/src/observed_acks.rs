@@ -95,7 +95,7 @@ pub fn audit(
     let replayed = check_replay(scenario, &lines).map_err(|error| error.to_string())?.replay;
     if let Some(difference) = replayed.difference() {
         return Err(format!(
-            "the replay of the journal differs after {} rounds:\n{difference}",
+            "the replay of the journal differs after {} rounds: {difference}",
             replayed.rounds()
         ));
     }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;
+#[path = "../../edge-client/examples/tcp_device.rs"]
+mod example;
 #[path = "../../edge-client/tests/common/nor_flash.rs"]
 mod nor_flash;
 #[path = "../../edge-client/tests/common/torn_flash.rs"]
@@ -10,6 +12,7 @@ mod torn_flash;
 mod cuts;
 mod device_keys;
 mod disasters;
+mod documents;
 mod end_to_end;
 mod literature;
 mod live;
@@ -24,5 +27,6 @@ mod serial_lines;
 mod shell;
 mod sizes;
 mod tables;
+mod tcp_device;
 mod test_files;
 mod versions;

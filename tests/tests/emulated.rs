@@ -186,10 +186,9 @@ async fn emulated_fleet_learns_what_the_simulator_learns() {
     run_without_faults(World::new("m4", 8, 20)).await;
     // Again over the UART driver.
     run_without_faults(World::new("m4", 8, 3).over(Link::Uart)).await;
-    run_without_faults(World::new("m3", 2, 3)).await;
-    run_without_faults(World::new("m7", 2, 3)).await;
-    run_without_faults(World::new("m33", 2, 3)).await;
-    run_without_faults(World::new("rv32imc", 2, 3)).await;
+    for core in CORES.iter().filter(|core| core.firmware == Firmware::Watch && core.name != "m4") {
+        run_without_faults(World::new(core.name, 2, 3)).await;
+    }
 }
 
 /// Without keys, as on a test bench: encryption does not change what is learnt.

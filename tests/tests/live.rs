@@ -290,9 +290,10 @@ async fn journal_of_another_campaign_is_refused() {
         assert!(matches!(error, ReplayCheckError::Other { .. }));
         error.to_string()
     };
-    assert!(message(&["seed=4"]).contains("- seed = 3\n+ seed = 4\n"));
-    assert!(message(&["data.clients=15"]).contains("- devices.expected = 16\n+ devices.expected = 15\n"));
+    assert!(message(&["seed=4"]).contains("- seed = 3; + seed = 4"));
+    assert!(message(&["data.clients=15"]).ends_with("- devices.expected = 16; + devices.expected = 15"));
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
+    assert_eq!(message(&["seed=4", "data.clients=15"]).lines().count(), 1);
     // The server does not know the noise; it shows in the results.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
     let noisy_check = check_replay(&noisy.unwrap(), &lines).expect("the same settings");

@@ -15,5 +15,6 @@ mod linalg;
 mod network_adapter;
 mod participation;
 mod promise;
+mod records;
 mod ridge;
 mod robust;

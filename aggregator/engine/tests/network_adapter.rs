@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use crate::common::*;
 use fedspan_engine::aggregate::{Rule, SampleCap};
-use fedspan_engine::algorithm::network::{
-    self, Averaging, Front, NetworkMethod, NetworkParameters, NetworkShape,
-};
+use fedspan_engine::algorithm::Algorithm as _;
+use fedspan_engine::algorithm::network::{Adapter, Averaging, Front, NetworkParameters, NetworkShape};
 use fedspan_engine::linalg::{Matrix, from_f32, product};
 use fedspan_engine::participation::Full;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, RoundRecord, Settings};
@@ -21,11 +20,10 @@ const H: usize = 5;
 const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 const DESCENT: Descent = Descent { step_size: 0.1, momentum: 0.0, batch: 8 };
 
-fn parameters(averaging: Averaging) -> NetworkParameters {
+fn parameters() -> NetworkParameters {
     let front = Front::Adapter { rank: R as u16, width: H as u16, frozen: 7 };
     NetworkParameters {
         shape: NetworkShape { features: D as u16, front, hidden: [0; 3], outputs: 3 },
-        method: NetworkMethod::LowRank(averaging),
         descent: DESCENT,
         head_epochs: 0,
         epochs: 2,
@@ -60,7 +58,7 @@ impl World {
             patience: Some(10),
             stop_change: None,
         };
-        let server = network::build(parameters(averaging));
+        let server = Box::new(Adapter::new(parameters(), averaging));
         let engine = Engine::new(settings, None, server, Box::new(Full));
         let mut world = Self { engine, opened: BTreeMap::new(), commits: Vec::new(), now: 0 };
         for device in 0..devices {
@@ -301,8 +299,8 @@ fn repeated_round_sends_trained_tensors() {
 fn state_is_restored_between_rounds() {
     let mut world = World::new(Averaging::RoLora, 2);
     world.round(2);
-    let (mut server, state) =
-        (network::build(parameters(Averaging::RoLora)), world.engine.checkpoint().state);
+    let mut server = Adapter::new(parameters(), Averaging::RoLora);
+    let state = world.engine.checkpoint().state;
     assert!(server.restore(&state));
     assert_eq!(server.request().expects[0].role, Role::AdapterDown);
     assert!(!server.restore(&state[1..]) && !server.restore(&[]));

@@ -1,8 +1,4 @@
-//! File helpers of the FedSpan servers: owner-only files, locks, durable directories, hexadecimal.
-//!
-//! [`private_file`] reads and replaces files that hold secrets, [`file_kind`] checks for regular files before
-//! they are opened, [`hex`] prints and parses keys.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod file_kind;

@@ -13,8 +13,8 @@ use super::security::{self, Security};
 use fedspan_engine::admission::least_frame_limit;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::algorithm::network::{NetworkMethod, SharedLayers};
-use fedspan_engine::config::AlgorithmName;
+use fedspan_engine::algorithm::SecondTensor;
+use fedspan_engine::algorithm::network::SharedLayers;
 use fedspan_engine::config::GivenKeys;
 use fedspan_engine::config::Section;
 use fedspan_engine::config::{AlgorithmSection, Init, ModelSection, read_algorithm, read_model};
@@ -160,8 +160,8 @@ impl Fleet {
             let message = "allowed for a real fleet: \"random\", \"power\" (moments reveal records)";
             return Err(root.section("model")?.problem("init", message));
         }
-        if !self.algorithm.name.is_federated() {
-            let message = format!("{:?} has no rounds to serve", self.algorithm.name.as_str());
+        if !self.algorithm.is_federated() {
+            let message = format!("{:?} has no rounds to serve", self.algorithm.name());
             return Err(root.section("algorithm")?.problem("name", message));
         }
         if self.privacy.is_some() {
@@ -205,7 +205,7 @@ impl Fleet {
 
     /// Checks that devices can train the network and frames can carry it.
     fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
-        let (Some(shape), Some(network)) = (network_shape(self.shape, &self.model), self.algorithm.network)
+        let (Some(shape), Some(network)) = (network_shape(self.shape, &self.model), self.algorithm.network())
         else {
             return Ok(());
         };
@@ -218,11 +218,11 @@ impl Fleet {
             Ok(section) => section.problem("kind", message),
             Err(problem) => problem,
         })?;
-        if !network.method.is_supported_by_firmware() || network.method == NetworkMethod::LocalOnly {
+        if !network.method.is_supported_by_firmware() || !network.method.communicates() {
             let message = format!(
                 "{:?} is for simulations; allowed for a real fleet of networks: \"fedrep\", \"fedper\", \"fedavg\", \
                  \"lg-fedavg\"",
-                self.algorithm.name.as_str()
+                self.algorithm.name()
             );
             return Err(root.section("algorithm")?.problem("name", message));
         }
@@ -249,11 +249,10 @@ impl Fleet {
         encodings.iter().all(|&encoding| {
             let representation = TensorDescriptor::inline(Role::Representation, encoding, d, k);
             let head = TensorDescriptor::inline(Role::SharedHead, encoding, k, outputs);
-            let second = match self.algorithm.name {
-                AlgorithmName::FedAvg | AlgorithmName::RoLora | AlgorithmName::FfaLora => Some(head),
-                // A basis is sent next to the product.
-                AlgorithmName::FedPower => Some(representation),
-                _ => None,
+            let second = match self.algorithm.linear().and_then(|method| method.second_tensor()) {
+                Some(SecondTensor::Head) => Some(head),
+                Some(SecondTensor::Representation) => Some(representation),
+                None => None,
             };
             let tensors = [representation].into_iter().chain(second).collect();
             least_frame_limit(&tensors) <= FRAME_LIMIT_MAX

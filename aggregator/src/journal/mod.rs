@@ -2,21 +2,20 @@
 //! which every decision of a campaign can be replayed. `JOURNAL.md` in the crate describes it for other
 //! programs.
 //!
-//! [`JournalRecorder`] turns an engine's actions into entries, [`Journal`] writes them, [`read`] reads them
-//! back. The simulator uses the same recorder, so that entries of the same decision are equal.
+//! [`JournalEntry::of`] makes entries of an engine's records, [`Journal`] writes them, [`read`] reads them back.
+//! The simulator makes its entries in the same way, so that entries of the same decision are equal.
 
 mod committed_round;
+mod entry;
 mod file;
 mod read;
-mod recorder;
 
 use serde::{Deserialize, Serialize};
 
 pub use committed_round::{CommittedRound, sha256};
+pub(crate) use entry::digest;
 pub use file::{FILE, Journal};
 pub use read::{JournalError, parse, read};
-pub use recorder::JournalRecorder;
-pub(crate) use recorder::digest;
 
 use fedspan_engine::{DeviceId, Millis, Phase};
 

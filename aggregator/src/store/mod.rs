@@ -1,5 +1,5 @@
-//! Store: the campaign in a transactional database in the state directory. Records given to [`Store::apply`]
-//! are durable, all or none of them, when it returns.
+//! Store: the campaign in a transactional database in the state directory. Rows given to [`Store::apply`] are
+//! durable, all or none of them, when it returns.
 //!
 //! ```text
 //!  about        format, campaign, configuration
@@ -16,14 +16,15 @@
 //! Updates are encrypted with a key that is erased when their round is over, see `encryption`.
 
 mod backend;
+mod campaign_state;
 mod corruption_guard;
 mod encryption;
 mod error;
 mod offline;
 mod read_snapshot;
-mod record;
 mod round_key_file;
 mod tables;
+mod write;
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
@@ -42,12 +43,13 @@ use crate::keys::Entropy;
 use fedspan_files::make_directories;
 use fedspan_files::regular;
 
+pub use campaign_state::CampaignState;
 pub use encryption::RoundKeyStorage;
 pub use error::StoreError;
 pub use offline::OfflineStore;
 pub use read_snapshot::ReadSnapshot;
-pub use record::{CampaignState, CountedUpdate, Record};
 pub use round_key_file::KEY_FILE;
+pub use write::Row;
 
 /// Name of the database in the state directory.
 pub const FILE: &str = "campaign.redb";
@@ -177,43 +179,9 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the previous campaign is unchanged.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        let with_database = tables::begin(self.database()?, campaign, configuration);
+        let with_database = write::begin(self.database()?, campaign, configuration);
         self.last = Some(with_database.map_err(|error| error.at(&self.path))?);
         self.erase_key()
-    }
-
-    /// Writes records in order; they are durable on return. If they close a round and count updates of the next
-    /// one, the closed round and its key are erased before the first new update is written.
-    ///
-    /// # Errors
-    /// [`StoreError`]: a suffix of the records is not written. The call may be repeated, and reopens the
-    /// database.
-    pub fn apply(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        // Updates that the same records count in the closed round need not be written.
-        let closed = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
-        let counts = |record: &Record| matches!(record, Record::Counted(..));
-        let (before, after) = records.split_at(closed.map_or(0, |closed| closed + 1));
-        let (first, second) = if after.iter().any(counts) { (before, after) } else { (records, &[][..]) };
-        if !first.is_empty() {
-            self.write(first, closed.unwrap_or(0))?;
-        }
-        if closed.is_some() {
-            self.erase_key()?;
-        }
-        if second.is_empty() { Ok(()) } else { self.write(second, 0) }
-    }
-
-    /// Writes records in one transaction, except those before index `closed` that concern updates.
-    fn write(&mut self, records: &[Record], closed: usize) -> Result<(), StoreError> {
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => self.open_database()?,
-        };
-        self.backend.check_same_file().map_err(io(&self.path))?;
-        let written = tables::apply(&database, &mut self.cipher, records, closed);
-        self.last = Some(written.map_err(|error| error.at(&self.path))?);
-        self.database = Some(database);
-        Ok(())
     }
 
     /// Erases the key of a round without stored updates, which a crash may have left.

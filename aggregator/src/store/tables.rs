@@ -1,38 +1,35 @@
-//! Tables of the database, and the transactions on them.
+//! Tables of the database, and what is read from them.
 
 use fedspan_protocol::message::RoundId;
 use redb::{
-    Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table,
-    TableDefinition, TableError, WriteTransaction,
+    ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use zeroize::Zeroizing;
 
+use super::campaign_state::CampaignState;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
-use super::record::{CampaignState, CountedUpdate, Record};
 use crate::journal::CommittedRound;
-use fedspan_engine::Checkpoint;
 use fedspan_engine::privacy::Account;
+use fedspan_engine::{Checkpoint, CountedUpdate};
 
 /// Format written by this version. 1 was not a database; 2 did not encrypt updates; 3 had no rounds, 4 no
 /// clock.
 pub(super) const FORMAT: u32 = 5;
 
-type Bytes = &'static [u8];
+pub(super) type Bytes = &'static [u8];
 
-const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
-const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
-const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
+pub(super) const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
+pub(super) const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
+pub(super) const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
 /// Later ids of the open round; the first id is in its checkpoint.
-const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
-const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
+pub(super) const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
+pub(super) const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
 /// Deadline override of the open round.
-const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
-const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
-const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
-const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
+pub(super) const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
+pub(super) const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
+pub(super) const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
+pub(super) const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 
 /// Refuses a database of another format; an empty one is accepted.
 pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), DatabaseError> {
@@ -50,16 +47,6 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Datab
     }
 }
 
-/// Begins a transaction with two-phase commit: its pages are synced first, then the header that makes them
-/// current. After a crash the database then never falls back to an older transaction because of a page or
-/// header with a wrong checksum; and after a failed sync, when the system may show data that never reach the
-/// disk, nothing written later depends on them.
-fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
-    let mut write = database.begin_write()?;
-    write.set_two_phase_commit(true);
-    Ok(write)
-}
-
 /// Returns the number of the last transaction; 0 for an empty database.
 pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, DatabaseError> {
     match database.begin_read()?.open_table(ABOUT) {
@@ -67,98 +54,6 @@ pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, 
         Err(TableError::TableDoesNotExist(_)) => Ok(0),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Increments the transaction number.
-fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, DatabaseError> {
-    let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
-    about.insert("transaction", next.to_le_bytes().as_slice())?;
-    Ok(next)
-}
-
-/// Begins a campaign and returns the number of the transaction.
-pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<u64, DatabaseError> {
-    let write = begin_write(database)?;
-    let number = {
-        let mut about = write.open_table(ABOUT)?;
-        about.insert("format", u64::from(FORMAT).to_le_bytes().as_slice())?;
-        about.insert("campaign", campaign.to_le_bytes().as_slice())?;
-        about.insert("configuration", configuration.as_bytes())?;
-        write.open_table(CHECKPOINT)?.retain(|(), _| false)?;
-        write.open_table(UPDATES)?.retain(|_, _| false)?;
-        write.open_table(NAMES)?.retain(|_, ()| false)?;
-        write.open_table(OUT)?.retain(|_, ()| false)?;
-        write.open_table(WAITS)?.retain(|(), _| false)?;
-        write.open_table(ROUNDS)?.retain(|_, _| false)?;
-        // Privacy accounts and the journal outlast the campaign.
-        write.open_table(ACCOUNTS)?;
-        write.open_table(JOURNAL)?;
-        next_transaction(&mut about)?
-    };
-    write.commit()?;
-    Ok(number)
-}
-
-/// Writes records and returns the number of the transaction. Records before index `closed` that concern updates
-/// are skipped, since the checkpoint at `closed` would remove them.
-pub(super) fn apply(
-    database: &Database,
-    cipher: &mut UpdateCipher,
-    records: &[Record],
-    closed: usize,
-) -> Result<u64, DatabaseError> {
-    let write = begin_write(database)?;
-    let number = {
-        let mut about = write.open_table(ABOUT)?;
-        let mut deadline = write.open_table(WAITS)?;
-        let mut updates = write.open_table(UPDATES)?;
-        let mut round_aliases = write.open_table(NAMES)?;
-        let mut excluded = write.open_table(OUT)?;
-        let mut rounds = write.open_table(ROUNDS)?;
-        let mut journal = write.open_table(JOURNAL)?;
-        let mut accounts = write.open_table(ACCOUNTS)?;
-        let mut checkpoints = write.open_table(CHECKPOINT)?;
-        for (storage, record) in records.iter().enumerate() {
-            match record {
-                Record::Checkpoint(checkpoint) => {
-                    checkpoints.insert((), encode(checkpoint)?.as_slice())?;
-                    updates.retain(|_, _| false)?;
-                    round_aliases.retain(|_, ()| false)?;
-                    excluded.retain(|_, ()| false)?;
-                    deadline.retain(|(), _| false)?;
-                }
-                Record::Deadline(now) => drop(deadline.insert((), encode(now)?.as_slice())?),
-                Record::Counted(..) | Record::Renumbered(_) | Record::Excluded(_) if storage < closed => {}
-                Record::Renumbered(RoundId { round, stage }) => {
-                    round_aliases.insert((*round, *stage), ())?;
-                    // After renumbering these devices are asked again.
-                    excluded.retain(|_, ()| false)?;
-                }
-                Record::Counted(id @ RoundId { round, stage }, device, counted) => {
-                    let id = *id;
-                    cipher.begin(id)?;
-                    let sealed = cipher.seal(id, *device, &Zeroizing::new(encode(counted)?))?;
-                    updates.insert((*round, *stage, *device), sealed.as_slice())?;
-                    excluded.remove(device)?;
-                }
-                Record::Excluded(device) => drop(excluded.insert(device, ())?),
-                Record::Account(device, account) => {
-                    accounts.insert(device, encode(account)?.as_slice())?;
-                }
-                Record::Round(round) => {
-                    let line = serde_json::to_string(round).map_err(|error| {
-                        DatabaseError::Damaged(format!("a round cannot be serialised: {error}"))
-                    })?;
-                    rounds.insert(round.exchange, line.as_str())?;
-                }
-                Record::Clock(now) => drop(about.insert("clock", now.to_le_bytes().as_slice())?),
-                Record::JournalEntry(number, line) => drop(journal.insert(number, line.as_str())?),
-            }
-        }
-        next_transaction(&mut about)?
-    };
-    write.commit()?;
-    Ok(number)
 }
 
 /// Returns the settings of the campaign, if any of its rounds was ever opened.
@@ -324,12 +219,8 @@ pub(super) fn for_each_journal_line(
     Ok(())
 }
 
-fn number(bytes: &[u8]) -> u64 {
+pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
-}
-
-fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
-    postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
 }
 
 fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {

@@ -1,7 +1,10 @@
 //! Passes the memory map of the selected machine to the linker, and checks that the target fits the machine.
 
-use std::path::PathBuf;
-use std::{env, fs};
+use std::env;
+
+#[path = "../build.rs"]
+#[allow(dead_code, reason = "`main` is for boards with one memory map")]
+mod shared;
 
 /// Feature, target, memory map.
 const MACHINES: [(&str, &str, &str); 5] = [
@@ -13,7 +16,6 @@ const MACHINES: [(&str, &str, &str); 5] = [
 ];
 
 fn main() {
-    println!("cargo::rerun-if-changed=memory");
     let variable = |name: &str| env::var(name).unwrap_or_default();
     let chosen = |(feature, ..): &&(&str, &str, &str)| {
         env::var_os(format!("CARGO_FEATURE_{}", feature.to_uppercase())).is_some()
@@ -29,11 +31,5 @@ fn main() {
         println!("cargo::error=feature {feature} is for --target {target}, not for {}", variable("TARGET"));
         return;
     }
-    let out = PathBuf::from(variable("OUT_DIR"));
-    if let Err(error) = fs::copy(PathBuf::from("memory").join(map), out.join("memory.x")) {
-        println!("cargo::error=cannot copy memory/{map}: {error}");
-    }
-    println!("cargo::rustc-link-search={}", out.display());
-    println!("cargo::rustc-link-arg-bins=-Tlink.x");
-    println!("cargo::rustc-link-arg-bins=--nmagic");
+    shared::link(&format!("memory/{map}"));
 }

@@ -3,8 +3,9 @@
 //! [`Task`] is the interface of the session to a model: the buffers of incoming tensors, the computation, and the
 //! outgoing tensors. [`Linear`] implements it for linear models: FedRep, fit-head and the starts; with features
 //! FedAvg, RoLoRA, FedPower and the selection of a ridge. `Network` (a feature) implements it for networks: FedRep
-//! and FedPer; with a feature FedAvg and LG-FedAvg. `Scaled` (a feature) wraps either of them and scales the
-//! samples as they are read.
+//! and FedPer; with a feature FedAvg and LG-FedAvg. `Scaled` (a feature) wraps any task and scales the samples as
+//! they are read. [`Tasks`] combines two tasks, for example a model and an own task under a number for private use
+//! (`examples/own_task.rs`).
 
 #[cfg(feature = "privacy")]
 mod counting_source;
@@ -33,6 +34,7 @@ mod sample_pass;
 mod scaled;
 #[cfg(feature = "shared-head")]
 mod shared_head;
+mod tasks;
 
 use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
 
@@ -48,6 +50,7 @@ pub use network::{Batches, Network, add_gradient};
 pub use power::PowerCounts;
 #[cfg(feature = "scale")]
 pub use scaled::{Scaled, scaled_values};
+pub use tasks::Tasks;
 
 /// Numbers of samples in a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

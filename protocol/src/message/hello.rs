@@ -67,8 +67,8 @@ pub struct Capabilities {
     pub frame_limit: u16,
     /// Model that the device's buffers are sized for.
     pub model: Model,
-    /// Set of [`Task::bit`](super::Task::bit). The bits in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are free
-    /// for private use.
+    /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS)
+    /// are for private use.
     pub tasks: u16,
     /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that may leave this device, and flags for
     /// abilities: [`Role::Scale`](crate::tensor::Role::Scale) if it applies a scale (a scale never leaves), and
@@ -169,7 +169,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Requirement {
-    /// Tasks, as a set of [`Task::bit`](super::Task::bit).
+    /// Tasks, as a set of [`TaskKind::bit`](super::TaskKind::bit).
     Tasks(u16),
     /// Roles, as a set of [`Role::bit`](crate::tensor::Role::bit).
     Roles(u16),

@@ -20,7 +20,9 @@ pub use model::{Filters, Image, Model};
 pub use round::{
     Ack, AckOutcome, Chunk, Decline, DeclineReason, Fault, Missing, Rejection, RoundOpen, Update,
 };
-pub use task::{Baseline, Descent, HeadSolve, PowerRows, PowerUpload, Task, Trained, Upload};
+pub use task::{
+    Baseline, Descent, HeadSolve, PowerRows, PowerUpload, PrivateTask, Task, TaskKind, Trained, Upload,
+};
 
 use crate::limits::TENSORS_MAX;
 use crate::tensor::TensorDescriptor;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::PRIVATE_PARAMETERS;
 use crate::tensor::{Encoding, Role};
 
 /// Task of a device in a round, with its hyper-parameters. "Down" lists the tensors sent to the device, "up" those
@@ -125,26 +126,45 @@ pub enum Task {
         /// Number of ridges.
         count: u8,
     },
+    /// Task for private use: no version of the wire gives it a meaning. Firmware and server that share an own task
+    /// use one of four such numbers, and agree on its tensors and parameters.
+    Private12(PrivateTask),
+    /// Task for private use, as [`Self::Private12`].
+    Private13(PrivateTask),
+    /// Task for private use, as [`Self::Private12`].
+    Private14(PrivateTask),
+    /// Task for private use, as [`Self::Private12`].
+    Private15(PrivateTask),
 }
 
 impl Task {
+    /// Returns this task without its parameters.
+    #[must_use]
+    pub const fn kind(&self) -> TaskKind {
+        match self {
+            Self::FedRep { .. } => TaskKind::FedRep,
+            Self::FitHead { .. } => TaskKind::FitHead,
+            Self::FedAvg { .. } => TaskKind::FedAvg,
+            Self::PowerStart => TaskKind::PowerStart,
+            Self::MomentRows { .. } => TaskKind::MomentRows,
+            Self::FedPower { .. } => TaskKind::FedPower,
+            Self::Sgd { .. } => TaskKind::Sgd,
+            Self::Baseline { .. } => TaskKind::Baseline,
+            Self::AdapterUp { .. } => TaskKind::AdapterUp,
+            Self::AdapterDown { .. } => TaskKind::AdapterDown,
+            Self::FeatureSums { .. } => TaskKind::FeatureSums,
+            Self::RidgeScores { .. } => TaskKind::RidgeScores,
+            Self::Private12(_) => TaskKind::Private12,
+            Self::Private13(_) => TaskKind::Private13,
+            Self::Private14(_) => TaskKind::Private14,
+            Self::Private15(_) => TaskKind::Private15,
+        }
+    }
+
     /// Returns this task's bit in a set of tasks.
     #[must_use]
     pub const fn bit(&self) -> u16 {
-        match self {
-            Self::FedRep { .. } => 1,
-            Self::FitHead { .. } => 1 << 1,
-            Self::FedAvg { .. } => 1 << 2,
-            Self::PowerStart => 1 << 3,
-            Self::MomentRows { .. } => 1 << 4,
-            Self::FedPower { .. } => 1 << 5,
-            Self::Sgd { .. } => 1 << 6,
-            Self::Baseline { .. } => 1 << 7,
-            Self::AdapterUp { .. } => 1 << 8,
-            Self::AdapterDown { .. } => 1 << 9,
-            Self::FeatureSums { .. } => 1 << 10,
-            Self::RidgeScores { .. } => 1 << 11,
-        }
+        self.kind().bit()
     }
 
     /// Returns the task for a device that cannot select ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its head
@@ -159,6 +179,95 @@ impl Task {
         *head = HeadSolve::LeastSquares { ridge: otherwise };
         Some(self)
     }
+}
+
+/// Task without its parameters. Its value is the task's number on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum TaskKind {
+    /// [`Task::FedRep`].
+    FedRep = 0,
+    /// [`Task::FitHead`].
+    FitHead = 1,
+    /// [`Task::FedAvg`].
+    FedAvg = 2,
+    /// [`Task::PowerStart`].
+    PowerStart = 3,
+    /// [`Task::MomentRows`].
+    MomentRows = 4,
+    /// [`Task::FedPower`].
+    FedPower = 5,
+    /// [`Task::Sgd`].
+    Sgd = 6,
+    /// [`Task::Baseline`].
+    Baseline = 7,
+    /// [`Task::AdapterUp`].
+    AdapterUp = 8,
+    /// [`Task::AdapterDown`].
+    AdapterDown = 9,
+    /// [`Task::FeatureSums`].
+    FeatureSums = 10,
+    /// [`Task::RidgeScores`].
+    RidgeScores = 11,
+    /// [`Task::Private12`].
+    Private12 = 12,
+    /// [`Task::Private13`].
+    Private13 = 13,
+    /// [`Task::Private14`].
+    Private14 = 14,
+    /// [`Task::Private15`].
+    Private15 = 15,
+}
+
+impl TaskKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 16] = [
+        Self::FedRep,
+        Self::FitHead,
+        Self::FedAvg,
+        Self::PowerStart,
+        Self::MomentRows,
+        Self::FedPower,
+        Self::Sgd,
+        Self::Baseline,
+        Self::AdapterUp,
+        Self::AdapterDown,
+        Self::FeatureSums,
+        Self::RidgeScores,
+        Self::Private12,
+        Self::Private13,
+        Self::Private14,
+        Self::Private15,
+    ];
+
+    /// Returns this kind's bit in a set of tasks.
+    #[must_use]
+    pub const fn bit(self) -> u16 {
+        1 << self as u8
+    }
+
+    /// Returns true if this kind is in a set of tasks.
+    #[must_use]
+    pub const fn is_in(self, tasks: u16) -> bool {
+        tasks & self.bit() != 0
+    }
+}
+
+impl From<Task> for TaskKind {
+    fn from(task: Task) -> Self {
+        task.kind()
+    }
+}
+
+/// Parameters of a task for private use. The firmware and the server that share the task define what they mean;
+/// unused parameters are 0. Step sizes, ridges and counts up to 2^24 are exact in binary32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PrivateTask {
+    /// Encoding of the upload.
+    pub encoding: Encoding,
+    /// Parameters, any bits of binary32.
+    pub parameters: [f32; PRIVATE_PARAMETERS],
 }
 
 /// Method by which a device fits its head on a given representation.

@@ -4,8 +4,9 @@
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, Refusal,
-    Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, PrivateTask,
+    Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload,
+    Welcome,
 };
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::secure::ProvisionedNoise;
@@ -187,6 +188,9 @@ fn feature_sums() -> Vec<f32> {
     };
     SAMPLES.iter().flat_map(row).collect()
 }
+
+/// Marks the names of the messages that the schema hash leaves out: those with tasks for private use.
+pub const PRIVATE_USE: &str = "_private_use_";
 
 /// Returns every golden message, in the order of file names.
 pub fn all() -> Vec<Golden> {
@@ -705,6 +709,22 @@ fn down() -> Vec<Golden> {
         open(Task::RidgeScores { labels_per_class: 1, first: 0.125, factor: 4.0, count: 4 }, &scaled),
         [encoded(Encoding::F16, &representation()), encoded(Encoding::F32, &scale)].concat(),
     );
+    let own = [0.5, 3.0, -1.0, f32::from_bits(1), f32::INFINITY];
+    let private_use = PrivateTask { encoding: Encoding::F16, parameters: own };
+    for (name, meaning, task) in [
+        (
+            "to_device_private_use_12",
+            "RoundOpen of round 7, stage 1: Private12 with parameters 0.5, 3, -1, the least subnormal and infinity, back as \
+             f16; a 4 x 2 representation as f32 in the body",
+            Task::Private12(private_use),
+        ),
+        ("to_device_private_use_13", "the same as Private13", Task::Private13(private_use)),
+        ("to_device_private_use_14", "the same as Private14", Task::Private14(private_use)),
+        ("to_device_private_use_15", "the same as Private15", Task::Private15(private_use)),
+    ] {
+        let tensors = [inline(Role::Representation, Encoding::F32, 4, 2)];
+        add(name, meaning, open(task, &tensors), encoded(Encoding::F32, &Random(12).matrix(4, 2)));
+    }
     add(
         "to_device_round_open_leave_one_out",
         "RoundOpen of round 7, stage 1: FitHead with the ridge of least leave-one-out error, or 0.5; the 20 x 2 \

@@ -3,8 +3,9 @@
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Baseline, Capabilities, Chunk, Decline, DeclineReason, Descent, Descriptors, Fault,
-    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, Refusal,
-    Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload, Welcome,
+    Filters, HeadSolve, Hello, Image, Missing, Model, Numeric, PowerRows, PowerUpload, Privacy, PrivateTask,
+    Refusal, Rejection, Requirement, RoundId, RoundOpen, Task, ToDevice, ToServer, Trained, Update, Upload,
+    Welcome,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
@@ -153,7 +154,16 @@ pub fn task() -> impl Strategy<Value = Task> {
         (u16s(), float(), float(), any::<u8>()).prop_map(|(labels_per_class, first, factor, count)| {
             Task::RidgeScores { labels_per_class, first, factor, count }
         }),
+        private_task().prop_map(Task::Private12),
+        private_task().prop_map(Task::Private13),
+        private_task().prop_map(Task::Private14),
+        private_task().prop_map(Task::Private15),
     ]
+}
+
+fn private_task() -> impl Strategy<Value = PrivateTask> {
+    (encoding(), prop::array::uniform(float()))
+        .prop_map(|(encoding, parameters)| PrivateTask { encoding, parameters })
 }
 
 fn power_rows() -> impl Strategy<Value = PowerRows> {

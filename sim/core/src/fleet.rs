@@ -169,7 +169,11 @@ impl DeviceFactory {
             fleet,
             seed,
         );
-        let network = match network.map(NetworkConfig::new).transpose().map_err(BuildError)? {
+        let network = match network
+            .map(|(method, parameters)| NetworkConfig::new(method, parameters))
+            .transpose()
+            .map_err(BuildError)?
+        {
             Some(network) => {
                 let read =
                     |path: &String| BaseNetwork::read(&scenario.locate(path), network.parameters.shape);
@@ -184,7 +188,7 @@ impl DeviceFactory {
             scale: scenario.scale != ScaleSource::None,
             shape: evaluate::shape_of(dataset, scenario.model.k),
             numeric: scenario.algorithm.numeric,
-            extra_matrix: scenario.algorithm.power.is_some() || scenario.privacy.is_some(),
+            extra_matrix: scenario.algorithm.power().is_some() || scenario.privacy.is_some(),
             privacy: noise::settings(scenario, dataset).map_err(BuildError)?,
             seeds,
         })
@@ -279,7 +283,7 @@ impl DeviceFactory {
     fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
-            Some(network) => network.shape.parameters() * network.parameters.method.tensors_per_layer(),
+            Some(network) => network.shape.parameters() * network.method.tensors_per_layer(),
             None => features * width + width * outputs,
         };
         // A scale adds a shift and a factor per feature; before that, sums of half of the features travel.

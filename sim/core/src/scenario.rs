@@ -15,9 +15,9 @@ pub use data::{DataSection, PoolSource, PooledSection, TableSection, TableSource
 use fedspan_engine::aggregate::{MAGNITUDE_MAX, Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::config::{
-    AlgorithmName, AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem,
-    Section, Source, StopSection, Values, check_aggregation, check_change, check_private_algorithm,
-    check_scale, read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
+    AlgorithmSection, GivenKeys, Init, MeasuredSteps, ModelSection, PrivacySection, Problem, Section, Source,
+    StopSection, Values, check_aggregation, check_change, check_private_algorithm, check_scale,
+    read_aggregation, read_bounds, read_linear_or_network, read_privacy, read_stop,
 };
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -369,7 +369,7 @@ impl Scenario {
     /// Rejects settings that need targets.
     fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (model, stop) = (root.section("model")?, root.section("stop")?);
-        if self.algorithm.power.is_none() {
+        if self.algorithm.power().is_none() {
             let message = format!(
                 "found {:?}, the data have no targets to learn from; allowed here: \"fedpower\"",
                 self.algorithm_name()
@@ -430,7 +430,7 @@ impl Scenario {
             return Err(root.section("model")?.problem("init", message));
         }
         let section = root.section("privacy")?;
-        let gradients = self.algorithm.power.is_none();
+        let gradients = self.algorithm.power().is_none();
         match (gradients, privacy.clip, privacy.calibration) {
             (true, None, _) => {
                 let message =
@@ -454,7 +454,7 @@ impl Scenario {
     #[must_use]
     pub fn releases(&self) -> Option<u32> {
         self.privacy?;
-        let rounds = self.algorithm.power.map_or(self.algorithm.rounds, |power| power.iterations.into());
+        let rounds = self.algorithm.power().map_or(self.algorithm.rounds, |power| power.iterations.into());
         Some(rounds.saturating_add(self.model.init.releases()))
     }
 
@@ -489,6 +489,24 @@ impl Scenario {
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
+    /// Reason why no real server can run the scenario's campaign, and the remedy; `None` if one can.
+    #[must_use]
+    pub fn not_served_because(&self) -> Option<&'static str> {
+        if !self.is_federated() {
+            return Some("this algorithm has no rounds to serve");
+        }
+        if matches!(self.model.init, Init::TruthSine(_) | Init::Npy(_)) {
+            return Some("a server starts by \"random\", \"power\" or \"moments\": set model.init");
+        }
+        if self.fleet.dropout > 0.0 || self.fleet.link.is_some() || self.deadline.is_some() {
+            return Some(
+                "dropouts, slow links and deadlines in mean computations are simulated only: leave out fleet.dropout, \
+                 fleet.bandwidth and rounds.deadline",
+            );
+        }
+        None
+    }
+
     /// Checks that the scenario can run on real devices and boards: no attack, and no step sizes that a
     /// simulation must measure.
     ///
@@ -515,13 +533,13 @@ impl Scenario {
     /// True if the algorithm runs rounds between server and clients.
     #[must_use]
     pub fn is_federated(&self) -> bool {
-        self.algorithm.name.is_federated()
+        self.algorithm.is_federated()
     }
 
     /// Name of the algorithm as the scenario file spells it.
     #[must_use]
     pub fn algorithm_name(&self) -> &'static str {
-        AlgorithmName::as_str(self.algorithm.name)
+        self.algorithm.name()
     }
 }
 

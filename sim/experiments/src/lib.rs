@@ -1,9 +1,4 @@
-//! The papers' experiments on FedSpan's simulator.
-//!
-//! [`demo`] is the run without arguments, [`speedup`] compares participation schedules, [`theory`] computes the gain that
-//! the papers predict, [`byzantine`] compares aggregation rules under attack, [`dropout`] measures campaigns whose devices
-//! do not answer, [`power`] runs FedPower with and without noise.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod byzantine;

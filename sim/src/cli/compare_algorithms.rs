@@ -1,6 +1,7 @@
 //! `compare --algorithms`: each scenario with each algorithm, and a table in the form that the papers use.
 
-use fedspan_engine::config::AlgorithmName;
+use fedspan_engine::algorithm::{FedPowerSettings, LinearAlgorithm, network_only_names};
+use fedspan_engine::config::{names_for_model, needs_network};
 
 use super::execute::{Entry, Executed};
 use super::{CommandError, load};
@@ -84,9 +85,8 @@ pub fn expand(
 struct ScenarioAlgorithms {
     /// Name of each algorithm, with the network it is given if the scenario names none.
     all: Vec<(String, Option<&'static str>)>,
-    /// Algorithms that the scenario cannot run, and the reason for the last of them.
-    incompatible: Vec<String>,
-    reason: String,
+    /// Algorithms that the scenario cannot run, grouped by the reason, which comes first.
+    incompatible: Vec<(String, Vec<String>)>,
 }
 
 impl ScenarioAlgorithms {
@@ -102,11 +102,18 @@ impl ScenarioAlgorithms {
                  [model.network] and [algorithm.network] in the scenario set other ones"
             ));
         }
-        if !self.incompatible.is_empty() {
-            let incompatible = list(self.incompatible.iter().map(String::as_str).collect());
-            notes.push(format!("{scenario}: left out: {incompatible}: {}", self.reason));
-        }
+        notes.extend(self.incompatible.iter().map(|(reason, names)| {
+            format!("{scenario}: left out: {}: {reason}", list(names.iter().map(String::as_str).collect()))
+        }));
         notes
+    }
+
+    /// Leaves an algorithm out for a reason.
+    fn leave_out(&mut self, algorithm: &str, reason: String) {
+        match self.incompatible.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(algorithm.to_owned()),
+            None => self.incompatible.push((reason, vec![algorithm.to_owned()])),
+        }
     }
 }
 
@@ -124,7 +131,7 @@ fn select_algorithms(
     }
     let linear = model.network.is_none() && !model.adapter;
     let network = |algorithm: &str| {
-        let needed = linear && !has_network_section && AlgorithmName::needs_network(algorithm);
+        let needed = linear && !has_network_section && needs_network(algorithm);
         needed.then_some(DEFAULT_NETWORK)
     };
     let mut selected = ScenarioAlgorithms::default();
@@ -134,20 +141,19 @@ fn select_algorithms(
     }
     let target_kind = data.target_kind();
     let targets = target_kind != TargetKind::Absent;
-    let own = AlgorithmName::for_model(&model)
-        .filter(|(_, name)| !linear || targets && *name != AlgorithmName::FedPower);
-    selected.all.extend(own.map(|(word, _)| (word.to_owned(), None)));
+    let own = names_for_model(&model).into_iter();
+    let own = own.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
+    selected.all.extend(own.map(|name| (name.to_owned(), None)));
     if !linear || target_kind != TargetKind::Classes {
         return Ok(selected);
     }
-    for word in AlgorithmName::network_only_names() {
+    for word in network_only_names() {
         let network = network(word);
         let with = [format!("algorithm.name=\"{word}\"")].into_iter().chain(network.map(str::to_owned));
         match load::scenario(name, &changes.iter().cloned().chain(with).collect::<Vec<_>>()) {
             Ok(_) => selected.all.push((word.to_owned(), network)),
             Err(CommandError::Usage(reason) | CommandError::Failed(reason)) => {
-                selected.incompatible.push(word.to_owned());
-                selected.reason = reason;
+                selected.leave_out(word, reason);
             }
         }
     }
@@ -267,7 +273,7 @@ fn table(
             }
         }
         runs = runs.max(done.len());
-        let plain = entry.scenario.algorithm.network.is_some_and(|network| !network.tuned);
+        let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
         let main = if plain { shown.main } else { shown.otherwise };
         put(algorithm.clone(), *column, cell(&done, main, shown.worst));
         let shared = ["fedavg", "fedprox", "scaffold"].contains(&algorithm.as_str());
@@ -300,4 +306,39 @@ fn cell(done: &[&Summary], main: &str, worst: &str) -> String {
         text += &format!(" ({:.3})", mean(&worst));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Notes of all algorithms on the built-in scenario `digits` with changes.
+    fn notes(changes: &[&str]) -> Vec<String> {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        let selected = select_algorithms("digits", &changes, &["all".to_owned()]).unwrap();
+        selected.notes("digits").into_iter().filter(|note| note.contains("left out")).collect()
+    }
+
+    #[test]
+    fn note_gives_each_algorithm_its_own_reason() {
+        assert_eq!(notes(&[]), [""; 0]);
+        // The message of [privacy] names the algorithm.
+        let private = notes(&["privacy={ epsilon = 1, delta = 1e-4, clip = 1 }"]);
+        let names: Vec<&str> = network_only_names().collect();
+        assert_eq!(private.len(), names.len(), "{private:#?}");
+        for (note, name) in private.iter().zip(names) {
+            assert!(note.contains(&format!("left out: {name}: ")), "{note}");
+            assert!(note.contains(&format!("{name:?}")), "{note}");
+        }
+    }
+
+    #[test]
+    fn algorithms_with_one_reason_share_a_note() {
+        let attacked = notes(&["attack.kind=\"mimic\""]);
+        let names: Vec<&str> = network_only_names().collect();
+        assert_eq!(attacked.len(), 1, "{attacked:#?}");
+        assert!(attacked[0].contains(&format!("left out: {}: ", names.join(", "))), "{attacked:?}");
+    }
 }

@@ -111,6 +111,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
 fn to_command_error(error: &EmulateError) -> CommandError {
     match error {
         EmulateError::Scenario { .. }
+        | EmulateError::NotServed { .. }
         | EmulateError::AttackNotAllowed(_)
         | EmulateError::Room { .. }
         | EmulateError::Image(_)

@@ -179,7 +179,7 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     let lines = journal::read(&kept).map_err(|error| CommandError::Failed(error.to_string()))?;
     let check = check_replay(scenario, &lines).map_err(|error| CommandError::Failed(error.to_string()))?;
     if let Some(difference) = check.replay.difference() {
-        output::log_line(&format!("{label}: the simulator decides differently\n{difference}"));
+        output::log_line(&format!("{label}: the simulator decides differently: {difference}"));
     }
     Ok(run(label, scenario, job.dataset.clients.len(), &check, status, options.target))
 }

@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use fedspan_engine::config::ALGORITHMS;
+use fedspan_engine::algorithm;
 
 use fedspan_sim_core::data::LICENCES;
 use fedspan_sim_core::report::table::Table;
@@ -305,7 +305,7 @@ pub fn main() -> ExitCode {
 
 fn list(algorithms: bool) -> String {
     let lines: Vec<(&str, &str)> = if algorithms {
-        ALGORITHMS.iter().map(|(name, _, line)| (*name, *line)).collect()
+        algorithm::algorithms().collect()
     } else {
         BUILT_IN.iter().map(|(name, line, _)| (*name, *line)).collect()
     };

@@ -83,7 +83,7 @@ pub fn command(options: &PowerOptions) -> Result<(), CommandError> {
 }
 
 fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, CommandError> {
-    let Some(section) = scenario.algorithm.power else {
+    let Some(section) = scenario.algorithm.power() else {
         let word = scenario.algorithm_name();
         return Err(CommandError::Usage(format!(
             "{}: algorithm.name is {word:?}, allowed: \"fedpower\"",

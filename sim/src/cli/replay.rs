@@ -48,7 +48,7 @@ fn verdict(decided: &ReplayCheck) -> Result<String, CommandError> {
     match decided.replay.difference() {
         None => Ok(format!("{rounds} rounds: every decision equal")),
         Some(difference) => Err(CommandError::Failed(format!(
-            "{rounds} rounds are equal; then the decisions differ\n{difference}"
+            "{rounds} rounds are equal; then the decisions differ: {difference}"
         ))),
     }
 }

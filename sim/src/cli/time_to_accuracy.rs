@@ -190,7 +190,7 @@ fn is_doubling(scenario: &Scenario) -> bool {
 /// Index of the entry with the same algorithm and no doubling.
 fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
     let method = |scenario: &Scenario| {
-        let tuned = scenario.algorithm.network.is_some_and(|network| network.tuned);
+        let tuned = scenario.algorithm.network().is_some_and(|network| network.tuned);
         (scenario.algorithm_name(), tuned)
     };
     entries.iter().position(|other| {

@@ -1,6 +1,6 @@
 //! Coin of L2GD: equality with the published algorithm flip by flip, and the frequency of its sides.
 
-use fedspan_engine::algorithm::network::{NetworkMethod, build};
+use fedspan_engine::algorithm::network::{L2gd, NetworkMethod};
 use fedspan_protocol::message::{Baseline, Descent, Task};
 
 use crate::baselines::fleet::{Fleet, parameters};
@@ -26,8 +26,11 @@ fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
 #[test]
 fn l2gd_with_recorded_coin_is_the_published_algorithm() {
     const EPOCHS: u16 = 2;
-    let mut fleet =
-        Fleet::new(NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.4 }, STEPS, EPOCHS);
+    let mut fleet = Fleet::new(
+        NetworkMethod::L2gd(L2gd { averaging_step: PART, averaging_probability: 0.4 }),
+        STEPS,
+        EPOCHS,
+    );
     let start: Vec<f64> = fleet.algorithm.representation().iter().copied().collect();
     let mut models = vec![start; 3];
     let mut seen = Vec::new();
@@ -61,11 +64,9 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
 fn coin_has_the_requested_probability() {
     const ROUNDS: u32 = 20_000;
     for coin in [0.1f32, 0.5, 0.8] {
-        let mut algorithm = build(parameters(
-            NetworkMethod::L2gd { averaging_step: SMALL_PART, averaging_probability: coin },
-            SMALL,
-            1,
-        ));
+        let mut algorithm =
+            NetworkMethod::L2gd(L2gd { averaging_step: SMALL_PART, averaging_probability: coin })
+                .server(parameters(SMALL, 1));
         let (mut to_mean, mut local, mut both) = (0.0, 0.0, 0.0);
         for _ in 0..ROUNDS {
             let (j, k) = steps(algorithm.request().task, SMALL_PART, 1);
@@ -87,13 +88,13 @@ fn coin_has_the_requested_probability() {
 
 #[test]
 fn restarted_server_continues_the_coin() {
-    let method = NetworkMethod::L2gd { averaging_step: PART, averaging_probability: 0.3 };
+    let method = NetworkMethod::L2gd(L2gd { averaging_step: PART, averaging_probability: 0.3 });
     let mut fleet = Fleet::new(method, SMALL, 1);
     for _ in 0..3 {
         fleet.play(&ALL);
     }
     let state = fleet.algorithm.state();
-    let mut again = build(parameters(method, SMALL, 1));
+    let mut again = method.server(parameters(SMALL, 1));
     let fresh = again.request();
     for wrong in [&state[..state.len() - 1], &[state.as_slice(), &[0.0]].concat(), &[]] {
         assert!(!again.restore(wrong));

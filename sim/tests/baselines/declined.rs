@@ -1,6 +1,6 @@
 //! Rounds that devices decline, without a change of their state.
 
-use fedspan_engine::algorithm::network::NetworkMethod;
+use fedspan_engine::algorithm::network::{FedAvg, NetworkMethod, Scaffold};
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
 use fedspan_protocol::tensor::TensorDescriptor;
 
@@ -8,7 +8,7 @@ use crate::baselines::fleet::{Fleet, samples};
 use crate::baselines::{ALL, OF_EVERYONE, PERSONAL, PLAIN, SMALL};
 
 fn fleet_of(method: NetworkMethod) -> Fleet {
-    Fleet::new(method, if method == NetworkMethod::Scaffold { PLAIN } else { SMALL }, 1)
+    Fleet::new(method, if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL }, 1)
 }
 
 /// A device's answer to a modified round opening.
@@ -86,7 +86,7 @@ fn invalid_step_sizes_are_declined() {
         assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
     }
     // SCAFFOLD's control variates need plain steps, so momentum and a zero step size are declined.
-    let mut fleet = fleet_of(NetworkMethod::Scaffold);
+    let mut fleet = fleet_of(NetworkMethod::Scaffold(Scaffold));
     for wrong in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
         let change = |open: &mut RoundOpen| {
             if let Task::Baseline { descent, .. } = &mut open.task {
@@ -122,7 +122,7 @@ fn tensors_of_another_shape_are_declined() {
 
 #[test]
 fn rounds_of_another_algorithm_are_declined() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([NetworkMethod::FedAvg]) {
+    for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([NetworkMethod::FedAvg(FedAvg)]) {
         let mut fleet = fleet_of(method);
         let other = if method == OF_EVERYONE[0] {
             Baseline::Ditto { proximal_weight: 0.0 }

@@ -5,7 +5,7 @@ use fedspan_client::Task;
 use fedspan_client::source::Recording;
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::Algorithm;
-use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape, build};
+use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape};
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
@@ -33,8 +33,8 @@ pub fn source(set: &Set) -> Recording<'_> {
     Recording::classification(&set.x, classes, D)
 }
 
-/// Parameters of an algorithm for these sizes.
-pub fn parameters(method: NetworkMethod, descent: Descent, epochs: u16) -> NetworkParameters {
+/// Parameters of algorithms for these sizes.
+pub fn parameters(descent: Descent, epochs: u16) -> NetworkParameters {
     NetworkParameters {
         shape: NetworkShape {
             features: D as u16,
@@ -42,7 +42,6 @@ pub fn parameters(method: NetworkMethod, descent: Descent, epochs: u16) -> Netwo
             hidden: [H as u16, 0, 0],
             outputs: C as u16,
         },
-        method,
         descent,
         head_epochs: 0,
         epochs,
@@ -60,21 +59,23 @@ pub struct Fleet {
     pub devices: Vec<SimNetwork>,
     pub sets: Vec<Set>,
     pub round: u32,
+    method: NetworkMethod,
     parameters: NetworkParameters,
 }
 
 impl Fleet {
     /// Creates three devices of `M` samples.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16) -> Self {
-        let parameters = parameters(method, descent, epochs);
-        let build_for = NetworkConfig::new(parameters).unwrap();
+        let parameters = parameters(descent, epochs);
+        let build_for = NetworkConfig::new(method, parameters).unwrap();
         Self {
-            algorithm: build(parameters),
+            algorithm: method.server(parameters),
             devices: (0..3)
                 .map(|device| SimNetwork::new(&build_for, device, M, JoinTime::BeforeTraining))
                 .collect(),
             sets: (0..3).map(|device| samples(device, M)).collect(),
             round: 0,
+            method,
             parameters,
         }
     }
@@ -143,7 +144,7 @@ impl Fleet {
 
     /// Replaces a device by a newcomer with the same number.
     pub fn replace(&mut self, device: usize, epochs: u16) {
-        let build_for = NetworkConfig::new(self.parameters).unwrap();
+        let build_for = NetworkConfig::new(self.method, self.parameters).unwrap();
         let join_time = JoinTime::AfterTraining { epochs };
         self.devices[device] = SimNetwork::new(&build_for, device as u64, M, join_time);
     }

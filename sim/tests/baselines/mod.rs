@@ -7,7 +7,9 @@ mod fleet;
 mod oracle;
 mod runs;
 
-use fedspan_engine::algorithm::network::NetworkMethod;
+use fedspan_engine::algorithm::network::{
+    Apfl, Ditto, FedAvg, FedMtl, FedProx, L2gd, LgFedAvg, LocalOnly, NetworkMethod, PerFedAvg, Scaffold,
+};
 use fedspan_protocol::message::{DeclineReason, Descent};
 
 use fleet::{Fleet, M};
@@ -21,17 +23,24 @@ const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
 
 const ALL: [usize; 3] = [0, 1, 2];
 
+fn per_fedavg(inner_step: f32, hessian_free: bool) -> NetworkMethod {
+    match hessian_free {
+        false => NetworkMethod::PerFedAvg(PerFedAvg { inner_step }),
+        true => NetworkMethod::PerFedAvgHf(PerFedAvg { inner_step }),
+    }
+}
+
 const PERSONAL: [NetworkMethod; 4] = [
-    NetworkMethod::Ditto { proximal_weight: 0.7 },
-    NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
-    NetworkMethod::L2gd { averaging_step: 0.4, averaging_probability: 0.0 },
-    NetworkMethod::FedMtl { proximal_weight: 0.5 },
+    NetworkMethod::Ditto(Ditto { proximal_weight: 0.7 }),
+    NetworkMethod::Apfl(Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 }),
+    NetworkMethod::L2gd(L2gd { averaging_step: 0.4, averaging_probability: 0.0 }),
+    NetworkMethod::FedMtl(FedMtl { proximal_weight: 0.5 }),
 ];
 const OF_EVERYONE: [NetworkMethod; 4] = [
-    NetworkMethod::FedProx { proximal_weight: 0.5 },
-    NetworkMethod::Scaffold,
-    NetworkMethod::PerFedAvg { inner_step: 0.2, hessian_free: false },
-    NetworkMethod::PerFedAvg { inner_step: 0.2, hessian_free: true },
+    NetworkMethod::FedProx(FedProx { proximal_weight: 0.5 }),
+    NetworkMethod::Scaffold(Scaffold),
+    NetworkMethod::PerFedAvg(PerFedAvg { inner_step: 0.2 }),
+    NetworkMethod::PerFedAvgHf(PerFedAvg { inner_step: 0.2 }),
 ];
 
 fn close(what: &str, ours: impl IntoIterator<Item = f64>, wanted: &[f64]) {
@@ -48,8 +57,11 @@ fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
 #[test]
 fn each_algorithm_matches_its_formula() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
-        let descent =
-            if method == NetworkMethod::Scaffold { Descent { momentum: 0.0, ..WHOLE } } else { WHOLE };
+        let descent = if method == NetworkMethod::Scaffold(Scaffold) {
+            Descent { momentum: 0.0, ..WHOLE }
+        } else {
+            WHOLE
+        };
         let mut fleet = Fleet::new(method, descent, 2);
         let start = fleet.algorithm.representation().iter().copied().collect();
         let mut oracle = Oracle::new(method, descent, 2, start);
@@ -79,19 +91,19 @@ fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
 #[test]
 fn limit_cases_share_the_network_of_fedavg() {
     for method in [
-        NetworkMethod::FedProx { proximal_weight: 0.0 },
-        NetworkMethod::Ditto { proximal_weight: 0.7 },
-        NetworkMethod::Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 },
+        NetworkMethod::FedProx(FedProx { proximal_weight: 0.0 }),
+        NetworkMethod::Ditto(Ditto { proximal_weight: 0.7 }),
+        NetworkMethod::Apfl(Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 }),
         // L2GD with an averaging step of 1 starts each round at the mean.
-        NetworkMethod::L2gd { averaging_step: 1.0, averaging_probability: 0.0 },
+        NetworkMethod::L2gd(L2gd { averaging_step: 1.0, averaging_probability: 0.0 }),
     ] {
         for descent in [SMALL, PLAIN] {
-            assert_eq!(bits(method, descent), bits(NetworkMethod::FedAvg, descent), "{method:?}");
+            assert_eq!(bits(method, descent), bits(NetworkMethod::FedAvg(FedAvg), descent), "{method:?}");
         }
     }
     assert_ne!(
-        bits(NetworkMethod::FedProx { proximal_weight: 0.01 }, SMALL),
-        bits(NetworkMethod::FedAvg, SMALL)
+        bits(NetworkMethod::FedProx(FedProx { proximal_weight: 0.01 }), SMALL),
+        bits(NetworkMethod::FedAvg(FedAvg), SMALL)
     );
 }
 
@@ -99,9 +111,9 @@ fn limit_cases_share_the_network_of_fedavg() {
 #[test]
 fn perfedavg_without_inner_step_is_fedavg() {
     for hessian_free in [false, true] {
-        let method = |inner_step| NetworkMethod::PerFedAvg { inner_step, hessian_free };
-        assert_eq!(bits(method(0.0), WHOLE), bits(NetworkMethod::FedAvg, WHOLE));
-        assert_ne!(bits(method(0.1), WHOLE), bits(NetworkMethod::FedAvg, WHOLE));
+        let method = |inner_step| per_fedavg(inner_step, hessian_free);
+        assert_eq!(bits(method(0.0), WHOLE), bits(NetworkMethod::FedAvg(FedAvg), WHOLE));
+        assert_ne!(bits(method(0.1), WHOLE), bits(NetworkMethod::FedAvg(FedAvg), WHOLE));
     }
 }
 
@@ -112,7 +124,7 @@ fn perfedavg_meta_step_takes_separate_batches() {
     for hessian_free in [false, true] {
         // Steps are so small that the gradient stays that of the start, so that their number shows.
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
-        let method = NetworkMethod::PerFedAvg { inner_step: 0.0, hessian_free };
+        let method = per_fedavg(0.0, hessian_free);
         let mut fleet = Fleet::new(method, descent, 1);
         let before = fleet.algorithm.representation().clone();
         // With one repeated sample all batches have the same gradient.
@@ -122,7 +134,7 @@ fn perfedavg_meta_step_takes_separate_batches() {
         }
         fleet.play(&[0]);
         let moved = (fleet.algorithm.representation() - &before).norm();
-        let mut whole = Fleet::new(NetworkMethod::FedAvg, Descent { batch: 8, ..descent }, 1);
+        let mut whole = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
         whole.sets = fleet.sets.clone();
         whole.play(&[0]);
         let once = (whole.algorithm.representation() - &before).norm();
@@ -132,8 +144,8 @@ fn perfedavg_meta_step_takes_separate_batches() {
 
 #[test]
 fn first_scaffold_round_is_fedavg_without_momentum() {
-    let [mut ours, mut theirs] =
-        [NetworkMethod::Scaffold, NetworkMethod::FedAvg].map(|method| Fleet::new(method, PLAIN, 2));
+    let [mut ours, mut theirs] = [NetworkMethod::Scaffold(Scaffold), NetworkMethod::FedAvg(FedAvg)]
+        .map(|method| Fleet::new(method, PLAIN, 2));
     ours.play(&ALL);
     theirs.play(&ALL);
     assert_eq!(ours.bits(), theirs.bits());
@@ -145,7 +157,7 @@ fn first_scaffold_round_is_fedavg_without_momentum() {
 /// The server's c is the mean over all devices, including those without a round, whose variates are zero.
 #[test]
 fn scaffold_server_variate_is_the_mean_of_the_devices() {
-    let mut fleet = Fleet::new(NetworkMethod::Scaffold, PLAIN, 2);
+    let mut fleet = Fleet::new(NetworkMethod::Scaffold(Scaffold), PLAIN, 2);
     for who in [&ALL[..2], &ALL, &ALL, &[1]] {
         fleet.play(who);
         let state = fleet.algorithm.state();
@@ -168,11 +180,11 @@ fn scaffold_server_variate_is_the_mean_of_the_devices() {
 #[test]
 fn zero_coupling_trains_alone() {
     for method in [
-        NetworkMethod::L2gd { averaging_step: 0.0, averaging_probability: 0.0 },
-        NetworkMethod::FedMtl { proximal_weight: 0.0 },
+        NetworkMethod::L2gd(L2gd { averaging_step: 0.0, averaging_probability: 0.0 }),
+        NetworkMethod::FedMtl(FedMtl { proximal_weight: 0.0 }),
     ] {
         let [mut ours, mut alone] =
-            [method, NetworkMethod::LocalOnly].map(|method| Fleet::new(method, SMALL, 2));
+            [method, NetworkMethod::LocalOnly(LocalOnly)].map(|method| Fleet::new(method, SMALL, 2));
         for who in [&ALL[..], &[1, 2], &ALL] {
             ours.play(who);
             alone.play(who);
@@ -186,10 +198,11 @@ fn zero_coupling_trains_alone() {
 #[test]
 fn apfl_with_one_network_is_that_network() {
     let mut everyones =
-        Fleet::new(NetworkMethod::Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }, SMALL, 2);
-    let mut own = Fleet::new(NetworkMethod::Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }, SMALL, 2);
+        Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }), SMALL, 2);
+    let mut own =
+        Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }), SMALL, 2);
     let [mut fedavg, mut alone] =
-        [NetworkMethod::FedAvg, NetworkMethod::LocalOnly].map(|m| Fleet::new(m, SMALL, 2));
+        [NetworkMethod::FedAvg(FedAvg), NetworkMethod::LocalOnly(LocalOnly)].map(|m| Fleet::new(m, SMALL, 2));
     for _ in 0..2 {
         for fleet in [&mut everyones, &mut own, &mut fedavg, &mut alone] {
             fleet.play(&ALL);
@@ -204,7 +217,7 @@ fn apfl_with_one_network_is_that_network() {
 #[test]
 fn final_head_is_fitted_on_the_scored_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
-        let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
+        let descent = if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
         let start = fleet.devices[2].own().to_vec();
         fleet.play(&[0, 1]);
@@ -215,10 +228,7 @@ fn final_head_is_fitted_on_the_scored_network() {
             // The same if it is asked again, as after a reset.
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
         }
-        if matches!(
-            method,
-            NetworkMethod::Ditto { .. } | NetworkMethod::L2gd { .. } | NetworkMethod::FedMtl { .. }
-        ) {
+        if matches!(method, NetworkMethod::Ditto(_) | NetworkMethod::L2gd(_) | NetworkMethod::FedMtl(_)) {
             assert_eq!(fleet.devices[2].own(), start);
         }
     }
@@ -227,7 +237,7 @@ fn final_head_is_fitted_on_the_scored_network() {
 #[test]
 fn newcomer_starts_from_the_shared_network() {
     for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
-        let descent = if method == NetworkMethod::Scaffold { PLAIN } else { SMALL };
+        let descent = if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
         fleet.play(&[0, 1]);
         fleet.replace(2, 5);
@@ -235,14 +245,18 @@ fn newcomer_starts_from_the_shared_network() {
         let fitted = fleet.fitted(2);
         let far = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         // Per-FedAvg scores the network one step from the shared one.
-        assert_eq!(far > 1e-6, matches!(method, NetworkMethod::PerFedAvg { .. }), "{method:?}: {far}");
+        assert_eq!(
+            far > 1e-6,
+            matches!(method, NetworkMethod::PerFedAvg(_) | NetworkMethod::PerFedAvgHf(_)),
+            "{method:?}: {far}"
+        );
     }
 }
 
 /// Without a shared body the newcomer trains all layers, like a round of the algorithm with as many epochs.
 #[test]
 fn newcomer_without_a_body_trains_all_layers() {
-    for method in [NetworkMethod::LocalOnly, NetworkMethod::LgFedAvg { layers: 1 }] {
+    for method in [NetworkMethod::LocalOnly(LocalOnly), NetworkMethod::LgFedAvg(LgFedAvg { layers: 1 })] {
         for epochs in [1, 3] {
             let mut there = Fleet::new(method, SMALL, epochs);
             let mut late = Fleet::new(method, SMALL, 1);
@@ -261,7 +275,7 @@ fn newcomer_without_a_body_trains_all_layers() {
 #[test]
 fn diverged_newcomer_keeps_its_initial_network() {
     let wild = Descent { step_size: 1e30, ..SMALL };
-    let mut fleet = Fleet::new(NetworkMethod::LocalOnly, wild, 1);
+    let mut fleet = Fleet::new(NetworkMethod::LocalOnly(LocalOnly), wild, 1);
     fleet.replace(1, 3);
     assert_eq!(fleet.try_fit(1), Err(DeclineReason::UpdateNonFinite));
     assert_eq!(fleet.devices[1].own(), fleet.devices[0].own());

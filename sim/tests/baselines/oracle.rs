@@ -1,7 +1,9 @@
 //! Rounds of the algorithms in f64, with whole batches, from the papers' formulas. Gradients are central
 //! differences.
 
-use fedspan_engine::algorithm::network::NetworkMethod;
+use fedspan_engine::algorithm::network::{
+    Apfl, Ditto, FedMtl, FedProx, L2gd, NetworkMethod, PerFedAvg, Scaffold,
+};
 use fedspan_protocol::message::Descent;
 use fedspan_sim_core::data::{Labels, Set};
 
@@ -66,10 +68,19 @@ impl Oracle {
     /// Creates devices that all start from `start`.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
         let alpha =
-            if let NetworkMethod::Apfl { mixing_weight: own, .. } = method { own.into() } else { 0.0 };
+            if let NetworkMethod::Apfl(Apfl { mixing_weight: own, .. }) = method { own.into() } else { 0.0 };
         let control = vec![0.0; start.len()];
         let device = Device { own: start.clone(), control: control.clone(), alpha };
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
+    }
+
+    /// Per-FedAvg's inner step size; 0 for other methods.
+    fn inner_step(&self) -> f64 {
+        match self.method {
+            NetworkMethod::PerFedAvg(PerFedAvg { inner_step }) => inner_step.into(),
+            NetworkMethod::PerFedAvgHf(PerFedAvg { inner_step }) => inner_step.into(),
+            _ => 0.0,
+        }
     }
 
     /// SGD with momentum from `w`, one step per epoch along `direction`.
@@ -88,10 +99,10 @@ impl Oracle {
         let g = |w: &[f64]| gradient(set, w);
         let pulled = |pull: f32, w: &[f64]| plus(&g(w), pull.into(), &minus(w, w0));
         match self.method {
-            NetworkMethod::FedProx { proximal_weight: pull } => {
+            NetworkMethod::FedProx(FedProx { proximal_weight: pull }) => {
                 (self.descend(w0.clone(), |w| pulled(pull, w)), none)
             }
-            NetworkMethod::Scaffold => {
+            NetworkMethod::Scaffold(Scaffold) => {
                 let correction = minus(&self.control, &device.control);
                 let y = self.descend(w0.clone(), |w| plus(&g(w), 1.0, &correction));
                 let way = f64::from(self.epochs) * f64::from(self.descent.step_size);
@@ -100,8 +111,9 @@ impl Oracle {
                 device.control = control;
                 (y, change)
             }
-            NetworkMethod::PerFedAvg { inner_step, hessian_free } => {
-                let alpha = f64::from(inner_step);
+            NetworkMethod::PerFedAvg(_) | NetworkMethod::PerFedAvgHf(_) => {
+                let alpha = self.inner_step();
+                let hessian_free = matches!(self.method, NetworkMethod::PerFedAvgHf(_));
                 let step = |w: &[f64]| {
                     let outer = g(&plus(w, -alpha, &g(w)));
                     if !hessian_free {
@@ -113,11 +125,11 @@ impl Oracle {
                 };
                 (self.descend(w0.clone(), step), none)
             }
-            NetworkMethod::Ditto { proximal_weight: pull } => {
+            NetworkMethod::Ditto(Ditto { proximal_weight: pull }) => {
                 device.own = self.descend(device.own.clone(), |v| pulled(pull, v));
                 (self.descend(w0.clone(), g), none)
             }
-            NetworkMethod::Apfl { mixing_step_size: adaptation, .. } => {
+            NetworkMethod::Apfl(Apfl { mixing_step_size: adaptation, .. }) => {
                 let mixed = |alpha: f64, v: &[f64], w: &[f64]| plus(&plus(w, alpha, v), -alpha, w);
                 let slope = g(&mixed(device.alpha, &device.own, w0));
                 let apart = minus(&device.own, w0);
@@ -134,12 +146,12 @@ impl Oracle {
                 device.own = both[length..].to_vec();
                 (both[..length].to_vec(), none)
             }
-            NetworkMethod::L2gd { averaging_step: part, .. } => {
+            NetworkMethod::L2gd(L2gd { averaging_step: part, .. }) => {
                 let moved = plus(&device.own, part.into(), &minus(w0, &device.own));
                 device.own = self.descend(moved, g);
                 (device.own.clone(), none)
             }
-            NetworkMethod::FedMtl { proximal_weight: pull } => {
+            NetworkMethod::FedMtl(FedMtl { proximal_weight: pull }) => {
                 device.own = self.descend(device.own.clone(), |w| pulled(pull, w));
                 (device.own.clone(), none)
             }
@@ -165,12 +177,10 @@ impl Oracle {
     pub fn scored(&self, device: usize, set: &Set) -> Vector {
         let Device { own, alpha, .. } = &self.devices[device];
         match self.method {
-            NetworkMethod::Ditto { .. } | NetworkMethod::L2gd { .. } | NetworkMethod::FedMtl { .. } => {
-                own.clone()
-            }
-            NetworkMethod::Apfl { .. } => plus(&plus(&self.shared, *alpha, own), -alpha, &self.shared),
-            NetworkMethod::PerFedAvg { inner_step, .. } => {
-                plus(&self.shared, -f64::from(inner_step), &gradient(set, &self.shared))
+            NetworkMethod::Ditto(_) | NetworkMethod::L2gd(_) | NetworkMethod::FedMtl(_) => own.clone(),
+            NetworkMethod::Apfl(_) => plus(&plus(&self.shared, *alpha, own), -alpha, &self.shared),
+            NetworkMethod::PerFedAvg(_) | NetworkMethod::PerFedAvgHf(_) => {
+                plus(&self.shared, -self.inner_step(), &gradient(set, &self.shared))
             }
             _ => self.shared.clone(),
         }

@@ -354,22 +354,75 @@ mod tests {
     }
 
     #[test]
+    fn every_folder_with_a_memory_map_has_the_shared_build_script() {
+        let boards = root().join("edge-client/boards");
+        let mut found = 0;
+        for entry in std::fs::read_dir(&boards).unwrap() {
+            let folder = entry.unwrap().path();
+            if folder.join("memory.x").is_file() {
+                let manifest = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+                let manifest: DocumentMut = manifest.parse().unwrap();
+                assert_eq!(
+                    manifest["package"]["build"].as_str(),
+                    Some("../build.rs"),
+                    "{}",
+                    folder.display()
+                );
+                found += 1;
+            }
+        }
+        assert!(found > 0 && boards.join("build.rs").is_file());
+    }
+
+    #[test]
     fn names_and_targets_are_unique_and_all_targets_are_listed() {
         let boards = Boards::read(&root()).unwrap();
         let names: BTreeSet<_> = boards.emulated.iter().map(|board| &board.name).collect();
         assert_eq!(names.len(), boards.emulated.len());
-        assert_eq!(
-            boards.targets(),
-            [
-                "riscv32imc-unknown-none-elf",
-                "thumbv6m-none-eabi",
-                "thumbv7em-none-eabihf",
-                "thumbv7m-none-eabi",
-                "thumbv8m.main-none-eabihf"
-            ]
-        );
+        let targets = boards.targets();
+        assert_eq!(targets.iter().collect::<BTreeSet<_>>().len(), targets.len());
+        let machines = boards.emulated.iter().map(|board| &board.machine.target);
+        let mut used = machines
+            .chain(boards.hardware.iter().map(|board| &board.target))
+            .chain(boards.cores.iter().map(|core| &core.target));
+        assert!(used.all(|target| targets.contains(target)), "{targets:?}");
         assert_eq!(boards.emulated("m0").unwrap().network_machine.folder, "qemu-mps2");
         assert_eq!(boards.emulated("m5"), None);
+    }
+
+    /// `runner` of every target in a file of cargo's settings: the words that choose the machine, and the other options.
+    fn runners(file: &Path) -> Vec<(String, String)> {
+        let settings: DocumentMut = std::fs::read_to_string(file).unwrap().parse().unwrap();
+        let targets = settings["target"].as_table().unwrap().iter();
+        let runners = targets.map(|(_, target)| target["runner"].as_str().unwrap());
+        let runners = runners.map(|runner| runner.split_once(" -icount").unwrap());
+        runners.map(|(machine, options)| (machine.to_owned(), options.to_owned())).collect()
+    }
+
+    #[test]
+    fn runners_of_emulated_boards_differ_in_their_machine_only() {
+        let (mut machines, mut all_options) = (BTreeSet::new(), BTreeSet::new());
+        let boards = Boards::read(&root()).unwrap();
+        let wanted: BTreeSet<String> = boards
+            .emulated
+            .iter()
+            .map(|board| format!("{} {}", board.machine.emulator, board.machine.arguments.join(" ")))
+            .collect();
+        let folders: BTreeSet<&str> =
+            boards.emulated.iter().map(|board| board.machine.folder.as_str()).collect();
+        for folder in folders {
+            let folder = root().join("edge-client/boards").join(folder);
+            let more = std::fs::read_dir(folder.join("memory")).into_iter().flatten();
+            let more = more.map(|entry| entry.unwrap().path());
+            let more = more.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
+            for file in std::iter::once(folder.join(".cargo/config.toml")).chain(more) {
+                let (own, options): (Vec<_>, Vec<_>) = runners(&file).into_iter().unzip();
+                machines.extend(own);
+                all_options.extend(options);
+            }
+        }
+        assert_eq!(machines, wanted);
+        assert_eq!(all_options.len(), 1, "{all_options:#?}");
     }
 
     #[test]

@@ -38,6 +38,8 @@ struct Package {
     rust_version: Option<String>,
     /// Origin; `None` for crates of this repository.
     source: Option<String>,
+    /// Whether the origin is the registry of all dependencies that name none.
+    is_of_default_registry: bool,
 }
 
 /// Every manifest of the repository: the workspace's, those of the boards, of the fuzz targets, and of the checks of
@@ -65,9 +67,10 @@ fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
     for core in &boards.cores {
         add("least".to_owned(), &core.target);
     }
-    // Libraries that boards share, with tests that run on the host.
-    add("emulated".to_owned(), &host);
-    add("firmware".to_owned(), &host);
+    // Libraries that boards share.
+    for folder in ["emulated", "firmware", "memory-map"] {
+        add(folder.to_owned(), &host);
+    }
     for folder in ["tests/fuzz", "tests/threads"] {
         all.push(Manifest { folder: PathBuf::from(folder), targets: vec![host.clone()] });
     }
@@ -89,7 +92,8 @@ fn packages(context: &Context, manifest: &Manifest) -> Result<Option<Vec<Package
     for target in &manifest.targets {
         match metadata(context, &manifest.folder, &["--filter-platform", target])? {
             Some(document) => {
-                all.extend(document["packages"].as_array().into_iter().flatten().filter_map(package))
+                let registry = default_registry(&document);
+                all.extend(elements(&document["packages"]).filter_map(|value| package(value, registry)));
             }
             None => return Ok(None),
         }
@@ -127,7 +131,21 @@ fn is_stale(message: &str) -> bool {
     message.contains("--locked was passed")
 }
 
-fn package(value: &Value) -> Option<Package> {
+/// Source of the dependencies that name no registry.
+fn default_registry(document: &Value) -> Option<&str> {
+    let mut dependencies =
+        elements(&document["packages"]).flat_map(|package| elements(&package["dependencies"]));
+    dependencies.find_map(|dependency| {
+        let source = dependency["source"].as_str()?;
+        (dependency["registry"].is_null() && source.starts_with("registry+")).then_some(source)
+    })
+}
+
+fn elements(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn package(value: &Value, default_registry: Option<&str>) -> Option<Package> {
     let word = |key: &str| value[key].as_str().map(str::to_owned);
     Some(Package {
         name: word("name")?,
@@ -135,6 +153,7 @@ fn package(value: &Value) -> Option<Package> {
         licence: word("license"),
         rust_version: word("rust_version"),
         source: word("source"),
+        is_of_default_registry: default_registry.is_some_and(|registry| value["source"] == registry),
     })
 }
 
@@ -160,4 +179,31 @@ fn not_run(command: &str, missing: usize) -> Failure {
             "{command}: not run for {missing} manifests, whose crates are neither here nor can be downloaded"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn default_registry_is_that_of_dependencies_without_one() {
+        let document = json!({ "packages": [
+            { "name": "own", "version": "0.1.0", "source": null, "dependencies": [
+                { "source": null, "registry": null },
+                { "source": "git+https://z", "registry": null },
+                { "source": "registry+https://y", "registry": "https://y" },
+                { "source": "registry+https://x", "registry": null },
+            ] },
+            { "name": "a", "version": "1.0.0", "source": "registry+https://x", "dependencies": [] },
+            { "name": "b", "version": "1.0.0", "source": "registry+https://y", "dependencies": [] },
+        ] });
+        let registry = default_registry(&document);
+        assert_eq!(registry, Some("registry+https://x"));
+        let packages = elements(&document["packages"]).filter_map(|value| package(value, registry));
+        let found: Vec<bool> = packages.map(|package| package.is_of_default_registry).collect();
+        assert_eq!(found, [false, true, false]);
+        assert_eq!(default_registry(&json!({ "packages": [] })), None);
+    }
 }

@@ -5,9 +5,9 @@
 //! ```text
 //! The privacy account of a device is not stored.
 //! <<<<<<<
-//! self.records.push(Record::Account(device, account));
+//! accounts.insert(device, encode(account)?.as_slice())?;
 //! =======
-//! let _ = (device, account);
+//! let _ = (&accounts, device, account);
 //! >>>>>>>
 //! ```
 //!

@@ -1,21 +1,18 @@
 //! Server side of each algorithm: the request of a round, the absorption of updates, and the next model. The
 //! choice of participants is separate (see [`crate::participation`]).
 
-mod fedavg;
-mod fedpower;
-mod fedrep;
+mod decoded;
+mod linear;
+mod names;
 pub mod network;
-mod rolora;
 pub mod scale;
 mod start;
 
 use fedspan_protocol::message::HeadSolve;
 use fedspan_protocol::tensor::Role;
 
-pub use fedavg::{FedAvg, FedAvgParameters};
-pub use fedpower::{FedPower, FedPowerParameters, synchronisations};
-pub use fedrep::{FedRep, FedRepParameters};
-pub use rolora::{LinearAdapter, LinearAdapterParameters};
+pub use linear::*;
+pub use names::{algorithms, network_only_names};
 pub use scale::{Scale, ScaleSource};
 pub use start::{MomentsStart, PowerStart, random_start};
 

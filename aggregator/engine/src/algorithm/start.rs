@@ -9,7 +9,7 @@ use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use super::Algorithm;
-use super::fedrep::tensor;
+use super::decoded::tensor;
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, top_eigenspace};
 use crate::random::{Purpose, stream};

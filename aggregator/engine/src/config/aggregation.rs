@@ -1,10 +1,8 @@
 //! The section `[aggregation]`, and the rules that fit each algorithm.
 
-use fedspan_protocol::message::Upload;
-
-use super::algorithm_name::AlgorithmName;
-use super::sections::AlgorithmSection;
+use super::algorithm::{AlgorithmSection, Method};
 use crate::aggregate::{Rule, SampleCap};
+use crate::algorithm::Uploads;
 use crate::reader::Problem;
 use crate::reader::Section;
 use crate::types::Weighting;
@@ -29,40 +27,40 @@ pub fn check_aggregation(
     algorithm: &AlgorithmSection,
     section: &Section<'_>,
 ) -> Result<(), Problem> {
-    let name = algorithm.name;
+    let name = algorithm.name();
     let numbers = "\"mean\", \"geometric-median\", \"trimmed-mean\"";
     let wrong = |why: String| {
         let message = format!("found {:?}, {why}", rule.as_str());
         Err(section.problem("rule", message))
     };
-    if !name.is_federated() && rule != Rule::MEAN {
-        return wrong(format!("but {:?} uploads nothing; allowed: \"mean\"", name.as_str()));
+    if !algorithm.is_federated() && rule != Rule::MEAN {
+        return wrong(format!("but {name:?} uploads nothing; allowed: \"mean\""));
     }
-    if name == AlgorithmName::FlexLora && rule != Rule::MEAN {
-        return wrong("but \"flexlora\" is a mean of products; allowed: \"mean\"".into());
-    }
+    let method = match algorithm.method {
+        Method::Network(network) => {
+            if network.method.needs_mean() && rule != Rule::MEAN {
+                return wrong(format!("but {name:?} is a mean of products; allowed: \"mean\""));
+            }
+            if rule.is_for_subspaces() {
+                return wrong(format!(
+                    "a rule for subspaces, but networks upload layers; allowed: {numbers}"
+                ));
+            }
+            return Ok(());
+        }
+        Method::Linear(method) => method,
+    };
     if !rule.is_for_subspaces() {
         return Ok(());
     }
-    match (name, algorithm.send) {
-        _ if algorithm.network.is_some() => {
-            wrong(format!("a rule for subspaces, but networks upload layers; allowed: {numbers}"))
+    match method.uploads(&algorithm.linear_settings()) {
+        Uploads::Bases | Uploads::Nothing => Ok(()),
+        Uploads::Vectors(what) => {
+            wrong(format!("a rule for subspaces, but {name:?} uploads {what}; allowed: {numbers}"))
         }
-        (AlgorithmName::FedAvg, _) => {
-            wrong(format!("a rule for subspaces, but \"fedavg\" uploads a model; allowed: {numbers}"))
-        }
-        (AlgorithmName::RoLora | AlgorithmName::FfaLora, _) => {
-            let word = name.as_str();
-            wrong(format!(
-                "a rule for subspaces, but {word:?} uploads factors of a product; allowed: {numbers}"
-            ))
-        }
-        // Under a rule for subspaces FedPower's devices send bases.
-        (AlgorithmName::FedPower, _) | (_, Upload::Representation) => Ok(()),
-        _ => wrong(format!(
-            "a rule for subspaces, but {:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
-             \"representation\")",
-            name.as_str()
+        Uploads::Gradients => wrong(format!(
+            "a rule for subspaces, but {name:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
+             \"representation\")"
         )),
     }
 }
@@ -70,13 +68,10 @@ pub fn check_aggregation(
 /// Warning to the operator of a server under this rule, if there is one.
 #[must_use]
 pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
-    let better = match (algorithm.name, algorithm.send) {
-        _ if algorithm.network.is_some() => Rule::GEOMETRIC_MEDIAN,
-        (AlgorithmName::FedPower, _) => Rule::PROJECTOR_GEOMETRIC_MEDIAN,
-        (AlgorithmName::FedRep | AlgorithmName::GdGd, Upload::Representation) => {
-            Rule::PROJECTOR_GEOMETRIC_MEDIAN
-        }
-        _ => Rule::GEOMETRIC_MEDIAN,
+    let uploads = algorithm.linear().map(|method| method.uploads(&algorithm.linear_settings()));
+    let better = match uploads {
+        Some(Uploads::Bases) => Rule::PROJECTOR_GEOMETRIC_MEDIAN,
+        Some(Uploads::Nothing | Uploads::Gradients | Uploads::Vectors(_)) | None => Rule::GEOMETRIC_MEDIAN,
     };
     match (rule, algorithm.weighting) {
         (Rule::Mean(_), _) => Some(format!(

@@ -2,16 +2,12 @@
 
 use fedspan_protocol::message::Image;
 
-use super::algorithm_name::AlgorithmName;
-use super::network::{FrontModel, NetworkModel};
-use super::power::PowerSection;
-use super::sections::{AlgorithmSection, Init, ModelSection};
+use super::algorithm::{AlgorithmSection, Method};
+use super::model::{Init, ModelSection};
+use super::network::{FrontModel, NetworkModel, NetworkSection};
 use crate::aggregate::Rule;
-use crate::algorithm::network::{self, Front, NetworkParameters, NetworkShape};
-use crate::algorithm::{
-    Algorithm, FedAvg, FedAvgParameters, FedPower, FedPowerParameters, FedRep, FedRepParameters,
-    LinearAdapter, LinearAdapterParameters, MomentsStart, PowerStart, random_start,
-};
+use crate::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape};
+use crate::algorithm::{Algorithm, MomentsStart, PowerStart, random_start};
 use crate::custom::CustomParts;
 use crate::linalg::Matrix;
 use crate::participation::{Draws, Policy};
@@ -88,10 +84,13 @@ pub fn build_custom_engine(
         Init::Moments => Some(Box::new(MomentsStart::new(d, k, algorithm.weighting, rule))),
         Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
-    let network = network_parameters(shape, model, algorithm, rule, settings.fleet_size, seed);
-    let server = custom.algorithm.unwrap_or_else(|| match network {
-        Some(network) => network::build(network),
-        None => build_linear(algorithm, rule, basis, shape.outputs),
+    let server = custom.algorithm.unwrap_or_else(|| match algorithm.method {
+        Method::Linear(method) => method.server(&algorithm.linear_settings(), rule, basis, shape.outputs),
+        Method::Network(network) => {
+            let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);
+            let parameters = parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed);
+            network.method.server(parameters)
+        }
     });
     let policy = custom.participation.unwrap_or_else(|| participation.start(Draws { seed, over_select }));
     // With one output there are no classes to predict.
@@ -99,87 +98,16 @@ pub fn build_custom_engine(
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
 }
 
-/// Server's half of an algorithm on a linear model.
-fn build_linear(
-    algorithm: &AlgorithmSection,
-    rule: Rule,
-    basis: Matrix,
-    outputs: usize,
-) -> Box<dyn Algorithm> {
-    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-    let narrow = |value: f64| value as f32;
-    let k = basis.ncols();
-    match (algorithm.name, algorithm.power) {
-        (_, Some(power)) => Box::new(FedPower::new(basis, power_parameters(algorithm, power, rule))),
-        (AlgorithmName::RoLora | AlgorithmName::FfaLora, None) => Box::new(LinearAdapter::new(
-            basis,
-            Matrix::zeros(k, outputs),
-            LinearAdapterParameters {
-                // The paper's loss is twice ours.
-                step_size: (algorithm.name == AlgorithmName::RoLora)
-                    .then(|| narrow(2.0 * algorithm.step_size)),
-                head: algorithm.head,
-                download_encoding: algorithm.download,
-                upload_encoding: algorithm.upload,
-                weighting: algorithm.weighting,
-                rule,
-            },
-        )),
-        (AlgorithmName::FedAvg, None) => Box::new(FedAvg::new(
-            basis,
-            Matrix::zeros(k, outputs),
-            FedAvgParameters {
-                step_size: narrow(algorithm.step_size),
-                head_step_size: narrow(algorithm.head_step_size),
-                local_steps: algorithm.local_steps,
-                encoding: algorithm.upload,
-                weighting: algorithm.weighting,
-                rule,
-            },
-        )),
-        // The baselines without rounds have FedRep's requests. No reader gives a linear model one of the
-        // names of networks, nor `fedpower` without its section.
-        (
-            AlgorithmName::FedRep
-            | AlgorithmName::GdGd
-            | AlgorithmName::LocalOnly
-            | AlgorithmName::Pooled
-            | AlgorithmName::FedPower
-            | AlgorithmName::FedPer
-            | AlgorithmName::FedProx
-            | AlgorithmName::Scaffold
-            | AlgorithmName::LgFedAvg
-            | AlgorithmName::PerFedAvg
-            | AlgorithmName::PerFedAvgHf
-            | AlgorithmName::Ditto
-            | AlgorithmName::Apfl
-            | AlgorithmName::L2gd
-            | AlgorithmName::FedMtl
-            | AlgorithmName::Lora
-            | AlgorithmName::FlexLora
-            | AlgorithmName::LocalOnlyNetwork,
-            None,
-        ) => Box::new(FedRep::new(
-            basis,
-            FedRepParameters {
-                step_size: narrow(algorithm.step_size),
-                head: algorithm.head,
-                upload: algorithm.send,
-                download_encoding: algorithm.download,
-                upload_encoding: algorithm.upload,
-                weighting: algorithm.weighting,
-                rule,
-            },
-        )),
-    }
-}
-
 /// Sizes of the network, if the model is one.
 #[must_use]
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
+    model.network.map(|layers| sizes(shape, layers))
+}
+
+fn sizes(shape: Shape, layers: NetworkModel) -> NetworkShape {
     let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let (features, outputs) = (to_u16(shape.features), to_u16(shape.outputs));
-    let NetworkModel { front, hidden } = model.network?;
+    let NetworkModel { front, hidden } = layers;
     let image = shape.image.unwrap_or(Image { height: 1, width: features, channels: 1 });
     let front = match front {
         FrontModel::Nothing => Front::Nothing,
@@ -187,10 +115,10 @@ pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape>
         FrontModel::Cells(cells) => Front::Cells(image, cells),
         FrontModel::Adapter { rank, width, frozen } => Front::Adapter { rank, width, frozen },
     };
-    Some(NetworkShape { features, front, hidden, outputs })
+    NetworkShape { features, front, hidden, outputs }
 }
 
-/// Parameters of an algorithm on a network, from `[model]` and `[algorithm]`.
+/// Algorithm on a network and its parameters, from `[model]` and `[algorithm]`.
 #[must_use]
 pub fn network_parameters(
     shape: Shape,
@@ -199,11 +127,22 @@ pub fn network_parameters(
     rule: Rule,
     fleet: usize,
     seed: u64,
-) -> Option<NetworkParameters> {
-    let (shape, network) = (network_shape(shape, model)?, algorithm.network?);
-    Some(NetworkParameters {
-        shape,
-        method: network.method,
+) -> Option<(NetworkMethod, NetworkParameters)> {
+    let (layers, network) = (model.network?, algorithm.network()?);
+    Some((network.method, parameters(shape, layers, algorithm, network, rule, fleet, seed)))
+}
+
+fn parameters(
+    shape: Shape,
+    layers: NetworkModel,
+    algorithm: &AlgorithmSection,
+    network: NetworkSection,
+    rule: Rule,
+    fleet: usize,
+    seed: u64,
+) -> NetworkParameters {
+    NetworkParameters {
+        shape: sizes(shape, layers),
         descent: network.descent,
         head_epochs: network.head_epochs,
         epochs: network.epochs,
@@ -213,21 +152,5 @@ pub fn network_parameters(
         rule,
         fleet,
         seed,
-    })
-}
-
-/// Parameters of FedPower, from `[algorithm]`.
-fn power_parameters(algorithm: &AlgorithmSection, power: PowerSection, rule: Rule) -> FedPowerParameters {
-    FedPowerParameters {
-        iterations: power.iterations,
-        local_steps: power.local_steps,
-        decay: power.decay,
-        procrustes: power.procrustes,
-        reference: Some(power.reference),
-        rows: power.rows,
-        download_encoding: algorithm.download,
-        upload_encoding: algorithm.upload,
-        weighting: algorithm.weighting,
-        rule,
     }
 }

@@ -1,12 +1,13 @@
 //! One file for algorithms on linear models and on networks: a table `[model.network]` beside a linear
 //! `[model]`, for the algorithms that need a network.
 
-use super::algorithm_name::{AlgorithmName, read_name};
-use super::network::read_network;
-use super::sections::{
-    AlgorithmSection, MeasuredSteps, ModelSection, read_algorithm, read_linear, read_model,
-    read_model_with_default, read_network_algorithm,
+use super::algorithm::{
+    AlgorithmSection, MeasuredSteps, read_algorithm, read_linear, read_network_algorithm,
 };
+use super::algorithm_names::{needs_network, read_name};
+use super::model::{ModelSection, read_model, read_model_with_default};
+use super::network::read_network;
+use crate::algorithm::{FedRepSettings, LinearAlgorithm};
 use crate::reader::Problem;
 use crate::reader::Section;
 
@@ -38,14 +39,14 @@ pub fn read_linear_or_network(
         let message = "found a linear kind, which [model] has; allowed here: \"mlp\", \"cnn\", \"lstm\"";
         return Err(table.problem("kind", message));
     };
-    let needed = algorithm.peek_str("name").is_some_and(AlgorithmName::needs_network);
-    let (name, tuned) = if needed { read_name(algorithm, &beside)? } else { (AlgorithmName::FedRep, false) };
+    let needed = algorithm.peek_str("name").is_some_and(needs_network);
+    let (name, tuned) = if needed { read_name(algorithm, &beside)? } else { (FedRepSettings::NAME, false) };
     let common = algorithm.section("network")?;
     let steps = read_network(algorithm, &common, network, name, tuned)?;
     common.finish()?;
     if needed {
-        read_linear(algorithm, AlgorithmName::FedRep, false, true)?;
-        let algorithm = read_network_algorithm(algorithm, name, steps)?;
+        read_linear(algorithm, FedRepSettings::NAME, false, true)?;
+        let algorithm = read_network_algorithm(algorithm, steps)?;
         return Ok((beside, algorithm, MeasuredSteps::default()));
     }
     let (algorithm, measured) = read_linear(algorithm, read_name(algorithm, &own)?.0, true, true)?;

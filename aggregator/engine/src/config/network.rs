@@ -5,8 +5,7 @@ use std::ops::RangeInclusive;
 use fedspan_protocol::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX, UNTIL_PLATEAU};
 use fedspan_protocol::message::{Descent, Filters};
 
-use super::algorithm_name::AlgorithmName;
-use crate::algorithm::network::{Averaging, NetworkMethod};
+use crate::algorithm::network::{MethodKeys, NetworkMethod};
 use crate::reader::Problem;
 use crate::reader::Section;
 
@@ -40,6 +39,9 @@ pub enum FrontModel {
 }
 
 impl NetworkModel {
+    /// Network of one layer, from the features to the outputs.
+    pub(super) const WITHOUT_HIDDEN: Self = Self { front: FrontModel::Nothing, hidden: [0; HIDDEN_MAX] };
+
     /// Number of layers in the front, and number of hidden dense layers.
     fn counts(&self) -> (usize, usize) {
         let front = match self.front {
@@ -191,130 +193,50 @@ pub(super) fn read_network(
     section: &Section<'_>,
     common: &Section<'_>,
     model: &NetworkModel,
-    name: AlgorithmName,
+    name: &str,
     tuned: bool,
 ) -> Result<NetworkSection, Problem> {
-    for (word, other) in AlgorithmName::for_network(model).filter(|(_, other)| *other != name) {
-        let table = section.section(word)?;
-        read_method(&table, None, model, other, tuned)?;
-        table.finish()?;
+    let layers = model.counts();
+    for other in NetworkMethod::names(model.is_adapted()).filter(|other| *other != name) {
+        let own = section.section(other)?;
+        read_steps(&MethodKeys { own: &own, common: None, layers }, other, tuned)?;
+        own.finish()?;
     }
-    let own = section.section(name.as_str())?;
-    let read = read_method(&own, Some(common), model, name, tuned)?;
+    let own = section.section(name)?;
+    let read = read_steps(&MethodKeys { own: &own, common: Some(common), layers }, name, tuned)?;
     own.finish()?;
     Ok(read)
 }
 
-/// Reads an algorithm from its own table, with `common` for the keys missing there.
-fn read_method(
-    own: &Section<'_>,
-    common: Option<&Section<'_>>,
-    model: &NetworkModel,
-    name: AlgorithmName,
-    tuned: bool,
-) -> Result<NetworkSection, Problem> {
-    let place = |key: &str| match common {
-        Some(common) => {
-            // The key becomes known in both tables, whichever takes precedence.
-            let (_, own_has) = (common.register(key), own.register(key));
-            if own_has { own } else { common }
-        }
-        None => own,
-    };
-    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-    let narrow = |value: f64| value as f32;
-    let number = |key: &str, default: f64, range| place(key).number(key, Some(default), range).map(narrow);
-    let count = |key: &str, default: u64, range| {
-        place(key).integer(key, Some(default), range).map(|n| u16::try_from(n).unwrap_or(u16::MAX))
-    };
-    if place("step_size").peek_str("step_size") == Some("auto") {
+/// Reads an algorithm, and the steps of its devices.
+fn read_steps(keys: &MethodKeys<'_, '_>, name: &str, tuned: bool) -> Result<NetworkSection, Problem> {
+    let steps = keys.section_of("step_size");
+    if steps.peek_str("step_size") == Some("auto") {
         let message = "found \"auto\", which is measured for linear models, whose curvature is that of their samples; allowed for \
                        networks: a number from 0 to 1000000, by default 0.1";
-        return Err(place("step_size").problem("step_size", message));
+        return Err(steps.problem("step_size", message));
     }
-    // SCAFFOLD's control variates are derived for steps without momentum.
-    let momentum = if name == AlgorithmName::Scaffold { 0.0 } else { 0.5 };
+    let Some(method) = NetworkMethod::read(name, keys) else {
+        return Err(keys.section_of("name").problem("name", format!("{name:?} is for linear models")));
+    };
+    let method = method?;
     let descent = Descent {
-        step_size: number("step_size", 0.1, 0.0..=1e6)?,
-        momentum: number("momentum", momentum, 0.0..=0.999_999)?,
-        batch: count("batch", 10, 1..=65_535)?,
+        step_size: keys.number("step_size", 0.1, 0.0..=1e6)?,
+        momentum: keys.number("momentum", method.default_momentum(), 0.0..=0.999_999)?,
+        batch: keys.count("batch", 10, 1..=65_535)?,
     };
-    if name == AlgorithmName::Scaffold && descent.momentum > 0.0 {
-        let message = format!(
-            "found {}, but scaffold's control variates need steps without momentum; allowed: 0",
-            descent.momentum
-        );
-        return Err(place("momentum").problem("momentum", message));
-    }
-    if name == AlgorithmName::Scaffold && descent.step_size == 0.0 {
-        let message = "found 0, but scaffold divides its control variates by the step size; allowed: above 0";
-        return Err(place("step_size").problem("step_size", message));
-    }
-    // Where a batch's curvature is above 1 / alpha, second derivatives reverse a step.
-    let inner_step = if name == AlgorithmName::PerFedAvgHf { 0.05 } else { 0.1 };
-    let method = match name {
-        AlgorithmName::FedPer => NetworkMethod::FedPer,
-        AlgorithmName::FedAvg => NetworkMethod::FedAvg,
-        AlgorithmName::FedProx => NetworkMethod::FedProx { proximal_weight: number("pull", 0.1, 0.0..=1e6)? },
-        AlgorithmName::Scaffold => NetworkMethod::Scaffold,
-        AlgorithmName::LgFedAvg => {
-            let (front, hidden) = model.counts();
-            // With all layers shared it would be FedAvg. After filters or cells the dense layers are shared
-            // (Collins et al. 2021, appendix A).
-            let most = (front + hidden) as u64;
-            let default = if front > 0 { hidden as u64 + 1 } else { most.min(2) };
-            NetworkMethod::LgFedAvg { layers: count("shared_layers", default, 1..=most)?.into() }
-        }
-        AlgorithmName::PerFedAvg | AlgorithmName::PerFedAvgHf => NetworkMethod::PerFedAvg {
-            inner_step: number("inner_step", inner_step, 0.0..=1e6)?,
-            hessian_free: name == AlgorithmName::PerFedAvgHf,
-        },
-        AlgorithmName::Ditto => NetworkMethod::Ditto { proximal_weight: number("pull", 0.1, 0.0..=1e6)? },
-        AlgorithmName::Apfl => NetworkMethod::Apfl {
-            mixing_weight: number("own", 0.25, 0.0..=1.0)?,
-            mixing_step_size: number("adaptation", 0.0, 0.0..=1e6)?,
-        },
-        AlgorithmName::L2gd => {
-            let coin = place("coin").number("coin", Some(0.0), 0.0..=0.99)?;
-            if coin > 0.0 && coin < 0.01 {
-                let message =
-                    format!("found {coin}, which makes rounds too long; allowed: 0, or 0.01 to 0.99");
-                return Err(place("coin").problem("coin", message));
-            }
-            let (averaging_step, averaging_probability) = (number("part", 0.05, 0.0..=1.0)?, narrow(coin));
-            NetworkMethod::L2gd { averaging_step, averaging_probability }
-        }
-        AlgorithmName::FedMtl => NetworkMethod::FedMtl { proximal_weight: number("pull", 0.05, 0.0..=1e6)? },
-        AlgorithmName::LocalOnlyNetwork => NetworkMethod::LocalOnly,
-        AlgorithmName::RoLora => NetworkMethod::LowRank(Averaging::RoLora),
-        AlgorithmName::Lora => NetworkMethod::LowRank(Averaging::Lora),
-        AlgorithmName::FfaLora => NetworkMethod::LowRank(Averaging::FfaLora),
-        AlgorithmName::FlexLora => NetworkMethod::LowRank(Averaging::FlexLora),
-        AlgorithmName::FedRep => NetworkMethod::FedRep,
-        // The reader of names refuses these on a network; `local-only` is `LocalOnlyNetwork` there.
-        AlgorithmName::GdGd | AlgorithmName::FedPower | AlgorithmName::LocalOnly | AlgorithmName::Pooled => {
-            let message = format!("{:?} is for linear models", name.as_str());
-            return Err(place("name").problem("name", message));
-        }
+    let checked = method.check_descent(&descent);
+    checked.map_err(|(key, message)| keys.section_of(key).problem(key, message))?;
+    let head_epochs = if method.has_head_epochs() { keys.count("head_epochs", 10, 0..=65_535)? } else { 0 };
+    let epochs = keys.count("body_epochs", 1, 1..=65_535)?;
+    // The key is known whether it is present or not.
+    let tuning = keys.section_of("tuning_epochs");
+    let is_given = tuning.register("tuning_epochs") && tuning.peek_str("tuning_epochs") != Some("auto");
+    let tuning_epochs = if is_given {
+        let epochs = tuning.integer("tuning_epochs", None, 0..=u64::from(UNTIL_PLATEAU) - 1)?;
+        u16::try_from(epochs).unwrap_or(u16::MAX)
+    } else {
+        UNTIL_PLATEAU
     };
-    let head_epochs = if name == AlgorithmName::FedRep { count("head_epochs", 10, 0..=65_535)? } else { 0 };
-    Ok(NetworkSection {
-        method,
-        descent,
-        head_epochs,
-        epochs: count("body_epochs", 1, 1..=65_535)?,
-        tuning_epochs: match place("tuning_epochs") {
-            // The key is known whether it is present or not.
-            section
-                if section.register("tuning_epochs") && section.peek_str("tuning_epochs") != Some("auto") =>
-            {
-                let most = u64::from(UNTIL_PLATEAU) - 1;
-                section
-                    .integer("tuning_epochs", None, 0..=most)
-                    .map(|n| u16::try_from(n).unwrap_or(u16::MAX))?
-            }
-            _ => UNTIL_PLATEAU,
-        },
-        tuned,
-    })
+    Ok(NetworkSection { method, descent, head_epochs, epochs, tuning_epochs, tuned })
 }

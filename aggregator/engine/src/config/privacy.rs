@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 
 use fedspan_protocol::message::Numeric;
 
-use super::algorithm_name::AlgorithmName;
-use super::sections::AlgorithmSection;
+use super::algorithm::AlgorithmSection;
+use crate::algorithm::Noise;
 use crate::privacy::fedpower::{Calibration, Products};
 use crate::privacy::ledger_units::{max_units, min_multiplier_square};
 use crate::privacy::{Delta, Epsilon, ParameterError, PrivacyRequirement, Releases, rounded_down};
@@ -90,16 +90,16 @@ pub fn read_privacy_requirement(section: &Section<'_>) -> Result<Option<PrivacyR
 /// # Errors
 /// [`Problem`] if they cannot.
 pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'_>) -> Result<(), Problem> {
-    let gradients = matches!(algorithm.name, AlgorithmName::FedRep | AlgorithmName::GdGd);
-    if algorithm.network.is_some() || !gradients && algorithm.power.is_none() {
+    let noise = algorithm.linear().map_or(Noise::Unsupported, |method| method.noise());
+    if noise == Noise::Unsupported {
         let message = format!(
             "{:?}{} adds no noise; allowed with [privacy]: \"fedrep\", \"gd-gd\", \"fedpower\", on linear models",
-            algorithm.name.as_str(),
-            if algorithm.network.is_some() { " on a network" } else { "" }
+            algorithm.name(),
+            if algorithm.network().is_some() { " on a network" } else { "" }
         );
         return Err(section.problem("name", message));
     }
-    if gradients && algorithm.numeric != Numeric::F32 {
+    if noise == Noise::Gradients && algorithm.numeric != Numeric::F32 {
         let message =
             "found \"i16\", in which devices add no noise to gradients; allowed with [privacy]: \"f32\"";
         return Err(section.problem("numeric", message));

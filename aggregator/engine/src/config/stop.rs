@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::sections::ModelSection;
+use super::model::ModelSection;
 use crate::reader::Problem;
 use crate::reader::Section;
 

@@ -13,6 +13,7 @@ mod fraction;
 mod full;
 mod model_motion;
 mod registry;
+mod settings;
 pub mod theory;
 mod with_replacement;
 
@@ -20,7 +21,8 @@ pub use doubling::{DoubleBy, Doubling, DoublingSettings, DrawPer, Schedule};
 pub use first_arrivals::{FirstArrivals, FirstArrivalsSettings};
 pub use fraction::{Fraction, FractionSettings};
 pub use full::{Full, FullSettings};
-pub use registry::{Draws, Policy, PolicySettings};
+pub use registry::Policy;
+pub use settings::{Draws, PolicySettings};
 pub use with_replacement::{WithReplacement, WithReplacementSettings};
 
 use std::collections::BTreeMap;

@@ -42,27 +42,31 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Records the privacy parameters of a device's hello.
-    pub fn record_hello(&mut self, device: DeviceId, reported: Privacy) {
-        let Privacy::Gaussian { release, budget, spent } = reported else { return };
+    /// Records the privacy parameters of a device's hello. Returns the account if it has changed.
+    pub fn record_hello(&mut self, device: DeviceId, reported: Privacy) -> Option<Account> {
+        let Privacy::Gaussian { release, budget, spent } = reported else { return None };
+        let is_new = !self.accounts.contains_key(&device);
         let account = self.accounts.entry(device).or_default();
+        let before = *account;
         let fell_back = spent < account.spent.saturating_sub(account.possibly_double);
         self.fell_back += u64::from(fell_back);
         let spent = if fell_back { account.spent } else { spent };
         *account = Account { release, budget, spent, just_reported: true, possibly_double: 0, ..*account };
+        (is_new || before != *account).then_some(*account)
     }
 
     /// Charges an update with `releases` noisy releases. A device has one update per round, so the same
-    /// update received again costs nothing.
-    pub fn charge_update(&mut self, device: DeviceId, round: u32, releases: u32) {
-        if let Some(account) = self.accounts.get_mut(&device).filter(|account| round > account.round) {
+    /// update received again costs nothing. Returns the account if it has changed.
+    pub fn charge_update(&mut self, device: DeviceId, round: u32, releases: u32) -> Option<Account> {
+        self.accounts.get_mut(&device).filter(|account| round > account.round).map(|account| {
             account.round = round;
             let cost = u64::from(account.release).saturating_mul(releases.into());
             account.spent = account.spent.saturating_add(cost);
             if std::mem::take(&mut account.just_reported) {
                 account.possibly_double = cost;
             }
-        }
+            *account
+        })
     }
 
     /// Restores an account after a restart.

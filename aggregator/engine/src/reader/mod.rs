@@ -4,6 +4,7 @@
 mod depth;
 mod file;
 mod given_keys;
+mod number;
 mod section;
 mod source;
 mod suggestions;
@@ -11,6 +12,7 @@ mod values;
 
 pub use file::read_file;
 pub use given_keys::GivenKeys;
+pub use number::shortest;
 pub use section::Section;
 pub use source::{Problem, SHOWN_MAX, Source};
 pub use suggestions::{nearest, shortened};

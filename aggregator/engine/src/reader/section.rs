@@ -10,6 +10,15 @@ use toml_edit::{Item, TableLike, Value};
 use super::source::{Problem, SHOWN_MAX, Source};
 use super::suggestions::{nearest, shortened, show};
 
+impl Source {
+    /// The top level of the file.
+    #[must_use]
+    pub fn root(&self) -> Section<'_> {
+        let table: &dyn TableLike = self.effective.as_table();
+        Section { source: self, path: String::new(), table: Some(table), known_keys: RefCell::default() }
+    }
+}
+
 /// Table of the file, read key by key.
 pub struct Section<'a> {
     source: &'a Source,
@@ -20,11 +29,6 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The top level of a file.
-    pub(super) fn root(source: &'a Source, table: &'a dyn TableLike) -> Self {
-        Self { source, path: String::new(), table: Some(table), known_keys: RefCell::default() }
-    }
-
     /// Dotted path of a key of this section.
     #[must_use]
     pub fn path_of(&self, key: &str) -> String {

@@ -6,7 +6,6 @@ use toml_edit::{Document, DocumentMut, Item, TableLike, Value};
 
 use super::depth::{DEPTH_MAX, too_deep};
 use super::given_keys::GivenKeys;
-use super::section::Section;
 use super::suggestions::shortened;
 
 /// Largest number of characters of a key, or of a change, that a message repeats.
@@ -38,7 +37,7 @@ pub struct Source {
     /// Document as in the file, for line numbers.
     original: Document<String>,
     /// Document with the changes.
-    effective: DocumentMut,
+    pub(super) effective: DocumentMut,
     changed: Vec<String>,
     /// Whether the changes come from the program itself, not from the command line.
     in_code: bool,
@@ -123,13 +122,6 @@ impl Source {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The top level of the file.
-    #[must_use]
-    pub fn root(&self) -> Section<'_> {
-        let table: &dyn TableLike = self.effective.as_table();
-        Section::root(self, table)
     }
 
     /// Keys that the file and the changes set.

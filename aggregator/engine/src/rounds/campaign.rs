@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId};
 use serde::{Deserialize, Serialize};
 
-use super::open_round::RoundBroadcast;
+use super::broadcast::RoundBroadcast;
 use crate::aggregate::SampleCap;
 use crate::linalg::RankDeficient;
 use crate::types::{DeviceId, Millis, Update};

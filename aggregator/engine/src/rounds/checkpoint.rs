@@ -5,59 +5,12 @@
 //! disconnection, and counters.
 
 use fedspan_protocol::message::{AckOutcome, RoundId};
-use serde::{Deserialize, Serialize};
 
-use super::{Action, Engine, NotCounted, OpenRound, Phase, Presence};
+use super::{
+    Action, Checkpoint, DeadlineState, Effects, Engine, NotCounted, OpenRound, OpenRoundCheckpoint, Phase,
+    Presence, Record,
+};
 use crate::types::{DeviceId, Millis, Update};
-
-/// State of a campaign at a moment at which no update of the open round has counted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Checkpoint {
-    /// Id of the last opened round, the first one if the round was renamed.
-    pub id: RoundId,
-    /// Last finished phase: a round of the start or of training, or the scores of ridges. [`Phase::FitHead`]
-    /// if training is over and devices score no ridges.
-    pub done: Phase,
-    /// Number of training rounds; fewer than configured if training ended early.
-    pub rounds: u32,
-    /// State of the algorithm (or of the start), followed by that of the participation policy, followed by
-    /// the ridge scores once they are in. With an open round, the policy's state is the one from before the
-    /// cohort was drawn, since restoring draws it again.
-    pub state: Vec<f64>,
-    /// The open round, if one is open; its id is [`Self::id`].
-    pub open: Option<OpenRoundCheckpoint>,
-}
-
-/// Inputs from which an open round is rebuilt.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OpenRoundCheckpoint {
-    /// Time at which the round opened.
-    pub opened_at: Millis,
-    /// Devices present at that time, ascending.
-    pub fleet: Vec<DeviceId>,
-}
-
-/// Deadline of an open round and whether it invites every device, as both can change after the round has
-/// opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeadlineState {
-    /// Time at which the round closes, if rounds have deadlines.
-    pub deadline: Option<Millis>,
-    /// Whether every device that joins is invited.
-    pub asking_everyone: bool,
-}
-
-impl Checkpoint {
-    /// Whether training has ended.
-    #[must_use]
-    pub fn ends_training(&self) -> bool {
-        match self.done {
-            Phase::Train(done) => done >= self.rounds,
-            Phase::RidgeScores | Phase::FitHead => true,
-            Phase::Waiting | Phase::Start(_) | Phase::Finished | Phase::Failed => false,
-        }
-    }
-}
 
 impl Engine {
     /// State to restore after a restart. Take it, and make it durable, when a round has opened or was
@@ -90,6 +43,57 @@ impl Engine {
             state.extend(ridge.state());
         }
         Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
+    }
+
+    /// Records the state to restore after a restart.
+    pub(super) fn record_checkpoint(&self, effects: &mut dyn Effects) {
+        if effects.keeps_records() && self.phase != Phase::Failed {
+            effects.record(Record::Checkpoint(self.checkpoint()));
+        }
+    }
+
+    /// Records the deadline of the open round.
+    pub(super) fn record_deadline(&self, effects: &mut dyn Effects) {
+        if effects.keeps_records()
+            && let Some(deadline) = self.deadline_state()
+        {
+            effects.record(Record::Deadline(deadline));
+        }
+    }
+
+    /// Replays the records of a campaign in a new engine, up to any event, as after a restart at time `now`;
+    /// [`super::Event::Resumed`] must follow. Returns false if the records are not those of a campaign of this
+    /// engine, which must be discarded then.
+    pub fn replay(&mut self, now: Millis, records: &[Record]) -> bool {
+        for record in records {
+            if let Record::Account(device, account) = record {
+                self.restore_account(*device, *account);
+            }
+        }
+        let last = records.iter().rposition(|record| matches!(record, Record::Checkpoint(_)));
+        let since = last.and_then(|last| records.get(last..)).unwrap_or_default();
+        since.iter().all(|record| match record {
+            Record::Checkpoint(checkpoint) => self.resume(now, checkpoint),
+            Record::Counted(_, device, counted) => self.replay_update(counted.at, *device, &counted.update),
+            Record::Renumbered(opening) => self.restore_id(opening.id),
+            Record::Deadline(deadline) => self.restore_deadline(*deadline),
+            Record::Excluded(device) => {
+                self.mark_excluded(*device);
+                true
+            }
+            Record::Reinvited(device) => {
+                if let Some(round) = &mut self.open {
+                    round.excluded.remove(device);
+                }
+                true
+            }
+            Record::Account(..)
+            | Record::Answered(..)
+            | Record::Declined(..)
+            | Record::Committed(_)
+            | Record::Opened(_)
+            | Record::Failed(_) => true,
+        })
     }
 
     /// Whether training has ended, so that no further round will close.
@@ -161,7 +165,7 @@ impl Engine {
         self.last_id.round = before;
         self.fleet = open.fleet.iter().map(|device| (*device, Presence::Disconnected(now))).collect();
         // No device is connected, so no broadcast is sent.
-        self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::new());
+        self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::<Action>::new());
         self.open.as_ref().is_some_and(|round| round.broadcast.id == *id)
     }
 
@@ -203,6 +207,7 @@ impl Engine {
         // The id under which each device was invited is not stored: devices without a counted update get
         // the last one.
         round.rename(id, OpenRound::has_counted);
+        round.excluded.clear();
         self.last_id = id;
         true
     }
@@ -226,18 +231,18 @@ impl Engine {
         round.keep_earlier_id(device, update.id);
         self.fleet.entry(device).or_insert(Presence::Disconnected(at));
         self.next_absence_cache.set(None);
-        self.absorb_update(at, device, update) == AckOutcome::Counted
+        self.absorb_update(at, device, update, &mut Vec::<Action>::new()) == AckOutcome::Counted
     }
 
     /// Ends the replay of updates. Devices that were invited after the round had opened, and have no counted
     /// update, are no longer invited, so the round may be complete or unanswerable now.
-    pub(super) fn resumed(&mut self, now: Millis, actions: &mut Vec<Action>) {
+    pub(super) fn resumed(&mut self, now: Millis, effects: &mut dyn Effects) {
         let last = self
             .open
             .as_ref()
             .and_then(|round| round.participants.iter().chain(&round.excluded).last().copied());
         if let Some(device) = last {
-            self.close_if_ended(now, device, NotCounted::Absent, actions);
+            self.close_if_ended(now, device, NotCounted::Absent, effects);
         }
     }
 }

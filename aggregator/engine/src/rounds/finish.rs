@@ -1,31 +1,44 @@
-//! End of a round: closed and committed, abandoned to be tried again, or ended together with the campaign.
+//! End of a round: when it is over, and whether it is then closed and committed, tried again, or ended together
+//! with the campaign.
 
-use super::{Action, Engine, Failure, OpenRound, Phase, RoundRecord};
+use super::{Action, Effects, Engine, Failure, NotCounted, OpenRound, Phase, Presence, Record, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
 use crate::participation::ClosedRound;
 use crate::privacy::releases;
-use crate::types::Millis;
+use crate::types::{DeviceId, Millis};
 
 /// Rank-deficient rounds in a row after which a campaign that retries without delay fails.
 const RANK_DEFICIENT_ROUNDS_MAX: u32 = 3;
 
+/// Attempts in a row without a new counted update after which a campaign without a retry delay fails.
+const FAILED_ATTEMPTS_MAX: u32 = 3;
+
 impl Engine {
     /// Ends training because a target was reached: closes the open round without using it, and opens the
     /// round of final heads.
-    pub fn finish_training(&mut self, now: Millis, actions: &mut Vec<Action>) {
+    pub fn finish_training(&mut self, now: Millis, effects: &mut impl Effects) {
         let Phase::Train(number) = self.phase else { return };
         if let Some(round) = self.open.take() {
-            self.close_on_devices(&round, actions);
+            self.close_on_devices(&round, effects);
         }
         self.settings.rounds = number;
         self.retry_at = None;
         self.next_absence_cache.set(None);
-        self.next_round(now, actions);
+        self.follow_up(now, effects);
     }
 
-    fn close_on_devices(&self, round: &OpenRound, actions: &mut Vec<Action>) {
+    fn close_on_devices(&self, round: &OpenRound, effects: &mut dyn Effects) {
         let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
-        actions.extend(late.map(|device| Action::Close(*device, round.id_for(*device))));
+        late.for_each(|device| effects.act(Action::Close(*device, round.id_for(*device))));
+    }
+
+    /// Opens the round that follows a closed or abandoned one. If no device is present, the next one to join
+    /// opens it.
+    pub(super) fn follow_up(&mut self, now: Millis, effects: &mut dyn Effects) {
+        self.next_round(now, effects);
+        if self.open.is_none() {
+            self.record_checkpoint(effects);
+        }
     }
 
     /// Abandons the open round, so that the next round to open is the same one again.
@@ -41,7 +54,141 @@ impl Engine {
         };
     }
 
-    pub(super) fn close_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
+    /// Closes the round if it is complete, and handles a round that every invited device has answered without
+    /// completing it.
+    pub(super) fn close_if_ended(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        why: NotCounted,
+        effects: &mut dyn Effects,
+    ) {
+        let Some(round) = &self.open else { return };
+        let all_answered = round.outstanding() == 0;
+        match self.phase {
+            // After a restart devices rejoin one by one, so the first few must not pass for the whole
+            // fleet.
+            Phase::FitHead if all_answered && self.fleet.len() >= self.settings.fleet_size => {
+                self.phase = Phase::Finished;
+                effects.act(Action::Finished);
+            }
+            Phase::FitHead | Phase::Finished => {}
+            // Devices that cannot score ridges, or do not, are not needed.
+            Phase::RidgeScores if all_answered => self.close_round(now, effects),
+            _ if round.is_complete() => self.close_round(now, effects),
+            _ if all_answered => self.retry_or_fail(now, device, why, effects),
+            _ => {}
+        }
+    }
+
+    /// Handles a round with too few updates that no further invited device can answer. Acknowledged updates
+    /// are never given up: a round with a counted update stays open until it has enough.
+    fn retry_or_fail(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        reason: NotCounted,
+        effects: &mut dyn Effects,
+    ) {
+        if self.ask_everyone(now, effects) {
+            return;
+        }
+        let Some(open) = &self.open else { return };
+        let (round, counted, min_count) =
+            (open.broadcast.id.round, open.participants.len(), open.min_updates);
+        let patience = self.settings.patience.map(|patience| now.saturating_add(patience));
+        if counted == 0 {
+            self.failed_attempts += 1;
+            if patience.is_some() {
+                self.retry_at = patience;
+                self.abandon_round();
+                self.record_checkpoint(effects);
+            } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
+                // Under a new id: a device that declined because it had lost an acknowledgement can answer
+                // that.
+                self.abandon_round();
+                self.follow_up(now, effects);
+            } else {
+                self.fail(Failure::NoUpdates { round, device, reason }, effects);
+            }
+        } else if patience.is_some() {
+            // A device that keeps rejoining and declining must not postpone the retry.
+            self.retry_at = self.retry_at.or(patience);
+        } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
+            self.fail(Failure::TooFew { round, counted, min_count, device, reason }, effects);
+        } else if self.ask_again(effects) {
+            self.failed_attempts += 1;
+        }
+    }
+
+    /// Stops waiting for devices that have been disconnected too long. If no device is present the round
+    /// stays open for the first to join.
+    pub(super) fn give_up_absent(&mut self, now: Millis, effects: &mut dyn Effects) {
+        if self.phase == Phase::Finished {
+            return;
+        }
+        let Some(round) = &mut self.open else { return };
+        let long = |device: &DeviceId| match self.fleet.get(device) {
+            Some(Presence::Disconnected(since)) => now.saturating_sub(*since) >= self.settings.absence,
+            _ => false,
+        };
+        let absent: Vec<DeviceId> =
+            round.cohort.iter().copied().filter(|device| round.awaits(*device) && long(device)).collect();
+        let Some(last) = absent.last().copied() else { return };
+        self.counters.absent += absent.len() as u64;
+        round.absent.extend(absent);
+        if round.is_complete() || !self.present(now).is_empty() {
+            self.close_if_ended(now, last, NotCounted::Absent, effects);
+        } else {
+            self.start_asking_everyone(effects);
+        }
+    }
+
+    /// Handles the time that [`Self::wake`] announced.
+    pub(super) fn tick(&mut self, now: Millis, effects: &mut dyn Effects) {
+        let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
+        // First, since it may close the round, which makes the other timeouts void.
+        if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
+            self.deadline_passed(now, effects);
+        }
+        self.give_up_absent(now, effects);
+        if due(self.retry_at) {
+            self.retry_at = None;
+            match self.open {
+                Some(_) => {
+                    self.ask_again(effects);
+                }
+                None => {
+                    self.has_opened = true;
+                    self.next_round(now, effects);
+                }
+            }
+        }
+    }
+
+    fn deadline_passed(&mut self, now: Millis, effects: &mut dyn Effects) {
+        let Some(round) = &mut self.open else { return };
+        match self.phase {
+            Phase::FitHead => {
+                round.deadline = None;
+                self.phase = Phase::Finished;
+                effects.act(Action::Finished);
+            }
+            Phase::Finished => round.deadline = None,
+            Phase::RidgeScores => self.close_round(now, effects),
+            _ if round.participants.len() >= round.min_updates => self.close_round(now, effects),
+            _ => {
+                round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
+                self.counters.extended += 1;
+                self.record_deadline(effects);
+                // The devices invited so far may never return.
+                self.ask_everyone(now, effects);
+                self.ask_again(effects);
+            }
+        }
+    }
+
+    pub(super) fn close_round(&mut self, now: Millis, effects: &mut dyn Effects) {
         let Some(round) = self.open.take() else { return };
         self.retry_at = None;
         let id = round.broadcast.id;
@@ -51,7 +198,7 @@ impl Engine {
         let is_of_ridges = self.phase == Phase::RidgeScores;
         let short_of =
             Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
-        self.close_on_devices(&round, actions);
+        self.close_on_devices(&round, effects);
         let training = matches!(self.phase, Phase::Train(_));
         let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
         let finished = match (&mut self.start, self.phase) {
@@ -63,7 +210,7 @@ impl Engine {
             return self.discard_rank_deficient(
                 now,
                 Failure::Representation { round: id.round, error },
-                actions,
+                effects,
             );
         }
         self.rank_deficient_rounds = 0;
@@ -95,7 +242,7 @@ impl Engine {
         {
             self.settings.rounds = number;
         }
-        actions.push(Action::Commit(Box::new(RoundRecord {
+        let record = Box::new(RoundRecord {
             id,
             phase,
             short_of,
@@ -107,29 +254,37 @@ impl Engine {
             change,
             interference: self.algorithm.interference().filter(|_| training),
             ends_training: phase == Phase::Train(self.settings.rounds),
-        })));
-        self.next_round(now, actions);
+        });
+        if effects.keeps_records() {
+            effects.record(Record::Committed(record.clone()));
+        }
+        effects.act(Action::Commit(record));
+        self.follow_up(now, effects);
     }
 
     /// Discards the updates of a round that left no representation of full width, since other updates may do
     /// better. Fails the campaign if it has no retry delay, or a delay of 0 and too many such rounds in a
     /// row.
-    fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, actions: &mut Vec<Action>) {
+    fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, effects: &mut dyn Effects) {
         self.rank_deficient_rounds += 1;
         let patience = self
             .settings
             .patience
             .filter(|patience| *patience > 0 || self.rank_deficient_rounds < RANK_DEFICIENT_ROUNDS_MAX);
-        let Some(patience) = patience else { return self.fail(failure, actions) };
+        let Some(patience) = patience else { return self.fail(failure, effects) };
         self.counters.ruined += 1;
         self.abandon_round();
+        self.record_checkpoint(effects);
         self.retry_at = Some(now.saturating_add(patience));
     }
 
-    pub(super) fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
+    pub(super) fn fail(&mut self, failure: Failure, effects: &mut dyn Effects) {
         self.open = None;
         self.phase = Phase::Failed;
-        actions.push(Action::Failed(failure));
+        effects.act(Action::Failed(failure));
+        if effects.keeps_records() {
+            effects.record(Record::Failed(failure));
+        }
     }
 }
 

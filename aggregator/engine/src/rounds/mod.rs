@@ -11,15 +11,18 @@
 //! participation policy's target is met (or with at least the minimum count, at the deadline or when every
 //! invited device has answered), finishes the algorithm's step, commits, and opens the next round.
 //!
-//! `start` decides which round opens next and which devices are invited; `updates` handles updates, declines
-//! and timeouts; `finish` closes rounds; `open_round` is the state of one round; `checkpoint` saves and
-//! restores.
+//! `updates` handles events and decides whether an update counts; `start` decides which round opens next and
+//! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `checkpoint` saves
+//! and restores; `effects` are the actions and records that events lead to.
 
+mod broadcast;
 mod campaign;
 mod checkpoint;
+mod effects;
 mod finish;
 mod open_round;
 mod ridge;
+mod saved_state;
 mod start;
 mod updates;
 
@@ -29,10 +32,12 @@ use std::collections::BTreeMap;
 use fedspan_protocol::message::{HeadSolve, Privacy, RoundId};
 use fedspan_protocol::tensor::Role;
 
+pub use broadcast::RoundBroadcast;
 pub use campaign::{Action, Counters, Event, Failure, NotCounted, Phase, RoundRecord, Settings};
-pub use checkpoint::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
-pub use open_round::{OpenRound, RoundBroadcast};
+pub use effects::{CountedUpdate, Effects, Record, RecordedEffects, RoundOpening};
+pub use open_round::OpenRound;
 pub use ridge::{ChosenRidge, DEFAULT_RIDGE, GRID, Grid, RidgeScores};
+pub use saved_state::{Checkpoint, DeadlineState, OpenRoundCheckpoint};
 
 use crate::aggregate::MAGNITUDE_MAX;
 use crate::algorithm::Algorithm;
@@ -88,17 +93,6 @@ pub struct Engine {
     closed: Option<(Vec<RoundId>, u32)>,
     /// Cached result of [`Self::next_absence`]; `None` after a change that could affect it.
     next_absence_cache: Cell<Option<Option<Millis>>>,
-}
-
-/// The part of the state that an update of a connected device can change and [`Engine::next_absence`] depends
-/// on.
-#[derive(Clone, Copy, PartialEq)]
-struct AbsenceInputs {
-    phase: Phase,
-    last_id: RoundId,
-    open: bool,
-    cohort: usize,
-    absent: usize,
 }
 
 impl Engine {
@@ -243,8 +237,12 @@ impl Engine {
     }
 
     /// Records the privacy parameters of a device's hello. Call it before [`Event::Joined`].
-    pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy) {
-        self.ledger.record_hello(device, reported);
+    pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy, effects: &mut impl Effects) {
+        if let Some(account) = self.ledger.record_hello(device, reported)
+            && effects.keeps_records()
+        {
+            effects.record(Record::Account(device, account));
+        }
     }
 
     /// Privacy spending of the devices.
@@ -292,42 +290,6 @@ impl Engine {
         let train = (self.settings.rounds > 0).then(|| self.algorithm.requests());
         let fit = self.algorithm.fit_request(self.final_head());
         start.into_iter().chain(train).flatten().chain([fit]).collect()
-    }
-
-    /// Handles one event and appends the resulting actions.
-    pub fn handle(&mut self, now: Millis, event: Event, actions: &mut Vec<Action>) {
-        let before = match &event {
-            Event::Update(device, _) if self.is_connected(*device) => Some(self.absence_inputs()),
-            _ => None,
-        };
-        match event {
-            Event::Joined(device) => self.device_joined(now, device, actions),
-            Event::Left(device) => {
-                if let Some(presence) = self.fleet.get_mut(&device)
-                    && *presence == Presence::Connected
-                {
-                    *presence = Presence::Disconnected(now);
-                    self.connected -= 1;
-                    if self.settings.absence == 0 {
-                        self.give_up_absent(now, actions);
-                    }
-                }
-            }
-            Event::Update(device, update) => self.receive_update(now, device, &update, actions),
-            Event::Unread(device, id) => self.unread_update(device, id, actions),
-            Event::Declined(device, decline) => self.round_declined(now, device, decline, actions),
-            Event::Tick => self.tick(now, actions),
-            Event::Resumed => self.resumed(now, actions),
-        }
-        if before != Some(self.absence_inputs()) {
-            self.next_absence_cache.set(None);
-        }
-    }
-
-    fn absence_inputs(&self) -> AbsenceInputs {
-        let (cohort, absent) =
-            self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
-        AbsenceInputs { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
     }
 
     /// Time at which an [`Event::Tick`] is due if no other event comes first.

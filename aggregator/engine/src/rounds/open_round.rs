@@ -1,70 +1,15 @@
-//! State of one open round: invited devices, counted updates, and the validation of further ones.
+//! State of one open round: its broadcasts, invited devices and counted updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fedspan_protocol::Error;
-use fedspan_protocol::message::{AckOutcome, Rejection, RoundId};
-use fedspan_protocol::tensor::{Role, TensorDescriptor};
+use fedspan_protocol::message::RoundId;
+use fedspan_protocol::tensor::Role;
 
-use super::Settings;
+use super::{Effects, Phase, Record, RoundBroadcast, RoundOpening, Settings};
 use crate::aggregate::{SampleCap, UpdateWeight};
 use crate::participation::{Cohort, SampleTarget};
-use crate::types::{DeviceId, Millis, Request, Tensor, Update};
-
-/// Contents of a round's opening message, the same for all devices.
-#[derive(Debug, PartialEq)]
-pub struct RoundBroadcast {
-    /// Round id.
-    pub id: RoundId,
-    /// Task, tensors and expected reply.
-    pub request: Request,
-    /// Tensors of the request in their wire encoding, encoded once for all devices.
-    pub encoded: Vec<Vec<u8>>,
-}
-
-impl RoundBroadcast {
-    /// Encodes a request.
-    ///
-    /// # Errors
-    /// [`Error::NonFinite`] if a value is not finite or too large for the encoding, as after a shared model
-    /// has diverged.
-    pub fn new(id: RoundId, request: Request) -> Result<Self, Error> {
-        let encode = |tensor: &Tensor| {
-            let encoding = tensor.descriptor(request.encoding).encoding;
-            let mut bytes = vec![0; encoding.byte_len(tensor.values.len())];
-            encoding.encode(&tensor.values, &mut bytes).map(|()| bytes)
-        };
-        let encoded = request.tensors.iter().map(encode).collect::<Result<_, _>>()?;
-        Ok(Self { id, request, encoded })
-    }
-
-    /// Copy under another id.
-    fn with_id(&self, id: RoundId) -> Self {
-        let Request { task, ref tensors, encoding, ref expects } = self.request;
-        let request = Request { task, tensors: tensors.clone(), encoding, expects: expects.clone() };
-        Self { id, request, encoded: self.encoded.clone() }
-    }
-
-    /// Copy without the tensors of these roles; `None` if it has none of them.
-    fn without_roles(&self, roles: &[Role]) -> Option<Self> {
-        let sent = |tensor: &Tensor| !roles.contains(&tensor.role);
-        if self.request.tensors.iter().all(sent) {
-            return None;
-        }
-        let (tensors, encoded) = self
-            .request
-            .tensors
-            .iter()
-            .zip(&self.encoded)
-            .filter(|(tensor, _)| sent(tensor))
-            .map(|(tensor, bytes)| (tensor.clone(), bytes.clone()))
-            .unzip();
-        let Request { task, encoding, ref expects, .. } = self.request;
-        let request = Request { task, tensors, encoding, expects: expects.clone() };
-        Some(Self { id: self.id, request, encoded })
-    }
-}
+use crate::types::{DeviceId, Millis};
 
 /// Broadcast without the tensors that some devices still hold.
 #[derive(Debug)]
@@ -107,8 +52,8 @@ pub struct OpenRound {
     /// Sum of the declared sample counts of the counted updates, after capping.
     pub counted_samples: u64,
     /// Declared sample counts of the counted updates, cut to the maximum for one device, ascending.
-    declared_samples: Vec<u32>,
-    sample_cap: SampleCap,
+    pub(super) declared_samples: Vec<u32>,
+    pub(super) sample_cap: SampleCap,
     /// Fewest updates that may close the round at the deadline or when every invited device has answered: the
     /// campaign's minimum count, capped at the target.
     pub min_updates: usize,
@@ -116,7 +61,7 @@ pub struct OpenRound {
     pub asking_everyone: bool,
     /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
-    digests: BTreeMap<DeviceId, u32>,
+    pub(super) digests: BTreeMap<DeviceId, u32>,
     /// Devices that declined the round or were rejected.
     pub excluded: BTreeSet<DeviceId>,
     /// Devices that are no longer waited for, having been disconnected too long; they are invited again when
@@ -213,6 +158,19 @@ impl OpenRound {
         }
     }
 
+    /// Opening of the round in `phase`, under its current id.
+    pub(super) fn opening(&self, phase: Phase) -> RoundOpening {
+        RoundOpening {
+            id: self.broadcast.id,
+            continues: self.previous_ids.last().copied(),
+            phase,
+            opened_at: self.opened_at,
+            target: self.target.min(self.cohort.len()),
+            sample_target: self.sample_target.map(|target| target.samples),
+            cohort: self.cohort.iter().copied().collect(),
+        }
+    }
+
     /// Id under which the round was opened first.
     #[must_use]
     pub fn first_id(&self) -> RoundId {
@@ -244,10 +202,19 @@ impl OpenRound {
     }
 
     /// Invites a device again that declined the round or whose update was rejected.
-    pub fn ask_again(&mut self, device: DeviceId) -> Arc<RoundBroadcast> {
-        self.excluded.remove(&device);
+    pub(super) fn ask_again(&mut self, device: DeviceId, effects: &mut dyn Effects) -> Arc<RoundBroadcast> {
+        if self.excluded.remove(&device) && effects.keeps_records() {
+            effects.record(Record::Reinvited(device));
+        }
         self.earlier_broadcasts.remove(&device);
         Arc::clone(&self.broadcast)
+    }
+
+    /// Stops waiting for an answer of a device.
+    pub(super) fn exclude(&mut self, device: DeviceId, effects: &mut dyn Effects) {
+        if self.excluded.insert(device) && effects.keeps_records() {
+            effects.record(Record::Excluded(device));
+        }
     }
 
     /// Broadcast for a device whose last update was for round `answered`.
@@ -303,76 +270,4 @@ impl OpenRound {
     pub fn has_absolute_cap(&self) -> bool {
         !self.sample_cap.relative
     }
-
-    /// Validates an update for this round; `admits` is the algorithm's own check of the tensors. On
-    /// [`AckOutcome::Counted`] the device has been recorded as a participant, and the caller must absorb the
-    /// update.
-    pub fn record_update(
-        &mut self,
-        device: DeviceId,
-        update: &Update,
-        norm_bound: f32,
-        admits: impl FnOnce(&[Tensor]) -> bool,
-    ) -> AckOutcome {
-        if !self.cohort.contains(&device) {
-            return AckOutcome::Rejected(Rejection::NotAsked);
-        }
-        let digest = update.digest();
-        match self.digests.get(&device) {
-            Some(known) if *known == digest => return AckOutcome::Duplicate,
-            // With nothing to upload the contents cannot differ: the device has fitted its head again.
-            Some(_) if self.broadcast.request.expects.is_empty() => return AckOutcome::Duplicate,
-            Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
-            None => {}
-        }
-        // The device is reachable again, whether its update is valid or not.
-        self.absent.remove(&device);
-        let expects = &self.broadcast.request.expects;
-        let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
-        if let Err(rejection) = check(update, expects, norm_bound).and_then(admitted) {
-            self.excluded.insert(device);
-            return AckOutcome::Rejected(rejection);
-        }
-        // A device that was rejected may send a valid update later.
-        self.excluded.remove(&device);
-        self.digests.insert(device, digest);
-        self.participants.push(device);
-        let samples = update.samples.min(self.sample_cap.max_samples);
-        self.declared_samples
-            .insert(self.declared_samples.partition_point(|other| *other <= samples), samples);
-        self.counted_samples = if self.sample_cap.relative {
-            self.sample_cap.total(&self.declared_samples)
-        } else {
-            self.counted_samples.saturating_add(samples.into())
-        };
-        AckOutcome::Counted
-    }
-}
-
-fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
-    let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
-        (a.role, a.encoding, a.rows, a.cols) == (b.role, b.encoding, b.rows, b.cols)
-    };
-    if update.descriptors.len() != expects.len() || !update.descriptors.iter().zip(expects).all(same) {
-        return Err(Rejection::Tensors);
-    }
-    if update.samples == 0 {
-        return Err(Rejection::NoSamples);
-    }
-    let values = update.tensors.iter().flat_map(|t| t.values.iter());
-    let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
-    // A sum of squares of finite f32 values cannot overflow an f64: each is below 2^256.
-    if !square.is_finite() {
-        return Err(Rejection::NonFinite);
-    }
-    // Integer limbs have no meaningful norm; the algorithm checks them instead.
-    if expects.iter().any(|tensor| tensor.role == Role::FeatureSums) {
-        return Ok(());
-    }
-    #[allow(clippy::cast_possible_truncation, reason = "for a comparison with an f32 bound and a message")]
-    let norm = square.sqrt() as f32;
-    if norm > norm_bound {
-        return Err(Rejection::NormOverBound { norm, bound: norm_bound });
-    }
-    Ok(())
 }

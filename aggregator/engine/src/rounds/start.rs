@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 
-use super::{Action, Engine, Failure, OpenRound, Phase, Presence, RoundBroadcast};
+use super::{Action, Effects, Engine, Failure, OpenRound, Phase, Presence, Record, RoundBroadcast};
 use crate::participation::Cohort;
 use crate::types::{DeviceId, Millis};
 
@@ -14,7 +14,7 @@ use crate::types::{DeviceId, Millis};
 const RIDGE_DEADLINE: Millis = 600_000;
 
 impl Engine {
-    pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, actions: &mut Vec<Action>) {
+    pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
         // The device may have restarted and lost the tensors of earlier rounds.
         self.last_answered.remove(&device);
         if self.fleet.insert(device, Presence::Connected) != Some(Presence::Connected) {
@@ -26,7 +26,7 @@ impl Engine {
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
-                actions.push(Action::Open(device, Arc::clone(&round.broadcast)));
+                effects.act(Action::Open(device, Arc::clone(&round.broadcast)));
             }
             (Some(round), _) => {
                 let asked = round.cohort.contains(&device) && !round.excluded.contains(&device);
@@ -35,11 +35,11 @@ impl Engine {
                     round.absent.remove(&device);
                     let broadcast = if round.excluded.contains(&device) {
                         self.counters.asked_again += 1;
-                        round.ask_again(device)
+                        round.ask_again(device, effects)
                     } else {
                         round.full_broadcast_for(device)
                     };
-                    actions.push(Action::Open(device, broadcast));
+                    effects.act(Action::Open(device, broadcast));
                 }
             }
             (None, Phase::Failed) => {}
@@ -47,7 +47,7 @@ impl Engine {
             (None, _) if self.has_opened && self.retry_at.is_some() => {}
             (None, _) => {
                 if self.connected >= self.devices_needed() {
-                    self.next_round(now, actions);
+                    self.next_round(now, effects);
                 }
             }
         }
@@ -66,16 +66,25 @@ impl Engine {
         }
     }
 
+    /// Invites every device that joins from now on.
+    pub(super) fn start_asking_everyone(&mut self, effects: &mut dyn Effects) {
+        if let Some(round) = &mut self.open
+            && !std::mem::replace(&mut round.asking_everyone, true)
+        {
+            self.record_deadline(effects);
+        }
+    }
+
     /// Invites every present device that was not invited, and from now on every device that joins. Returns
     /// false if there is none to invite.
-    pub(super) fn ask_everyone(&mut self, now: Millis, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn ask_everyone(&mut self, now: Millis, effects: &mut dyn Effects) -> bool {
         let mut more = self.present(now);
+        self.start_asking_everyone(effects);
         let Some(round) = &mut self.open else { return false };
-        round.asking_everyone = true;
         more.retain(|device| round.cohort.insert(*device));
         let Some(round) = &self.open else { return false };
         for device in more.iter().filter(|device| self.is_connected(**device)) {
-            actions.push(Action::Open(*device, round.broadcast_for(self.last_answered.get(device).copied())));
+            effects.act(Action::Open(*device, round.broadcast_for(self.last_answered.get(device).copied())));
         }
         !more.is_empty()
     }
@@ -83,7 +92,7 @@ impl Engine {
     /// Invites again the connected devices that declined the round or were rejected. Returns false if there
     /// are none. A device that declined for lack of samples may have some by now. A device that was rejected,
     /// or lost its update in a power cut, regards this round id as finished: it is invited under a new id.
-    pub(super) fn ask_again(&mut self, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn ask_again(&mut self, effects: &mut dyn Effects) -> bool {
         self.retry_at = None;
         let fleet = &self.fleet;
         let Some(round) = &mut self.open else { return false };
@@ -97,21 +106,25 @@ impl Engine {
             self.last_id = id;
             round.rename(id, |round, device| !round.excluded.contains(&device));
             self.counters.renamed += 1;
+            if effects.keeps_records() {
+                effects.record(Record::Renumbered(Box::new(round.opening(self.phase))));
+            }
         }
         for device in &again {
-            actions.push(Action::Open(*device, round.ask_again(*device)));
+            let broadcast = round.ask_again(*device, effects);
+            effects.act(Action::Open(*device, broadcast));
         }
         self.counters.asked_again += again.len() as u64;
         true
     }
 
     /// Opens the round that follows the last finished one, among the present devices.
-    pub(super) fn next_round(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        self.open_round_among(now, self.present(now), actions);
+    pub(super) fn next_round(&mut self, now: Millis, effects: &mut dyn Effects) {
+        self.open_round_among(now, self.present(now), effects);
     }
 
     /// Opens that round among the devices of `fleet`, ascending.
-    pub(super) fn open_round_among(&mut self, now: Millis, fleet: Vec<DeviceId>, actions: &mut Vec<Action>) {
+    pub(super) fn open_round_among(&mut self, now: Millis, fleet: Vec<DeviceId>, effects: &mut dyn Effects) {
         if fleet.is_empty() {
             // The next device to join opens the round.
             return;
@@ -174,7 +187,7 @@ impl Engine {
         self.rejected_in_round = 0;
         let broadcast = match RoundBroadcast::new(id, request) {
             Ok(broadcast) => Arc::new(broadcast),
-            Err(error) => return self.fail(Failure::Unsendable { round, error }, actions),
+            Err(error) => return self.fail(Failure::Unsendable { round, error }, effects),
         };
         // Each device holds its own values of what it trained in the round before, even if that round was
         // abandoned.
@@ -189,9 +202,13 @@ impl Engine {
             _ => open,
         };
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {
-            actions.push(Action::Open(*device, open.broadcast_for(self.last_answered.get(device).copied())));
+            effects.act(Action::Open(*device, open.broadcast_for(self.last_answered.get(device).copied())));
+        }
+        if effects.keeps_records() {
+            effects.record(Record::Opened(Box::new(open.opening(next))));
         }
         self.open = Some(open);
+        self.record_checkpoint(effects);
     }
 
     /// Hands the representation and the scale of the finished start to the algorithm.

@@ -1,36 +1,92 @@
-//! Reactions to updates, declines and timeouts: counting, closing, and what to do about a round with too few
-//! updates.
+//! Events, and the devices' answers to a round: whether an update counts, and what it adds to.
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
+use fedspan_protocol::tensor::{Role, TensorDescriptor};
 
-use super::{Action, Engine, Failure, NotCounted, Phase, Presence};
+use super::{Action, CountedUpdate, Effects, Engine, Event, NotCounted, OpenRound, Phase, Presence, Record};
 use crate::aggregate::UpdateWeight;
 use crate::participation::UpdateArrival;
 use crate::privacy::releases;
-use crate::types::{DeviceId, Millis, Update};
+use crate::types::{DeviceId, Millis, Tensor, Update};
 
-/// Attempts in a row without a new counted update after which a campaign without a retry delay fails.
-const FAILED_ATTEMPTS_MAX: u32 = 3;
+/// The part of the state that an update of a connected device can change and [`Engine::next_absence`] depends
+/// on.
+#[derive(Clone, Copy, PartialEq)]
+struct AbsenceInputs {
+    phase: Phase,
+    last_id: RoundId,
+    open: bool,
+    cohort: usize,
+    absent: usize,
+}
 
 impl Engine {
+    /// Handles one event.
+    pub fn handle(&mut self, now: Millis, event: Event, effects: &mut impl Effects) {
+        let before = match &event {
+            Event::Update(device, _) if self.is_connected(*device) => Some(self.absence_inputs()),
+            _ => None,
+        };
+        match event {
+            Event::Joined(device) => self.device_joined(now, device, effects),
+            Event::Left(device) => {
+                if let Some(presence) = self.fleet.get_mut(&device)
+                    && *presence == Presence::Connected
+                {
+                    *presence = Presence::Disconnected(now);
+                    self.connected -= 1;
+                    if self.settings.absence == 0 {
+                        self.give_up_absent(now, effects);
+                    }
+                }
+            }
+            Event::Update(device, update) => self.receive_update(now, device, update, effects),
+            Event::Unread(device, id) => self.unread_update(device, id, effects),
+            Event::Declined(device, decline) => self.round_declined(now, device, decline, effects),
+            Event::Tick => self.tick(now, effects),
+            Event::Resumed => self.resumed(now, effects),
+        }
+        if before != Some(self.absence_inputs()) {
+            self.next_absence_cache.set(None);
+        }
+    }
+
+    fn absence_inputs(&self) -> AbsenceInputs {
+        let (cohort, absent) =
+            self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
+        AbsenceInputs { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
+    }
+
     pub(super) fn receive_update(
         &mut self,
         now: Millis,
         device: DeviceId,
-        update: &Update,
-        actions: &mut Vec<Action>,
+        update: Update,
+        effects: &mut dyn Effects,
     ) {
-        let outcome = self.absorb_update(now, device, update);
-        actions.push(Action::Acknowledge(device, Ack { id: update.id, outcome }));
+        let id = update.id;
+        let outcome = self.absorb_update(now, device, &update, effects);
+        if let (AckOutcome::Counted, true, Some(round)) = (outcome, effects.keeps_records(), &self.open) {
+            let order = u32::try_from(round.participants.len()).unwrap_or(u32::MAX).saturating_sub(1);
+            let counted = CountedUpdate { order, at: now, update };
+            effects.record(Record::Counted(round.first_id(), device, counted));
+        }
+        acknowledge(device, Ack { id, outcome }, effects);
         let why = match outcome {
             AckOutcome::Rejected(rejection) => rejection,
             _ => Rejection::WrongRound,
         };
-        self.close_if_ended(now, device, NotCounted::Rejected(why), actions);
+        self.close_if_ended(now, device, NotCounted::Rejected(why), effects);
     }
 
     /// Validates an update and absorbs it if accepted. Does not close the round; the caller must.
-    pub(super) fn absorb_update(&mut self, now: Millis, device: DeviceId, update: &Update) -> AckOutcome {
+    pub(super) fn absorb_update(
+        &mut self,
+        now: Millis,
+        device: DeviceId,
+        update: &Update,
+        effects: &mut dyn Effects,
+    ) -> AckOutcome {
         let outcome = match &mut self.open {
             Some(round) if update.id == round.id_for(device) => {
                 let algorithm = match (&self.start, self.phase) {
@@ -40,15 +96,16 @@ impl Engine {
                 // Scores are counts, bounded by the number of samples instead of a norm.
                 let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
                 let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
-                round.record_update(device, update, bound, |tensors| match ridge {
+                let admits = |tensors: &[Tensor]| match ridge {
                     Some(ridge) => ridge.admits(update.samples, tensors),
                     None => algorithm.admits(update.samples, tensors),
-                })
+                };
+                round.count_update(device, update, bound, admits, effects)
             }
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
-        self.charge(device, update.id);
+        self.charge(device, update.id, effects);
         self.last_answered.insert(device, update.id.round);
         self.counters.count(outcome);
         match outcome {
@@ -97,19 +154,22 @@ impl Engine {
 
     /// Charges the noisy releases of an update to the device's account, whatever the outcome, for the open
     /// round and the one before it.
-    fn charge(&mut self, device: DeviceId, id: RoundId) {
+    fn charge(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
         let open = self.open.as_ref().filter(|round| round.has_id(id));
         let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
-        if let Some(releases) = open.map(|round| releases(&round.broadcast.request.task)).or(closed) {
-            self.ledger.charge_update(device, id.round, releases);
+        if let Some(releases) = open.map(|round| releases(&round.broadcast.request.task)).or(closed)
+            && let Some(account) = self.ledger.charge_update(device, id.round, releases)
+            && effects.keeps_records()
+        {
+            effects.record(Record::Account(device, account));
         }
     }
 
     /// Handles an update that the connection discarded because the round was not open on it. A device that
     /// has restarted or reconnected may send its update before the broadcast reaches it; it sends the update
     /// again after that, so such an update needs no answer.
-    pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, actions: &mut Vec<Action>) {
-        self.charge(device, id);
+    pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
+        self.charge(device, id, effects);
         let outcome = match &self.open {
             Some(round) if id == round.id_for(device) => {
                 if !round.cohort.contains(&device) {
@@ -125,7 +185,7 @@ impl Engine {
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
         self.counters.count(outcome);
-        actions.push(Action::Acknowledge(device, Ack { id, outcome }));
+        acknowledge(device, Ack { id, outcome }, effects);
     }
 
     pub(super) fn round_declined(
@@ -133,7 +193,7 @@ impl Engine {
         now: Millis,
         device: DeviceId,
         decline: Decline,
-        actions: &mut Vec<Action>,
+        effects: &mut dyn Effects,
     ) {
         self.counters.declined += 1;
         // The device may have lost tensors: it gets the complete broadcast next time.
@@ -142,141 +202,94 @@ impl Engine {
             && round.id_for(device) == decline.id
             && round.awaits(device)
         {
-            round.excluded.insert(device);
+            if effects.keeps_records() {
+                effects.record(Record::Declined(device, decline));
+            }
+            round.exclude(device, effects);
             round.needs_new_id |= matches!(decline.reason, DeclineReason::RoundRepeated { .. });
         }
-        self.close_if_ended(now, device, NotCounted::Declined(decline.reason), actions);
+        self.close_if_ended(now, device, NotCounted::Declined(decline.reason), effects);
     }
+}
 
-    /// Closes the round if it is complete, and handles a round that every invited device has answered without
-    /// completing it.
-    pub(super) fn close_if_ended(
+impl OpenRound {
+    /// Validates an update for this round; `admits` is the algorithm's own check of the tensors. On
+    /// [`AckOutcome::Counted`] the device has been recorded as a participant, and the caller must absorb the
+    /// update.
+    fn count_update(
         &mut self,
-        now: Millis,
         device: DeviceId,
-        why: NotCounted,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(round) = &self.open else { return };
-        let all_answered = round.outstanding() == 0;
-        match self.phase {
-            // After a restart devices rejoin one by one, so the first few must not pass for the whole
-            // fleet.
-            Phase::FitHead if all_answered && self.fleet.len() >= self.settings.fleet_size => {
-                self.phase = Phase::Finished;
-                actions.push(Action::Finished);
-            }
-            Phase::FitHead | Phase::Finished => {}
-            // Devices that cannot score ridges, or do not, are not needed.
-            Phase::RidgeScores if all_answered => self.close_round(now, actions),
-            _ if round.is_complete() => self.close_round(now, actions),
-            _ if all_answered => self.retry_or_fail(now, device, why, actions),
-            _ => {}
+        update: &Update,
+        norm_bound: f32,
+        admits: impl FnOnce(&[Tensor]) -> bool,
+        effects: &mut dyn Effects,
+    ) -> AckOutcome {
+        if !self.cohort.contains(&device) {
+            return AckOutcome::Rejected(Rejection::NotAsked);
         }
-    }
-
-    /// Handles a round with too few updates that no further invited device can answer. Acknowledged updates
-    /// are never given up: a round with a counted update stays open until it has enough.
-    fn retry_or_fail(
-        &mut self,
-        now: Millis,
-        device: DeviceId,
-        reason: NotCounted,
-        actions: &mut Vec<Action>,
-    ) {
-        if self.ask_everyone(now, actions) {
-            return;
+        let digest = update.digest();
+        match self.digests.get(&device) {
+            Some(known) if *known == digest => return AckOutcome::Duplicate,
+            // With nothing to upload the contents cannot differ: the device has fitted its head again.
+            Some(_) if self.broadcast.request.expects.is_empty() => return AckOutcome::Duplicate,
+            Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
+            None => {}
         }
-        let Some(open) = &self.open else { return };
-        let (round, counted, min_count) =
-            (open.broadcast.id.round, open.participants.len(), open.min_updates);
-        let patience = self.settings.patience.map(|patience| now.saturating_add(patience));
-        if counted == 0 {
-            self.failed_attempts += 1;
-            if patience.is_some() {
-                self.retry_at = patience;
-                self.abandon_round();
-            } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
-                // Under a new id: a device that declined because it had lost an acknowledgement can answer
-                // that.
-                self.abandon_round();
-                self.next_round(now, actions);
-            } else {
-                self.fail(Failure::NoUpdates { round, device, reason }, actions);
-            }
-        } else if patience.is_some() {
-            // A device that keeps rejoining and declining must not postpone the retry.
-            self.retry_at = self.retry_at.or(patience);
-        } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
-            self.fail(Failure::TooFew { round, counted, min_count, device, reason }, actions);
-        } else if self.ask_again(actions) {
-            self.failed_attempts += 1;
+        // The device is reachable again, whether its update is valid or not.
+        self.absent.remove(&device);
+        let expects = &self.broadcast.request.expects;
+        let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
+        if let Err(rejection) = check(update, expects, norm_bound).and_then(admitted) {
+            self.exclude(device, effects);
+            return AckOutcome::Rejected(rejection);
         }
-    }
-
-    /// Stops waiting for devices that have been disconnected too long. If no device is present the round
-    /// stays open for the first to join.
-    pub(super) fn give_up_absent(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        if self.phase == Phase::Finished {
-            return;
-        }
-        let Some(round) = &mut self.open else { return };
-        let long = |device: &DeviceId| match self.fleet.get(device) {
-            Some(Presence::Disconnected(since)) => now.saturating_sub(*since) >= self.settings.absence,
-            _ => false,
+        // A device that was rejected may send a valid update later.
+        self.excluded.remove(&device);
+        self.digests.insert(device, digest);
+        self.participants.push(device);
+        let samples = update.samples.min(self.sample_cap.max_samples);
+        self.declared_samples
+            .insert(self.declared_samples.partition_point(|other| *other <= samples), samples);
+        self.counted_samples = if self.sample_cap.relative {
+            self.sample_cap.total(&self.declared_samples)
+        } else {
+            self.counted_samples.saturating_add(samples.into())
         };
-        let absent: Vec<DeviceId> =
-            round.cohort.iter().copied().filter(|device| round.awaits(*device) && long(device)).collect();
-        let Some(last) = absent.last().copied() else { return };
-        self.counters.absent += absent.len() as u64;
-        round.absent.extend(absent);
-        if round.is_complete() || !self.present(now).is_empty() {
-            self.close_if_ended(now, last, NotCounted::Absent, actions);
-        } else if let Some(round) = &mut self.open {
-            round.asking_everyone = true;
-        }
+        AckOutcome::Counted
     }
+}
 
-    /// Handles the time that [`Self::wake`] announced.
-    pub(super) fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
-        // First, since it may close the round, which makes the other timeouts void.
-        if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
-            self.deadline_passed(now, actions);
-        }
-        self.give_up_absent(now, actions);
-        if due(self.retry_at) {
-            self.retry_at = None;
-            match self.open {
-                Some(_) => {
-                    self.ask_again(actions);
-                }
-                None => {
-                    self.has_opened = true;
-                    self.next_round(now, actions);
-                }
-            }
-        }
+fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
+    let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
+        (a.role, a.encoding, a.rows, a.cols) == (b.role, b.encoding, b.rows, b.cols)
+    };
+    if update.descriptors.len() != expects.len() || !update.descriptors.iter().zip(expects).all(same) {
+        return Err(Rejection::Tensors);
     }
+    if update.samples == 0 {
+        return Err(Rejection::NoSamples);
+    }
+    let values = update.tensors.iter().flat_map(|t| t.values.iter());
+    let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
+    // A sum of squares of finite f32 values cannot overflow an f64: each is below 2^256.
+    if !square.is_finite() {
+        return Err(Rejection::NonFinite);
+    }
+    // Integer limbs have no meaningful norm; the algorithm checks them instead.
+    if expects.iter().any(|tensor| tensor.role == Role::FeatureSums) {
+        return Ok(());
+    }
+    #[allow(clippy::cast_possible_truncation, reason = "for a comparison with an f32 bound and a message")]
+    let norm = square.sqrt() as f32;
+    if norm > norm_bound {
+        return Err(Rejection::NormOverBound { norm, bound: norm_bound });
+    }
+    Ok(())
+}
 
-    fn deadline_passed(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let Some(round) = &mut self.open else { return };
-        match self.phase {
-            Phase::FitHead => {
-                round.deadline = None;
-                self.phase = Phase::Finished;
-                actions.push(Action::Finished);
-            }
-            Phase::Finished => round.deadline = None,
-            Phase::RidgeScores => self.close_round(now, actions),
-            _ if round.participants.len() >= round.min_updates => self.close_round(now, actions),
-            _ => {
-                round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
-                self.counters.extended += 1;
-                // The devices invited so far may never return.
-                self.ask_everyone(now, actions);
-                self.ask_again(actions);
-            }
-        }
+fn acknowledge(device: DeviceId, ack: Ack, effects: &mut dyn Effects) {
+    if effects.keeps_records() {
+        effects.record(Record::Answered(device, ack));
     }
+    effects.act(Action::Acknowledge(device, ack));
 }

@@ -8,8 +8,8 @@ use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
 use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival};
 use fedspan_engine::{
-    Action, Counters, DeviceId, Engine, Event, Failure, Participation, Phase, RoundBroadcast, RoundRecord,
-    Update,
+    Action, Counters, DeviceId, Engine, Event, Failure, Participation, Phase, RecordedEffects,
+    RoundBroadcast, RoundRecord, Update,
 };
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use proptest::prelude::*;
@@ -608,6 +608,10 @@ pub struct World {
     pub counted: BTreeMap<DeviceId, Update>,
     pub finished: usize,
     pub draws: u64,
+    /// Events so far, with their times.
+    pub events: Vec<(u64, Event)>,
+    /// All effects of these events.
+    pub effects: RecordedEffects,
 }
 
 impl World {
@@ -620,6 +624,8 @@ impl World {
             counted: BTreeMap::new(),
             finished: 0,
             draws: 0,
+            events: Vec::new(),
+            effects: RecordedEffects::default(),
         }
     }
 
@@ -756,8 +762,10 @@ impl World {
     }
 
     pub fn event(&mut self, event: Event, expected: Vec<Expected>) {
-        let mut actions = Vec::new();
-        self.engine.handle(self.model.now, event.clone(), &mut actions);
+        self.events.push((self.model.now, event.clone()));
+        let first = self.effects.actions.len();
+        self.engine.handle(self.model.now, event.clone(), &mut self.effects);
+        let actions = self.effects.actions.get(first..).unwrap_or_default().to_vec();
         let mut found = Vec::new();
         for action in &actions {
             match action {

@@ -124,9 +124,8 @@ impl Fleet {
 
     /// Returns true if the file sets a network's key in a table named after the algorithm.
     fn is_set_in_own_table(&self, key: &str) -> bool {
-        let own = key
-            .strip_prefix("algorithm.")
-            .map(|key| format!("algorithm.{}.{key}", self.algorithm.name.as_str()));
+        let own =
+            key.strip_prefix("algorithm.").map(|key| format!("algorithm.{}.{key}", self.algorithm.name()));
         own.is_some_and(|key| self.given.contains(&key))
     }
 }

@@ -12,12 +12,10 @@ use super::value::Setting;
 use fedspan_engine::CustomNames;
 use fedspan_engine::aggregate::{Rule, SampleCap};
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::algorithm::network::NetworkMethod;
 use fedspan_engine::config::Shape;
-use fedspan_engine::config::{AlgorithmName, TUNED};
 use fedspan_engine::config::{AlgorithmSection, ENCODINGS, Init, ModelSection, NUMERICS, SENDS, WEIGHTINGS};
 use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
-use fedspan_engine::config::{PowerSection, ROWS};
+use fedspan_engine::config::{Method, TUNED};
 use fedspan_engine::participation::Policy;
 
 /// Key that is not in the file: whether the products of a start by power iterations are noisy, which follows
@@ -72,7 +70,7 @@ impl Fleet {
         write_scale(&mut settings, scale);
         write_model(&mut settings, model);
         write_algorithm(&mut settings, algorithm);
-        if algorithm.network.is_some_and(|network| network.method == NetworkMethod::Scaffold) {
+        if algorithm.network().is_some_and(|network| network.method.uses_fleet_size()) {
             settings.set(EXPECTED, *expected);
         }
         write_rule(&mut settings, *rule);
@@ -177,40 +175,35 @@ fn write_network_model(settings: &mut Settings, network: NetworkModel) {
 
 fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     let AlgorithmSection {
-        name,
+        method,
         rounds,
         step_size,
         head,
         final_head,
         ridge_labels,
-        head_step_size,
-        local_steps,
+        // Written by the algorithms that they apply to.
+        head_step_size: _,
+        local_steps: _,
         weighting,
         send,
         upload,
         download,
         numeric,
-        power,
-        network,
     } = *algorithm;
     let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
-    let tuned = network.is_some_and(|network| network.tuned);
-    set("name", format!("{}{}", name.as_str(), if tuned { TUNED } else { "" }).as_str().into());
-    match power {
-        // The number of rounds follows from these.
-        Some(PowerSection { iterations, local_steps, decay, procrustes, reference, rows }) => {
-            set("iterations", iterations.into());
-            set("local_steps", local_steps.into());
-            set("decay", decay.into());
-            set("procrustes", procrustes.into());
-            set("reference", reference.into());
-            set("rows", word(&ROWS, &rows));
+    let tuned = algorithm.network().is_some_and(|network| network.tuned);
+    set("name", format!("{}{}", algorithm.name(), if tuned { TUNED } else { "" }).as_str().into());
+    let own = algorithm.linear_settings();
+    let derives_rounds = algorithm.linear().is_some_and(|method| method.rounds().is_some());
+    match method {
+        Method::Linear(method) if derives_rounds => {
+            method.write(&own, &mut |key, value| set(key, Setting::from_toml(&value)));
         }
-        None => set("rounds", rounds.into()),
+        Method::Linear(_) | Method::Network(_) => set("rounds", rounds.into()),
     }
-    match network {
-        Some(network) => write_network(settings, network),
-        None => {
+    match method {
+        Method::Network(network) => write_network(settings, network),
+        Method::Linear(method) => {
             set("step_size", step_size.into());
             match head {
                 HeadSolve::LeastSquares { ridge } => {
@@ -236,9 +229,8 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             if let Some(labels) = ridge_labels {
                 set("labels_per_class", labels.into());
             }
-            if name == AlgorithmName::FedAvg {
-                set("head_step_size", head_step_size.into());
-                set("local_steps", local_steps.into());
+            if !derives_rounds {
+                method.write(&own, &mut |key, value| set(key, Setting::from_toml(&value)));
             }
             set("numeric", word(&NUMERICS, &numeric));
             set("send", word(&SENDS, &send));
@@ -258,30 +250,10 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     set("step_size", step_size.into());
     set("momentum", momentum.into());
     set("batch", batch.into());
-    match method {
-        NetworkMethod::FedRep => set("head_epochs", head_epochs.into()),
-        NetworkMethod::FedProx { proximal_weight: pull }
-        | NetworkMethod::Ditto { proximal_weight: pull }
-        | NetworkMethod::FedMtl { proximal_weight: pull } => {
-            set("pull", pull.into());
-        }
-        NetworkMethod::LgFedAvg { layers } => set("shared_layers", layers.into()),
-        // The name of the algorithm implies it.
-        NetworkMethod::PerFedAvg { inner_step, hessian_free: _ } => set("inner_step", inner_step.into()),
-        NetworkMethod::Apfl { mixing_weight, mixing_step_size } => {
-            set("own", mixing_weight.into());
-            set("adaptation", mixing_step_size.into());
-        }
-        NetworkMethod::L2gd { averaging_step: part, averaging_probability: coin } => {
-            set("part", part.into());
-            set("coin", coin.into());
-        }
-        NetworkMethod::FedPer
-        | NetworkMethod::FedAvg
-        | NetworkMethod::Scaffold
-        | NetworkMethod::LocalOnly
-        | NetworkMethod::LowRank(_) => {}
+    if method.has_head_epochs() {
+        set("head_epochs", head_epochs.into());
     }
+    method.write(&mut |key, value| set(key, Setting::from_toml(&value)));
     set("body_epochs", epochs.into());
     set(
         "tuning_epochs",

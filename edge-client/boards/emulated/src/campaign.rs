@@ -11,6 +11,7 @@ use semihosting::{eprintln, process};
 use crate::board::Board;
 use crate::link::{Link, Traffic};
 use crate::pipes::Pipes;
+use crate::serial::Serial;
 use crate::settings::{LinkSettings, Settings};
 use crate::storage::Storage;
 use crate::{fault, reset_count};
@@ -50,7 +51,7 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     let (mut receive, mut transmit) = ([0; RECEIVE], [0; TRANSMIT]);
     let mut traffic = Traffic::default();
     loop {
-        let mut link = match open(board, settings, traffic, last) {
+        let mut link = match open::<B>(settings, traffic, last) {
             Ok(link) => link,
             Err(error) => fault::exit(fault::WRONG, &format_args!("cannot open the pipes: {error:?}")),
         };
@@ -84,13 +85,12 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
 }
 
 fn open<B: Board>(
-    board: &B,
     settings: &Settings,
     traffic: Traffic,
     last: Option<u32>,
-) -> Result<Link<B::Serial, Pipes>, ErrorKind> {
+) -> Result<Link<Serial<B::Uart>, Pipes>, ErrorKind> {
     Ok(match &settings.link {
-        LinkSettings::Uart => Link::serial(board.serial(), traffic, last),
+        LinkSettings::Uart => Link::serial(Serial::new(), traffic, last),
         LinkSettings::Pipes { receive, transmit } => {
             Link::pipes(Pipes::open(receive, transmit)?, traffic, last)
         }

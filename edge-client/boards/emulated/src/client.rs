@@ -17,6 +17,7 @@ use crate::identity::identify;
 use crate::link::Traffic;
 use crate::nor::WORD;
 use crate::once::Once;
+use crate::serial::Uart;
 use crate::settings::Settings;
 use crate::stack::Painted;
 use crate::{fault, reset_count};
@@ -41,7 +42,7 @@ const COMMAND_LINE: usize = 512;
 pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static mut [[f32; FEATURES]]) -> ! {
     let settings = settings();
     let identity = identify(&settings.identity);
-    let recording = match Recording::parse(board.recording()) {
+    let recording = match Recording::parse(fedspan_memory_map::recording()) {
         Ok(recording) if usize::from(recording.header().classes) <= WATCH_CLASSES => recording,
         Ok(recording) => fault::exit(
             fault::WRONG,
@@ -50,7 +51,7 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
                 recording.header().classes
             ),
         ),
-        Err(problem) => exit_without_data(board, "recording", problem),
+        Err(problem) => exit_without_data("recording", problem),
     };
     let windows = recording.training_windows();
     let cache = if settings.cached { cache } else { Default::default() };
@@ -85,9 +86,9 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
 pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let settings = settings();
     let identity = identify(&settings.identity);
-    let table = match Table::parse(board.recording()) {
+    let table = match Table::parse(fedspan_memory_map::recording()) {
         Ok(table) => table,
-        Err(problem) => exit_without_data(board, "table of samples", problem),
+        Err(problem) => exit_without_data("table of samples", problem),
     };
     let part = |part| match Rows::<SMALL_FEATURES>::new(&table, part) {
         Some(rows) => rows,
@@ -129,8 +130,8 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     finish(board, &session, &Report { stack, traffic, trained, tested, score })
 }
 
-fn exit_without_data<B: Board>(board: &B, what: &str, problem: FormatError) -> ! {
-    let partition = board.recording().as_ptr();
+fn exit_without_data(what: &str, problem: FormatError) -> ! {
+    let partition = fedspan_memory_map::recording().as_ptr();
     let message = format_args!(
         "no {what} in the partition at {partition:p}: {problem}. QEMU loads one with \
          -device loader,file=FILE,addr={partition:p},force-raw=on"
@@ -169,8 +170,9 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     let counters = session.counters();
     let model = session.task();
     let (storage, erased) = (session.store().counters, session.store().erased());
-    let ram = B::ram();
-    let (statics, stack) = (B::stack_limit().saturating_sub(ram.start), stack.depth(ram.end));
+    let ram = fedspan_memory_map::ram();
+    let (statics, stack) =
+        (fedspan_memory_map::stack_limit().saturating_sub(ram.start), stack.depth(ram.end));
     println!(
         "{{\"device\":{},\"board\":\"{}\",\"core\":\"{}\",{score},\"trained\":{trained},\"tested\":{tested},\
          \"round\":{},\"counted\":{},\"late\":{},\"rejected\":{},\"declined\":{},\"asked_again\":{},\
@@ -194,7 +196,7 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
         storage.restored,
         storage.unusable,
         storage.saved,
-        board.lost(),
+        B::Uart::lost(),
         traffic.up,
         traffic.down,
         board.now(),

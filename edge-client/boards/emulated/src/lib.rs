@@ -1,9 +1,11 @@
-//! Firmware shared by the emulated boards. A board's own crate has its memory map, clock and serial line; everything
+//! Firmware shared by the emulated boards. A board's own crate has its memory map, its UART and its names; everything
 //! else is here, so that all boards run the same firmware.
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | [`board`] | interface of a board |
+//! | [`board`], [`serial`] | interface of a board and of its UART |
+//! | `cortex`, `systick` | boards with a Cortex-M core |
+//! | `programs` | main functions of the programs |
 //! | [`settings`] | settings from the semihosting command line |
 //! | [`link`], `pipes`, [`ring`] | byte stream to the server: a serial line, or two named pipes |
 //! | [`nor`], `flash`, `storage`, `reset_count` | the record in a flash that is a host file; state in RAM that survives a reset |
@@ -15,7 +17,7 @@
 //! | `sealing` | cost of encryption: instructions, stack |
 //! | [`lengths`] | check of integer products of every length |
 //! | [`once`] | static memory that is handed out once |
-//! | `register`, `systick`, `fault` | access to hardware |
+//! | `register`, `fault` | registers of peripherals; exits, also of a panic |
 //!
 //! Modules that need an emulator exist only on bare metal; the others are tested on the host with `cargo test`.
 
@@ -32,6 +34,7 @@ pub mod nor;
 pub mod once;
 pub mod problem;
 pub mod ring;
+pub mod serial;
 pub mod settings;
 pub mod shape;
 pub mod update;
@@ -40,6 +43,8 @@ pub mod update;
 pub mod campaign;
 #[cfg(target_os = "none")]
 pub mod client;
+#[cfg(all(target_os = "none", target_arch = "arm"))]
+pub mod cortex;
 #[cfg(target_os = "none")]
 pub mod fault;
 #[cfg(target_os = "none")]
@@ -54,6 +59,8 @@ pub mod network;
 pub mod pipes;
 #[cfg(all(target_os = "none", feature = "power"))]
 pub mod power;
+#[cfg(target_os = "none")]
+pub mod programs;
 #[cfg(target_os = "none")]
 pub mod register;
 #[cfg(target_os = "none")]

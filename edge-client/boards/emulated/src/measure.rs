@@ -15,7 +15,6 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, Numeric};
 use semihosting::println;
 
 use crate::board::{Board, Meter};
-use crate::fault;
 use crate::problem::Problem;
 use crate::shape::{D, K, M, REPEATS};
 use crate::stack;
@@ -84,7 +83,7 @@ fn measure_one<B: Board + Meter, A: Memory>(
     open(client, head)?;
     let mut source = PassCounter::new(problem, head);
     let mut ended = Ok(());
-    let stack = stack::peak(B::stack_limit(), &mut || ended = client.run(ROUND, &mut source).map(drop));
+    let stack = stack::peak(&mut || ended = client.run(ROUND, &mut source).map(drop));
     ended?;
     let outcome = outcome(client, &source, upload);
 
@@ -119,9 +118,4 @@ pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnM
     let ticks = u64::from(meter.ticks().wrapping_sub(began) & M::MASK);
     let (instructions, per) = M::INSTRUCTIONS_PER_TICK;
     ticks * instructions / (per * u64::from(times))
-}
-
-/// Prints the reason why nothing could be measured, and exits.
-pub fn failed(reason: DeclineReason) -> ! {
-    fault::exit(fault::WRONG, &format_args!("the update was declined: {reason:?}"))
 }

@@ -39,7 +39,7 @@ pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<()
     let mut ended = rounds::<Chosen>(client, &mut source);
     // Repeated from the resulting state: the stack depth does not depend on it.
     let outcome = ended?;
-    let stack = stack::peak(B::stack_limit(), &mut || ended = rounds::<Chosen>(client, &mut source));
+    let stack = stack::peak(&mut || ended = rounds::<Chosen>(client, &mut source));
     ended?;
 
     // The difference of two and one epochs leaves out the fixed cost of a round.

@@ -76,7 +76,7 @@ fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
     open(client)?;
     let mut source = samples(&PROBLEM);
     let mut ended = Ok(());
-    let stack = stack::peak(B::stack_limit(), &mut || ended = run(client, &mut source));
+    let stack = stack::peak(&mut || ended = run(client, &mut source));
     ended?;
     let outcome = outcome(client, upload);
 

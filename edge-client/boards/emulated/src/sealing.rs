@@ -312,7 +312,7 @@ fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers)
     let Some(mut bench) = Bench::new(limit, buffers) else { fail() };
     let bench = &mut bench;
     require(bench.prepare());
-    let stacks = stacks::<B>(bench);
+    let stacks = stacks(bench);
 
     let nothing = |_: &mut Bench<'_>| true;
     // A repeated handshake gives the same keys, so that the server's channel still fits.
@@ -338,16 +338,16 @@ fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers)
 
 /// Stack usage of each part below its caller, in bytes.
 #[inline(never)]
-fn stacks<B: Board>(bench: &mut Bench<'_>) -> impl Display + use<B> {
-    let peak = |work: &mut dyn FnMut()| stack::peak(B::stack_limit(), work);
+fn stacks(bench: &mut Bench<'_>) -> impl Display + use<> {
     let (hello, greeting, key) = (hello(), greeting(), key());
     let mut transcript = None;
-    let hello_stack = peak(&mut || transcript = encode_hello(hello, &greeting, &mut bench.buffers.out).ok());
+    let hello_stack =
+        stack::peak(&mut || transcript = encode_hello(hello, &greeting, &mut bench.buffers.out).ok());
     let Some((_, transcript)) = transcript else { fail() };
-    let keys = peak(&mut || bench.device = Channel::device(&key, &transcript, &NONCES[1]));
-    let open = peak(&mut || require(bench.open(0)));
-    let seal = peak(&mut || require(bench.seal()));
-    let encode = peak(&mut || require(bench.encode()));
+    let keys = stack::peak(&mut || bench.device = Channel::device(&key, &transcript, &NONCES[1]));
+    let open = stack::peak(&mut || require(bench.open(0)));
+    let seal = stack::peak(&mut || require(bench.seal()));
+    let encode = stack::peak(&mut || require(bench.encode()));
     core::fmt::from_fn(move |f| {
         write!(
             f,

@@ -16,13 +16,12 @@ pub struct Painted {
     top: usize,
 }
 
-/// Paints the free stack below the calling function. `limit` is the end of the static memory. Interrupts that
-/// use the stack must be disabled.
+/// Paints the free stack below the calling function. Interrupts that use the stack must be disabled.
 #[inline(always)]
 #[must_use]
-pub fn paint(limit: usize) -> Painted {
+pub fn paint() -> Painted {
     let top = pointer();
-    let bottom = limit.max(top.saturating_sub(DEPTH)).next_multiple_of(4);
+    let bottom = fedspan_memory_map::stack_limit().max(top.saturating_sub(DEPTH)).next_multiple_of(4);
     // SAFETY: the memory between the statics and the stack pointer is unused.
     unsafe { fill(bottom, top) };
     Painted { bottom, top }
@@ -50,10 +49,10 @@ impl Painted {
     }
 }
 
-/// Bytes of stack that `work` uses below its caller; `limit` and interrupts as for [`paint`].
+/// Bytes of stack that `work` uses below its caller; interrupts as for [`paint`].
 #[inline(never)]
-pub fn peak(limit: usize, work: &mut dyn FnMut()) -> usize {
-    let painted = paint(limit);
+pub fn peak(work: &mut dyn FnMut()) -> usize {
+    let painted = paint();
     work();
     let reached = painted.reached();
     if reached == painted.top - painted.bottom {

@@ -2,8 +2,6 @@
 
 #![no_std]
 
-use core::panic::PanicInfo;
-
 use esp_hal::efuse;
 use esp_hal::peripherals::{ADC1, RNG};
 use esp_hal::rng::{Trng, TrngSource};
@@ -39,9 +37,4 @@ pub fn flash_layout() -> FlashLayout {
     FlashLayout { provision: 0x3f_d000, record: 0x3f_e000..0x40_0000 }
 }
 
-/// Resets the chip: the device is unattended, and the state of its rounds is in flash. To examine a panic,
-/// set a breakpoint here.
-#[panic_handler]
-fn panic(_: &PanicInfo<'_>) -> ! {
-    software_reset()
-}
+fedspan_firmware::reset_on_panic!(software_reset);

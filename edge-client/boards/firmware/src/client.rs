@@ -46,6 +46,15 @@ pub struct FlashLayout {
     pub record: Range<u32>,
 }
 
+#[cfg(target_os = "none")]
+impl FlashLayout {
+    /// The addresses in the board's `memory.x`.
+    #[must_use]
+    pub fn of_memory_map() -> Self {
+        Self { provision: fedspan_memory_map::provision(), record: fedspan_memory_map::record() }
+    }
+}
+
 /// The complete device: model, session, sensor, store, and one frame in each direction.
 pub struct Client<F: NorFlash> {
     device: Result<Device<F>, StartError>,

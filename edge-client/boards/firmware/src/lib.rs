@@ -1,5 +1,5 @@
 //! Firmware shared by the boards with real hardware. A board's own crate has its memory map, serial line, flash, unique
-//! number and entropy source; everything else is here.
+//! number, entropy source and reset; everything else is here.
 //!
 //! | file | purpose |
 //! | --- | --- |
@@ -8,6 +8,7 @@
 //! | [`client`] | takes part in campaigns over a serial line, connection after connection |
 //! | [`line`](mod@line) | serial line that tolerates transmission errors |
 //! | [`unique`] | device number from a chip's unique number, seed from raw noise |
+//! | [`reset_on_panic`] | panic handler |
 //!
 //! Nothing here depends on a chip; `cargo test` tests it on the host.
 
@@ -18,3 +19,15 @@ pub mod identity;
 pub mod line;
 pub mod sensor;
 pub mod unique;
+
+/// Defines the panic handler of a board with its function that resets the chip: the device is unattended, and the state of
+/// its rounds is in flash. To examine a panic, set a breakpoint at that function.
+#[macro_export]
+macro_rules! reset_on_panic {
+    ($reset:path) => {
+        #[panic_handler]
+        fn panic(_: &::core::panic::PanicInfo<'_>) -> ! {
+            $reset()
+        }
+    };
+}

@@ -4,11 +4,16 @@
 
 #![no_std]
 
+use core::cell::UnsafeCell;
 use core::convert::Infallible;
 use core::panic::PanicInfo;
+#[cfg(feature = "privacy")]
+use core::slice::from_mut;
 
 use embedded_io::{ErrorType, Read, ReadReady, Write};
 use fedspan_client::Millis;
+#[cfg(feature = "privacy")]
+use fedspan_client::privacy::EntropySource;
 use fedspan_client::secure::Key;
 use rand_core::TryRng;
 
@@ -143,6 +148,49 @@ impl Write for Line {
 
     fn flush(&mut self) -> Result<(), Infallible> {
         Ok(())
+    }
+}
+
+/// Entropy read from the serial line.
+#[cfg(feature = "privacy")]
+#[derive(Clone, Copy, Debug)]
+pub struct Entropy;
+
+#[cfg(feature = "privacy")]
+impl EntropySource for Entropy {
+    type Error = Infallible;
+
+    // As if it were the program's own: otherwise a program grows by up to a hundred bytes.
+    #[inline]
+    fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
+        for sample in samples {
+            let Ok(_) = Line.read(from_mut(sample));
+        }
+        Ok(())
+    }
+}
+
+/// Static memory that a program takes once. Nothing counts the calls: the measured sizes are those of the client alone.
+#[derive(Debug)]
+pub struct Once<T>(UnsafeCell<T>);
+
+// SAFETY: `take` hands the value out once, to one owner.
+unsafe impl<T> Sync for Once<T> {}
+
+impl<T> Once<T> {
+    /// Memory with this content.
+    pub const fn new(value: T) -> Self {
+        Self(UnsafeCell::new(value))
+    }
+
+    /// The value.
+    ///
+    /// # Safety
+    /// Only one call may be made.
+    #[allow(clippy::mut_from_ref, reason = "there is only one call")]
+    pub unsafe fn take(&'static self) -> &'static mut T {
+        // SAFETY: the only reference, as the caller guarantees.
+        unsafe { &mut *self.0.get() }
     }
 }
 

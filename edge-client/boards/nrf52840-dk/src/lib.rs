@@ -2,15 +2,12 @@
 
 #![no_std]
 
-use core::panic::PanicInfo;
-
 use cortex_m::peripheral::SCB;
 use cortex_m_rt as _;
 use embassy_nrf::config::{Config, HfclkSource, LfclkSource};
 use embassy_nrf::mode::Blocking;
 use embassy_nrf::rng::Rng;
 use embassy_nrf::{Peripherals, bind_interrupts, buffered_uarte, pac, peripherals, uarte};
-use fedspan_firmware::client::FlashLayout;
 use fedspan_firmware::unique::{SEED, fold};
 
 bind_interrupts!(
@@ -51,26 +48,4 @@ pub fn seed(mut generator: Rng<'_, Blocking>) -> [u8; SEED] {
     seed
 }
 
-/// Flash pages of the records, from memory.x.
-#[must_use]
-#[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits here")]
-pub fn flash_layout() -> FlashLayout {
-    FlashLayout {
-        provision: (&raw const _provision_start).addr() as u32,
-        record: (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32,
-    }
-}
-
-// Linker symbols: only their addresses are used.
-unsafe extern "C" {
-    static _provision_start: u8;
-    static _record_start: u8;
-    static _record_end: u8;
-}
-
-/// Resets the chip: the device is unattended, and the state of its rounds is in flash. To examine a panic,
-/// set a breakpoint here.
-#[panic_handler]
-fn panic(_: &PanicInfo<'_>) -> ! {
-    SCB::sys_reset()
-}
+fedspan_firmware::reset_on_panic!(SCB::sys_reset);

@@ -1,18 +1,18 @@
-//! QEMU's RISC-V board `virt`, used as an RV32IMC microcontroller: memory map, clock, serial line.
+//! QEMU's RISC-V board `virt`, used as an RV32IMC microcontroller: clock, instruction counter, serial line.
 
 #![no_std]
 
 mod uart;
 
-use core::ops::Range;
-
 use fedspan_client::Millis;
 use fedspan_emulated::board::{Board, Meter};
 use fedspan_emulated::fault;
+use fedspan_emulated::once::Once;
 use fedspan_emulated::register::Register;
+use fedspan_emulated::serial::Uart;
 use riscv::register::{mcause, mepc, mie, minstret};
 
-pub use uart::Uart;
+use uart::Ns16550;
 
 // Registers of the core's 10 MHz timer: its two halves, and the time of its next interrupt.
 // SAFETY: registers of the CLINT; they do not affect memory.
@@ -39,25 +39,8 @@ const SLEEP: Millis = Millis::new(10);
 #[derive(Clone, Copy, Debug)]
 pub struct Virt(());
 
-impl Virt {
-    /// Starts the serial line. Interrupts end a sleep, but no handler runs.
-    #[must_use]
-    pub fn with_serial() -> Self {
-        uart::start();
-        // SAFETY: interrupts stay masked in mstatus, so no handler runs.
-        unsafe {
-            mie::set_mtimer();
-            mie::set_mext();
-        }
-        Self(())
-    }
-
-    /// The board without serial line, for measurements.
-    #[must_use]
-    pub fn with_counter() -> Self {
-        Self(())
-    }
-}
+/// The right to start the board.
+static START: Once<()> = Once::new(());
 
 fn timer() -> u64 {
     loop {
@@ -80,10 +63,23 @@ fn wake_at(time: u64) {
 impl Board for Virt {
     const NAME: &'static str = "qemu-riscv";
     const CORE: &'static str = "rv32imc";
-    type Serial = Uart;
+    type Uart = Ns16550;
 
-    fn serial(&self) -> Uart {
-        Uart
+    /// Interrupts end a sleep, but no handler runs.
+    fn with_serial() -> Option<Self> {
+        START.take()?;
+        uart::start();
+        // SAFETY: interrupts stay masked in mstatus, so no handler runs.
+        unsafe {
+            mie::set_mtimer();
+            mie::set_mext();
+        }
+        Some(Self(()))
+    }
+
+    /// The core counts instructions from its reset on.
+    fn with_counter() -> Option<Self> {
+        START.take().map(|()| Self(()))
     }
 
     fn now(&self) -> Millis {
@@ -92,23 +88,12 @@ impl Board for Virt {
 
     fn wait(&self, until: Millis) {
         let now = self.now();
-        if uart::has_byte() || now >= until {
+        if Ns16550::has_byte() || now >= until {
             return;
         }
         wake_at(until.min(now + SLEEP).as_u64() * PER_MILLISECOND);
         riscv::asm::wfi();
         uart::acknowledge();
-    }
-
-    fn lost(&self) -> u32 {
-        0
-    }
-
-    fn recording(&self) -> &'static [u8] {
-        let start = &raw const _recording_start;
-        let size = (&raw const _recording_size).addr();
-        // SAFETY: memory.x reserves this memory, and the program never writes to it.
-        unsafe { core::slice::from_raw_parts(start, size) }
     }
 
     fn reset(&self) -> ! {
@@ -117,14 +102,6 @@ impl Board for Virt {
         loop {
             riscv::asm::nop();
         }
-    }
-
-    fn ram() -> Range<usize> {
-        (&raw const _ram_start).addr()..(&raw const _ram_end).addr()
-    }
-
-    fn stack_limit() -> usize {
-        (&raw const __sheap).addr()
     }
 }
 
@@ -136,15 +113,6 @@ impl Meter for Virt {
     fn ticks(&self) -> u32 {
         minstret::read() as u32
     }
-}
-
-// Linker symbols: only their addresses are used.
-unsafe extern "C" {
-    static _recording_start: u8;
-    static _recording_size: u8;
-    static _ram_start: u8;
-    static _ram_end: u8;
-    static __sheap: u8;
 }
 
 #[unsafe(export_name = "ExceptionHandler")]

@@ -1,8 +1,8 @@
 //! UART 0, a 16550, used by polling: its interrupt only ends a sleep. The emulator buffers bytes that have
 //! not been read, so nothing is lost.
 
-use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 use fedspan_emulated::register::Register;
+use fedspan_emulated::serial::Uart;
 
 const BASE: usize = 0x1000_0000;
 // SAFETY: a register of UART 0; it does not affect memory.
@@ -52,51 +52,33 @@ pub fn acknowledge() {
     }
 }
 
-/// True if a byte can be read.
-#[must_use]
-pub fn has_byte() -> bool {
-    LINE_STATUS.read() & RECEIVED != 0
-}
-
-/// The serial line. Reads block until a byte arrives; there is no end of file.
+/// The UART.
 #[derive(Clone, Copy, Debug)]
-pub struct Uart;
+pub struct Ns16550;
 
-impl ErrorType for Uart {
-    type Error = ErrorKind;
-}
+impl Uart for Ns16550 {
+    fn has_byte() -> bool {
+        LINE_STATUS.read() & RECEIVED != 0
+    }
 
-impl Read for Uart {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
+    fn receive(buffer: &mut [u8]) -> usize {
         let mut taken = 0;
         for place in buffer {
-            while taken == 0 && !has_byte() {}
-            if !has_byte() {
+            if !Self::has_byte() {
                 break;
             }
             *place = DATA.read();
             taken += 1;
         }
-        Ok(taken)
-    }
-}
-
-impl ReadReady for Uart {
-    fn read_ready(&mut self) -> Result<bool, ErrorKind> {
-        Ok(has_byte())
-    }
-}
-
-impl Write for Uart {
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
-        for &byte in bytes {
-            while LINE_STATUS.read() & TRANSMIT_EMPTY == 0 {}
-            DATA.write(byte);
-        }
-        Ok(bytes.len())
+        taken
     }
 
-    fn flush(&mut self) -> Result<(), ErrorKind> {
-        Ok(())
+    fn send(byte: u8) {
+        while LINE_STATUS.read() & TRANSMIT_EMPTY == 0 {}
+        DATA.write(byte);
+    }
+
+    fn lost() -> u32 {
+        0
     }
 }

@@ -2,15 +2,12 @@
 
 #![no_std]
 
-use core::panic::PanicInfo;
-
 use cortex_m::peripheral::SCB;
 use cortex_m_rt as _;
 use embassy_stm32::adc::{Adc, SampleTime};
 use embassy_stm32::peripherals::{ADC1, USART2};
 use embassy_stm32::rcc::{APBPrescaler, Pll, PllMul, PllPDiv, PllPreDiv, PllSource, Sysclk};
 use embassy_stm32::{Config, Peri, Peripherals, bind_interrupts, uid, usart};
-use fedspan_firmware::client::FlashLayout;
 use fedspan_firmware::unique::{SEED, condense, fold};
 
 bind_interrupts!(
@@ -70,26 +67,4 @@ pub fn seed(converter: Peri<'_, ADC1>) -> [u8; SEED] {
     })
 }
 
-/// Flash sectors of the records, from memory.x, counted from the start of flash.
-#[must_use]
-#[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits here")]
-pub fn flash_layout() -> FlashLayout {
-    FlashLayout {
-        provision: (&raw const _provision_start).addr() as u32,
-        record: (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32,
-    }
-}
-
-// Linker symbols: only their addresses are used.
-unsafe extern "C" {
-    static _provision_start: u8;
-    static _record_start: u8;
-    static _record_end: u8;
-}
-
-/// Resets the chip: the device is unattended, and the state of its rounds is in flash. To examine a panic,
-/// set a breakpoint here.
-#[panic_handler]
-fn panic(_: &PanicInfo<'_>) -> ! {
-    SCB::sys_reset()
-}
+fedspan_firmware::reset_on_panic!(SCB::sys_reset);

@@ -1,8 +1,10 @@
 //! Capabilities of a linear model: supported tasks, and the tensors and parameters that they need.
 
+#[cfg(feature = "power")]
+use fedspan_protocol::message::PowerUpload;
 use fedspan_protocol::message::{
-    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, PowerRows,
-    PowerUpload, Privacy, Task as Wire, Upload,
+    CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, Numeric, Privacy,
+    Task as Wire, TaskKind,
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
@@ -34,13 +36,13 @@ pub(super) fn capabilities(
         roles |= Role::Gradient.bit() | Role::Representation.bit();
     }
     if open {
-        tasks |= Wire::PowerStart.bit();
+        tasks |= TaskKind::PowerStart.bit();
         roles |= Role::Subspace.bit();
     }
     let ridge_choice = cfg!(feature = "ridge-choice");
     // Classes need at least two outputs.
     if ridge_choice && open && shape.outputs > 1 {
-        tasks |= ridge_scores_bit();
+        tasks |= TaskKind::RidgeScores.bit();
         roles |= Role::RidgeScores.bit();
     }
     // Fixed point has no second pass for leave-one-out.
@@ -50,20 +52,16 @@ pub(super) fn capabilities(
     // Tasks with a shared head are not implemented in fixed point.
     let shared_head = cfg!(feature = "shared-head") && open && numeric == Numeric::F32;
     if shared_head {
-        let encoding = Encoding::F32;
-        let head = HeadSolve::LeastSquares { ridge: 0.0 };
-        tasks |= Wire::FedAvg { step_size: 0.0, head_step_size: 0.0, local_steps: 1, encoding }.bit();
-        tasks |= Wire::AdapterUp { head, encoding }.bit();
-        tasks |= Wire::AdapterDown { step_size: 0.0, encoding }.bit();
+        tasks |= TaskKind::FedAvg.bit() | TaskKind::AdapterUp.bit() | TaskKind::AdapterDown.bit();
         roles |= Role::SharedHead.bit() | Role::AdapterDown.bit() | Role::AdapterUp.bit();
     }
     if cfg!(feature = "reveal-moments") && open {
-        tasks |= Wire::MomentRows { first: 0, count: 1 }.bit();
+        tasks |= TaskKind::MomentRows.bit();
         roles |= Role::Moment.bit();
     }
     let power = cfg!(feature = "power") && second;
     if power {
-        tasks |= fed_power_bit();
+        tasks |= TaskKind::FedPower.bit();
         roles |= Role::Subspace.bit();
     }
     // A shared head is k x C: with many outputs it is the larger tensor.
@@ -87,7 +85,8 @@ pub(super) fn capabilities(
 
 /// Returns the tasks that one pass suffices for.
 pub(super) fn streamed_tasks(fed_rep: bool) -> u16 {
-    if fed_rep { fit_head_bit() | fedrep_bit() } else { fit_head_bit() }
+    let fit_head = TaskKind::FitHead.bit();
+    if fed_rep { fit_head | TaskKind::FedRep.bit() } else { fit_head }
 }
 
 /// Returns the descriptors of the tensors that a round of `task` needs.
@@ -190,28 +189,6 @@ pub(super) fn factors(shape: Shape, encoding: Encoding) -> Result<[TensorDescrip
     let (d, k, c) = (side(shape.features)?, side(shape.width)?, side(shape.outputs)?);
     let of = |role, rows, cols| TensorDescriptor::inline(role, encoding, rows, cols);
     Ok([of(Role::AdapterDown, d, k), of(Role::AdapterUp, k, c)])
-}
-
-/// Returns the bit of fitting a head, by any method.
-fn fit_head_bit() -> u16 {
-    Wire::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } }.bit()
-}
-
-/// Returns the bit of FedRep, with any parameters.
-fn fedrep_bit() -> u16 {
-    let head = HeadSolve::LeastSquares { ridge: 0.0 };
-    Wire::FedRep { step_size: 0.0, head, upload: Upload::Gradient, encoding: Encoding::F32 }.bit()
-}
-
-/// Returns the bit of scoring ridges, with any grid.
-fn ridge_scores_bit() -> u16 {
-    Wire::RidgeScores { labels_per_class: 1, first: 0.0, factor: 0.0, count: 1 }.bit()
-}
-
-/// Returns the bit of FedPower, with any parameters.
-fn fed_power_bit() -> u16 {
-    let (rows, upload) = (PowerRows::Features, PowerUpload::Product);
-    Wire::FedPower { iterations: 1, rows, upload, encoding: Encoding::F32 }.bit()
 }
 
 /// Returns true if the parameters of a task are in range.

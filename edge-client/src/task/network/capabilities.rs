@@ -2,9 +2,7 @@
 
 use core::ops::Range;
 
-use fedspan_protocol::message::{
-    Capabilities, DeclineReason, Descent, HeadSolve, Model, Numeric, Privacy, Task as Wire, Trained,
-};
+use fedspan_protocol::message::{Capabilities, DeclineReason, Descent, Model, Numeric, Privacy, TaskKind};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 #[cfg(feature = "recurrent")]
@@ -33,7 +31,7 @@ pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
     Capabilities {
         frame_limit: 0,
         model: model(memory),
-        tasks: sgd_bit() | fit_head_bit(),
+        tasks: TaskKind::Sgd.bit() | TaskKind::FitHead.bit(),
         roles,
         encodings: Encoding::F32.bit() | Encoding::F16.bit() | Encoding::I8.bit(),
         numeric: Numeric::F32,
@@ -148,13 +146,4 @@ pub fn is_valid_descent(shape: NetworkShape, descent: Descent, velocity: bool) -
         && (0.0..1.0).contains(&descent.momentum)
         && (velocity || descent.momentum == 0.0)
         && (1..=shape.batch).contains(&usize::from(descent.batch))
-}
-
-fn sgd_bit() -> u16 {
-    let (trained, encoding) = (Trained::Shared, Encoding::F32);
-    Wire::Sgd { descent: Descent::default(), head_epochs: 0, epochs: 0, trained, encoding }.bit()
-}
-
-fn fit_head_bit() -> u16 {
-    Wire::FitHead { head: HeadSolve::Sgd { epochs: 0, descent: Descent::default() } }.bit()
 }

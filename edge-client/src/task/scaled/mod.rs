@@ -6,7 +6,7 @@ mod sums;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::limits::TENSORS_MAX;
 use fedspan_protocol::message::{
-    self, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire,
+    self, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, Task as Wire, TaskKind,
 };
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
@@ -190,11 +190,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
         let open = own.privacy == Privacy::None;
         let wide = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let sums = wide(self.values.as_ref().len() / sums::COLUMNS * sums::COLUMNS);
-        let (task, role) = if open {
-            (Wire::FeatureSums { first: 0, count: 1 }.bit(), Role::FeatureSums.bit())
-        } else {
-            (0, 0)
-        };
+        let (task, role) = if open { (TaskKind::FeatureSums.bit(), Role::FeatureSums.bit()) } else { (0, 0) };
         let tensors = u8::try_from(TENSORS_MAX).unwrap_or(u8::MAX).min(own.tensors.saturating_add(1));
         Capabilities {
             tasks: own.tasks | task,

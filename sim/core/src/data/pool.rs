@@ -182,7 +182,8 @@ impl SplitPlan {
             SplitBy::Classes(0) => Ok(self.split.split_by_class(labels, &all, seed)),
             SplitBy::Classes(count) => Ok(self.split.split_by_count(count, labels, &all, seed)),
             SplitBy::Files if test.is_empty() => {
-                Err("split.by = \"files\": the data have no test part; allowed here: \"time\", \"classes\""
+                Err("split.by = \"files\": found data without a test part; allowed here: a value that cuts a part off, \
+                     such as \"random\""
                     .to_owned())
             }
             // The order in time within each client's part is kept.

@@ -47,7 +47,12 @@ impl OrderSplit {
             Parts { train: train.to_vec(), test: test.to_vec() }
         };
         match order {
-            Order::Time => parts(own),
+            Order::Time => {
+                // A partition deals rows in another order, class by class for example.
+                let mut rows = own.to_vec();
+                rows.sort_unstable();
+                parts(&rows)
+            }
             Order::Random => {
                 parts(&stream(seed, Purpose::Partition, RANDOM_STREAMS + client).choose(own, own.len()))
             }

@@ -1,4 +1,4 @@
-//! EmulationResult cores: QEMU machine, firmware, flash content and link of each.
+//! Emulated cores: QEMU machine, firmware, flash content and link of each.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

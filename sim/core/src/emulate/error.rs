@@ -22,6 +22,14 @@ pub enum EmulateError {
         /// Requirement of the firmware.
         wanted: &'static str,
     },
+    /// The boards' server cannot run the scenario.
+    #[error("{name}: {reason}")]
+    NotServed {
+        /// Name of the scenario.
+        name: String,
+        /// Reason, and the remedy.
+        reason: &'static str,
+    },
     /// The scenario has attackers, or step sizes that only a simulation measures.
     #[error(transparent)]
     AttackNotAllowed(#[from] AttackNotAllowed),

@@ -14,7 +14,7 @@ use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Server, Status, query};
 use fedspan_engine::CustomNames;
 use fedspan_engine::algorithm::ScaleSource;
-use fedspan_engine::config::{GivenKeys, Shape};
+use fedspan_engine::config::{GivenKeys, Shape, StopSection};
 use getrandom::SysRng;
 use tokio::net::unix::pipe;
 use tokio::task::{JoinHandle, JoinSet};
@@ -98,7 +98,7 @@ pub async fn run(
         let what = what.to_owned();
         move |error| EmulateError::System { what, error }
     };
-    plan.scenario.check_runs_on_devices()?;
+    check(plan.scenario)?;
     let mut interrupted = std::pin::pin!(interrupted);
     let images = SampleImages::new(plan)?;
     let emulator = plan.core.emulator(plan.root)?;
@@ -223,6 +223,22 @@ pub async fn run(
     Ok(EmulationResult { boards: reports, status: status.unwrap_or_default(), rounds, seconds })
 }
 
+/// Checks that a server and boards of any core can run the scenario.
+fn check(scenario: &Scenario) -> Result<(), EmulateError> {
+    scenario.check_runs_on_devices()?;
+    let simulated_stop = StopSection { change: None, ..scenario.stop } != StopSection::default();
+    let reason = if let Some(reason) = scenario.not_served_because() {
+        reason
+    } else if scenario.privacy.is_some() {
+        "boards add no noise: leave out [privacy]"
+    } else if simulated_stop {
+        "of [stop] a server knows \"change\" only: leave the other keys out"
+    } else {
+        return Ok(());
+    };
+    Err(EmulateError::NotServed { name: scenario.name.clone(), reason })
+}
+
 /// Largest number of attempts to reach the server before its rounds go unobserved.
 const MAX_ATTEMPTS: u32 = 500;
 
@@ -263,7 +279,7 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
 
 /// Makes the server's configuration: the scenario's campaign for these boards.
 fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
-    let Scenario { seed, model, algorithm, rule, samples, participation, stop, .. } = plan.scenario;
+    let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
     Fleet {
         seed: *seed,
@@ -296,7 +312,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             idle: Duration::from_secs(600),
             frame: Duration::from_secs(30),
             repeat: Duration::from_secs(60),
-            norm: 1e4,
+            norm: *norm,
             samples: *samples,
         },
         given: GivenKeys::ALL,
@@ -308,4 +324,54 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
 fn make_pipe(path: &Path) -> std::io::Result<()> {
     let status = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(path).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("mkfifo ended with {status}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn scenario(changes: &[&str]) -> Scenario {
+        let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
+        Scenario::parse("smallest", Scenario::built_in("smallest").unwrap(), &changes).unwrap()
+    }
+
+    #[test]
+    fn server_of_boards_has_limits_of_the_scenario() {
+        for (changes, norm) in [(&["limits.norm=2.5", "limits.samples=7"][..], 2.5), (&[], 4_194_304.0)] {
+            let scenario = scenario(changes);
+            let plan = Plan {
+                scenario: &scenario,
+                boards: 2,
+                faults: &[],
+                core: CORES[5],
+                link: Link::Pipes,
+                plaintext: true,
+                root: Path::new(""),
+                firmware: None,
+                scratch: Path::new(""),
+            };
+            let limits = fleet(&plan, Security::Plaintext).limits;
+            assert_eq!((limits.norm, limits.samples), (norm, scenario.samples), "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn settings_that_boards_would_ignore_are_refused() {
+        assert!(check(&scenario(&["stop.change=0.01"])).is_ok());
+        for (change, part) in [
+            ("fleet.dropout=0.1", "leave out fleet.dropout"),
+            ("rounds.deadline=2", "rounds.deadline"),
+            ("model.init=\"truth-sine:0.5\"", "set model.init"),
+            ("algorithm.name=\"local-only\"", "no rounds to serve"),
+            ("privacy={ epsilon = 1, delta = 1e-4, clip = 1 }", "leave out [privacy]"),
+            ("stop.distance=0.1", "a server knows \"change\" only"),
+            ("attack.kind=\"mimic\"", "attack.kind"),
+        ] {
+            let refused = check(&scenario(&[change])).unwrap_err().to_string();
+            assert!(refused.contains(part), "{change}: {refused}");
+            assert_eq!(refused.lines().count(), 1, "{refused}");
+        }
+    }
 }

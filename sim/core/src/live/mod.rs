@@ -12,7 +12,7 @@ use std::time::Duration;
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection, Security};
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_engine::CustomNames;
-use fedspan_engine::config::{GivenKeys, Init};
+use fedspan_engine::config::GivenKeys;
 use fedspan_protocol::message::RoundOpen;
 use getrandom::SysRng;
 use tokio::net::TcpStream;
@@ -86,18 +86,8 @@ pub enum LiveError {
 /// # Errors
 /// [`LiveError::Scenario`] or [`LiveError::AttackNotAllowed`] if a server cannot run the scenario.
 pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<Fleet, LiveError> {
-    let refuse = |why: &str| Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
-    if !scenario.is_federated() {
-        return refuse("this algorithm has no rounds to serve");
-    }
-    if matches!(scenario.model.init, Init::TruthSine(_) | Init::Npy(_)) {
-        return refuse("a server starts by \"random\", \"power\" or \"moments\": set model.init");
-    }
-    if scenario.fleet.dropout > 0.0 || scenario.fleet.link.is_some() || scenario.deadline.is_some() {
-        return refuse(
-            "dropouts, slow links and deadlines in mean computations are simulated only: leave out fleet.dropout, \
-             fleet.bandwidth and rounds.deadline",
-        );
+    if let Some(why) = scenario.not_served_because() {
+        return Err(LiveError::Scenario(format!("{}: {why}", scenario.name)));
     }
     scenario.check_runs_on_devices()?;
     let clients = dataset.clients.len();

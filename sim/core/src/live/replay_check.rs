@@ -22,12 +22,12 @@ pub enum ReplayCheckError {
     Scenario(#[from] LiveError),
     /// The journal records another campaign.
     #[error(
-        "the journal is of another campaign than {name} (-: the journal, +: the scenario):\n{difference}"
+        "found the journal of another campaign than {name} (-: the journal, +: the scenario): {difference}"
     )]
     Other {
         /// Name of the scenario.
         name: String,
-        /// Lines of the configuration that differ.
+        /// Settings that differ, in one line.
         difference: String,
     },
     /// The journal's devices are not the scenario's clients.
@@ -84,11 +84,11 @@ fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario,
     let (mut different, resumed) = match own.resumed(&server.configuration) {
         Ok(resumed) => (String::new(), Some(resumed.fleet)),
         Err(Mismatch::Differs(different)) => (different, None),
-        Err(Mismatch::Unreadable(problem)) => (format!("{problem}\n"), None),
+        Err(Mismatch::Unreadable(problem)) => (problem.to_string(), None),
     };
     if server.expected != own.expected && !different.contains("devices.expected") {
         let (was, is) = (server.expected, own.expected);
-        different += &format!("- devices.expected = {was}\n+ devices.expected = {is}\n");
+        different += &format!("\n- devices.expected = {was}\n+ devices.expected = {is}");
     }
     match resumed {
         Some(fleet) if different.is_empty() => {
@@ -97,7 +97,11 @@ fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario,
             let (norm, samples) = (limits.norm, limits.samples);
             Ok(Scenario { seed, model, algorithm, rule, participation, stop, norm, samples, ..scenario })
         }
-        _ => Err(ReplayCheckError::Other { name: scenario.name, difference: different }),
+        _ => {
+            let lines = different.lines().filter(|line| !line.is_empty());
+            let difference = lines.collect::<Vec<_>>().join("; ");
+            Err(ReplayCheckError::Other { name: scenario.name, difference })
+        }
     }
 }
 

@@ -17,9 +17,11 @@ use fedspan_client::source::{Recording, SampleSource, Targets};
 use fedspan_client::task::Usage;
 use fedspan_client::{Network, Task};
 use fedspan_engine::Tensor;
-use fedspan_engine::algorithm::network::{Front, NetworkParameters, plan, sequence};
+use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, sequence};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_protocol::message::{self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen};
+use fedspan_protocol::message::{
+    self, Capabilities, DeclineReason, Descriptors, RoundId, RoundOpen, TaskKind,
+};
 use fedspan_protocol::tensor::Role;
 
 use crate::data::{Labels, Set};
@@ -34,7 +36,9 @@ pub use score::{Errors, errors};
 pub struct NetworkConfig {
     /// Sizes and layers.
     pub shape: NetworkShape,
-    /// Parameters of the method, as the server's configuration states them.
+    /// Algorithm, with its own settings.
+    pub method: NetworkMethod,
+    /// Parameters of the algorithm, as the server's configuration states them.
     pub parameters: NetworkParameters,
     /// Frozen network that an adapter is attached to; `None` without an adapter.
     pub base: Option<Arc<BaseNetwork>>,
@@ -45,7 +49,7 @@ impl NetworkConfig {
     ///
     /// # Errors
     /// A one-line message with the numbers if no such network exists.
-    pub fn new(parameters: NetworkParameters) -> Result<Self, String> {
+    pub fn new(method: NetworkMethod, parameters: NetworkParameters) -> Result<Self, String> {
         let sizes = parameters.shape;
         sizes.check()?;
         let hidden = sizes.hidden.map(usize::from);
@@ -70,7 +74,7 @@ impl NetworkConfig {
                 NetworkShape::convolutional(image, filters, hidden, outputs, batch)
             }
         };
-        Ok(Self { shape, parameters, base: None })
+        Ok(Self { shape, method, parameters, base: None })
     }
 
     /// Attaches the adapter to a base network.
@@ -126,7 +130,8 @@ impl SimNetwork {
     /// network; if the server sends the body, the head starts at zero, as on a board.
     #[must_use]
     pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
-        let NetworkParameters { shape, method, descent, seed, .. } = build.parameters;
+        let NetworkParameters { shape, descent, seed, .. } = build.parameters;
+        let method = build.method;
         let memory = HeapNetwork::new(build.shape, descent.momentum > 0.0, samples, build.base.clone());
         let order = stream(seed, Purpose::Network, device.saturating_add(1)).bits();
         let mut network = Network::new(memory, order);
@@ -140,8 +145,8 @@ impl SimNetwork {
         }
         // Cannot fail: `start` has as many values as the network.
         let _ = network.set_parameters(&start);
-        let baseline = Rounds::new(&build.parameters, build.shape, order);
-        let local_training = match (join_time, plan(&build.parameters).task) {
+        let baseline = Rounds::new(build, order);
+        let local_training = match (join_time, method.plan(&build.parameters).task) {
             (
                 JoinTime::AfterTraining { epochs: epochs @ 1.. },
                 message::Task::Sgd { descent, trained, encoding, .. },
@@ -256,7 +261,7 @@ impl Task for SimNetwork {
         let Some(baseline) = &self.baseline else { return own };
         let copies = u32::try_from(baseline.copies()).unwrap_or(u32::MAX);
         Capabilities {
-            tasks: own.tasks | baseline.task_bit(),
+            tasks: own.tasks | TaskKind::Baseline.bit(),
             tensor_elements: own.tensor_elements.saturating_mul(copies),
             total_elements: own.total_elements.saturating_mul(copies),
             ..own

@@ -176,7 +176,7 @@ impl Summary {
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64, clients: usize, outcome: &Outcome, wall_s: f64) -> Self {
         let mut figures = Figures::new(&outcome.scores);
-        if let Some(network) = scenario.algorithm.network {
+        if let Some(network) = scenario.algorithm.network() {
             figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
             if !network.tuned {
                 figures.push("accuracy_last_10", recent(outcome));
@@ -208,7 +208,7 @@ impl Summary {
             rounds: outcome.rounds.last().map_or(0, |row| row.round),
             interrupted: outcome.interrupted,
             diverged: outcome.diverged,
-            scored: scenario.algorithm.network.map(|network| {
+            scored: scenario.algorithm.network().map(|network| {
                 if network.tuned {
                     "each client's network after epochs on its head at the end"
                 } else {
@@ -217,7 +217,7 @@ impl Summary {
             }),
             scored_new_clients: scenario
                 .algorithm
-                .network
+                .network()
                 .filter(|_| !outcome.newcomers.is_empty())
                 .map(|network| network.method.evaluated_newcomer_model()),
             stages: stages(outcome),

@@ -40,7 +40,7 @@ struct Column {
 /// One-line warning about badly scaled columns. `None` for models that use raw features directly, and for
 /// images and series, whose values share one unit.
 pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
-    let linear = scenario.model.network.is_none() && scenario.algorithm.power.is_none();
+    let linear = scenario.model.network.is_none() && scenario.algorithm.power().is_none();
     if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
         return None;
     }

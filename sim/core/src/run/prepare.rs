@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::time::Instant;
 
 use fedspan_engine::admission::least_frame_limit;
+use fedspan_engine::algorithm::LinearMethod;
 use fedspan_engine::algorithm::network::{NetworkParameters, SharedLayers};
 use fedspan_engine::algorithm::scale::{FeatureSums, Scale, ScaleSource};
 use fedspan_engine::config::{
-    AlgorithmName, AlgorithmSection, Init, MeasuredSteps, build_custom_engine, check_scaled_tensors,
+    AlgorithmSection, Init, MeasuredSteps, Method, build_custom_engine, check_scaled_tensors,
 };
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, stream};
@@ -65,7 +66,7 @@ impl<'a> Job<'a> {
         })?;
         Dropouts::check(&scenario.fleet, clients)
             .map_err(|(key, message)| RunError::Mismatch(format!("fleet.{key}: {message}")))?;
-        if scenario.algorithm.power.is_some() && dataset.truth.is_none() {
+        if scenario.algorithm.power().is_some() && dataset.truth.is_none() {
             let truth = pooled_truth(&dataset, scenario.model.target)
                 .map_err(|error| RunError::Mismatch(error.to_string()))?;
             dataset.truth = Some(truth);
@@ -215,9 +216,11 @@ fn with_measured_steps<'a>(
     let scale = fleet_scale(scenario, dataset, seed)?;
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
     let dataset = scaled.as_ref().unwrap_or(dataset);
-    let AlgorithmSection { name, head, final_head, .. } = scenario.algorithm;
+    let AlgorithmSection { method, head, final_head, .. } = scenario.algorithm;
     let (head, exact) = match head {
-        HeadSolve::LeastSquares { ridge } if name == AlgorithmName::FedRep => (head, Some(f64::from(ridge))),
+        HeadSolve::LeastSquares { ridge } if method == Method::Linear(LinearMethod::FEDREP) => {
+            (head, Some(f64::from(ridge)))
+        }
         _ => (final_head, None),
     };
     let Some(steps) = step_size::measure(dataset, &start, head, exact) else {
@@ -229,8 +232,8 @@ fn with_measured_steps<'a>(
     let algorithm = &mut scenario.algorithm;
     if step_size {
         // RoLoRA's loss, and so its curvature, is twice that of the other algorithms.
-        let twice = if algorithm.name == AlgorithmName::RoLora { 2.0 } else { 1.0 };
-        algorithm.step_size = steps.step_size / twice;
+        let factor = algorithm.linear().map_or(1.0, |method| method.step_factor());
+        algorithm.step_size = steps.step_size / factor;
     }
     if head_step_size {
         algorithm.head_step_size = steps.head_step_size;
@@ -263,7 +266,8 @@ fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunEr
         let message = "the model is a network, which needs classes, but the targets are real values; set model.kind = \"linear\"";
         return Err(RunError::Mismatch(message.to_owned()));
     }
-    let NetworkParameters { shape, method, upload_encoding, download_encoding, .. } = network.parameters;
+    let (method, parameters) = (network.method, network.parameters);
+    let NetworkParameters { shape, upload_encoding, download_encoding, .. } = parameters;
     for encoding in [upload_encoding, download_encoding] {
         let tensors = shape.descriptors(SharedLayers::All, method.tensors_per_layer(), encoding).into_iter();
         if least_frame_limit(&tensors.collect()) > FRAME_LIMIT_MAX {
@@ -413,8 +417,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
     let dataset = scaled.as_ref().unwrap_or(dataset);
     let algorithm = &scenario.algorithm;
     let (head, ridge) = evaluate::ridge::choose(dataset, algorithm.final_head, algorithm.ridge_labels);
-    let (scores, clients, newcomers, fits) = match scenario.algorithm.name {
-        AlgorithmName::Pooled => {
+    let (scores, clients, newcomers, fits) = match scenario.algorithm.linear() {
+        Some(LinearMethod::Pooled(_)) => {
             let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
                 let one = std::slice::from_ref(client);

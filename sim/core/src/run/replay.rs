@@ -4,10 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use fedspan_aggregator::journal::{
-    Committed, JournalEntry, JournalPhase, JournalRecorder, Opened, Outcome, Server,
-};
-use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
+use fedspan_aggregator::journal::{Committed, JournalEntry, JournalPhase, Opened, Outcome, Server};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, RecordedEffects};
 
 /// Error of a journal that cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +36,8 @@ pub enum ReplayError {
     },
 }
 
-/// A decision of the server and one of the simulator that should be equal; `None` if that side made none.
+/// A decision of the server and one of the simulator that should be equal; `None` if that side made none. Displayed in
+/// one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Decision of the server.
@@ -49,8 +48,9 @@ pub struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "  journal:   {}", DisplayDecision(self.journal.as_ref()))?;
-        write!(f, "  simulator: {}", DisplayDecision(self.simulator.as_ref()))
+        let [journal, simulator] =
+            [&self.journal, &self.simulator].map(|side| DisplayDecision(side.as_ref()));
+        write!(f, "journal: {journal}; simulator: {simulator}")
     }
 }
 
@@ -210,7 +210,7 @@ impl Replay {
     /// Resets the comparison and returns the driver of the simulation.
     pub(super) fn driver(&mut self) -> ReplayDriver<'_> {
         (self.equal, self.simulator, self.ended) = (0, None, self.decisions.is_empty());
-        ReplayDriver { replay: self, scribe: JournalRecorder::default() }
+        ReplayDriver { replay: self, effects: RecordedEffects::default() }
     }
 
     /// Compares the next decision.
@@ -256,17 +256,29 @@ fn is_same_decision(decided: &JournalEntry, line: &JournalEntry) -> bool {
 /// Driver of a simulation: provides the answer times and compares the decisions.
 pub struct ReplayDriver<'a> {
     replay: &'a mut Replay,
-    scribe: JournalRecorder,
+    /// Effects whose decisions have not been compared.
+    effects: RecordedEffects,
 }
 
 impl ReplayDriver<'_> {
     /// Passes one event to the engine and compares its decisions.
     pub fn handle(&mut self, engine: &mut Engine, now: Millis, event: Event, actions: &mut Vec<Action>) {
-        let mut lines = Vec::new();
-        self.scribe.handle(engine, now, event, actions, &mut lines);
-        for line in lines {
-            if !matches!(line, JournalEntry::Answered(_)) {
-                self.replay.compare(&line);
+        engine.handle(now, event, &mut self.effects);
+        self.compare_decisions(engine, now, actions);
+    }
+
+    /// Ends training, as [`Engine::finish_training`] does, and compares the decisions.
+    pub fn finish_training(&mut self, engine: &mut Engine, now: Millis, actions: &mut Vec<Action>) {
+        engine.finish_training(now, &mut self.effects);
+        self.compare_decisions(engine, now, actions);
+    }
+
+    fn compare_decisions(&mut self, engine: &Engine, now: Millis, actions: &mut Vec<Action>) {
+        actions.append(&mut self.effects.actions);
+        for record in self.effects.records.drain(..) {
+            match JournalEntry::of(now, &record, engine.representation()) {
+                None | Some(JournalEntry::Answered(_)) => {}
+                Some(decision) => self.replay.compare(&decision),
             }
         }
     }

@@ -153,7 +153,10 @@ impl<'a> Simulation<'a> {
 
     /// Passes one event to the engine.
     fn handle(&mut self, event: Event, actions: &mut Vec<Action>) {
-        let now = self.now();
+        self.handle_at(self.now(), event, actions);
+    }
+
+    fn handle_at(&mut self, now: Millis, event: Event, actions: &mut Vec<Action>) {
         match &mut self.replay {
             Some(replay) => replay.handle(&mut self.engine, now, event, actions),
             None => self.engine.handle(now, event, actions),
@@ -168,7 +171,7 @@ impl<'a> Simulation<'a> {
             self.time = opened_at;
         }
         for id in 0..self.dataset.clients.len() as u64 {
-            self.engine.record_privacy(id, self.devices.privacy(id));
+            self.engine.record_privacy(id, self.devices.privacy(id), actions);
             self.handle(Event::Joined(id), actions);
         }
     }
@@ -270,7 +273,7 @@ impl<'a> Simulation<'a> {
         self.time = self.time.max(moment);
         let open = |engine: &Engine| engine.open_round().map(|round| Arc::clone(&round.broadcast));
         let before = open(&self.engine);
-        self.engine.handle(at.max(self.now()), Event::Tick, actions);
+        self.handle_at(at.max(self.now()), Event::Tick, actions);
         let after = open(&self.engine);
         if let Some(opening) = after.filter(|after| before.is_some_and(|before| before.id == after.id)) {
             self.resend_to_silent(&opening);

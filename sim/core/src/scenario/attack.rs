@@ -1,6 +1,7 @@
 //! `[attack]`: the fraction of the fleet that attacks, and the kind of attack.
 
-use fedspan_engine::config::{AlgorithmName, AlgorithmSection, Problem, Section};
+use fedspan_engine::algorithm::{FedAvgSettings, LinearAlgorithm};
+use fedspan_engine::config::{AlgorithmSection, Problem, Section};
 use fedspan_protocol::message::Upload;
 
 /// Largest fraction of a fleet that may attack: no aggregation rule tolerates a half.
@@ -109,12 +110,12 @@ pub fn check_attack(
     section: &Section<'_>,
 ) -> Result<(), Problem> {
     let Some(attack) = attack else { return Ok(()) };
-    if !algorithm.name.is_federated() {
+    if !algorithm.is_federated() {
         let message =
-            format!("{:?} sends nothing that could be attacked; allowed: \"none\"", algorithm.name.as_str());
+            format!("{:?} sends nothing that could be attacked; allowed: \"none\"", algorithm.name());
         return Err(section.problem("kind", message));
     }
-    let subspaces = algorithm.name != AlgorithmName::FedAvg && algorithm.send == Upload::Representation;
+    let subspaces = algorithm.name() != FedAvgSettings::NAME && algorithm.send == Upload::Representation;
     if attack.kind == Attack::OrthogonalPlane && !subspaces {
         let message = "found \"orthogonal-plane\", which is sent in place of a representation: algorithm.send = \
                        \"representation\"";

@@ -27,13 +27,36 @@ pub enum EncoderError {
     /// A result file could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A client's loss or adapter is no longer finite.
-    #[error("round {round}, client {client}: the loss is not finite; a smaller --step-size may help")]
+    /// A client's training loss is not finite.
+    #[error(
+        "round {round}, client {client}: found a loss of {loss}, allowed: a finite number; a smaller --step-size may help"
+    )]
     Diverged {
         /// Number of the round, from 1.
         round: u32,
         /// Index of the client, from 0.
         client: usize,
+        /// The loss.
+        loss: f64,
+    },
+    /// Values of a client's adapter are not finite after its training, although its loss is.
+    #[error(
+        "round {round}, client {client}: found {count} adapter values of {of} that are not finite after a loss of {loss}, the \
+         first in {tensor}; a smaller --step-size may help"
+    )]
+    NonFiniteAdapter {
+        /// Number of the round, from 1.
+        round: u32,
+        /// Index of the client, from 0.
+        client: usize,
+        /// Mean loss of the training.
+        loss: f64,
+        /// Number of values that are not finite.
+        count: usize,
+        /// Number of values of the adapter.
+        of: usize,
+        /// Name of the first tensor with such a value.
+        tensor: String,
     },
 }
 
@@ -49,7 +72,7 @@ impl EncoderError {
         match self {
             Self::File { .. } | Self::Setting(_) => true,
             Self::Adapter(error) => error.is_invalid_input(),
-            Self::Write(_) | Self::Diverged { .. } => false,
+            Self::Write(_) | Self::Diverged { .. } | Self::NonFiniteAdapter { .. } => false,
         }
     }
 }

@@ -118,8 +118,8 @@ impl Campaign {
     /// Trains the adapter. After each round `watch` receives the result and stops the run by returning `false`.
     ///
     /// # Errors
-    /// [`EncoderError::Diverged`] if a loss is not finite; [`EncoderError::File`] if a temporary file cannot be
-    /// written; [`EncoderError::Adapter`] if averaging fails.
+    /// [`EncoderError::Diverged`] if a loss is not finite; [`EncoderError::NonFiniteAdapter`] if an adapter is not;
+    /// [`EncoderError::File`] if a temporary file cannot be written; [`EncoderError::Adapter`] if averaging fails.
     pub fn run(
         &self,
         model: &Model,
@@ -183,9 +183,7 @@ impl Campaign {
                 let sentences = &clients.train[client];
                 let client_round = ClientRound { sentences, round, seed: self.seed, place };
                 let loss = self.local.train(model, &mut adapter, client_round);
-                if !loss.is_finite() || adapter.values.iter().any(|value| !value.is_finite()) {
-                    return Err(EncoderError::Diverged { round: number, client });
-                }
+                check_finite(&adapter, loss, number, client)?;
                 let path = folder.join(format!("client-{client}.safetensors"));
                 adapter.write(&path)?;
                 Ok((path, sentences.len() as u64, loss))
@@ -219,6 +217,24 @@ impl Campaign {
     }
 }
 
+/// Checks the result of a client's training in a round.
+fn check_finite(adapter: &Adapter, loss: f64, round: u32, client: usize) -> Result<(), EncoderError> {
+    if !loss.is_finite() {
+        return Err(EncoderError::Diverged { round, client, loss });
+    }
+    let count = |values: &[f32]| values.iter().filter(|value| !value.is_finite()).count();
+    let first = adapter.parts.iter().find(|part| count(&adapter.values[part.range.clone()]) > 0);
+    let Some(part) = first else { return Ok(()) };
+    Err(EncoderError::NonFiniteAdapter {
+        round,
+        client,
+        loss,
+        count: count(&adapter.values),
+        of: adapter.values.len(),
+        tensor: part.name.clone(),
+    })
+}
+
 /// Score over all batches.
 #[must_use]
 pub fn score(model: &Model, adapter: &Adapter, batches: &[Batch]) -> Score {
@@ -234,4 +250,47 @@ pub fn score(model: &Model, adapter: &Adapter, batches: &[Batch]) -> Score {
     let count: usize = batches.iter().map(|batch| batch.labels.len()).sum();
     let (right, losses) = parts.iter().fold((0, 0.0), |(right, sum), part| (right + part.0, sum + part.1));
     Score { accuracy: right as f64 / count as f64, held_loss: losses / count as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::encoder::Shape;
+
+    #[test]
+    fn loss_and_adapter_that_are_not_finite_have_own_errors() {
+        let shape = Shape {
+            vocabulary: 8,
+            hidden: 4,
+            layers: 2,
+            heads: 2,
+            intermediate: 8,
+            positions: 6,
+            types: 1,
+            epsilon: 1e-12,
+        };
+        let mut adapter = Adapter::zeros(&shape, 2);
+        assert!(check_finite(&adapter, 0.7, 3, 1).is_ok());
+        let reported = check_finite(&adapter, f64::NAN, 3, 1).unwrap_err().to_string();
+        assert!(
+            reported.starts_with("round 3, client 1: found a loss of NaN, allowed: a finite number"),
+            "{reported}"
+        );
+        let head = adapter.head()[0].start;
+        adapter.values[head] = f32::NAN;
+        adapter.values[head + 3] = f32::INFINITY;
+        let error = check_finite(&adapter, 0.7, 3, 1).unwrap_err();
+        assert!(!error.is_wrong_input());
+        let reported = error.to_string();
+        let found = format!(
+            "found 2 adapter values of {} that are not finite after a loss of 0.7",
+            adapter.values.len()
+        );
+        for part in ["round 3, client 1", &found, "classifier.weight", "--step-size"] {
+            assert!(reported.contains(part), "{part}: {reported}");
+        }
+        assert_eq!(reported.lines().count(), 1);
+    }
 }

@@ -2,7 +2,8 @@
 //! the theorems.
 
 use clap::Args;
-use fedspan_engine::config::{AlgorithmName, Init};
+use fedspan_engine::algorithm::LinearMethod;
+use fedspan_engine::config::Init;
 use serde::Serialize;
 
 use super::super::measurement::parse_number;
@@ -95,7 +96,7 @@ fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), Comma
     let DataSection::LowRank(data) = own.data else {
         return Err(wrong("its data are not \"low-rank-regression\""));
     };
-    if own.algorithm.name != AlgorithmName::RoLora {
+    if !matches!(own.algorithm.linear(), Some(LinearMethod::RoLora(_))) {
         return Err(wrong("its algorithm is not \"rolora\""));
     }
     let Init::TruthSine(start) = own.model.init else {

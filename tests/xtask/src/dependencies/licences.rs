@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use toml_edit::{DocumentMut, Item};
+use toml_edit::DocumentMut;
 
 use super::{Package, RULES, manifests, not_run, packages, report, spdx};
 use crate::process::{Context, Failure};
@@ -11,7 +11,8 @@ use crate::process::{Context, Failure};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rules {
     licences: BTreeSet<String>,
-    registries: BTreeSet<String>,
+    /// Allowed registries; `None`, as for cargo-deny, if only the one is that needs no name.
+    registries: Option<BTreeSet<String>>,
 }
 
 /// Runs the command.
@@ -56,23 +57,33 @@ impl Rules {
     fn parse(text: &str) -> Result<Self, String> {
         let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
         let list = |table: &str, key: &str| {
-            let words = document.get(table).and_then(|table| table.get(key)).and_then(Item::as_array);
-            let words =
-                words.and_then(|list| list.iter().map(|word| word.as_str().map(str::to_owned)).collect());
-            words.ok_or_else(|| format!("{table}.{key} must be a list of words"))
+            let Some(words) = document.get(table).and_then(|table| table.get(key)) else { return Ok(None) };
+            let list = words.as_array().and_then(|list| {
+                list.iter().map(|word| word.as_str().map(str::to_owned)).collect::<Option<BTreeSet<String>>>()
+            });
+            list.map(Some).ok_or_else(|| format!("{table}.{key} must be a list of words"))
         };
-        Ok(Self { licences: list("licenses", "allow")?, registries: list("sources", "allow-registry")? })
+        let licences = list("licenses", "allow")?.ok_or("found no licenses.allow, a list of words")?;
+        Ok(Self { licences, registries: list("sources", "allow-registry")? })
     }
 
     /// Reason why a crate may not be used.
     fn fault(&self, package: &Package) -> Option<String> {
-        let Package { name, version, licence, source, .. } = package;
-        if let Some(source) = source
-            && !source.strip_prefix("registry+").is_some_and(|registry| self.registries.contains(registry))
-        {
-            return Some(format!(
-                "{name} {version}: found source {source:?}, allowed: a registry of {RULES}"
-            ));
+        let Package { name, version, licence, source, is_of_default_registry, .. } = package;
+        if let Some(source) = source {
+            let registry = source.strip_prefix("registry+");
+            let (is_allowed, allowed) = match &self.registries {
+                Some(all) => (registry.is_some_and(|registry| all.contains(registry)), "a registry of"),
+                None => (
+                    *is_of_default_registry,
+                    "the default registry, as there is no sources.allow-registry in",
+                ),
+            };
+            if !is_allowed {
+                return Some(format!(
+                    "{name} {version}: found source {source:?}, allowed: {allowed} {RULES}"
+                ));
+            }
         }
         let Some(licence) = licence else {
             return Some(format!("{name} {version}: states no licence"));
@@ -95,16 +106,22 @@ mod tests {
 
     use super::*;
 
+    const LICENCES: &str = "[licenses]\nallow = [\"MIT\"]\n";
+
     fn fault(licence: Option<&str>, source: Option<&str>) -> Option<String> {
-        let rules =
-            Rules::parse("[licenses]\nallow = [\"MIT\"]\n[sources]\nallow-registry = [\"https://x\"]")
-                .unwrap();
+        fault_by(&format!("{LICENCES}[sources]\nallow-registry = [\"https://x\"]"), licence, source)
+    }
+
+    /// The default registry is `https://d`.
+    fn fault_by(rules: &str, licence: Option<&str>, source: Option<&str>) -> Option<String> {
+        let rules = Rules::parse(rules).unwrap();
         let (licence, source) = (licence.map(str::to_owned), source.map(str::to_owned));
         rules.fault(&Package {
             name: "a".to_owned(),
             version: "1.0.0".to_owned(),
             licence,
             rust_version: None,
+            is_of_default_registry: source.as_deref() == Some("registry+https://d"),
             source,
         })
     }
@@ -122,5 +139,17 @@ mod tests {
         ] {
             assert!(fault(licence, source).unwrap().contains(part));
         }
+    }
+
+    #[test]
+    fn default_registry_is_allowed_unless_others_are_listed() {
+        let mit = |source: &str| fault_by(LICENCES, Some("MIT"), Some(source));
+        assert_eq!(mit("registry+https://d"), None);
+        for other in ["registry+https://x", "git+https://d"] {
+            assert!(mit(other).unwrap().contains("allowed: the default registry"), "{other}");
+        }
+        assert!(fault(Some("MIT"), Some("registry+https://d")).is_some());
+        assert!(Rules::parse("[sources]\nallow-registry = []").is_err());
+        assert!(Rules::parse(&format!("{LICENCES}[sources]\nallow-registry = \"https://x\"")).is_err());
     }
 }

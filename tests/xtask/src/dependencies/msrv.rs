@@ -141,6 +141,7 @@ mod tests {
             licence: None,
             rust_version: version.map(str::to_owned),
             source: Some("registry+x".to_owned()),
+            is_of_default_registry: true,
         };
         asks_for_more(&package, promised)
     }

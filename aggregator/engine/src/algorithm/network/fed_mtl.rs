@@ -11,11 +11,43 @@
 //! dual of a convex loss, which a network does not have.
 
 use fedspan_protocol::message::{Baseline, Task};
+use toml_edit::Value;
 
-use super::{NetworkParameters, Plan, SharedLayers};
+use super::{
+    MethodKeys, NetworkAlgorithm, NetworkParameters, OWN_NETWORK, Plan, SHARED_AND_HEAD, SharedLayers,
+};
+use crate::reader::{Problem, shortest};
 
-pub(super) fn plan(parameters: &NetworkParameters, proximal_weight: f32) -> Plan {
-    let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::FedMtl { proximal_weight };
-    Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+/// Fed-MTL: personal networks drawn towards their mean at each step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FedMtl {
+    /// Penalty weight lambda.
+    pub proximal_weight: f32,
+}
+
+impl NetworkAlgorithm for FedMtl {
+    const NAME: &'static str = "fed-mtl";
+    const SUMMARY: &'static str = "personal models drawn to their mean at each step (networks)";
+
+    fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
+        Ok(Self { proximal_weight: keys.number("pull", 0.05, 0.0..=1e6)? })
+    }
+
+    fn write(&self, set: &mut dyn FnMut(&str, Value)) {
+        set("pull", shortest(self.proximal_weight).into());
+    }
+
+    fn plan(&self, parameters: &NetworkParameters) -> Plan {
+        let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
+        let baseline = Baseline::FedMtl { proximal_weight: self.proximal_weight };
+        Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+    }
+
+    fn evaluated_model(&self) -> &'static str {
+        OWN_NETWORK
+    }
+
+    fn evaluated_newcomer_model(&self) -> &'static str {
+        SHARED_AND_HEAD
+    }
 }

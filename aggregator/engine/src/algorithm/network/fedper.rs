@@ -3,10 +3,34 @@
 
 use fedspan_protocol::message::{Task, Trained};
 
-use super::{NetworkParameters, Plan, SharedLayers};
+use super::{MethodKeys, NetworkAlgorithm, NetworkParameters, Plan, SharedLayers};
+use crate::reader::Problem;
 
-pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
-    let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let task = Task::Sgd { descent, head_epochs: 0, epochs, trained: Trained::All, encoding };
-    Plan { shared: SharedLayers::Body, task }
+/// FedPer: shared body and personal heads, trained together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FedPer;
+
+impl NetworkAlgorithm for FedPer {
+    const NAME: &'static str = "fedper";
+    const SUMMARY: &'static str = "shared body, personal heads, trained together (networks)";
+    const RUNS_ON_FIRMWARE: bool = true;
+    const HAS_OWN_HEAD: bool = true;
+
+    fn read(_keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn plan(&self, parameters: &NetworkParameters) -> Plan {
+        let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
+        let task = Task::Sgd { descent, head_epochs: 0, epochs, trained: Trained::All, encoding };
+        Plan { shared: SharedLayers::Body, task }
+    }
+
+    fn evaluated_model(&self) -> &'static str {
+        "the shared body with the client's head as last trained; a zero head if the client took part in no round"
+    }
+
+    fn evaluated_newcomer_model(&self) -> &'static str {
+        "the shared body with a head that the newcomer trained"
+    }
 }

@@ -14,38 +14,88 @@
 //! Evaluated is each device's own network.
 
 use fedspan_protocol::message::{Baseline, HeadSolve, Task};
+use toml_edit::Value;
 
-use super::{LayerMean, NetworkParameters, Plan, SharedLayers};
+use super::{
+    LayerMean, MethodKeys, NetworkAlgorithm, NetworkParameters, OWN_NETWORK, Plan, SHARED_AND_HEAD,
+    SharedLayers,
+};
 use crate::aggregate::UpdateWeight;
 use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::random::{Purpose, stream};
+use crate::reader::{Problem, shortest};
 use crate::types::{DeviceId, Request, Tensor};
 
-pub(super) fn plan(parameters: &NetworkParameters, averaging_step: f32) -> Plan {
-    let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline = Baseline::L2gd { averaging_step };
-    Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+/// L2GD: personal networks that move towards their mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct L2gd {
+    /// Fraction of the way to the mean per step.
+    pub averaging_step: f32,
+    /// Probability of a step to the mean rather than a local one; 0 for one of each in every round.
+    pub averaging_probability: f32,
+}
+
+impl NetworkAlgorithm for L2gd {
+    const NAME: &'static str = "l2gd";
+    const SUMMARY: &'static str = "personal models that move towards their mean each round (networks)";
+
+    fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
+        let coin = keys.section_of("coin").number("coin", Some(0.0), 0.0..=0.99)?;
+        if coin > 0.0 && coin < 0.01 {
+            let message = format!("found {coin}, which makes rounds too long; allowed: 0, or 0.01 to 0.99");
+            return Err(keys.section_of("coin").problem("coin", message));
+        }
+        let averaging_step = keys.number("part", 0.05, 0.0..=1.0)?;
+        #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+        let averaging_probability = coin as f32;
+        Ok(Self { averaging_step, averaging_probability })
+    }
+
+    fn write(&self, set: &mut dyn FnMut(&str, Value)) {
+        set("part", shortest(self.averaging_step).into());
+        set("coin", shortest(self.averaging_probability).into());
+    }
+
+    fn plan(&self, parameters: &NetworkParameters) -> Plan {
+        let Self { averaging_step, .. } = *self;
+        let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
+        let baseline = Baseline::L2gd { averaging_step };
+        Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+    }
+
+    fn server(&self, parameters: NetworkParameters) -> Box<dyn Algorithm> {
+        if self.averaging_probability > 0.0 {
+            return Box::new(L2gdServer::new(*self, parameters));
+        }
+        Box::new(LayerMean::new(parameters, self.plan(&parameters)))
+    }
+
+    fn evaluated_model(&self) -> &'static str {
+        OWN_NETWORK
+    }
+
+    fn evaluated_newcomer_model(&self) -> &'static str {
+        SHARED_AND_HEAD
+    }
 }
 
 /// State of L2GD with a coin: the mean, and the number of rounds drawn.
 #[derive(Clone, Debug)]
-pub struct L2gd {
+pub struct L2gdServer {
     mean: LayerMean,
     parameters: NetworkParameters,
-    averaging_step: f32,
-    /// Probability `p` of a step towards the mean.
-    averaging_probability: f32,
+    settings: L2gd,
     /// Number of finished rounds.
     rounds: u32,
 }
 
-impl L2gd {
-    /// Starts from the initial network. `coin` is above 0 and below 1.
+impl L2gdServer {
+    /// Starts from the initial network. The averaging probability is above 0 and below 1.
     #[must_use]
-    pub fn new(parameters: NetworkParameters, averaging_step: f32, averaging_probability: f32) -> Self {
-        let mean = LayerMean::new(parameters, plan(&parameters, averaging_step));
-        Self { mean, parameters, averaging_step, averaging_probability, rounds: 0 }
+    pub fn new(settings: L2gd, parameters: NetworkParameters) -> Self {
+        let mean = LayerMean::new(parameters, settings.plan(&parameters));
+        Self { mean, parameters, settings, rounds: 0 }
     }
 
     /// Number of steps to the mean, and of local steps, in this round. Each run has at least one, whose coin
@@ -55,7 +105,7 @@ impl L2gd {
         let mut run = |towards_mean: bool| {
             let mut steps = 1u16;
             while steps < u16::MAX
-                && (flips.uniform() < f64::from(self.averaging_probability)) == towards_mean
+                && (flips.uniform() < f64::from(self.settings.averaging_probability)) == towards_mean
             {
                 steps += 1;
             }
@@ -65,14 +115,15 @@ impl L2gd {
     }
 }
 
-impl Algorithm for L2gd {
+impl Algorithm for L2gdServer {
     fn request(&self) -> Request {
         let (to_mean, local) = self.steps();
-        let apart = libm::pow(1.0 - f64::from(self.averaging_step), f64::from(to_mean));
+        let apart = libm::pow(1.0 - f64::from(self.settings.averaging_step), f64::from(to_mean));
         #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
         let averaging_step = (1.0 - apart) as f32;
         let epochs = self.parameters.epochs.saturating_mul(local);
-        let Plan { task, .. } = plan(&NetworkParameters { epochs, ..self.parameters }, averaging_step);
+        let settings = L2gd { averaging_step, ..self.settings };
+        let Plan { task, .. } = settings.plan(&NetworkParameters { epochs, ..self.parameters });
         Request { task, ..self.mean.request() }
     }
 

@@ -5,7 +5,7 @@ use fedspan_protocol::message::{HeadSolve, Task};
 use super::{NetworkParameters, Plan};
 use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::as_decoded;
+use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 

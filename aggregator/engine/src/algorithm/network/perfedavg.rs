@@ -8,12 +8,53 @@
 //! samples that a client trains on.
 
 use fedspan_protocol::message::{Baseline, Task};
+use toml_edit::Value;
 
-use super::{NetworkParameters, Plan, SharedLayers};
+use super::{MethodKeys, NetworkAlgorithm, NetworkParameters, Plan, SharedLayers};
+use crate::reader::{Problem, shortest};
 
-pub(super) fn plan(parameters: &NetworkParameters, inner_step: f32, hessian_free: bool) -> Plan {
-    let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let baseline =
-        if hessian_free { Baseline::PerFedAvgHf { inner_step } } else { Baseline::PerFedAvg { inner_step } };
-    Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+/// Per-FedAvg: one network that adapts to a client in one step. Second derivatives are left out, or with
+/// `HESSIAN_FREE` approximated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PerFedAvg<const HESSIAN_FREE: bool> {
+    /// Size alpha of the adaptation step.
+    pub inner_step: f32,
+}
+
+impl<const HESSIAN_FREE: bool> NetworkAlgorithm for PerFedAvg<HESSIAN_FREE> {
+    const NAME: &'static str = if HESSIAN_FREE { "perfedavg-hf" } else { "perfedavg" };
+    const SUMMARY: &'static str = if HESSIAN_FREE {
+        "perfedavg with a Hessian-free second derivative (networks)"
+    } else {
+        "a shared model that adapts in one step, first order (networks)"
+    };
+
+    fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
+        // Where a batch's curvature is above 1 / alpha, second derivatives reverse a step.
+        let default = if HESSIAN_FREE { 0.05 } else { 0.1 };
+        Ok(Self { inner_step: keys.number("inner_step", default, 0.0..=1e6)? })
+    }
+
+    fn write(&self, set: &mut dyn FnMut(&str, Value)) {
+        set("inner_step", shortest(self.inner_step).into());
+    }
+
+    fn plan(&self, parameters: &NetworkParameters) -> Plan {
+        let Self { inner_step } = *self;
+        let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
+        let baseline = if HESSIAN_FREE {
+            Baseline::PerFedAvgHf { inner_step }
+        } else {
+            Baseline::PerFedAvg { inner_step }
+        };
+        Plan { shared: SharedLayers::All, task: Task::Baseline { baseline, descent, epochs, encoding } }
+    }
+
+    fn evaluated_model(&self) -> &'static str {
+        "the shared network after one step down the gradient of all the client's samples"
+    }
+
+    fn evaluated_newcomer_model(&self) -> &'static str {
+        "the shared network after one step down the gradient of all the newcomer's samples and epochs on its head"
+    }
 }

@@ -6,25 +6,71 @@
 //! Here `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of
 //! N.
 
-use fedspan_protocol::message::{Baseline, HeadSolve, Task};
+use fedspan_protocol::message::{Baseline, Descent, HeadSolve, Task};
 
 use super::mean::tensors;
-use super::{NetworkParameters, Plan, SharedLayers};
+use super::{MethodKeys, NetworkAlgorithm, NetworkParameters, Plan, SHARED_AND_HEAD, SharedLayers};
 use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::as_decoded;
+use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
+use crate::reader::Problem;
 use crate::types::{DeviceId, Request, Tensor};
 
-pub(super) fn plan(parameters: &NetworkParameters) -> Plan {
-    let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
-    let task = Task::Baseline { baseline: Baseline::Scaffold, descent, epochs, encoding };
-    Plan { shared: SharedLayers::All, task }
+/// SCAFFOLD: FedAvg with control variates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scaffold;
+
+impl NetworkAlgorithm for Scaffold {
+    const NAME: &'static str = "scaffold";
+    const SUMMARY: &'static str = "fedavg with steps corrected by control variates (networks)";
+    const TENSORS_PER_LAYER: usize = 2;
+    // Control variates are derived for steps without momentum.
+    const MOMENTUM: f64 = 0.0;
+    const USES_FLEET_SIZE: bool = true;
+
+    fn read(_keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn plan(&self, parameters: &NetworkParameters) -> Plan {
+        let NetworkParameters { descent, epochs, upload_encoding: encoding, .. } = *parameters;
+        let task = Task::Baseline { baseline: Baseline::Scaffold, descent, epochs, encoding };
+        Plan { shared: SharedLayers::All, task }
+    }
+
+    fn server(&self, parameters: NetworkParameters) -> Box<dyn Algorithm> {
+        Box::new(ScaffoldServer::new(parameters))
+    }
+
+    fn check_descent(&self, descent: &Descent) -> Result<(), (&'static str, String)> {
+        if descent.momentum > 0.0 {
+            let found = descent.momentum;
+            let message = format!(
+                "found {found}, but scaffold's control variates need steps without momentum; allowed: 0"
+            );
+            return Err(("momentum", message));
+        }
+        if descent.step_size == 0.0 {
+            let message =
+                "found 0, but scaffold divides its control variates by the step size; allowed: above 0";
+            return Err(("step_size", message.to_owned()));
+        }
+        Ok(())
+    }
+
+    fn evaluated_model(&self) -> &'static str {
+        "the shared network"
+    }
+
+    fn evaluated_newcomer_model(&self) -> &'static str {
+        SHARED_AND_HEAD
+    }
 }
 
 /// Shared model and control variate of the fleet.
 #[derive(Clone, Debug)]
-pub struct Scaffold {
+pub struct ScaffoldServer {
     parameters: NetworkParameters,
     plan: Plan,
     /// All layers of the model, P x 1.
@@ -35,7 +81,7 @@ pub struct Scaffold {
     round: RoundAggregate,
 }
 
-impl Scaffold {
+impl ScaffoldServer {
     /// Starts from the initial network, with control variates of zero.
     #[must_use]
     pub fn new(parameters: NetworkParameters) -> Self {
@@ -44,7 +90,7 @@ impl Scaffold {
         let round = RoundAggregate::new(rule, weighting, 2 * model.len());
         Self {
             parameters,
-            plan: plan(&parameters),
+            plan: Scaffold.plan(&parameters),
             control: vec![0.0; model.len()],
             model: Matrix::from_vec(model.len(), 1, model),
             participants: 0,
@@ -94,7 +140,7 @@ impl Scaffold {
     }
 }
 
-impl Algorithm for Scaffold {
+impl Algorithm for ScaffoldServer {
     fn request(&self) -> Request {
         let NetworkParameters { shape, download_encoding, upload_encoding, .. } = self.parameters;
         Request {

@@ -3,7 +3,8 @@
 #![no_std]
 #![no_main]
 
-use core::cell::UnsafeCell;
+#[cfg(feature = "scale")]
+use core::hint::spin_loop;
 use core::mem::MaybeUninit;
 
 #[cfg(not(feature = "i16"))]
@@ -16,7 +17,7 @@ use fedspan_client::store::NoStore;
 #[cfg(feature = "scale")]
 use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, K, Lcg, Line, clock, key, report, samples};
+use least::{D, K, Lcg, Line, Once, clock, key, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
@@ -38,31 +39,30 @@ struct Statics {
     transmit: [u8; TRANSMIT],
 }
 
-struct Shared(UnsafeCell<Statics>);
-
-// SAFETY: only `main` accesses it, once.
-unsafe impl Sync for Shared {}
-
-static STATICS: Shared = Shared(UnsafeCell::new(Statics {
+static STATICS: Once<Statics> = Once::new(Statics {
     client: MaybeUninit::uninit(),
     workspace: Workspace::new(),
     #[cfg(feature = "scale")]
     scale: [0.0; scaled_values(D)],
     receive: [0; RECEIVE],
     transmit: [0; TRANSMIT],
-}));
+});
 
 #[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
 #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
 fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
-    // SAFETY: the only reference; `main` runs once.
-    let place = unsafe { &mut *STATICS.0.get() };
+    // SAFETY: the only call; `main` runs once.
+    let place = unsafe { STATICS.take() };
     let Statics { client, workspace, receive, transmit, .. } = place;
     let model = Linear::new(workspace);
     #[cfg(feature = "scale")]
-    let Ok(model) = Scaled::new(model, &mut place.scale[..]) else { loop {} };
+    let Ok(model) = Scaled::new(model, &mut place.scale[..]) else {
+        loop {
+            spin_loop();
+        }
+    };
     let client = client.write(Session::new(CONFIG, Protection::Key(key()), model, samples, NoStore, Lcg(1)));
     loop {
         let buffers = Buffers { receive, transmit };

@@ -4,7 +4,6 @@
 #![no_std]
 #![no_main]
 
-use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
 use fedspan_client::link::{Buffers, run};
@@ -12,7 +11,7 @@ use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Network, Recording, Session};
-use least::{D, Lcg, Line, classes, clock, key, report, samples};
+use least::{D, Lcg, Line, Once, classes, clock, key, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
@@ -42,25 +41,20 @@ struct Statics {
     transmit: [u8; TRANSMIT],
 }
 
-struct Shared(UnsafeCell<Statics>);
-
-// SAFETY: only `main` accesses it, once.
-unsafe impl Sync for Shared {}
-
-static STATICS: Shared = Shared(UnsafeCell::new(Statics {
+static STATICS: Once<Statics> = Once::new(Statics {
     client: MaybeUninit::uninit(),
     workspace: Workspace::new(),
     receive: [0; RECEIVE],
     transmit: [0; TRANSMIT],
-}));
+});
 
 #[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
 #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
 fn main() -> ! {
     let (x, _) = samples();
     let samples = Recording::classification(x, classes(), D);
-    // SAFETY: the only reference; `main` runs once.
-    let Statics { client, workspace, receive, transmit } = unsafe { &mut *STATICS.0.get() };
+    // SAFETY: the only call; `main` runs once.
+    let Statics { client, workspace, receive, transmit } = unsafe { STATICS.take() };
     let client = client.write(Session::new(
         CONFIG,
         Protection::Key(key()),

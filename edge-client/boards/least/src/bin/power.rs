@@ -4,13 +4,9 @@
 #![no_std]
 #![no_main]
 
-use core::cell::UnsafeCell;
-use core::convert::Infallible;
 use core::hint::spin_loop;
 use core::mem::MaybeUninit;
-use core::slice::from_mut;
 
-use embedded_io::Read;
 use fedspan_client::Millis;
 use fedspan_client::link::{Buffers, run};
 use fedspan_client::memory::PowerWorkspace;
@@ -20,27 +16,13 @@ use fedspan_client::privacy::{
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
 use fedspan_client::{Linear, Recording, Session};
-use least::{D, K, Lcg, Line, clock, key, report, samples};
+use least::{D, Entropy, K, Lcg, Line, Once, clock, key, report, samples};
 
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Entropy read from the serial line.
-struct Source;
-
-impl EntropySource for Source {
-    type Error = Infallible;
-
-    fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
-        for sample in samples {
-            let Ok(_) = Line.read(from_mut(sample));
-        }
-        Ok(())
-    }
-}
-
-type Model = Linear<&'static mut PowerWorkspace<D, K>, Clipped<Gaussian<Source>>>;
+type Model = Linear<&'static mut PowerWorkspace<D, K>, Clipped<Gaussian<Entropy>>>;
 type Client = Session<Model, Recording<'static>, NoStore, Lcg>;
 
 /// All static memory of the client.
@@ -51,21 +33,16 @@ struct Statics {
     transmit: [u8; TRANSMIT],
 }
 
-struct Shared(UnsafeCell<Statics>);
-
-// SAFETY: only `main` accesses it, once.
-unsafe impl Sync for Shared {}
-
-static STATICS: Shared = Shared(UnsafeCell::new(Statics {
+static STATICS: Once<Statics> = Once::new(Statics {
     client: MaybeUninit::uninit(),
     workspace: PowerWorkspace::new(),
     receive: [0; RECEIVE],
     transmit: [0; TRANSMIT],
-}));
+});
 
 fn number() -> u32 {
     let mut bytes = [0; 4];
-    let Ok(()) = Source.read(&mut bytes);
+    let Ok(()) = Entropy.read(&mut bytes);
     u32::from_le_bytes(bytes)
 }
 
@@ -74,8 +51,8 @@ fn number() -> u32 {
 fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
-    // SAFETY: the only reference; `main` runs once.
-    let Statics { client, workspace, receive, transmit } = unsafe { &mut *STATICS.0.get() };
+    // SAFETY: the only call; `main` runs once.
+    let Statics { client, workspace, receive, transmit } = unsafe { STATICS.take() };
     // Arbitrary settings, so that no check is optimised away.
     let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
@@ -88,7 +65,7 @@ fn main() -> ! {
             break (settings.with_iterations(u16::from_le_bytes([a, b])), claim, clip);
         }
     };
-    let mechanism = Clipped::new(Gaussian::new(settings, Source, claim), clip);
+    let mechanism = Clipped::new(Gaussian::new(settings, Entropy, claim), clip);
     let Ok(model) = Linear::private(workspace, mechanism) else {
         loop {
             spin_loop();

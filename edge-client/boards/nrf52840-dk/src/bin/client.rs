@@ -7,8 +7,8 @@ use embassy_executor::Spawner;
 use embassy_nrf::buffered_uarte::BufferedUarte;
 use embassy_nrf::nvmc::Nvmc;
 use embassy_nrf::rng::Rng;
-use fedspan_firmware::client::{Client, FRAME};
-use nrf52840_dk::{Interrupts, device, flash_layout, seed, serial_config, start};
+use fedspan_firmware::client::{Client, FRAME, FlashLayout};
+use nrf52840_dk::{Interrupts, device, seed, serial_config, start};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
@@ -29,7 +29,7 @@ async fn main(_spawner: Spawner) {
         &mut sending,
     );
     let seed = seed(Rng::new_blocking(chip.RNG));
-    let mut client = Client::new(Nvmc::new(chip.NVMC), flash_layout(), device(), seed);
+    let mut client = Client::new(Nvmc::new(chip.NVMC), FlashLayout::of_memory_map(), device(), seed);
     loop {
         client.take_part(&mut serial).await;
     }

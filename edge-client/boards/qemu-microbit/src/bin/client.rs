@@ -4,16 +4,7 @@
 #![no_std]
 #![no_main]
 
-use cortex_m_rt::entry;
-use fedspan_emulated::board::Board;
-use fedspan_emulated::{client, fault, stack};
-use qemu_microbit::Microbit;
-
-#[entry]
+#[cortex_m_rt::entry]
 fn main() -> ! {
-    let stack = stack::paint(Microbit::stack_limit());
-    match Microbit::with_serial() {
-        Some(board) => client::run_with_table(&board, stack),
-        None => fault::exit(fault::FAULT, &"started twice"),
-    }
+    fedspan_emulated::programs::client_with_table::<qemu_microbit::Board>()
 }

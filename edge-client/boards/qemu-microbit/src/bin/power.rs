@@ -1,27 +1,9 @@
-//! Prints the cost of a FedPower iteration on this core, see `fedspan_emulated::power`. Requires `-icount
-//! shift=0`.
+//! Prints the cost of a FedPower iteration on this core, see `fedspan_emulated::power`.
 
 #![no_std]
 #![no_main]
 
-use cortex_m_rt::entry;
-use fedspan_client::memory::PowerWorkspace;
-use fedspan_emulated::once::Once;
-use fedspan_emulated::shape::{D, K};
-use fedspan_emulated::{fault, measure, power};
-use qemu_microbit::Microbit;
-
-static MEMORY: Once<PowerWorkspace<D, K>> = Once::new(PowerWorkspace::new());
-static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
-
-#[entry]
+#[cortex_m_rt::entry]
 fn main() -> ! {
-    let (Some(board), Some(memory), Some(upload)) = (Microbit::with_counter(), MEMORY.take(), UPLOAD.take())
-    else {
-        fault::exit(fault::FAULT, &"started twice")
-    };
-    if let Err(reason) = power::power(&board, memory, upload) {
-        measure::failed(reason);
-    }
-    semihosting::process::exit(0)
+    fedspan_emulated::programs::power::<qemu_microbit::Board>()
 }

@@ -1,26 +1,9 @@
-//! Prints the cost of an update on this core, see `fedspan_emulated::measure`. Requires `-icount shift=0`.
+//! Prints the cost of an update on this core, see `fedspan_emulated::measure`.
 
 #![no_std]
 #![no_main]
 
-use cortex_m_rt::entry;
-use fedspan_client::{Linear, Workspace};
-use fedspan_emulated::once::Once;
-use fedspan_emulated::shape::{D, K};
-use fedspan_emulated::{fault, measure};
-use qemu_microbit::Microbit;
-
-static MODEL: Once<Linear<Workspace<D, K>>> = Once::new(Linear::new(Workspace::new()));
-static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
-
-#[entry]
+#[cortex_m_rt::entry]
 fn main() -> ! {
-    let (Some(board), Some(model), Some(upload)) = (Microbit::with_counter(), MODEL.take(), UPLOAD.take())
-    else {
-        fault::exit(fault::FAULT, &"started twice")
-    };
-    if let Err(reason) = measure::update(&board, model, upload) {
-        measure::failed(reason);
-    }
-    semihosting::process::exit(0)
+    fedspan_emulated::programs::update::<qemu_microbit::Board>()
 }

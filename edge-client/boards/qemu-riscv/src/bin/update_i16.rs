@@ -1,30 +1,9 @@
-//! Prints the cost of an update in 16-bit fixed point on this core, see `fedspan_emulated::measure`, after a
-//! check of its products. Requires `-icount shift=0`.
+//! Prints the cost of an update in 16-bit fixed point on this core, see `fedspan_emulated::measure`.
 
 #![no_std]
 #![no_main]
 
-use fedspan_client::Linear;
-use fedspan_client::memory::FixedWorkspace;
-use fedspan_emulated::once::Once;
-use fedspan_emulated::shape::{D, K};
-use fedspan_emulated::{fault, lengths, measure};
-use qemu_riscv::Virt;
-use riscv_rt::entry;
-
-static MODEL: Once<Linear<FixedWorkspace<D, K>>> = Once::new(Linear::new(FixedWorkspace::new()));
-static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
-
-#[entry]
+#[riscv_rt::entry]
 fn main() -> ! {
-    let (Some(model), Some(upload)) = (MODEL.take(), UPLOAD.take()) else {
-        fault::exit(fault::FAULT, &"started twice")
-    };
-    if let Err(n) = lengths::check() {
-        fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
-    }
-    if let Err(reason) = measure::update(&Virt::with_counter(), model, upload) {
-        measure::failed(reason);
-    }
-    semihosting::process::exit(0)
+    fedspan_emulated::programs::update_i16::<qemu_riscv::Virt>()
 }

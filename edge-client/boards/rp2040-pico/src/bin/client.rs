@@ -5,8 +5,8 @@
 
 use embassy_executor::Spawner;
 use embassy_futures::join::join;
-use fedspan_firmware::client::Client;
-use rp2040_pico::{BoardFlash, Buffers, device, flash_layout, open, seed};
+use fedspan_firmware::client::{Client, FlashLayout};
+use rp2040_pico::{BoardFlash, Buffers, device, open, seed};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
@@ -16,7 +16,7 @@ async fn main(_spawner: Spawner) {
     let Ok(device) = device(&mut flash) else { return };
     let mut buffers = Buffers::new(device);
     let (mut controller, mut serial) = open(chip.USB, &mut buffers);
-    let mut client = Client::new(flash, flash_layout(), device, seed());
+    let mut client = Client::new(flash, FlashLayout::of_memory_map(), device, seed());
     let work = async {
         loop {
             serial.opened().await;

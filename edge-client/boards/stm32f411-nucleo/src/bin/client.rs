@@ -6,8 +6,8 @@
 use embassy_executor::Spawner;
 use embassy_stm32::flash::Flash;
 use embassy_stm32::usart::BufferedUart;
-use fedspan_firmware::client::{Client, FRAME};
-use stm32f411_nucleo::{Interrupts, device, flash_layout, seed, serial_config, start};
+use fedspan_firmware::client::{Client, FRAME, FlashLayout};
+use stm32f411_nucleo::{Interrupts, device, seed, serial_config, start};
 
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
@@ -26,7 +26,7 @@ async fn main(_spawner: Spawner) {
     let flash = Flash::new_blocking(chip.FLASH).into_blocking_regions().bank1_region1;
     // Fails only for unusable serial settings, and without a serial line there is nothing to do.
     let Ok(mut serial) = serial else { return };
-    let mut client = Client::new(flash, flash_layout(), device(), seed(chip.ADC1));
+    let mut client = Client::new(flash, FlashLayout::of_memory_map(), device(), seed(chip.ADC1));
     loop {
         client.take_part(&mut serial).await;
     }

@@ -16,10 +16,11 @@ mod training;
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::SampleSource;
 use fedspan_client::task::{Batches, Usage};
-use fedspan_engine::algorithm::network::{NetworkParameters, NetworkShape as Layers, SharedLayers, plan};
+use fedspan_engine::algorithm::network::{NetworkShape as Layers, SharedLayers};
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, Descriptors, RoundId, RoundOpen, Task};
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
+use super::NetworkConfig;
 use training::Training;
 
 /// State that a device keeps between rounds; empty before its first round.
@@ -137,9 +138,10 @@ pub struct Rounds {
 impl Rounds {
     /// Makes the rounds of a device whose order of samples has this seed; `None` if the method is no
     /// baseline.
-    pub fn new(parameters: &NetworkParameters, shape: NetworkShape, seed: u64) -> Option<Self> {
-        let Task::Baseline { baseline, descent, .. } = plan(parameters).task else { return None };
-        let (layers, built_for) = (parameters.shape, (baseline, descent));
+    pub fn new(network: &NetworkConfig, seed: u64) -> Option<Self> {
+        let NetworkConfig { shape, method, parameters, .. } = network;
+        let Task::Baseline { baseline, descent, .. } = method.plan(parameters).task else { return None };
+        let (layers, built_for, shape) = (parameters.shape, (baseline, descent), *shape);
         Some(Self {
             shape,
             layers,
@@ -155,12 +157,6 @@ impl Rounds {
     pub fn copies(&self) -> usize {
         let (baseline, descent) = self.built_for;
         method(baseline, descent).map_or(1, |method| method.copies())
-    }
-
-    /// Bit of the task in a set of tasks.
-    pub fn task_bit(&self) -> u16 {
-        let (baseline, descent) = self.built_for;
-        Task::Baseline { baseline, descent, epochs: 1, encoding: Encoding::F32 }.bit()
     }
 
     fn descriptors(&self, encoding: Encoding) -> Vec<TensorDescriptor> {

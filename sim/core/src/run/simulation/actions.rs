@@ -93,7 +93,7 @@ impl Simulation<'_> {
         let scores = scored.as_ref().map(|(scores, _)| *scores);
         // After a divergence the last scores are kept.
         if self.diverged.is_none() {
-            self.before_tuning = scored.filter(|_| self.scenario.algorithm.network.is_some());
+            self.before_tuning = scored.filter(|_| self.scenario.algorithm.network().is_some());
         }
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
@@ -124,7 +124,10 @@ impl Simulation<'_> {
         queue.retain(|action| !matches!(action, Action::Open(..)));
         self.arrivals.clear();
         let mut more = Vec::new();
-        self.engine.finish_training(0, &mut more);
+        match &mut self.replay {
+            Some(replay) => replay.finish_training(&mut self.engine, 0, &mut more),
+            None => self.engine.finish_training(0, &mut more),
+        }
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
         Ok(())
     }

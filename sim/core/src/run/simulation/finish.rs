@@ -17,7 +17,7 @@ impl Simulation<'_> {
             None => self.fit_newcomers()?,
         };
         let all = self.devices.traffic();
-        let network = self.scenario.algorithm.network;
+        let network = self.scenario.algorithm.network();
         let representation = self.engine.representation().clone();
         let basis = network
             .is_none()
@@ -83,7 +83,7 @@ impl Simulation<'_> {
         let first = self.devices.len();
         // Rounds of training that the clients had, on average.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
-        let each = self.scenario.algorithm.network.map_or(0, |network| network.epochs);
+        let each = self.scenario.algorithm.network().map_or(0, |network| network.epochs);
         let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
         self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
         let mut actions = Vec::new();

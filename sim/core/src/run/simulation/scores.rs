@@ -19,7 +19,7 @@ impl Simulation<'_> {
         self.find_scale();
         let scored = self.scores(0)?;
         let scores = scored.0;
-        self.before_tuning = Some(scored).filter(|_| self.scenario.algorithm.network.is_some());
+        self.before_tuning = Some(scored).filter(|_| self.scenario.algorithm.network().is_some());
         let (bytes_up, bytes_down) = self.devices.traffic_since();
         self.rows.push(RoundRow {
             round: 0,
@@ -43,7 +43,7 @@ impl Simulation<'_> {
     /// Scales the data as devices do, once the campaign has found a scale.
     fn find_scale(&mut self) {
         if let (None, Some(scale)) = (&self.scaled, self.engine.scale()) {
-            let pooled = self.scenario.algorithm.power.is_some().then_some(self.scenario.model.target);
+            let pooled = self.scenario.algorithm.power().is_some().then_some(self.scenario.model.target);
             self.scaled = Some(self.dataset.scaled(&scale, pooled));
             if let Some((_, honest)) = &mut self.attackers {
                 *honest = honest.scaled(&scale, pooled);
@@ -58,7 +58,7 @@ impl Simulation<'_> {
 
     /// Records that the loss of a network's client is no longer finite, which ends training.
     pub(super) fn record_divergence(&mut self, client: u64, round: u32) {
-        if self.scenario.algorithm.network.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
+        if self.scenario.algorithm.network().is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
             self.diverged.get_or_insert(Diverged { client, round });
         }
     }
@@ -67,7 +67,7 @@ impl Simulation<'_> {
     /// the previous scores stand.
     pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
-        if self.scenario.algorithm.network.is_none()
+        if self.scenario.algorithm.network().is_none()
             || self.before_tuning.is_some()
             || self.diverged.is_some()
         {
@@ -84,7 +84,7 @@ impl Simulation<'_> {
     /// True for the last rounds, whose mean accuracy is reported for networks.
     pub(super) fn is_recent(&self, number: u32) -> bool {
         let algorithm = &self.scenario.algorithm;
-        algorithm.network.is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
+        algorithm.network().is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
     }
 
     /// Computes the figures after a round and checks that they are finite.
@@ -100,7 +100,7 @@ impl Simulation<'_> {
         if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
             return Ok(before_tuning.clone());
         }
-        if let Some(network) = algorithm.network {
+        if let Some(network) = algorithm.network() {
             let devices = self.devices.as_slice();
             let tuning = network.tuned.then_some((algorithm.final_head, round));
             let clients =

@@ -14,6 +14,8 @@ use crate::data::{DataError, Dataset};
 
 /// Largest number of lines that are read from a file of word vectors: more than any file in use has.
 const VOCABULARY: usize = 10_000_000;
+/// Number of lines that are read by default: those of GloVe's smallest files.
+const USUAL_VOCABULARY: usize = 400_000;
 
 /// Labelled samples, and their division among clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,13 +71,22 @@ impl PoolSource {
     /// Reads the keys of `kind = "leaf"`.
     pub(super) fn read_leaf(section: &Section<'_>) -> Result<Self, Problem> {
         let place = "a file name or a directory";
-        Ok(Self::Leaf(Leaf {
+        let leaf = Leaf {
             path: section.string("path", None, place)?,
             test_path: section.optional_string("test_path", place)?,
             vectors: section.optional_string("vectors", "a file name")?,
-            vocabulary: section.size("vocabulary", Some(400_000), 1..=VOCABULARY)?,
+            vocabulary: section.size("vocabulary", Some(USUAL_VOCABULARY), 1..=VOCABULARY)?,
             words: section.size("words", Some(0), 0..=1000)?,
-        }))
+        };
+        let (vocabulary, words) = (leaf.vocabulary, leaf.words);
+        for (key, found, usual) in [("vocabulary", vocabulary, USUAL_VOCABULARY), ("words", words, 0)] {
+            if leaf.vectors.is_none() && found != usual {
+                let message =
+                    format!("found {found}, which is for texts only: set data.vectors, or leave it out");
+                return Err(section.problem(key, message));
+            }
+        }
+        Ok(Self::Leaf(leaf))
     }
 
     fn contents(&self) -> PoolContents {

@@ -137,6 +137,12 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
     let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
     let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;
+    if fraction == 0.0 && validation_fold > 0 {
+        let message = format!(
+            "found {validation_fold}, but there is no validation: set split.validation, or leave it out"
+        );
+        return Err(split.problem("validation_fold", message));
+    }
     let settings = WatchSettings {
         test: split.number("test", Some(0.5), 0.05..=0.95)?,
         gap: split.size("gap", Some(3), 1..=100)?,

@@ -32,15 +32,22 @@ pub fn read_plan(
     contents: PoolContents,
 ) -> Result<SplitPlan, Problem> {
     let partition = read_partition(&section.section("partition")?, contents.users, true)?;
-    // Images have no order in time, so "time" cuts as "stratified" does.
     let all = [
-        ("time", SplitKind::Clients(Order::Stratified)),
         ("stratified", SplitKind::Clients(Order::Stratified)),
         ("random", SplitKind::Clients(Order::Random)),
         ("classes", SplitKind::Classes),
         ("files", SplitKind::Files),
     ];
-    let (word, known) = if contents.tests { ("files", &all[..]) } else { ("time", &all[..4]) };
+    let (word, known) = if contents.tests { ("files", &all[..]) } else { ("stratified", &all[..3]) };
+    if split.peek_str("by") == Some("time") {
+        let allowed: Vec<String> = known.iter().map(|(word, _)| format!("{word:?}")).collect();
+        let message = format!(
+            "found \"time\", but these samples have no order in time; allowed here: {} (\"stratified\" shuffles each class \
+             of a client's samples and cuts it)",
+            allowed.join(", ")
+        );
+        return Err(split.problem("by", message));
+    }
     let by = split.choice("by", Some(word), known)?;
     let (by, order, test) = by.read(split, Order::Stratified)?;
     let tests = read_tests(split, by)?;
@@ -50,6 +57,7 @@ pub fn read_plan(
         samples: split.size("labels_per_class", Some(1), 0..=SAMPLES)?,
         key: "holdout_clients",
     };
+    check_fold(split, &holdout)?;
     let holdout_classes = read_holdout_classes(split, &holdout, partition, contents.names)?;
     let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let split = OrderSplit { test, validation, gap: 0 };
@@ -91,6 +99,17 @@ pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<TestAssignment, Pr
         SplitBy::Clients => Ok(TestAssignment::UpdateWeight),
         SplitBy::Classes(_) | SplitBy::Files => split.choice("tests", Some("share"), &tests),
     }
+}
+
+/// Rejects the number of a group of newcomers if there are no newcomers.
+pub fn check_fold(split: &Section<'_>, holdout: &Holdout) -> Result<(), Problem> {
+    let Holdout { clients, fold, key, .. } = holdout;
+    if *clients > 0 || *fold == 0 {
+        return Ok(());
+    }
+    let message =
+        format!("found {fold}, but there are no newcomers: set {key} to their number, or leave it out");
+    Err(split.problem("fold", message))
 }
 
 /// Reads the classes that only newcomers have: numbers, or names if the data name their classes (`named`).

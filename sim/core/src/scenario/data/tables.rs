@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use fedspan_engine::config::{Problem, Section};
 
 use super::read::read_checksums;
-use super::split_plan::{CLIENTS, SAMPLES, SplitKind, read_holdout_classes, read_partition, read_tests};
+use super::split_plan::{
+    CLIENTS, SAMPLES, SplitKind, check_fold, read_holdout_classes, read_partition, read_tests,
+};
 use crate::data::file::Files;
 use crate::data::holdout::Holdout;
 use crate::data::npz::{self, Arrays};
@@ -244,11 +246,23 @@ fn read_plan(
         },
         key: "holdout_users",
     };
+    check_fold(split, &holdout)?;
     let holdout_classes = match classification {
         true => read_holdout_classes(split, &holdout, partition, true)?,
         false => Vec::new(),
     };
     let validation = split.number("validation", Some(0.0), 0.0..=0.9)?;
+    let is_cut_in_time = match by {
+        SplitBy::Files => validation > 0.0 && matches!(partition, Partition::Natural { .. }),
+        SplitBy::Clients | SplitBy::Classes(_) => true,
+    };
+    if gap > 0 && !is_cut_in_time {
+        let message = format!(
+            "found {gap}, but with by = \"files\" only the validation part of clients that the file names is cut in time: \
+             leave it out, or set by = \"time\""
+        );
+        return Err(split.problem("gap", message));
+    }
     let split = OrderSplit { test, validation, gap };
     Ok(SplitPlan { partition, by, order, split, tests, holdout, holdout_classes })
 }

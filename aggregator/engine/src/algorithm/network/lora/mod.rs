@@ -13,11 +13,12 @@ use std::collections::BTreeMap;
 use fedspan_protocol::message::{HeadSolve, Task, Trained};
 use fedspan_protocol::tensor::Role;
 
-use super::{NetworkParameters, Plan, SharedLayers};
+use super::{MethodKeys, NetworkAlgorithm, NetworkParameters, Plan, SHARED_AND_HEAD, SharedLayers};
 use crate::aggregate::{RoundAggregate, UpdateWeight};
 use crate::algorithm::Algorithm;
-use crate::algorithm::fedrep::as_decoded;
+use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient, from_f32};
+use crate::reader::Problem;
 use crate::types::{DeviceId, Request, Tensor};
 use products::{Factors, MeanOfProducts};
 
@@ -56,10 +57,53 @@ impl Averaging {
     }
 }
 
-pub(super) fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
+fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
     let NetworkParameters { descent, head_epochs, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs, epochs, trained, encoding };
     Plan { shared: SharedLayers::Factors, task }
+}
+
+macro_rules! methods {
+    ($($Method:ident: $name:literal, $summary:literal;)+) => {$(
+        #[doc = concat!("[`Averaging::", stringify!($Method), "`]")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $Method;
+
+        impl NetworkAlgorithm for $Method {
+            const NAME: &'static str = $name;
+            const SUMMARY: &'static str = $summary;
+            const RUNS_ON_FIRMWARE: bool = true;
+            const TRAINS_ADAPTER: bool = true;
+            const NEEDS_MEAN: bool = matches!(Averaging::$Method, Averaging::FlexLora);
+
+            fn read(_keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
+                Ok(Self)
+            }
+
+            fn plan(&self, parameters: &NetworkParameters) -> Plan {
+                plan(parameters, Trained::Shared)
+            }
+
+            fn server(&self, parameters: NetworkParameters) -> Box<dyn Algorithm> {
+                Box::new(Adapter::new(parameters, Averaging::$Method))
+            }
+
+            fn evaluated_model(&self) -> &'static str {
+                "the shared network"
+            }
+
+            fn evaluated_newcomer_model(&self) -> &'static str {
+                SHARED_AND_HEAD
+            }
+        }
+    )+};
+}
+
+methods! {
+    RoLora: "rolora", "low-rank adapters, one factor per round, averaged exactly (Chen et al. 2025)";
+    Lora: "lora", "low-rank adapters (Hu et al. 2022), each factor averaged by itself";
+    FfaLora: "ffa-lora", "low-rank adapters with a fixed random down-projection (Sun et al. 2024)";
+    FlexLora: "flexlora", "low-rank adapters, products averaged and cut to the rank (Bai et al. 2024)";
 }
 
 /// Shared low-rank adapter.

@@ -3,12 +3,67 @@
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
+use toml_edit::Value;
 
-use super::Algorithm;
-use super::fedrep::{as_decoded, tensor, to_f64};
+use super::{LinearAlgorithm, LinearSettings, SecondTensor, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
+use crate::algorithm::Algorithm;
+use crate::algorithm::decoded::{as_decoded, tensor, to_f64};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
+use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// FedAvg: one shared model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FedAvgSettings;
+
+impl LinearAlgorithm for FedAvgSettings {
+    const NAME: &'static str = "fedavg";
+    const SUMMARY: &'static str = "one model for all, averaged";
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn write(&self, settings: &LinearSettings, set: &mut dyn FnMut(&str, Value)) {
+        set("head_step_size", settings.head_step_size.into());
+        set("local_steps", i64::from(settings.local_steps).into());
+    }
+
+    fn check(&self, settings: &LinearSettings) -> Result<(), (&'static str, String)> {
+        if settings.upload == settings.download {
+            return Ok(());
+        }
+        Err(("download", "fedavg encodes both ways alike: give upload the same value".to_owned()))
+    }
+
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Vectors("a model")
+    }
+
+    fn second_tensor(&self) -> Option<SecondTensor> {
+        Some(SecondTensor::Head)
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        let head = Matrix::zeros(basis.ncols(), outputs);
+        let parameters = FedAvgParameters {
+            step_size: settings.narrow_step_size(),
+            head_step_size: settings.narrow_head_step_size(),
+            local_steps: settings.local_steps,
+            encoding: settings.upload,
+            weighting: settings.weighting,
+            rule,
+        };
+        Box::new(FedAvg::new(basis, head, parameters))
+    }
+}
 
 /// Parameters of FedAvg.
 #[derive(Clone, Copy, Debug, PartialEq)]

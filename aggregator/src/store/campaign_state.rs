@@ -1,46 +1,10 @@
-//! Records: the units that are written to the store, and the campaign that is read back.
+//! State of a stored campaign, as it is read back.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
 
-use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, DeadlineState, DeviceId, Millis, Update};
-
-/// Unit of durable state.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Record {
-    /// State of the engine after a round was opened or committed. Removes updates, aliases, exclusions and
-    /// deadline of earlier rounds.
-    Checkpoint(Checkpoint),
-    /// Update counted in the round that was opened under this id.
-    Counted(RoundId, DeviceId, CountedUpdate),
-    /// Next id of the open round; updates counted so far stay counted.
-    Renumbered(RoundId),
-    /// Device that will not answer the open round.
-    Excluded(DeviceId),
-    /// Deadline override of the open round.
-    Deadline(DeadlineState),
-    /// Privacy account of a device.
-    Account(DeviceId, Account),
-    /// Committed round.
-    Round(CommittedRound),
-    /// Time of the campaign clock.
-    Clock(Millis),
-    /// Journal line with its number.
-    JournalEntry(u64, String),
-}
-
-/// Update counted in the open round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CountedUpdate {
-    /// Number of updates counted before it.
-    pub order: u32,
-    /// Time of arrival.
-    pub at: Millis,
-    /// Update itself.
-    pub update: Update,
-}
+use fedspan_engine::{Checkpoint, CountedUpdate, DeadlineState, DeviceId, Millis};
 
 /// Stored campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

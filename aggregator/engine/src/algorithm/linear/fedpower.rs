@@ -12,16 +12,112 @@ use std::collections::BTreeMap;
 
 use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
+use toml_edit::Value;
 
-use super::Algorithm;
-use super::fedrep::tensor;
+use super::{LinearAlgorithm, LinearSettings, Noise, SecondTensor, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight, procrustes};
+use crate::algorithm::Algorithm;
+use crate::algorithm::decoded::tensor;
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, product, product_transposed, to_f32};
+use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
 /// Largest deviation from orthonormality of the basis by which a device is aligned: that of the encodings,
 /// with a margin.
 const ORTHONORMAL: f64 = 0.05;
+
+/// Values of the key `rows`.
+const ROWS: [(&str, PowerRows); 2] = [("features", PowerRows::Features), ("weighted", PowerRows::Weighted)];
+
+/// Settings of FedPower (Guo et al. 2024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FedPowerSettings {
+    /// Number of power iterations in all (T); the number of rounds follows from it.
+    pub iterations: u16,
+    /// Iterations from one exchange to the next (p).
+    pub local_steps: u16,
+    /// Whether p decreases by one after every exchange, down to 1.
+    pub decay: bool,
+    /// Whether devices are aligned before they are averaged.
+    pub procrustes: bool,
+    /// Device with which the others are aligned, as long as it answers; otherwise the participant with the
+    /// lowest number.
+    pub reference: DeviceId,
+    /// Contents of a row of a device's matrix.
+    pub rows: PowerRows,
+}
+
+impl LinearAlgorithm for FedPowerSettings {
+    const NAME: &'static str = "fedpower";
+    const SUMMARY: &'static str = "principal directions of all samples, without labels (Guo et al. 2024)";
+    const TAKES_STEPS: bool = false;
+    const NOISE: Noise = Noise::Products;
+
+    fn read(section: &Section<'_>) -> Result<Self, Problem> {
+        let to_u16 = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
+        let iterations = to_u16(section.integer("iterations", Some(10), 1..=65_535)?);
+        let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
+        if local_steps > iterations {
+            let message = format!("found {local_steps}, allowed: at most the {iterations} of \"iterations\"");
+            return Err(section.problem("local_steps", message));
+        }
+        Ok(Self {
+            iterations,
+            local_steps,
+            decay: section.boolean("decay", false)?,
+            procrustes: section.boolean("procrustes", true)?,
+            reference: section.integer("reference", Some(0), 0..=i64::MAX as u64)?,
+            rows: section.choice("rows", Some("features"), &ROWS)?,
+        })
+    }
+
+    fn write(&self, _settings: &LinearSettings, set: &mut dyn FnMut(&str, Value)) {
+        let Self { iterations, local_steps, decay, procrustes, reference, rows } = *self;
+        set("iterations", i64::from(iterations).into());
+        set("local_steps", i64::from(local_steps).into());
+        set("decay", decay.into());
+        set("procrustes", procrustes.into());
+        set("reference", i64::try_from(reference).unwrap_or(i64::MAX).into());
+        let word = ROWS.iter().find(|(_, known)| *known == rows).map_or("?", |(word, _)| *word);
+        set("rows", word.into());
+    }
+
+    fn rounds(&self) -> Option<u64> {
+        Some(synchronisations(self.iterations, self.local_steps, self.decay).0.len() as u64)
+    }
+
+    /// Under a rule for subspaces devices send bases.
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Bases
+    }
+
+    /// A basis is sent next to the product.
+    fn second_tensor(&self) -> Option<SecondTensor> {
+        Some(SecondTensor::Representation)
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        _outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        let parameters = FedPowerParameters {
+            iterations: self.iterations,
+            local_steps: self.local_steps,
+            decay: self.decay,
+            procrustes: self.procrustes,
+            reference: Some(self.reference),
+            rows: self.rows,
+            download_encoding: settings.download,
+            upload_encoding: settings.upload,
+            weighting: settings.weighting,
+            rule,
+        };
+        Box::new(FedPower::new(basis, parameters))
+    }
+}
 
 /// Parameters of FedPower.
 #[derive(Clone, Copy, Debug, PartialEq)]

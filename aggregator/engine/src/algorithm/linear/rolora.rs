@@ -10,11 +10,102 @@
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::Algorithm;
-use super::fedrep::{as_decoded, decoded_representation, tensor, to_f64};
+use super::{LinearAlgorithm, LinearSettings, SecondTensor, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
+use crate::algorithm::Algorithm;
+use crate::algorithm::decoded::{as_decoded, decoded_representation, tensor, to_f64};
 use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transposed, to_f32};
+use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// RoLoRA: one factor per round, in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoLoraSettings;
+
+impl LinearAlgorithm for RoLoraSettings {
+    const NAME: &'static str = "rolora";
+    const SUMMARY: &'static str =
+        "low-rank adapters, one factor per round, averaged exactly (Chen et al. 2025)";
+    const IS_ADAPTER: bool = true;
+    const STEP_FACTOR: f64 = STEP_FACTOR;
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Vectors("factors of a product")
+    }
+
+    fn second_tensor(&self) -> Option<SecondTensor> {
+        Some(SecondTensor::Head)
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        server(Some(settings.scaled_step_size(STEP_FACTOR)), settings, rule, basis, outputs)
+    }
+}
+
+/// FFA-LoRA: the down-projection stays as initialised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FfaLoraSettings;
+
+impl LinearAlgorithm for FfaLoraSettings {
+    const NAME: &'static str = "ffa-lora";
+    const SUMMARY: &'static str = "low-rank adapters with a fixed random down-projection (Sun et al. 2024)";
+    const IS_ADAPTER: bool = true;
+    const TAKES_STEPS: bool = false;
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Vectors("factors of a product")
+    }
+
+    fn second_tensor(&self) -> Option<SecondTensor> {
+        Some(SecondTensor::Head)
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        server(None, settings, rule, basis, outputs)
+    }
+}
+
+/// Ratio of the step on our loss to that on the paper's, which is twice ours.
+const STEP_FACTOR: f64 = 2.0;
+
+fn server(
+    step_size: Option<f32>,
+    settings: &LinearSettings,
+    rule: Rule,
+    down: Matrix,
+    outputs: usize,
+) -> Box<dyn Algorithm> {
+    let up = Matrix::zeros(down.ncols(), outputs);
+    let parameters = LinearAdapterParameters {
+        step_size,
+        head: settings.head,
+        download_encoding: settings.download,
+        upload_encoding: settings.upload,
+        weighting: settings.weighting,
+        rule,
+    };
+    Box::new(LinearAdapter::new(down, up, parameters))
+}
 
 /// Parameters of RoLoRA for a linear model.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,13 +6,66 @@
 //! f16 and i8 these differ, and both sides must step from the same point.
 
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
-use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::Algorithm;
+use super::{LinearAlgorithm, LinearSettings, Noise, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
+use crate::algorithm::Algorithm;
+use crate::algorithm::decoded::{decoded_representation, tensor, to_f64};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
+use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
+
+/// FedRep: shared representation, personal heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FedRepSettings;
+
+impl LinearAlgorithm for FedRepSettings {
+    const NAME: &'static str = "fedrep";
+    const SUMMARY: &'static str = "shared representation, personal heads (Collins et al. 2021)";
+    const NOISE: Noise = Noise::Gradients;
+    const SUPPORTS_I16: bool = true;
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn uploads(&self, settings: &LinearSettings) -> Uploads {
+        uploads(settings)
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        _outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        server(settings, rule, basis)
+    }
+}
+
+pub(super) fn uploads(settings: &LinearSettings) -> Uploads {
+    match settings.send {
+        Upload::Representation => Uploads::Bases,
+        _ => Uploads::Gradients,
+    }
+}
+
+pub(super) fn server(settings: &LinearSettings, rule: Rule, basis: Matrix) -> Box<dyn Algorithm> {
+    Box::new(FedRep::new(
+        basis,
+        FedRepParameters {
+            step_size: settings.narrow_step_size(),
+            head: settings.head,
+            upload: settings.send,
+            download_encoding: settings.download,
+            upload_encoding: settings.upload,
+            weighting: settings.weighting,
+            rule,
+        },
+    ))
+}
 
 /// State of FedRep: the representation and the updates of the open round.
 #[derive(Clone, Debug)]
@@ -49,37 +102,6 @@ impl FedRep {
         let round = RoundAggregate::new(rule, weighting, representation.len());
         Self { representation, parameters, round }
     }
-}
-
-/// Representation as every device has it after decoding, as a tensor.
-pub(super) fn decoded_representation(representation: &Matrix, encoding: Encoding) -> Tensor {
-    let mut values = as_decoded(to_f32(representation), encoding);
-    if encoding == Encoding::I8 {
-        let _ = orthonormalise(&mut values, representation.ncols());
-    }
-    tensor(Role::Representation, representation, values)
-}
-
-/// Values as every device has them after decoding.
-pub(super) fn as_decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
-    if encoding != Encoding::F32 {
-        let mut bytes = vec![0; encoding.byte_len(values.len())];
-        // The lengths agree, so only values that are not finite fail here, and no device accepts a round
-        // with these.
-        let _ = encoding.encode(&values, &mut bytes);
-        let _ = encoding.decode(&bytes, &mut values);
-    }
-    values
-}
-
-pub(super) fn to_f64(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|value| f64::from(*value)).collect()
-}
-
-/// Tensor of the shape of `matrix`.
-pub(super) fn tensor(role: Role, matrix: &Matrix, values: Vec<f32>) -> Tensor {
-    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    Tensor { role, rows: side(matrix.nrows()), cols: side(matrix.ncols()), values }
 }
 
 impl Algorithm for FedRep {

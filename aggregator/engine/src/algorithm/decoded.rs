@@ -1,0 +1,38 @@
+//! Models as devices have them after decoding, and their tensors.
+
+use fedspan_protocol::orthonormal::orthonormalise;
+use fedspan_protocol::tensor::{Encoding, Role};
+
+use crate::linalg::{Matrix, to_f32};
+use crate::types::Tensor;
+
+/// Representation as every device has it after decoding, as a tensor.
+pub(super) fn decoded_representation(representation: &Matrix, encoding: Encoding) -> Tensor {
+    let mut values = as_decoded(to_f32(representation), encoding);
+    if encoding == Encoding::I8 {
+        let _ = orthonormalise(&mut values, representation.ncols());
+    }
+    tensor(Role::Representation, representation, values)
+}
+
+/// Values as every device has them after decoding.
+pub(super) fn as_decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
+    if encoding != Encoding::F32 {
+        let mut bytes = vec![0; encoding.byte_len(values.len())];
+        // The lengths agree, so only values that are not finite fail here, and no device accepts a round
+        // with these.
+        let _ = encoding.encode(&values, &mut bytes);
+        let _ = encoding.decode(&bytes, &mut values);
+    }
+    values
+}
+
+pub(super) fn to_f64(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(*value)).collect()
+}
+
+/// Tensor of the shape of `matrix`.
+pub(super) fn tensor(role: Role, matrix: &Matrix, values: Vec<f32>) -> Tensor {
+    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    Tensor { role, rows: side(matrix.nrows()), cols: side(matrix.ncols()), values }
+}

@@ -1,0 +1,152 @@
+//! Interface of an algorithm on linear models: its name, its keys, and its server.
+
+use std::fmt;
+
+use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
+use fedspan_protocol::tensor::Encoding;
+use toml_edit::Value;
+
+use crate::aggregate::Rule;
+use crate::algorithm::Algorithm;
+use crate::linalg::Matrix;
+use crate::reader::{Problem, Section};
+use crate::types::Weighting;
+
+/// Algorithm on a linear model, with its own settings.
+pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
+    /// Name in files.
+    const NAME: &'static str;
+    /// Description in one line.
+    const SUMMARY: &'static str;
+    /// Whether both factors of the model are shared, as an adapter.
+    const IS_ADAPTER: bool = false;
+    /// Whether devices and server exchange rounds.
+    const IS_FEDERATED: bool = true;
+    /// Whether devices step by `step_size`, which is required then.
+    const TAKES_STEPS: bool = true;
+    /// Ratio of the step that devices take to `step_size`.
+    const STEP_FACTOR: f64 = 1.0;
+    /// Default of the key `head`: `"least-squares"` or `"gradient"`.
+    const DEFAULT_HEAD: &'static str = "least-squares";
+    /// Whether devices can compute in 16-bit integers.
+    const SUPPORTS_I16: bool = false;
+    /// Noise that devices add under `[privacy]`.
+    const NOISE: Noise = Noise::Unsupported;
+
+    /// Reads the algorithm's own keys from `[algorithm]`.
+    ///
+    /// # Errors
+    /// [`Problem`] for the first mistake.
+    fn read(section: &Section<'_>) -> Result<Self, Problem>;
+
+    /// Writes the keys that belong to this algorithm alone with their values, as a campaign stores them.
+    fn write(&self, _settings: &LinearSettings, _set: &mut dyn FnMut(&str, Value)) {}
+
+    /// Number of rounds, if it follows from the algorithm's own keys.
+    fn rounds(&self) -> Option<u64> {
+        None
+    }
+
+    /// Checks the common settings.
+    ///
+    /// # Errors
+    /// The key, and a sentence with the value found and the values allowed.
+    fn check(&self, _settings: &LinearSettings) -> Result<(), (&'static str, String)> {
+        Ok(())
+    }
+
+    /// Contents of an upload, which decide the rules that fit.
+    fn uploads(&self, settings: &LinearSettings) -> Uploads;
+
+    /// Second tensor of a round, if there is one.
+    fn second_tensor(&self) -> Option<SecondTensor> {
+        None
+    }
+
+    /// Server side of the algorithm. `basis` is the initial representation (d x k), `outputs` the number of outputs.
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        outputs: usize,
+    ) -> Box<dyn Algorithm>;
+}
+
+/// Contents of a device's upload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uploads {
+    /// Nothing: the algorithm has no rounds.
+    Nothing,
+    /// Gradients of the representation.
+    Gradients,
+    /// Representations or bases, of which only the span matters.
+    Bases,
+    /// Other vectors, with their name in messages.
+    Vectors(&'static str),
+}
+
+/// Second tensor of a round, next to the representation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecondTensor {
+    /// Matrix of the shape of the head, k x C.
+    Head,
+    /// Matrix of the shape of the representation, d x k.
+    Representation,
+}
+
+/// Noise that devices add under `[privacy]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    /// None: the algorithm is refused.
+    Unsupported,
+    /// Noise on clipped gradients, in f32 only.
+    Gradients,
+    /// Noise on products with the samples' Gram matrix.
+    Products,
+}
+
+/// Settings common to the algorithms on linear models.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinearSettings {
+    /// Step size of the representation.
+    pub step_size: f64,
+    /// Head solver in training rounds.
+    pub head: HeadSolve,
+    /// Step size of a shared head.
+    pub head_step_size: f64,
+    /// Local steps of FedAvg.
+    pub local_steps: u16,
+    /// Weighting of the updates.
+    pub weighting: Weighting,
+    /// Upload of FedRep's devices.
+    pub send: Upload,
+    /// Encoding of uploads.
+    pub upload: Encoding,
+    /// Encoding of downloads.
+    pub download: Encoding,
+    /// Arithmetic of the updates.
+    pub numeric: Numeric,
+}
+
+impl LinearSettings {
+    /// Step size of the representation, as it travels.
+    #[must_use]
+    pub fn narrow_step_size(&self) -> f32 {
+        self.scaled_step_size(1.0)
+    }
+
+    /// Step size of the representation times `factor`, as it travels.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+    pub fn scaled_step_size(&self, factor: f64) -> f32 {
+        (factor * self.step_size) as f32
+    }
+
+    /// Step size of a shared head, as it travels.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+    pub fn narrow_head_step_size(&self) -> f32 {
+        self.head_step_size as f32
+    }
+}

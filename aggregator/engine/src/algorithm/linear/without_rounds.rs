@@ -1,0 +1,64 @@
+//! Baselines without rounds on linear models: local training, and all data in one place.
+
+use super::fedrep::server;
+use super::{LinearAlgorithm, LinearSettings, Uploads};
+use crate::aggregate::Rule;
+use crate::algorithm::Algorithm;
+use crate::linalg::Matrix;
+use crate::reader::{Problem, Section};
+
+/// Local training without communication. Its devices answer FedRep's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LocalOnlySettings;
+
+impl LinearAlgorithm for LocalOnlySettings {
+    const NAME: &'static str = "local-only";
+    const SUMMARY: &'static str = "each client on its own samples, no communication";
+    const IS_FEDERATED: bool = false;
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Nothing
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        _outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        server(settings, rule, basis)
+    }
+}
+
+/// Least squares on all data in one place. Its devices answer FedRep's requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PooledSettings;
+
+impl LinearAlgorithm for PooledSettings {
+    const NAME: &'static str = "pooled";
+    const SUMMARY: &'static str = "least squares on all clients' samples in one place, no federation";
+    const IS_FEDERATED: bool = false;
+
+    fn read(_section: &Section<'_>) -> Result<Self, Problem> {
+        Ok(Self)
+    }
+
+    fn uploads(&self, _settings: &LinearSettings) -> Uploads {
+        Uploads::Nothing
+    }
+
+    fn server(
+        &self,
+        settings: &LinearSettings,
+        rule: Rule,
+        basis: Matrix,
+        _outputs: usize,
+    ) -> Box<dyn Algorithm> {
+        server(settings, rule, basis)
+    }
+}

@@ -1,0 +1,42 @@
+//! Parameters common to the algorithms on networks, and the plan of their rounds.
+
+use fedspan_protocol::message::{Descent, Task};
+use fedspan_protocol::tensor::Encoding;
+
+use super::layers::{NetworkShape, SharedLayers};
+use crate::aggregate::Rule;
+use crate::types::Weighting;
+
+/// Parameters common to all algorithms on networks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NetworkParameters {
+    /// Sizes of the network.
+    pub shape: NetworkShape,
+    /// Stochastic gradient descent: step size, momentum and batch.
+    pub descent: Descent,
+    /// Epochs of the head per round (FedRep).
+    pub head_epochs: u16,
+    /// Epochs of all other layers per round.
+    pub epochs: u16,
+    /// Encoding of the layers sent to devices.
+    pub download_encoding: Encoding,
+    /// Encoding of the devices' uploads.
+    pub upload_encoding: Encoding,
+    /// Weighting of the updates.
+    pub weighting: Weighting,
+    /// Rule that combines the updates.
+    pub rule: Rule,
+    /// Number of devices in the fleet.
+    pub fleet: usize,
+    /// Seed of the initial network and of L2GD's coin.
+    pub seed: u64,
+}
+
+/// Rounds of an algorithm on a network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Plan {
+    /// Layers that devices and server exchange.
+    pub shared: SharedLayers,
+    /// Task of the devices.
+    pub task: Task,
+}

@@ -1,0 +1,183 @@
+//! Registry of the algorithms on networks.
+
+use fedspan_protocol::message::Descent;
+use toml_edit::Value;
+
+use super::{
+    Apfl, Ditto, FedAvg, FedMtl, FedPer, FedProx, FedRep, FfaLora, FlexLora, L2gd, LgFedAvg, LocalOnly, Lora,
+    MethodKeys, NetworkAlgorithm, NetworkParameters, PerFedAvg, Plan, RoLora, Scaffold,
+};
+use crate::algorithm::Algorithm;
+use crate::reader::Problem;
+
+macro_rules! registry {
+    ($($Name:ident($Settings:ty),)+) => {
+        /// Algorithm on a network, with its own settings.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum NetworkMethod {
+            $(#[doc = concat!("[`", stringify!($Name), "`]")] $Name($Settings),)+
+        }
+
+        impl NetworkMethod {
+            /// Name of each algorithm, with a description in one line and whether it trains the adapter of a
+            /// network with a frozen layer, and no other network.
+            pub(in super::super) const NAMES: &[(&str, &str, bool)] = &[$((
+                <$Settings as NetworkAlgorithm>::NAME,
+                <$Settings as NetworkAlgorithm>::SUMMARY,
+                <$Settings as NetworkAlgorithm>::TRAINS_ADAPTER,
+            ),)+];
+
+            /// Reads the settings of the algorithm called `name`; `None` if there is none.
+            ///
+            /// # Errors
+            /// [`Problem`] for the first mistake.
+            pub(crate) fn read(name: &str, keys: &MethodKeys<'_, '_>) -> Option<Result<Self, Problem>> {
+                $(if name == <$Settings as NetworkAlgorithm>::NAME {
+                    return Some(<$Settings as NetworkAlgorithm>::read(keys).map(Self::$Name));
+                })+
+                None
+            }
+        }
+
+        delegate! { $($Name,)+ }
+        properties! { $($Name($Settings),)+ }
+    };
+}
+
+/// Methods that call the one of the algorithm.
+macro_rules! delegate {
+    ($($Name:ident,)+) => {
+        impl NetworkMethod {
+            /// Writes the algorithm's own keys with their values, as a campaign stores them.
+            pub fn write(&self, set: &mut dyn FnMut(&str, Value)) {
+                match self { $(Self::$Name(method) => method.write(set),)+ }
+            }
+
+            /// Checks the steps of the devices.
+            ///
+            /// # Errors
+            /// The key, and a sentence with the value found and the values allowed.
+            pub fn check_descent(&self, descent: &Descent) -> Result<(), (&'static str, String)> {
+                match self { $(Self::$Name(method) => method.check_descent(descent),)+ }
+            }
+
+            /// Shared layers and task of the devices.
+            #[must_use]
+            pub fn plan(&self, parameters: &NetworkParameters) -> Plan {
+                match self { $(Self::$Name(method) => method.plan(parameters),)+ }
+            }
+
+            /// Creates the server side of the algorithm.
+            #[must_use]
+            pub fn server(&self, parameters: NetworkParameters) -> Box<dyn Algorithm> {
+                match self { $(Self::$Name(method) => method.server(parameters),)+ }
+            }
+
+            /// Description of the model on which a client is evaluated, for reports.
+            #[must_use]
+            pub fn evaluated_model(&self) -> &'static str {
+                match self { $(Self::$Name(method) => method.evaluated_model(),)+ }
+            }
+
+            /// Description of the model on which a client that joined after training is evaluated.
+            #[must_use]
+            pub fn evaluated_newcomer_model(&self) -> &'static str {
+                match self { $(Self::$Name(method) => method.evaluated_newcomer_model(),)+ }
+            }
+        }
+    };
+}
+
+/// Methods that return a property of the algorithm.
+macro_rules! properties {
+    ($($Name:ident($Settings:ty),)+) => {
+        impl NetworkMethod {
+            /// Name in files.
+            #[must_use]
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::NAME,)+ }
+            }
+
+            /// Default momentum.
+            #[must_use]
+            pub const fn default_momentum(&self) -> f64 {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::MOMENTUM,)+ }
+            }
+
+            /// Whether the firmware supports the algorithm, rather than simulated devices alone.
+            #[must_use]
+            pub const fn is_supported_by_firmware(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::RUNS_ON_FIRMWARE,)+ }
+            }
+
+            /// Whether devices and server exchange layers.
+            #[must_use]
+            pub const fn communicates(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::COMMUNICATES,)+ }
+            }
+
+            /// Whether devices share a body and keep personal heads.
+            #[must_use]
+            pub const fn has_own_head(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::HAS_OWN_HEAD,)+ }
+            }
+
+            /// Whether devices train their heads first, for epochs of their own.
+            #[must_use]
+            pub const fn has_head_epochs(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::HAS_HEAD_EPOCHS,)+ }
+            }
+
+            /// Whether a client that joins after training receives a body on which it can train a head.
+            #[must_use]
+            pub const fn has_body_for_newcomers(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::HAS_BODY_FOR_NEWCOMERS,)+ }
+            }
+
+            /// Number of matrices of a layer's size in each tensor.
+            #[must_use]
+            pub const fn tensors_per_layer(&self) -> usize {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::TENSORS_PER_LAYER,)+ }
+            }
+
+            /// Whether results depend on the number of devices in the fleet.
+            #[must_use]
+            pub const fn uses_fleet_size(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::USES_FLEET_SIZE,)+ }
+            }
+
+            /// Whether the updates can only be averaged, so that no robust rule applies.
+            #[must_use]
+            pub const fn needs_mean(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::NEEDS_MEAN,)+ }
+            }
+        }
+    };
+}
+
+registry! {
+    FedRep(FedRep),
+    FedPer(FedPer),
+    FedAvg(FedAvg),
+    FedProx(FedProx),
+    Scaffold(Scaffold),
+    LgFedAvg(LgFedAvg),
+    PerFedAvg(PerFedAvg<false>),
+    PerFedAvgHf(PerFedAvg<true>),
+    Ditto(Ditto),
+    Apfl(Apfl),
+    L2gd(L2gd),
+    FedMtl(FedMtl),
+    RoLora(RoLora),
+    Lora(Lora),
+    FfaLora(FfaLora),
+    FlexLora(FlexLora),
+    LocalOnly(LocalOnly),
+}
+
+impl NetworkMethod {
+    /// Names of the algorithms for networks with (or without) an adapter.
+    pub fn names(adapter: bool) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().filter(move |(_, _, trains)| *trains == adapter).map(|(name, ..)| *name)
+    }
+}

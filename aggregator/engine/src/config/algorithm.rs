@@ -1,0 +1,291 @@
+//! The section `[algorithm]`, which scenario files and `fleet.toml` share.
+
+use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
+use fedspan_protocol::tensor::Encoding;
+
+use super::algorithm_names::read_name;
+use super::model::ModelSection;
+use super::network::{NetworkSection, read_network};
+use crate::algorithm::{FedPowerSettings, LinearMethod, LinearSettings};
+use crate::reader::Problem;
+use crate::reader::Section;
+use crate::rounds::DEFAULT_RIDGE;
+use crate::types::Weighting;
+
+/// Values of the key `weighting`.
+pub const WEIGHTINGS: [(&str, Weighting); 2] =
+    [("uniform", Weighting::Uniform), ("samples", Weighting::Samples)];
+
+/// Values of the key `numeric`.
+pub const NUMERICS: [(&str, Numeric); 2] = [("f32", Numeric::F32), ("i16", Numeric::I16)];
+
+/// Values of the key `send`.
+pub const SENDS: [(&str, Upload); 2] =
+    [("gradient", Upload::Gradient), ("representation", Upload::Representation)];
+
+/// Values of the keys `upload` and `download`.
+pub const ENCODINGS: [(&str, Encoding); 3] =
+    [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
+
+/// Section `[algorithm]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AlgorithmSection {
+    /// Algorithm, with its own settings.
+    pub method: Method,
+    /// Number of rounds; 0 for baselines without rounds.
+    pub rounds: u32,
+    /// Step size of the representation.
+    pub step_size: f64,
+    /// Head solver in training rounds.
+    pub head: HeadSolve,
+    /// Head solver at the end, for evaluation and new devices.
+    pub final_head: HeadSolve,
+    /// Samples of each class on which devices fit the heads that they score ridges with; `None` if the fleet
+    /// chooses no ridge.
+    pub ridge_labels: Option<u16>,
+    /// Step size of a shared head.
+    pub head_step_size: f64,
+    /// Local steps of FedAvg.
+    pub local_steps: u16,
+    /// Weighting of the updates.
+    pub weighting: Weighting,
+    /// Upload of FedRep's devices.
+    pub send: Upload,
+    /// Encoding of uploads.
+    pub upload: Encoding,
+    /// Encoding of downloads.
+    pub download: Encoding,
+    /// Arithmetic of the updates.
+    pub numeric: Numeric,
+}
+
+/// Algorithm on the kind of model that a campaign has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Method {
+    /// Algorithm on a linear model.
+    Linear(LinearMethod),
+    /// Algorithm on a network.
+    Network(NetworkSection),
+}
+
+impl AlgorithmSection {
+    /// Name in files, without a suffix.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self.method {
+            Method::Linear(method) => method.name(),
+            Method::Network(network) => network.method.name(),
+        }
+    }
+
+    /// Settings of an algorithm on a network.
+    #[must_use]
+    pub fn network(&self) -> Option<NetworkSection> {
+        match self.method {
+            Method::Linear(_) => None,
+            Method::Network(network) => Some(network),
+        }
+    }
+
+    /// Algorithm on a linear model.
+    #[must_use]
+    pub fn linear(&self) -> Option<LinearMethod> {
+        match self.method {
+            Method::Linear(method) => Some(method),
+            Method::Network(_) => None,
+        }
+    }
+
+    /// Settings of FedPower.
+    #[must_use]
+    pub fn power(&self) -> Option<FedPowerSettings> {
+        match self.method {
+            Method::Linear(LinearMethod::FedPower(power)) => Some(power),
+            Method::Linear(_) | Method::Network(_) => None,
+        }
+    }
+
+    /// Whether devices and server exchange rounds. Local training on a network counts epochs in rounds.
+    #[must_use]
+    pub fn is_federated(&self) -> bool {
+        match self.method {
+            Method::Linear(method) => method.is_federated(),
+            Method::Network(_) => true,
+        }
+    }
+
+    /// Settings common to the algorithms on linear models.
+    #[must_use]
+    pub fn linear_settings(&self) -> LinearSettings {
+        LinearSettings {
+            step_size: self.step_size,
+            head: self.head,
+            head_step_size: self.head_step_size,
+            local_steps: self.local_steps,
+            weighting: self.weighting,
+            send: self.send,
+            upload: self.upload,
+            download: self.download,
+            numeric: self.numeric,
+        }
+    }
+}
+
+/// Reads `[algorithm]` for a model.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<AlgorithmSection, Problem> {
+    let (name, tuned) = read_name(section, model)?;
+    match &model.network {
+        None => Ok(read_linear(section, name, true, false)?.0),
+        Some(network) => {
+            let network = read_network(section, section, network, name, tuned)?;
+            read_network_algorithm(section, network)
+        }
+    }
+}
+
+/// Step sizes to be measured on samples, which only a simulator can do; they are 0 in the section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeasuredSteps {
+    /// Whether the step size of the representation is measured.
+    pub step_size: bool,
+    /// Whether the step size of heads is measured.
+    pub head_step_size: bool,
+}
+
+/// Value of a step size to be measured.
+const AUTO: &str = "auto";
+
+/// Reads a step size, and whether it is to be measured; `measured` says whether that is allowed.
+fn read_step(
+    section: &Section<'_>,
+    key: &str,
+    default: Option<f64>,
+    measured: bool,
+) -> Result<(f64, bool), Problem> {
+    match section.peek_str(key) {
+        Some(AUTO) if measured => section.string(key, None, AUTO).map(|_| (0.0, true)),
+        Some(AUTO) => {
+            let message = "found \"auto\", which is measured on the samples of simulated clients; allowed here: a number from 0 to \
+                           1000000";
+            Err(section.problem(key, message))
+        }
+        _ => section.number(key, default, 0.0..=1e6).map(|step| (step, false)),
+    }
+}
+
+/// Reads the keys of algorithms on linear models. Unless the algorithm will `run`, no key is required.
+/// `measured` says whether step sizes may be left to be measured.
+pub(super) fn read_linear(
+    section: &Section<'_>,
+    name: &str,
+    run: bool,
+    measured: bool,
+) -> Result<(AlgorithmSection, MeasuredSteps), Problem> {
+    let Some(method) = LinearMethod::read(name, section) else {
+        return Err(section.problem("name", format!("{name:?} is for networks")));
+    };
+    let method = method?;
+    // Rounds that follow from other keys are those of a method without steps.
+    let has_rounds = run && method.is_federated() && method.rounds().is_none();
+    let rounds = match method.rounds() {
+        Some(rounds) => rounds,
+        None => section.integer("rounds", (!has_rounds).then_some(0), u64::from(has_rounds)..=10_000_000)?,
+    };
+    let default_step = if has_rounds && method.takes_steps() { None } else { Some(0.0) };
+    let measured = measured && method.rounds().is_none();
+    let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
+    let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
+    let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
+    let fallback = section.number("fallback_ridge", Some(DEFAULT_RIDGE), 0.0..=1e6)?;
+    let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
+    let heads = [("least-squares", false), ("gradient", true)];
+    let gradient = section.choice("head", Some(method.default_head()), &heads)?;
+    let (head_step_size, head_auto) = match section.has("head_step_size") {
+        true => read_step(section, "head_step_size", None, measured)?,
+        false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
+    };
+    // Without rounds there are no steps to measure.
+    let federated = method.is_federated();
+    let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
+    let head_steps = to_u16(section.integer("head_steps", Some(1), 1..=65_535)?);
+    let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
+    let weighting = read_weighting(section)?;
+    let numeric = section.choice("numeric", Some("f32"), &NUMERICS)?;
+    let send = section.choice("send", Some("gradient"), &SENDS)?;
+    let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
+    section.finish()?;
+    #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
+    let narrow = |value: f64| value as f32;
+    let head = if gradient {
+        HeadSolve::Gradient { steps: head_steps, step_size: narrow(head_step_size) }
+    } else {
+        HeadSolve::LeastSquares { ridge: narrow(ridge) }
+    };
+    let algorithm = AlgorithmSection {
+        method: Method::Linear(method),
+        rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+        step_size,
+        head,
+        final_head: match final_ridge {
+            Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
+            None => HeadSolve::LeaveOneOut { fallback_ridge: narrow(fallback) },
+        },
+        ridge_labels: final_ridge.is_none().then(|| to_u16(labels)),
+        head_step_size,
+        local_steps,
+        weighting,
+        send,
+        upload,
+        download,
+        numeric,
+    };
+    let checked = method.check(&algorithm.linear_settings());
+    checked.map_err(|(key, message)| section.problem(key, message))?;
+    if numeric == Numeric::I16 && !method.supports_i16() {
+        let message = format!("found \"i16\", {:?} is computed in \"f32\" only", method.name());
+        return Err(section.problem("numeric", message));
+    }
+    Ok((algorithm, measured))
+}
+
+/// Reads the keys of `[algorithm]` that networks share with linear models.
+pub(super) fn read_network_algorithm(
+    section: &Section<'_>,
+    network: NetworkSection,
+) -> Result<AlgorithmSection, Problem> {
+    let rounds = section.integer("rounds", None, 1..=10_000_000)?;
+    let weighting = read_weighting(section)?;
+    let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
+    section.finish()?;
+    let descent = network.descent;
+    Ok(AlgorithmSection {
+        method: Method::Network(network),
+        rounds: u32::try_from(rounds).unwrap_or(u32::MAX),
+        step_size: descent.step_size.into(),
+        head: HeadSolve::Sgd { epochs: network.head_epochs, descent },
+        final_head: HeadSolve::Sgd { epochs: network.tuning_epochs, descent },
+        ridge_labels: None,
+        head_step_size: descent.step_size.into(),
+        local_steps: network.epochs,
+        weighting,
+        send: Upload::Representation,
+        upload,
+        download,
+        numeric: Numeric::F32,
+    })
+}
+
+fn read_weighting(section: &Section<'_>) -> Result<Weighting, Problem> {
+    section.choice("weighting", Some("uniform"), &WEIGHTINGS)
+}
+
+fn read_encoding(section: &Section<'_>, key: &str) -> Result<Encoding, Problem> {
+    section.choice(key, Some("f32"), &ENCODINGS)
+}
+
+fn to_u16(value: u64) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,63 @@
+//! Names of the algorithms that fit a model, and messages about those that do not.
+
+use super::model::ModelSection;
+use crate::algorithm::network::NetworkMethod;
+use crate::algorithm::{LinearMethod, network_only_names};
+use crate::reader::{Problem, Section};
+
+/// Suffix of a name for which models are evaluated after their heads were tuned at the end.
+pub const TUNED: &str = "+ft";
+
+/// Names of the algorithms that fit a model.
+#[must_use]
+pub fn names_for_model(model: &ModelSection) -> Vec<&'static str> {
+    match &model.network {
+        Some(network) => NetworkMethod::names(network.is_adapted()).collect(),
+        None => LinearMethod::names(model.adapter).collect(),
+    }
+}
+
+/// Whether a name in a file belongs to an algorithm that needs a network, as all names with the suffix `+ft`
+/// do.
+#[must_use]
+pub fn needs_network(word: &str) -> bool {
+    let tuned = word.strip_suffix(TUNED);
+    tuned.is_some_and(|name| NetworkMethod::names(false).any(|known| known == name))
+        || network_only_names().any(|name| name == word)
+}
+
+/// Models that an algorithm fits, with the keys to write for each; `None` for an unknown name.
+fn needs(word: &str) -> Option<String> {
+    let plain = word.strip_suffix(TUNED);
+    let (name, linear) = (plain.unwrap_or(word), plain.is_none());
+    let is_linear = |adapter| linear && LinearMethod::names(adapter).any(|known| known == name);
+    let is_network = |adapter| NetworkMethod::names(adapter).any(|known| known == name);
+    let models = [
+        (is_linear(false), "a linear model (model.kind = \"linear\" and model.k)"),
+        (is_network(false), "a network (model.kind = \"mlp\" and model.hidden = [32], \"cnn\" or \"lstm\")"),
+        (needs_network(word), "one beside a linear model (model.network.hidden = [32])"),
+        (is_network(true), "an adapter (model.kind = \"lora-mlp\", model.rank and model.width)"),
+        (is_linear(true), "a linear model as an adapter (model.kind = \"lora-linear\" and model.rank)"),
+    ];
+    let models: Vec<&str> = models.iter().filter(|(is_one, _)| *is_one).map(|(_, model)| *model).collect();
+    (!models.is_empty()).then(|| models.join(", or "))
+}
+
+/// Reads the algorithm's name, and whether it ends with [`TUNED`].
+pub(super) fn read_name(
+    section: &Section<'_>,
+    model: &ModelSection,
+) -> Result<(&'static str, bool), Problem> {
+    let names = names_for_model(model);
+    let network = model.network.is_some();
+    let plain = names.iter().map(|name| ((*name).to_owned(), (*name, false)));
+    let tuned = names.iter().filter(|_| network).map(|name| (format!("{name}{TUNED}"), (*name, true)));
+    let words: Vec<(String, (&str, bool))> = plain.chain(tuned).collect();
+    let words: Vec<(&str, (&'static str, bool))> =
+        words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
+    section.choice("name", None, &words).map_err(|problem| {
+        let word = section.peek_str("name").unwrap_or_default();
+        let Some(needs) = needs(word) else { return problem };
+        section.problem("name", format!("{word:?} needs {needs}"))
+    })
+}

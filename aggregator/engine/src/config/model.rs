@@ -1,0 +1,135 @@
+//! The section `[model]`, which scenario files and `fleet.toml` share.
+
+use super::network::{ModelKind, NetworkModel, read_model_kind};
+use crate::participation::Policy;
+use crate::reader::{Problem, Section};
+
+/// Section `[model]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelSection {
+    /// Width of the representation.
+    pub k: usize,
+    /// Initial representation.
+    pub init: Init,
+    /// Number of directions that a power method must find; it is evaluated on these.
+    pub target: usize,
+    /// Layers of a network; `None` for a linear model.
+    pub network: Option<NetworkModel>,
+    /// Whether both factors of a linear model are shared, as an adapter of rank k.
+    pub adapter: bool,
+    /// Directory from which simulated devices read the frozen layers of an adapter.
+    pub base: Option<String>,
+}
+
+impl ModelSection {
+    /// Checks a policy against the model; `section` is `[participation]`.
+    ///
+    /// # Errors
+    /// [`Problem`] for a policy that fits linear models alone.
+    pub fn check_policy(&self, policy: &Policy, section: &Section<'_>) -> Result<(), Problem> {
+        if self.network.is_none() && !self.adapter {
+            return Ok(());
+        }
+        policy.fits_network().map_err(|(key, message)| section.problem(key, message))
+    }
+
+    /// Name of the key with the width.
+    #[must_use]
+    pub fn width_key(&self) -> &'static str {
+        if self.adapter { "rank" } else { "k" }
+    }
+}
+
+/// Source of the initial representation.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Init {
+    /// Random basis.
+    Random,
+    /// Power iterations on y-weighted samples.
+    Power {
+        /// Number of iterations.
+        iterations: u32,
+    },
+    /// Power iterations of devices that add noise to each product: one release of each device per iteration.
+    NoisyPower {
+        /// Number of iterations.
+        iterations: u32,
+    },
+    /// Method of moments; for regression only, and reveals records.
+    Moments,
+    /// Basis at a given distance (sine of the angle) from the ground truth; synthetic data only.
+    TruthSine(f64),
+    /// Basis from an npy file, d x k.
+    Npy(String),
+}
+
+impl Init {
+    /// Variant of the start for devices that add noise.
+    ///
+    /// # Errors
+    /// The name of a start to which noise cannot be added.
+    pub fn with_noise(self) -> Result<Self, &'static str> {
+        match self {
+            Self::Power { iterations } => Ok(Self::NoisyPower { iterations }),
+            Self::Moments => Err("moments"),
+            Self::Random | Self::NoisyPower { .. } | Self::TruthSine(_) | Self::Npy(_) => Ok(self),
+        }
+    }
+
+    /// Noisy releases of each device before training.
+    #[must_use]
+    pub fn releases(&self) -> u32 {
+        match *self {
+            Self::NoisyPower { iterations } => iterations,
+            Self::Random | Self::Power { .. } | Self::Moments | Self::TruthSine(_) | Self::Npy(_) => 0,
+        }
+    }
+}
+
+/// Reads `[model]`.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
+pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
+    read_model_with_default(section, "linear")
+}
+
+/// Reads `[model]`, with `default` as its kind if the key is missing.
+pub(super) fn read_model_with_default(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
+    let adapter = match read_model_kind(section, default)? {
+        ModelKind::Network(network) => {
+            let base = match network.is_adapted() {
+                true => section.optional_string("base", "a directory with layer-0.npy and so on")?,
+                false => None,
+            };
+            section.finish()?;
+            let k = network.hidden.iter().rev().find(|width| **width > 0).copied().unwrap_or(1).into();
+            let (init, network) = (Init::Random, Some(network));
+            return Ok(ModelSection { k, init, target: k, network, adapter: false, base });
+        }
+        ModelKind::LinearAdapter => true,
+        ModelKind::Linear => false,
+    };
+    let k = section.size(if adapter { "rank" } else { "k" }, None, 1..=1024)?;
+    let iterations = section.integer("power_iterations", Some(5), 1..=1000)?;
+    let allowed = "\"random\", \"power\", \"moments\", \"truth-sine:S\" with S from 0 to 1, \"npy:FILE\"";
+    let word = section.string("init", Some("random"), allowed)?;
+    let wrong = || section.problem("init", format!("found {word:?}, allowed: {allowed}"));
+    let init = match word.split_once(':') {
+        None => match word.as_str() {
+            "random" => Init::Random,
+            "power" => Init::Power { iterations: u32::try_from(iterations).unwrap_or(u32::MAX) },
+            "moments" => Init::Moments,
+            _ => return Err(wrong()),
+        },
+        Some(("npy", file)) if !file.is_empty() => Init::Npy(file.to_owned()),
+        Some(("truth-sine", sine)) => match sine.parse::<f64>() {
+            Ok(sine) if (0.0..=1.0).contains(&sine) => Init::TruthSine(sine),
+            _ => return Err(wrong()),
+        },
+        Some(_) => return Err(wrong()),
+    };
+    let target = section.size("target", Some(k), 1..=k)?;
+    section.finish()?;
+    Ok(ModelSection { k, init, target, network: None, adapter, base: None })
+}

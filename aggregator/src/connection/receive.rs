@@ -1,0 +1,293 @@
+//! Receiving half of a connection: frames to messages. Updates are checked against the request before memory is
+//! allocated, and are complete in one message or assembled from chunks.
+
+use fedspan_protocol::assembly::{Assembly, split_body};
+use fedspan_protocol::frame::FeedResult;
+use fedspan_protocol::limits::{FRAME_LIMIT_MAX, FRAME_LIMIT_MIN};
+use fedspan_protocol::message::{
+    CHOOSES_RIDGE, Chunk, Fault, Hello, Missing, RoundId, ToDevice, ToServer, Update as UpdateHead,
+};
+use fedspan_protocol::tensor::TensorDescriptor;
+
+use super::secure_layer::Decrypted;
+use super::send::{Outgoing, SentRound};
+use super::{Connection, PeerMessage};
+use fedspan_engine::{Tensor, Update};
+
+impl Connection {
+    /// Takes bytes from the device and appends its messages.
+    pub fn receive(&mut self, bytes: &[u8], messages: &mut Vec<PeerMessage>) {
+        let mut input = bytes;
+        while let Some(message) = self.next_message(&mut input) {
+            messages.push(message);
+        }
+    }
+
+    /// Takes bytes up to the end of the next frame that yields a message. `None` once the input is used up.
+    pub fn next_message(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
+        let (counts, before) = (self.greeted, input.len());
+        let messages = self.next(input);
+        if counts {
+            self.traffic.up += (before - input.len()) as u64;
+        }
+        messages
+    }
+
+    fn next(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
+        loop {
+            let known = self.device;
+            // The decoder lends its buffer, so the frame is converted to an owned value before `self` is used
+            // again.
+            let decrypted = match self.decoder.feed(input) {
+                FeedResult::NeedMore => return None,
+                FeedResult::Dropped(_) => continue,
+                FeedResult::Message(message) => self.secure.process_unsealed(message),
+                FeedResult::Sealed(frame) => self.secure.process_sealed(frame, known),
+            };
+            let parsed = match decrypted {
+                Decrypted::Message(message, body) => {
+                    if let Some(round) = self.open.as_ref().map(|cut| cut.opening.id) {
+                        self.unanswered &= !answers_round(&message, round);
+                        self.chunk_requests += u64::from(requests_chunks(&message, round));
+                    }
+                    let (incoming, last_update) = (&mut self.incoming, &mut self.last_update);
+                    Self::dispatch(incoming, last_update, self.open.as_ref(), self.greeted, message, body)
+                }
+                Decrypted::Admitted(hello) => Ok(Dispatch::Hello(hello)),
+                Decrypted::Reply(answer) => Ok(Dispatch::Reply(answer)),
+                Decrypted::Refused(refusal, sealed) => {
+                    self.outbox.push_back(match sealed {
+                        Some(answer) => Outgoing::Encoded(answer),
+                        None => Outgoing::Message(ToDevice::Refused(refusal)),
+                    });
+                    *input = &[];
+                    return Some(PeerMessage::Refused(refusal));
+                }
+                Decrypted::OtherDevice => {
+                    self.fault(Fault::Unexpected);
+                    return Some(PeerMessage::OtherDevice);
+                }
+                Decrypted::Revoked => {
+                    self.outbox.clear();
+                    *input = &[];
+                    return Some(PeerMessage::Revoked);
+                }
+                Decrypted::Dropped => {
+                    self.request_hello();
+                    continue;
+                }
+                Decrypted::Fault(fault) => Err(fault),
+            };
+            match parsed {
+                Ok(Dispatch::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
+                    self.outbox.clear();
+                    (self.open, self.unanswered, self.incoming, self.last_update) = (None, false, None, None);
+                    self.greet(&hello);
+                    return Some(PeerMessage::Hello(hello));
+                }
+                Ok(Dispatch::Hello(_)) => {
+                    self.fault(Fault::Unexpected);
+                    return Some(PeerMessage::OtherDevice);
+                }
+                Ok(Dispatch::Reply(answer)) => {
+                    // The device uses the last of several answers.
+                    self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
+                    self.queue(Outgoing::Encoded(answer));
+                }
+                Ok(Dispatch::Deliver(message)) => return Some(message),
+                Ok(Dispatch::Resend(missing)) => {
+                    if let Err(fault) = self.resend(missing) {
+                        return Some(self.fault(fault));
+                    }
+                }
+                Ok(Dispatch::Nothing) => {}
+                Ok(Dispatch::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
+                Err(fault) => return Some(self.fault(fault)),
+            }
+        }
+    }
+
+    /// Asks for a hello on a persistent link.
+    fn request_hello(&mut self) {
+        if self.persistent && !self.greeted && self.outbox.is_empty() {
+            self.send(ToDevice::Fault(Fault::Greet));
+        }
+    }
+
+    /// Counts a fault and replies with it, unless too many replies are waiting.
+    fn fault(&mut self, fault: Fault) -> PeerMessage {
+        self.traffic.faults = self.traffic.faults.saturating_add(1);
+        match self.greeted {
+            true => self.queue(Outgoing::Message(ToDevice::Fault(fault))),
+            false => self.request_hello(),
+        }
+        PeerMessage::Fault(fault)
+    }
+
+    fn dispatch(
+        incoming: &mut Option<PartialUpdate>,
+        last_update: &mut Option<RoundId>,
+        open: Option<&SentRound>,
+        greeted: bool,
+        message: ToServer,
+        body: &[u8],
+    ) -> Result<Dispatch, Fault> {
+        match message {
+            _ if !greeted => Err(Fault::Unexpected),
+            ToServer::Update(head) if open.is_none_or(|cut| cut.opening.id != head.id) => {
+                // There is no request to validate the update against; the engine decides what to do with it.
+                *last_update = Some(head.id);
+                Ok(Dispatch::Deliver(PeerMessage::UnreadUpdate(head.id)))
+            }
+            ToServer::Update(head) => begin_update(incoming, open, head, body),
+            ToServer::Chunk(chunk) => take_chunk(incoming, last_update, &chunk, body),
+            ToServer::Missing(missing) => Ok(Dispatch::Resend(missing)),
+            ToServer::Decline(decline) => {
+                discard_partial(incoming, last_update);
+                Ok(Dispatch::Deliver(PeerMessage::Decline(decline)))
+            }
+            ToServer::Alive => Ok(Dispatch::Deliver(PeerMessage::Alive)),
+            _ => Err(Fault::Unexpected),
+        }
+    }
+
+    fn greet(&mut self, hello: &Hello) {
+        self.greeted = true;
+        self.device = Some(hello.device);
+        self.chooses_ridge = hello.capabilities.roles & CHOOSES_RIDGE != 0;
+        self.limit = usize::from(hello.capabilities.frame_limit).clamp(FRAME_LIMIT_MIN, FRAME_LIMIT_MAX);
+        self.decoder.set_buffer(vec![0; self.frame_capacity()]);
+        if !self.secure.is_encrypted() {
+            self.send(ToDevice::Welcome(self.secure.acceptor().welcome()));
+        }
+    }
+
+    /// Requests the missing chunks of an unfinished update, if there is one.
+    pub fn request_missing(&mut self) {
+        let missing = self.incoming.as_ref().and_then(|update| update.assembly.missing(update.head.id));
+        if let Some(missing) = missing {
+            self.send(ToDevice::Missing(missing));
+        }
+    }
+}
+
+/// Returns true if a message answers a round.
+fn answers_round(message: &ToServer, round: RoundId) -> bool {
+    match message {
+        ToServer::Update(update) => update.id == round,
+        ToServer::Decline(decline) => decline.id == round,
+        _ => false,
+    }
+}
+
+/// Returns true if a message requests chunks of a round.
+fn requests_chunks(message: &ToServer, round: RoundId) -> bool {
+    matches!(message, ToServer::Missing(missing) if missing.id == round)
+}
+
+enum Dispatch {
+    Hello(Hello),
+    Reply(Vec<u8>),
+    Deliver(PeerMessage),
+    Resend(Missing),
+    Stale,
+    Nothing,
+}
+
+/// Update whose chunks are arriving.
+#[derive(Debug)]
+pub(super) struct PartialUpdate {
+    pub(super) head: UpdateHead,
+    pub(super) assembly: Assembly,
+    tensors: Vec<Tensor>,
+    /// Chunks received, without duplicates.
+    pub(super) chunks: u32,
+}
+
+impl PartialUpdate {
+    /// Returns its heap bytes, most of which the finished update keeps.
+    pub(super) fn memory(&self) -> usize {
+        let values: usize = self.tensors.iter().map(|tensor| tensor.values.capacity()).sum();
+        self.tensors.capacity() * size_of::<Tensor>() + values * size_of::<f32>()
+    }
+}
+
+/// Discards an unfinished update, and remembers its round as chunks may still arrive.
+pub(super) fn discard_partial(partial: &mut Option<PartialUpdate>, last_update: &mut Option<RoundId>) {
+    if let Some(update) = partial.take() {
+        *last_update = Some(update.head.id);
+    }
+}
+
+/// Begins an update. Memory is allocated only for tensors that the open round asks for.
+fn begin_update(
+    partial: &mut Option<PartialUpdate>,
+    open: Option<&SentRound>,
+    head: UpdateHead,
+    body: &[u8],
+) -> Result<Dispatch, Fault> {
+    let assembly = Assembly::new(&head.tensors).map_err(|_| Fault::Tensors)?;
+    let expected = open.map_or(0, |SentRound { opening, .. }| {
+        opening.request.expects.iter().map(TensorDescriptor::elements).sum::<usize>()
+    });
+    let announced: usize = head.tensors.iter().map(TensorDescriptor::elements).sum();
+    if announced > expected {
+        return Err(Fault::Tensors);
+    }
+    let empty = |t: &TensorDescriptor| Tensor {
+        role: t.role,
+        rows: t.rows,
+        cols: t.cols,
+        values: vec![0.0; t.elements()],
+    };
+    let mut tensors: Vec<Tensor> = head.tensors.iter().map(empty).collect();
+    for (index, descriptor, bytes) in split_body(&head.tensors, body).map_err(|_| Fault::Tensors)? {
+        if let Some(tensor) = tensors.get_mut(index) {
+            descriptor.encoding.decode(bytes, &mut tensor.values).map_err(|_| Fault::Tensors)?;
+        }
+    }
+    if assembly.is_complete() {
+        *partial = None;
+        return Ok(Dispatch::Deliver(PeerMessage::Update(assembled(head, tensors))));
+    }
+    let replaced = partial.replace(PartialUpdate { head, assembly, tensors, chunks: 0 });
+    Ok(if replaced.is_some() { Dispatch::Stale } else { Dispatch::Nothing })
+}
+
+fn take_chunk(
+    partial: &mut Option<PartialUpdate>,
+    last_update: &mut Option<RoundId>,
+    chunk: &Chunk,
+    body: &[u8],
+) -> Result<Dispatch, Fault> {
+    let Some(update) = partial.as_mut().filter(|update| update.head.id == chunk.id) else {
+        return if *last_update == Some(chunk.id) { Ok(Dispatch::Stale) } else { Err(Fault::Unexpected) };
+    };
+    let Some(place) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
+        return Ok(Dispatch::Stale);
+    };
+    update.chunks = update.chunks.saturating_add(1);
+    let encoding = update.head.tensors.get(place.tensor).map(|t| t.encoding);
+    let values = update.tensors.get_mut(place.tensor).and_then(|t| t.values.get_mut(place.elements));
+    if let (Some(encoding), Some(values)) = (encoding, values) {
+        encoding.decode(body, values).map_err(|_| Fault::Tensors)?;
+    }
+    if !update.assembly.is_complete() {
+        return Ok(Dispatch::Nothing);
+    }
+    *last_update = Some(chunk.id);
+    match partial.take() {
+        Some(update) => Ok(Dispatch::Deliver(PeerMessage::Update(assembled(update.head, update.tensors)))),
+        None => Ok(Dispatch::Nothing),
+    }
+}
+
+fn assembled(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
+    Update {
+        id: head.id,
+        samples: head.samples,
+        skipped: head.skipped,
+        descriptors: head.tensors.to_vec(),
+        tensors,
+    }
+}

@@ -1,0 +1,245 @@
+//! Sending half of a connection: the outbox of messages, and of rounds whose tensors are sent in chunks.
+
+use std::sync::Arc;
+
+use fedspan_protocol::Error;
+use fedspan_protocol::assembly::plan;
+use fedspan_protocol::limits::wire_capacity;
+use fedspan_protocol::message::{Chunk, Descriptors, Fault, Missing, RoundId, RoundOpen, Task, ToDevice};
+use fedspan_protocol::tensor::TensorDescriptor;
+
+use super::receive::discard_partial;
+use super::secure_layer::SecureLayer;
+use super::{Connection, OUTBOX_IDLE_CAPACITY, OUTBOX_MAX};
+use fedspan_engine::RoundBroadcast;
+
+impl Connection {
+    /// Queues a message.
+    pub fn send(&mut self, message: ToDevice) {
+        self.outbox.push_back(Outgoing::Message(message));
+    }
+
+    /// Replaces an unsent welcome by a retry delay, as no connection slot is free.
+    pub fn turn_away(&mut self, milliseconds: u32) {
+        self.outbox.clear();
+        self.send(ToDevice::RetryAfter { milliseconds });
+    }
+
+    /// Opens a round on the device: queues `RoundOpen`, and its tensors in chunks if they do not fit the frame.
+    /// A device that cannot choose a ridge is asked for a head with the fallback ridge instead.
+    pub fn open(&mut self, opening: &Arc<RoundBroadcast>) {
+        let encoding = opening.request.encoding;
+        let mut tensors: Descriptors =
+            opening.request.tensors.iter().map(|t| t.descriptor(encoding)).collect();
+        if plan(&mut tensors, self.limit).is_err() {
+            self.traffic.unsent = self.traffic.unsent.saturating_add(1);
+            return;
+        }
+        discard_partial(&mut self.incoming, &mut self.last_update);
+        self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
+        let task = opening.request.task;
+        let plain = task.without_ridge_choice().filter(|_| !self.chooses_ridge);
+        self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
+        let opening = Arc::clone(opening);
+        self.open = Some(SentRound { opening, task: plain.unwrap_or(task), tensors });
+        self.unanswered = true;
+        self.send_open();
+    }
+
+    fn send_open(&mut self) {
+        let Some(cut) = &self.open else { return };
+        let chunks = cut.tensors.iter().any(|t| t.chunk > 0);
+        self.outbox.push_back(Outgoing::Open);
+        if chunks {
+            self.outbox.push_back(Outgoing::Chunks(0, 0));
+        }
+    }
+
+    /// Returns the number of chunk requests so far if the open round has been sent and not been answered. While
+    /// the number grows the device is still receiving the round; if it stays the device may have restarted or
+    /// never received it.
+    #[must_use]
+    pub fn unanswered(&self) -> Option<u64> {
+        (self.unanswered && self.outbox.is_empty()).then_some(self.chunk_requests)
+    }
+
+    /// Sends the open round again if it has not been answered.
+    pub fn resend_round(&mut self) {
+        if self.unanswered().is_some() {
+            self.traffic.reopened = self.traffic.reopened.saturating_add(1);
+            self.send_open();
+        }
+    }
+
+    /// Closes a round on the device.
+    pub fn close_round(&mut self, id: RoundId) {
+        if self.open.as_ref().is_some_and(|cut| cut.opening.id == id) {
+            self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
+            self.unanswered = false;
+        }
+        // The device stops sending its update, so waiting for the rest would end in a timeout.
+        if self.incoming.as_ref().is_some_and(|update| update.head.id == id) {
+            discard_partial(&mut self.incoming, &mut self.last_update);
+        }
+        self.send(ToDevice::RoundClosed(id));
+    }
+
+    pub(super) fn resend(&mut self, mut missing: Missing) -> Result<(), Fault> {
+        let Some(cut) = self.open.as_ref().filter(|cut| cut.opening.id == missing.id) else {
+            self.traffic.stale = self.traffic.stale.saturating_add(1);
+            return Ok(());
+        };
+        let tensor = cut.tensors.get(usize::from(missing.tensor));
+        let chunk_requests = missing.chunks.len();
+        missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
+        let all = missing.chunks.len() == chunk_requests;
+        if !missing.chunks.is_empty() {
+            self.queue(Outgoing::Resend(missing));
+        }
+        if all { Ok(()) } else { Err(Fault::Tensors) }
+    }
+
+    /// Queues a reply, unless too many are waiting: the device can cause any number of them.
+    pub(super) fn queue(&mut self, out: Outgoing) {
+        if self.outbox.len() < OUTBOX_MAX {
+            self.outbox.push_back(out);
+        } else {
+            self.traffic.unheeded = self.traffic.unheeded.saturating_add(1);
+        }
+    }
+
+    /// Appends the next frame to `out`, or returns false if there is none.
+    pub fn next_frame(&mut self, out: &mut Vec<u8>) -> bool {
+        if self.is_revoked() {
+            self.outbox.clear();
+        }
+        let Some(next) = self.outbox.pop_front() else { return false };
+        let start = out.len();
+        out.resize(start + wire_capacity(self.limit), 0);
+        let space = out.get_mut(start..).unwrap_or_default();
+        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.secure, space);
+        if let Some(more) = more {
+            self.outbox.push_front(more);
+        } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_IDLE_CAPACITY {
+            self.outbox.shrink_to(OUTBOX_IDLE_CAPACITY);
+        }
+        let sent = encoded.unwrap_or(0);
+        if encoded.is_err() {
+            self.traffic.unsent = self.traffic.unsent.saturating_add(1);
+        }
+        out.truncate(start + sent);
+        if self.greeted {
+            self.traffic.down += sent as u64;
+        }
+        true
+    }
+}
+
+/// Round that is open on a device, and the chunking of its tensors.
+#[derive(Debug)]
+pub(super) struct SentRound {
+    pub opening: Arc<RoundBroadcast>,
+    /// Task sent to this device: the opening's task, or its variant without a ridge choice that the device
+    /// cannot make.
+    pub task: Task,
+    pub tensors: Descriptors,
+}
+
+/// Outbox entry. Entries other than messages and frames belong to the open round; opening another one removes
+/// them.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Message(ToDevice),
+    /// Finished frame.
+    Encoded(Vec<u8>),
+    Open,
+    /// Chunks from this tensor and chunk index to the end of the last tensor.
+    Chunks(usize, usize),
+    /// Chunks that the device has requested again.
+    Resend(Missing),
+}
+
+impl Outgoing {
+    /// Encodes the next frame of this entry, and returns the rest of the entry, which is to be sent next.
+    pub(super) fn encode(
+        self,
+        open: Option<&SentRound>,
+        secure: &mut SecureLayer,
+        out: &mut [u8],
+    ) -> (Result<usize, Error>, Option<Self>) {
+        match (self, open) {
+            (Self::Message(message), _) => (secure.encode(&message, 0, |_| {}, out), None),
+            (Self::Encoded(bytes), _) => (copy(&bytes, out), None),
+            (Self::Open, Some(cut)) => (encode_open(cut, secure, out), None),
+            (Self::Chunks(tensor, index), Some(SentRound { opening, tensors, .. })) => {
+                let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
+                let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
+                let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
+                let more = next.0 < tensors.len();
+                (encoded, more.then_some(Self::Chunks(next.0, next.1)))
+            }
+            (Self::Resend(mut missing), Some(SentRound { opening, tensors, .. })) => {
+                let mut chunks = missing.chunks.iter().copied();
+                let (tensor, index) = (missing.tensor.into(), chunks.next().map_or(usize::MAX, usize::from));
+                let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
+                missing.chunks = chunks.collect();
+                let more = !missing.chunks.is_empty();
+                (encoded, more.then_some(Self::Resend(missing)))
+            }
+            (_, None) => (Err(Error::BadDescriptor), None),
+        }
+    }
+
+    /// Returns the heap bytes of this entry.
+    pub(super) fn memory(&self) -> usize {
+        match self {
+            Self::Encoded(bytes) => bytes.capacity(),
+            _ => 0,
+        }
+    }
+}
+
+fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
+    let (needed, got) = (bytes.len(), out.len());
+    out.get_mut(..needed).ok_or(Error::BufferTooSmall { needed, got })?.copy_from_slice(bytes);
+    Ok(needed)
+}
+
+fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Result<usize, Error> {
+    let SentRound { opening, task, tensors } = cut;
+    let inline = tensors.iter().all(|t| t.chunk == 0);
+    let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
+    let round = RoundOpen { id: opening.id, task: *task, tensors: tensors.clone() };
+    let message = ToDevice::RoundOpen(round);
+    let fill = |mut place: &mut [u8]| {
+        for bytes in &opening.encoded {
+            if let Some((own, rest)) = std::mem::take(&mut place).split_at_mut_checked(bytes.len()) {
+                own.copy_from_slice(bytes);
+                place = rest;
+            }
+        }
+    };
+    secure.encode(&message, body, fill, out)
+}
+
+fn encode_chunk(
+    opening: &RoundBroadcast,
+    tensors: &Descriptors,
+    tensor: usize,
+    index: usize,
+    secure: &mut SecureLayer,
+    out: &mut [u8],
+) -> Result<usize, Error> {
+    let descriptor = tensors.get(tensor).ok_or(Error::BadDescriptor)?;
+    let range = descriptor.chunk_range(index).ok_or(Error::BadDescriptor)?;
+    let first = descriptor.encoding.byte_len(range.start);
+    let len = descriptor.encoding.byte_len(range.len());
+    let bytes =
+        opening.encoded.get(tensor).and_then(|b| b.get(first..first + len)).ok_or(Error::BadDescriptor)?;
+    let chunk = Chunk {
+        id: opening.id,
+        tensor: u8::try_from(tensor).map_err(|_| Error::BadDescriptor)?,
+        offset: u32::try_from(range.start).map_err(|_| Error::BadDescriptor)?,
+    };
+    secure.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
+}

@@ -1,0 +1,198 @@
+//! Writes to the database: the engine's records become rows, and rows go to their tables.
+
+use redb::{Database, ReadableTable, Table, WriteTransaction};
+use serde::Serialize;
+use zeroize::Zeroizing;
+
+use super::encryption::UpdateCipher;
+use super::error::DatabaseError;
+use super::tables::{
+    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, number,
+};
+use super::{Store, StoreError, io};
+use crate::journal::CommittedRound;
+use fedspan_engine::linalg::Matrix;
+use fedspan_engine::{Millis, Record};
+
+/// Unit that is written to the store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Row {
+    /// Record of the engine. A checkpoint removes updates, aliases, exclusions and deadline of earlier
+    /// rounds.
+    Engine(Record),
+    /// Committed round.
+    Round(CommittedRound),
+    /// Time of the campaign clock.
+    Clock(Millis),
+    /// Journal line with its number.
+    JournalEntry(u64, String),
+}
+
+impl Row {
+    /// Returns the row of an engine's record, if a restart needs it. `representation` is the engine's.
+    #[must_use]
+    pub fn of(record: Record, representation: &Matrix) -> Option<Self> {
+        match record {
+            Record::Committed(round) => Some(Self::Round(CommittedRound::new(&round, representation))),
+            Record::Counted(..)
+            | Record::Excluded(_)
+            | Record::Reinvited(_)
+            | Record::Renumbered(_)
+            | Record::Deadline(_)
+            | Record::Account(..)
+            | Record::Checkpoint(_) => Some(Self::Engine(record)),
+            Record::Answered(..) | Record::Declined(..) | Record::Opened(_) | Record::Failed(_) => None,
+        }
+    }
+}
+
+impl Store {
+    /// Writes rows in order; they are durable on return. If they close a round and count updates of the next
+    /// one, the closed round and its key are erased before the first new update is written.
+    ///
+    /// # Errors
+    /// [`StoreError`]: a suffix of the rows is not written. The call may be repeated, and reopens the database.
+    pub fn apply(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        // Updates that the same rows count in the closed round need not be written.
+        let closed = rows.iter().rposition(|row| matches!(row, Row::Engine(Record::Checkpoint(_))));
+        let counts = |row: &Row| matches!(row, Row::Engine(Record::Counted(..)));
+        let (before, after) = rows.split_at(closed.map_or(0, |closed| closed + 1));
+        let (first, second) = if after.iter().any(counts) { (before, after) } else { (rows, &[][..]) };
+        if !first.is_empty() {
+            self.write(first, closed.unwrap_or(0))?;
+        }
+        if closed.is_some() {
+            self.erase_key()?;
+        }
+        if second.is_empty() { Ok(()) } else { self.write(second, 0) }
+    }
+
+    /// Writes rows in one transaction, except those before index `closed` that concern updates.
+    fn write(&mut self, rows: &[Row], closed: usize) -> Result<(), StoreError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => self.open_database()?,
+        };
+        self.backend.check_same_file().map_err(io(&self.path))?;
+        let written = write_rows(&database, &mut self.cipher, rows, closed);
+        self.last = Some(written.map_err(|error| error.at(&self.path))?);
+        self.database = Some(database);
+        Ok(())
+    }
+}
+
+/// Begins a transaction with two-phase commit: its pages are synced first, then the header that makes them
+/// current. After a crash the database then never falls back to an older transaction because of a page or
+/// header with a wrong checksum; and after a failed sync, when the system may show data that never reach the
+/// disk, nothing written later depends on them.
+fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
+    let mut write = database.begin_write()?;
+    write.set_two_phase_commit(true);
+    Ok(write)
+}
+
+/// Increments the transaction number.
+fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, DatabaseError> {
+    let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
+    about.insert("transaction", next.to_le_bytes().as_slice())?;
+    Ok(next)
+}
+
+/// Begins a campaign and returns the number of the transaction.
+pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> Result<u64, DatabaseError> {
+    let write = begin_write(database)?;
+    let number = {
+        let mut about = write.open_table(ABOUT)?;
+        about.insert("format", u64::from(FORMAT).to_le_bytes().as_slice())?;
+        about.insert("campaign", campaign.to_le_bytes().as_slice())?;
+        about.insert("configuration", configuration.as_bytes())?;
+        write.open_table(CHECKPOINT)?.retain(|(), _| false)?;
+        write.open_table(UPDATES)?.retain(|_, _| false)?;
+        write.open_table(NAMES)?.retain(|_, ()| false)?;
+        write.open_table(OUT)?.retain(|_, ()| false)?;
+        write.open_table(WAITS)?.retain(|(), _| false)?;
+        write.open_table(ROUNDS)?.retain(|_, _| false)?;
+        // Privacy accounts and the journal outlast the campaign.
+        write.open_table(ACCOUNTS)?;
+        write.open_table(JOURNAL)?;
+        next_transaction(&mut about)?
+    };
+    write.commit()?;
+    Ok(number)
+}
+
+/// Writes rows and returns the number of the transaction. Rows before index `closed` that concern updates are
+/// skipped, since the checkpoint at `closed` would remove them.
+fn write_rows(
+    database: &Database,
+    cipher: &mut UpdateCipher,
+    rows: &[Row],
+    closed: usize,
+) -> Result<u64, DatabaseError> {
+    let write = begin_write(database)?;
+    let number = {
+        let mut about = write.open_table(ABOUT)?;
+        let mut deadline = write.open_table(WAITS)?;
+        let mut updates = write.open_table(UPDATES)?;
+        let mut round_aliases = write.open_table(NAMES)?;
+        let mut excluded = write.open_table(OUT)?;
+        let mut rounds = write.open_table(ROUNDS)?;
+        let mut journal = write.open_table(JOURNAL)?;
+        let mut accounts = write.open_table(ACCOUNTS)?;
+        let mut checkpoints = write.open_table(CHECKPOINT)?;
+        for (place, row) in rows.iter().enumerate() {
+            match row {
+                Row::Engine(Record::Checkpoint(checkpoint)) => {
+                    checkpoints.insert((), encode(checkpoint)?.as_slice())?;
+                    updates.retain(|_, _| false)?;
+                    round_aliases.retain(|_, ()| false)?;
+                    excluded.retain(|_, ()| false)?;
+                    deadline.retain(|(), _| false)?;
+                }
+                Row::Engine(Record::Deadline(now)) => drop(deadline.insert((), encode(now)?.as_slice())?),
+                Row::Engine(
+                    Record::Counted(..) | Record::Renumbered(_) | Record::Excluded(_) | Record::Reinvited(_),
+                ) if place < closed => {}
+                Row::Engine(Record::Renumbered(opening)) => {
+                    round_aliases.insert((opening.id.round, opening.id.stage), ())?;
+                    // After renumbering these devices are asked again.
+                    excluded.retain(|_, ()| false)?;
+                }
+                Row::Engine(Record::Counted(id, device, counted)) => {
+                    cipher.begin(*id)?;
+                    let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode(counted)?))?;
+                    updates.insert((id.round, id.stage, *device), sealed.as_slice())?;
+                    excluded.remove(device)?;
+                }
+                Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device, ())?),
+                Row::Engine(Record::Reinvited(device)) => drop(excluded.remove(device)?),
+                Row::Engine(Record::Account(device, account)) => {
+                    accounts.insert(device, encode(account)?.as_slice())?;
+                }
+                // [`Row::of`] makes no such rows.
+                Row::Engine(
+                    Record::Committed(_)
+                    | Record::Answered(..)
+                    | Record::Declined(..)
+                    | Record::Opened(_)
+                    | Record::Failed(_),
+                ) => {}
+                Row::Round(round) => {
+                    let line = serde_json::to_string(round).map_err(|error| {
+                        DatabaseError::Damaged(format!("a round cannot be serialised: {error}"))
+                    })?;
+                    rounds.insert(round.exchange, line.as_str())?;
+                }
+                Row::Clock(now) => drop(about.insert("clock", now.to_le_bytes().as_slice())?),
+                Row::JournalEntry(number, line) => drop(journal.insert(number, line.as_str())?),
+            }
+        }
+        next_transaction(&mut about)?
+    };
+    write.commit()?;
+    Ok(number)
+}
+
+fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
+    postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
+}

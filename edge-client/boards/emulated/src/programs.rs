@@ -1,0 +1,112 @@
+//! Main functions of the programs, generic over the board. Each board's `src/bin` has its entry point, which calls one of
+//! them.
+//!
+//! The programs that measure need QEMU's `-icount shift=0`.
+
+use fedspan_client::features::FEATURES;
+use fedspan_client::memory::FixedWorkspace;
+#[cfg(feature = "power")]
+use fedspan_client::memory::PowerWorkspace;
+use fedspan_client::{Linear, Workspace};
+use fedspan_protocol::message::DeclineReason;
+use semihosting::process;
+
+use crate::board::{Board, Meter};
+#[cfg(feature = "network")]
+use crate::network;
+use crate::once::Once;
+#[cfg(feature = "power")]
+use crate::power;
+use crate::shape::{D, K};
+use crate::{client, fault, lengths, measure, sealing, stack};
+
+/// Number of windows whose features fit in RAM: a quarter of a megabyte.
+const CACHED_WINDOWS: usize = 1024;
+
+// Programs that do not use one of these are linked without it.
+static CACHE: Once<[[f32; FEATURES]; CACHED_WINDOWS]> = Once::new([[0.0; FEATURES]; CACHED_WINDOWS]);
+static MODEL: Once<Linear<Workspace<D, K>>> = Once::new(Linear::new(Workspace::new()));
+static FIXED_MODEL: Once<Linear<FixedWorkspace<D, K>>> = Once::new(Linear::new(FixedWorkspace::new()));
+#[cfg(feature = "power")]
+static POWER: Once<PowerWorkspace<D, K>> = Once::new(PowerWorkspace::new());
+#[cfg(feature = "network")]
+static NETWORK: Once<network::Workspace> = Once::new(network::Workspace::new());
+static UPLOAD: Once<[f32; D * K]> = Once::new([0.0; D * K]);
+
+/// Program `null`: minimal firmware that links, starts and stops.
+pub fn null() -> ! {
+    process::exit(0)
+}
+
+/// Program `client`: client of a smartwatch wearer in a campaign. Settings: [`crate::settings`].
+pub fn client<B: Board>() -> ! {
+    let stack = stack::paint();
+    match (B::with_serial(), CACHE.take()) {
+        (Some(board), Some(cache)) => client::run_with_recording(&board, stack, cache),
+        _ => started_twice(),
+    }
+}
+
+/// Program `client` of the board with the least memory: its samples are a table in flash, in a campaign of shape (20, 2).
+pub fn client_with_table<B: Board>() -> ! {
+    let stack = stack::paint();
+    match B::with_serial() {
+        Some(board) => client::run_with_table(&board, stack),
+        None => started_twice(),
+    }
+}
+
+/// Program `update`: prints the cost of an update, see [`measure`].
+pub fn update<B: Board + Meter>() -> ! {
+    let (Some(board), Some(model), Some(upload)) = (B::with_counter(), MODEL.take(), UPLOAD.take()) else {
+        started_twice()
+    };
+    end(measure::update(&board, model, upload))
+}
+
+/// Program `update_i16`: prints the cost of an update in 16-bit fixed point, see [`measure`], after a check of its
+/// products.
+pub fn update_i16<B: Board + Meter>() -> ! {
+    let (Some(board), Some(model), Some(upload)) = (B::with_counter(), FIXED_MODEL.take(), UPLOAD.take())
+    else {
+        started_twice()
+    };
+    if let Err(n) = lengths::check() {
+        fault::exit(fault::WRONG, &format_args!("products of {n} integers are wrong"))
+    }
+    end(measure::update(&board, model, upload))
+}
+
+/// Program `seal`: prints the cost of encryption, see [`sealing`].
+pub fn seal<B: Board + Meter>() -> ! {
+    let Some(board) = B::with_counter() else { started_twice() };
+    sealing::sealing(&board);
+    process::exit(0)
+}
+
+/// Program `power`: prints the cost of a FedPower iteration, see [`power`].
+#[cfg(feature = "power")]
+pub fn power<B: Board + Meter>() -> ! {
+    let (Some(board), Some(memory), Some(upload)) = (B::with_counter(), POWER.take(), UPLOAD.take()) else {
+        started_twice()
+    };
+    end(power::power(&board, memory, upload))
+}
+
+/// Program `network`: prints the cost of training a network, see [`network`].
+#[cfg(feature = "network")]
+pub fn network<B: Board + Meter>() -> ! {
+    let (Some(board), Some(memory)) = (B::with_counter(), NETWORK.take()) else { started_twice() };
+    end(network::network(&board, memory))
+}
+
+fn end(measured: Result<(), DeclineReason>) -> ! {
+    match measured {
+        Ok(()) => process::exit(0),
+        Err(reason) => fault::exit(fault::WRONG, &format_args!("the update was declined: {reason:?}")),
+    }
+}
+
+fn started_twice() -> ! {
+    fault::exit(fault::FAULT, &"started twice")
+}

@@ -1,0 +1,276 @@
+//! Several tasks in one firmware: [`Tasks`] opens each round with one of two tasks.
+
+use fedspan_protocol::message::{
+    self, CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, TaskKind,
+};
+use fedspan_protocol::tensor::Role;
+
+use super::{Task, Usage};
+use crate::mechanism::Release;
+use crate::source::{SampleSource, Targets};
+use crate::time::Millis;
+
+/// Two tasks, each with its own memory: a round is opened by the one whose [capabilities](Task::capabilities) have
+/// its kind, and runs as if that task were alone. More than two nest: `Tasks<A, Tasks<B, C>>`. Calls are dispatched
+/// statically; firmware that does not name this type has none of its code.
+///
+/// ```
+/// use fedspan_client::task::Tasks;
+/// use fedspan_client::{Linear, Task, Workspace};
+///
+/// # type Own = Linear<Workspace<20, 2>>;
+/// # fn own() -> Own { Linear::new(Workspace::new()) }
+/// let model = Linear::new(Workspace::<20, 2>::new());
+/// let tasks = Tasks::new(model, own()); // an own task: `examples/own_task.rs`
+/// assert_eq!(tasks.capabilities().model, tasks.first().capabilities().model);
+/// ```
+///
+/// # What the pair announces
+///
+/// | capability | of the pair |
+/// | --- | --- |
+/// | tasks, roles that may leave, sizes | of either task |
+/// | model, arithmetic | of the first task |
+/// | encodings, a scale ([`Role::Scale`]) | of both tasks: they hold for any round. To scale the samples of both, wrap the pair in `Scaled` |
+/// | choice of a ridge | of both tasks, as far as they fit heads |
+///
+/// A task that both have is the first one's. If one task has nothing left, the pair announces the other's
+/// capabilities.
+///
+/// # Privacy
+///
+/// All noise comes out of one ledger, that of the device. The pair announces the larger cost of a release and the
+/// smaller budget, and each round is charged what its own task says. The response slot is the longer one: were there
+/// two, the time of an answer would depend on the task. If a task with noise has no slot, the pair has none, and the
+/// session declines what costs something.
+///
+/// If only one task has noise, the other is switched off, in either order: it is neither announced nor opened.
+/// Otherwise a device that announces noise would also send updates without.
+///
+/// # Head
+///
+/// The session stores one head: that of the task that fits heads ([`TaskKind::FitHead`]), otherwise of the first task
+/// that has one. A head of the other task is lost in a reset.
+#[derive(Clone, Debug)]
+pub struct Tasks<A, B> {
+    first: A,
+    second: B,
+    /// Kinds that the first task opens, as bits.
+    of_first: u16,
+    /// Kinds that the second task opens, as bits; none of the first.
+    of_second: u16,
+    /// Task of the open round, or of the last one.
+    open: Member,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Member {
+    First,
+    Second,
+}
+
+/// Calls a method of the task of the open round.
+macro_rules! of_open {
+    ($tasks:ident.$method:ident($($argument:expr),*)) => {
+        match $tasks.open {
+            Member::First => $tasks.first.$method($($argument),*),
+            Member::Second => $tasks.second.$method($($argument),*),
+        }
+    };
+}
+
+/// Calls a method of the task whose head is stored.
+macro_rules! of_head {
+    ($tasks:ident.$method:ident($($argument:expr),*)) => {
+        match $tasks.head_member() {
+            Member::First => $tasks.first.$method($($argument),*),
+            Member::Second => $tasks.second.$method($($argument),*),
+        }
+    };
+}
+
+impl<A: Task, B: Task> Tasks<A, B> {
+    /// Combines two tasks. Which task opens which rounds is decided here, from their capabilities.
+    pub fn new(first: A, second: B) -> Self {
+        let (a, b) = (first.capabilities(), second.capabilities());
+        let noise = a.privacy != Privacy::None || b.privacy != Privacy::None;
+        let admitted = |own: &Capabilities| match own.privacy {
+            Privacy::None if noise => 0,
+            _ => own.tasks,
+        };
+        let of_first = admitted(&a);
+        let of_second = admitted(&b) & !of_first;
+        Self { first, second, of_first, of_second, open: Member::First }
+    }
+
+    /// Returns the first task.
+    pub fn first(&self) -> &A {
+        &self.first
+    }
+
+    /// Returns the first task for changes, for example for predictions. Its capabilities must stay as they are.
+    pub fn first_mut(&mut self) -> &mut A {
+        &mut self.first
+    }
+
+    /// Returns the second task.
+    pub fn second(&self) -> &B {
+        &self.second
+    }
+
+    /// Returns the second task for changes. Its capabilities must stay as they are.
+    pub fn second_mut(&mut self) -> &mut B {
+        &mut self.second
+    }
+
+    /// Returns the task that opens rounds of this kind.
+    fn member(&self, kind: TaskKind) -> Option<Member> {
+        if kind.is_in(self.of_first) {
+            Some(Member::First)
+        } else if kind.is_in(self.of_second) {
+            Some(Member::Second)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the task whose head is stored.
+    fn head_member(&self) -> Member {
+        let otherwise = if self.first.head().is_empty() { Member::Second } else { Member::First };
+        self.member(TaskKind::FitHead).unwrap_or(otherwise)
+    }
+}
+
+/// Tasks that fit a head, in which a device may be left the choice of the ridge.
+const FIT_HEADS: u16 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKind::AdapterUp.bit();
+
+/// Returns the capabilities of two tasks, each with the kinds that it opens.
+fn union(a: &Capabilities, b: &Capabilities) -> Capabilities {
+    // Every task that fits heads must be able to choose the ridge.
+    let chooses = |own: &Capabilities| own.tasks & FIT_HEADS == 0 || own.roles & CHOOSES_RIDGE != 0;
+    let of_both = Role::Scale.bit() | if chooses(a) && chooses(b) { 0 } else { CHOOSES_RIDGE };
+    Capabilities {
+        frame_limit: 0,
+        model: a.model,
+        tasks: a.tasks | b.tasks,
+        roles: (a.roles | b.roles) & !of_both | (a.roles & b.roles & of_both),
+        encodings: a.encodings & b.encodings,
+        numeric: a.numeric,
+        tensors: a.tensors.max(b.tensors),
+        tensor_elements: a.tensor_elements.max(b.tensor_elements),
+        total_elements: a.total_elements.max(b.total_elements),
+        privacy: stricter(a.privacy, b.privacy),
+    }
+}
+
+/// Returns the larger cost of a release and the smaller budget.
+fn stricter(a: Privacy, b: Privacy) -> Privacy {
+    match (a, b) {
+        (
+            Privacy::Gaussian { release, budget, spent },
+            Privacy::Gaussian { release: other_release, budget: other_budget, spent: other_spent },
+        ) => Privacy::Gaussian {
+            release: release.max(other_release),
+            budget: budget.min(other_budget),
+            spent: spent.max(other_spent),
+        },
+        (privacy, Privacy::None) | (_, privacy) => privacy,
+    }
+}
+
+impl<A: Task, B: Task> Task for Tasks<A, B> {
+    fn capabilities(&self) -> Capabilities {
+        let a = Capabilities { tasks: self.of_first, ..self.first.capabilities() };
+        let b = Capabilities { tasks: self.of_second, ..self.second.capabilities() };
+        match (self.of_first, self.of_second) {
+            (_, 0) => a,
+            (0, _) => b,
+            _ => union(&a, &b),
+        }
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        self.first.streamed_tasks() & self.of_first | self.second.streamed_tasks() & self.of_second
+    }
+
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        let member = self.member(round.task.kind()).ok_or(DeclineReason::Task)?;
+        match member {
+            Member::First => self.first.open(round)?,
+            Member::Second => self.second.open(round)?,
+        }
+        self.open = member;
+        Ok(())
+    }
+
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        of_open!(self.tensor_mut(index))
+    }
+
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        of_open!(self.verify())
+    }
+
+    fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
+        of_open!(self.run(id, source))
+    }
+
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        of_open!(self.begin())
+    }
+
+    fn sample(&mut self, x: &[f32], target: Targets<'_>) -> u32 {
+        of_open!(self.sample(x, target))
+    }
+
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        of_open!(self.finish())
+    }
+
+    fn upload(&self) -> Descriptors {
+        of_open!(self.upload())
+    }
+
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        of_open!(self.emit(index, first, out));
+    }
+
+    fn cost(&self, task: &message::Task) -> u64 {
+        match self.member(task.kind()) {
+            Some(Member::First) => self.first.cost(task),
+            Some(Member::Second) => self.second.cost(task),
+            None => 0,
+        }
+    }
+
+    fn slot(&self) -> Millis {
+        let (first, second) = (self.first.slot(), self.second.slot());
+        let private = self.capabilities().privacy != Privacy::None;
+        match (self.of_first, self.of_second) {
+            (_, 0) => first,
+            (0, _) => second,
+            _ if private && first.min(second) == Millis::ZERO => Millis::ZERO,
+            _ => first.max(second),
+        }
+    }
+
+    fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
+        of_open!(self.prepare(release))
+    }
+
+    fn head(&self) -> &[f32] {
+        of_head!(self.head())
+    }
+
+    fn head_mut(&mut self) -> &mut [f32] {
+        of_head!(self.head_mut())
+    }
+
+    fn head_fitted_on(&self) -> Option<u32> {
+        of_head!(self.head_fitted_on())
+    }
+
+    fn restore_head(&mut self, representation: u32) {
+        of_head!(self.restore_head(representation));
+    }
+}

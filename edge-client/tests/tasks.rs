@@ -1,0 +1,548 @@
+//! Two tasks in one device ([`Tasks`]): each round has the bits of its task alone, capabilities are combined, a task
+//! of neither is declined, and noise, budget and slot are those of the stricter task. The own task is that of
+//! `examples/own_task.rs`.
+
+use crate::common::problem::{Problem, config, gradient, problem};
+use crate::common::server::*;
+use crate::common::*;
+use crate::own_task::{Mean, own_round};
+use fedspan_client::memory::StreamingWorkspace;
+use fedspan_client::session::Event;
+use fedspan_client::task::{Tasks, Usage};
+use fedspan_client::{Linear, Recording, Task, Workspace};
+use fedspan_protocol::message::{
+    Ack, AckOutcome, CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, PrivateTask,
+    RoundId, RoundOpen, Task as Wire, TaskKind, ToDevice, ToServer, Trained, Upload,
+};
+use fedspan_protocol::tensor::{Encoding, Role};
+use proptest::prelude::*;
+
+const D: usize = 20;
+const LIMIT: u16 = 256;
+
+type Own = Mean<D>;
+type Model = Linear<Heap>;
+
+fn own(encoding: Encoding) -> Wire {
+    Wire::Private12(PrivateTask { encoding, parameters: [1.5, 0.0, 0.0, 0.0, 0.0] })
+}
+
+fn model(problem: &Problem) -> Model {
+    Linear::new(Heap::new(problem.d, problem.k, problem.c))
+}
+
+fn bench<T: Task>(task: T, problem: &Problem, flash: &Flash) -> Bench<Sliced, T> {
+    let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), flash.clone());
+    assert!(bench.connect(7, 60_000).is_empty());
+    bench
+}
+
+/// Tasks of a linear model, of the own task, and of neither.
+const ROUNDS: usize = 9;
+
+fn round(problem: &Problem, number: u32, index: usize) -> Server {
+    let encoding = [Encoding::F32, Encoding::F16, Encoding::I8][number as usize % 3];
+    let task = match index {
+        0 => gradient(),
+        1 => Wire::FitHead { head: EXACT },
+        2 => fed_rep(HeadSolve::Gradient { steps: 2, step_size: 0.01 }, Upload::Representation, 0.1),
+        3 => Wire::PowerStart,
+        4 | 5 => own(encoding),
+        6 => Wire::Private13(PrivateTask::default()),
+        7 => Wire::Sgd {
+            descent: Default::default(),
+            head_epochs: 1,
+            epochs: 1,
+            trained: Trained::Shared,
+            encoding,
+        },
+        _ => Wire::Private12(PrivateTask::default()), // a bound of 0
+    };
+    let b = problem.b.clone();
+    let tensors = match task {
+        Wire::Private12(_) => vec![],
+        Wire::PowerStart => vec![(Role::Subspace, problem.d, problem.k, b)],
+        _ => vec![(Role::Representation, problem.d, problem.k, b)],
+    };
+    Server::new(number, task, Encoding::F32, LIMIT.into(), tensors)
+}
+
+/// Opens the round, acknowledges its update, and returns the frames that the device sent.
+fn play<T: Task>(bench: &mut Bench<Sliced, T>, server: &Server) -> Vec<(ToServer, Vec<u8>)> {
+    let mut sent = Vec::new();
+    for (message, body) in server.opening() {
+        sent.extend(bench.message(&message, &body));
+    }
+    if bench.session.silent_until().as_u64() > bench.now {
+        assert!(sent.is_empty());
+        sent = bench.wake();
+    }
+    if matches!(sent[..], [(ToServer::Update(_), _), ..]) {
+        let ack = ToDevice::Ack(Ack { id: server.open.id, outcome: AckOutcome::Counted });
+        assert!(bench.message(&ack, &[]).is_empty());
+    }
+    sent
+}
+
+fn declined(sent: &[(ToServer, Vec<u8>)]) -> Option<DeclineReason> {
+    match sent {
+        [(ToServer::Decline(decline), _)] => Some(decline.reason),
+        _ => None,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// In any order of rounds, a round of a pair sends the frames that its task sends alone, and leaves the same
+    /// head. A round of neither is declined as by either alone.
+    #[test]
+    fn pair_sends_the_frames_of_each_task_alone(
+        rounds in prop::collection::vec(0..ROUNDS, 1..12),
+        model_first in any::<bool>(),
+    ) {
+        let problem = problem(D, 2, 1);
+        let flash = [(); 3].map(|()| Flash::default());
+        let mut linear = bench(model(&problem), &problem, &flash[0]);
+        let mut mean = bench(Own::new(), &problem, &flash[1]);
+        let check = |number: u32, index, pair: Vec<_>, linear: &mut Bench<Sliced, _>, mean: &mut Bench<Sliced, _>| {
+            let server = round(&problem, number, index);
+            match index {
+                0..4 => prop_assert_eq!(pair, play(linear, &server)),
+                6 | 7 => {
+                    prop_assert_eq!(declined(&pair), Some(DeclineReason::Task));
+                    prop_assert_eq!(&pair, &play(linear, &server));
+                    prop_assert_eq!(&pair, &play(mean, &server));
+                }
+                _ => prop_assert_eq!(pair, play(mean, &server)),
+            }
+            Ok(())
+        };
+        if model_first {
+            let mut pair = bench(Tasks::new(model(&problem), Own::new()), &problem, &flash[2]);
+            for (number, &index) in (1u32..).zip(&rounds) {
+                let sent = play(&mut pair, &round(&problem, number, index));
+                check(number, index, sent, &mut linear, &mut mean)?;
+                prop_assert_eq!(bits(pair.session.task().head()), bits(linear.session.task().head()));
+            }
+        } else {
+            let mut pair = bench(Tasks::new(Own::new(), model(&problem)), &problem, &flash[2]);
+            for (number, &index) in (1u32..).zip(&rounds) {
+                let sent = play(&mut pair, &round(&problem, number, index));
+                check(number, index, sent, &mut linear, &mut mean)?;
+                prop_assert_eq!(bits(pair.session.task().head()), bits(linear.session.task().head()));
+            }
+        }
+    }
+
+    /// The own task computes the mean in f64 to rounding, with shortened features, without unusable samples.
+    #[test]
+    fn own_task_sends_the_mean(
+        mut x in prop::collection::vec(-3.0f32..3.0, 4..200),
+        bound in 0.1f32..4.0,
+        unusable in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+    ) {
+        x.truncate(x.len() / 4 * 4);
+        for index in unusable {
+            let at = index.index(x.len());
+            x[at] = f32::NAN;
+        }
+        let targets = vec![0.0; x.len() / 4];
+        let rows: Vec<&[f32]> = x.chunks(4).filter(|row| row.iter().all(|v| v.is_finite())).collect();
+        let mut tasks = Tasks::new(Linear::new(Workspace::<4, 1>::new()), Mean::<4>::new());
+        let found = own_round(&mut tasks, bound, &mut Recording::regression(&x, &targets, 4, 1));
+        if rows.is_empty() {
+            prop_assert_eq!(found, Err(DeclineReason::NoSamples));
+            return Ok(());
+        }
+        let (usage, mean) = found.unwrap();
+        let skipped = targets.len() - rows.len();
+        prop_assert_eq!(usage, Usage { samples: rows.len() as u32, skipped: skipped as u32 });
+        for (j, &value) in mean.iter().enumerate() {
+            let sum: f64 = rows.iter().map(|row| f64::from(row[j].clamp(-bound, bound))).sum();
+            let error = (f64::from(value) - sum / rows.len() as f64).abs();
+            prop_assert!(error <= 4.0 * 64.0 * EPS, "{error:e}");
+        }
+    }
+}
+
+/// Samples that are seen once go to the task of the open round, too.
+#[test]
+fn streamed_rounds_have_the_bits_of_each_task_alone() {
+    let problem = problem(D, 2, 1);
+    let b = &problem.b[..];
+    let streamed = || Linear::new(StreamingWorkspace::<D, 2>::new());
+    fn stream(task: &mut impl Task, round: &RoundOpen, b: &[f32], samples: &Sliced) -> (Usage, Vec<u32>) {
+        receive(task, round, &[b][..round.tensors.len()]).unwrap();
+        task.begin().unwrap();
+        for number in 1..=samples.len() {
+            let (x, target) = samples.get(number - 1);
+            assert_eq!(task.sample(x, target) as usize, number);
+        }
+        (task.finish().unwrap(), bits(&emitted(task, 7)))
+    }
+    let fit = open(1, gradient(), Role::Representation, Encoding::F32, D, 2);
+    let mean = RoundOpen { task: own(Encoding::F32), tensors: Descriptors::new(), ..fit.clone() };
+    let mut pair = Tasks::new(streamed(), Own::new());
+    for round in [&fit, &mean, &fit] {
+        let found = stream(&mut pair, round, b, &problem.samples);
+        let alone = match round.task {
+            Wire::Private12(_) => stream(&mut Own::new(), round, b, &problem.samples),
+            _ => stream(&mut streamed(), round, b, &problem.samples),
+        };
+        assert_eq!(found, alone);
+    }
+    let both = streamed().streamed_tasks() | Own::new().streamed_tasks();
+    assert_eq!(pair.streamed_tasks(), both);
+    assert_eq!(both, TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKind::Private12.bit());
+}
+
+#[test]
+fn capabilities_are_the_union() {
+    let problem = problem(D, 2, 1);
+    let (a, b) = (model(&problem).capabilities(), Own::new().capabilities());
+    let pair = Tasks::new(model(&problem), Own::new()).capabilities();
+    let expected = Capabilities {
+        tasks: a.tasks | TaskKind::Private12.bit(),
+        roles: a.roles | Role::Moment.bit(),
+        tensor_elements: a.tensor_elements.max(D as u32),
+        ..a
+    };
+    assert_eq!(pair, expected);
+    // The other way round only the model is the other's.
+    let turned = Tasks::new(Own::new(), model(&problem)).capabilities();
+    assert_eq!(turned, Capabilities { model: b.model, ..expected });
+    // The session announces them, with its frame limit.
+    let task = Tasks::new(model(&problem), Own::new());
+    let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), Flash::default());
+    let sent = bench.all(Event::LinkUp);
+    let [(ToServer::Hello(hello), _)] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(hello.capabilities, Capabilities { frame_limit: LIMIT, ..expected });
+}
+
+/// A task with capabilities of the test's choice; its rounds are the own task's.
+struct Announcing(Own, Capabilities);
+
+impl Announcing {
+    fn new(change: impl FnOnce(&mut Capabilities)) -> Self {
+        let mut capabilities = Own::new().capabilities();
+        change(&mut capabilities);
+        Self(Own::new(), capabilities)
+    }
+}
+
+impl Task for Announcing {
+    fn capabilities(&self) -> Capabilities {
+        self.1
+    }
+
+    fn streamed_tasks(&self) -> u16 {
+        u16::MAX
+    }
+
+    fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
+        self.0.open(round)
+    }
+
+    fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
+        self.0.tensor_mut(index)
+    }
+
+    fn verify(&mut self) -> Result<(), DeclineReason> {
+        self.0.verify()
+    }
+
+    fn run(
+        &mut self,
+        id: RoundId,
+        source: &mut dyn fedspan_client::SampleSource,
+    ) -> Result<Usage, DeclineReason> {
+        self.0.run(id, source)
+    }
+
+    fn begin(&mut self) -> Result<(), DeclineReason> {
+        self.0.begin()
+    }
+
+    fn sample(&mut self, x: &[f32], target: fedspan_client::Targets<'_>) -> u32 {
+        self.0.sample(x, target)
+    }
+
+    fn finish(&mut self) -> Result<Usage, DeclineReason> {
+        self.0.finish()
+    }
+
+    fn upload(&self) -> Descriptors {
+        self.0.upload()
+    }
+
+    fn emit(&self, index: usize, first: usize, out: &mut [f32]) {
+        self.0.emit(index, first, out);
+    }
+
+    fn head(&self) -> &[f32] {
+        &[]
+    }
+
+    fn head_mut(&mut self) -> &mut [f32] {
+        &mut []
+    }
+
+    fn head_fitted_on(&self) -> Option<u32> {
+        None
+    }
+
+    fn restore_head(&mut self, _representation: u32) {}
+}
+
+/// Abilities that hold for every round, not for one task, are announced only if both tasks have them.
+#[test]
+fn abilities_are_announced_if_both_tasks_have_them() {
+    let (scale, fit) = (Role::Scale.bit(), TaskKind::FitHead.bit());
+    let with = |tasks: u16, roles: u16, encodings: u8| {
+        Announcing::new(|own| (own.tasks, own.roles, own.encodings) = (tasks, roles, encodings))
+    };
+    let pair = |a, b| Tasks::new(a, b).capabilities();
+    let none = pair(with(fit, scale, 1), with(1 << 13, 0, 7));
+    assert_eq!((none.tasks, none.roles, none.encodings), (fit | 1 << 13, 0, 1));
+    let both = pair(with(fit, scale, 5), with(1 << 13, scale, 3));
+    assert_eq!((both.roles, both.encodings), (scale, 1));
+    // A task that fits no heads leaves the choice of the ridge to the other.
+    for (a, b, chooses) in [
+        (with(fit, CHOOSES_RIDGE, 1), with(1 << 13, 0, 1), true),
+        (with(1 << 13, 0, 1), with(fit, CHOOSES_RIDGE, 1), true),
+        (with(fit, CHOOSES_RIDGE, 1), with(TaskKind::FedRep.bit(), 0, 1), false),
+        (with(TaskKind::AdapterUp.bit(), 0, 1), with(fit, CHOOSES_RIDGE, 1), false),
+        (with(fit, CHOOSES_RIDGE, 1), with(TaskKind::FedRep.bit(), CHOOSES_RIDGE, 1), true),
+    ] {
+        assert_eq!(pair(a, b).roles & CHOOSES_RIDGE != 0, chooses);
+    }
+    // A task without anything left does not restrict the other.
+    let alone = with(fit, CHOOSES_RIDGE | scale, 7).capabilities();
+    assert_eq!(pair(with(fit, CHOOSES_RIDGE | scale, 7), with(fit, 0, 1)), alone);
+    assert_eq!(pair(with(0, 0, 1), with(fit, CHOOSES_RIDGE | scale, 7)), alone);
+    // Streams of a kind that the other task opens do not count.
+    let tasks = Tasks::new(with(fit, 0, 1), with(1 << 13 | fit, 0, 1));
+    assert_eq!(tasks.streamed_tasks(), fit | 1 << 13);
+}
+
+#[test]
+fn task_of_both_is_the_first_ones() {
+    let problem = problem(D, 2, 1);
+    let mut pair = bench(Tasks::new(model(&problem), model(&problem)), &problem, &Flash::default());
+    for number in 1..=3 {
+        let sent = play(&mut pair, &round(&problem, number, number as usize - 1));
+        assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
+    }
+    let tasks = pair.session.task();
+    assert!(tasks.first().head_fitted_on().is_some() && tasks.first().representation().is_some());
+    assert_eq!((tasks.second().head_fitted_on(), tasks.second().representation()), (None, None));
+    assert_eq!(tasks.capabilities(), model(&problem).capabilities());
+}
+
+/// Nested pairs open each kind with the first task that has it.
+#[test]
+fn pairs_nest() {
+    let problem = problem(D, 2, 1);
+    let other = Announcing::new(|own| own.tasks |= TaskKind::Private13.bit());
+    let tasks = Tasks::new(Tasks::new(Own::new(), other), model(&problem));
+    assert_eq!(tasks.capabilities().tasks, model(&problem).capabilities().tasks | 0x3000);
+    let mut nested = bench(tasks, &problem, &Flash::default());
+    let mut linear = bench(model(&problem), &problem, &Flash::default());
+    for (number, index) in (1..).zip([0, 4, 1, 4, 2]) {
+        let server = round(&problem, number, index);
+        let sent = play(&mut nested, &server);
+        assert!(matches!(sent[0].0, ToServer::Update(_)), "{index}: {sent:?}");
+        if index != 4 {
+            assert_eq!(sent, play(&mut linear, &server));
+        }
+    }
+    assert_eq!(nested.session.task().head(), linear.session.task().head());
+}
+
+/// After a reset the head of the task that fits heads is back, whichever place it has.
+#[test]
+fn head_survives_a_reset() {
+    let problem = problem(D, 2, 1);
+    let flash = Flash::default();
+    let mut before = bench(Tasks::new(Own::new(), model(&problem)), &problem, &flash);
+    for (number, index) in (1..).zip([0, 1, 4]) {
+        play(&mut before, &round(&problem, number, index));
+    }
+    let head = before.session.task().head().to_vec();
+    assert_eq!((head.len(), flash.0.borrow().saves), (2, 3));
+    let after = bench(Tasks::new(model(&problem), Own::new()), &problem, &flash);
+    assert_eq!(after.session.task().first().head(), head);
+    assert_eq!(after.session.task().head_fitted_on(), before.session.task().head_fitted_on());
+    assert_eq!(after.session.last_round(), 3);
+    // Without a task that fits heads: the first head there is.
+    let tasks = Tasks::new(Own::new(), Announcing::new(|own| own.tasks = 1 << 14));
+    assert!(tasks.head().is_empty());
+}
+
+/// Bytes of a pair: its tasks, two sets, and which task is open.
+#[test]
+fn pair_has_no_memory_of_its_own() {
+    type Small = Linear<Workspace<D, 2>>;
+    let parts = size_of::<Small>() + size_of::<Own>();
+    assert!(size_of::<Tasks<Small, Own>>() <= parts + 8);
+}
+
+#[cfg(feature = "privacy")]
+mod private {
+    use super::*;
+    use crate::common::clipped;
+    use crate::common::priced_task::PricedTask;
+    use fedspan_client::Millis;
+    use fedspan_client::privacy::Clip;
+    use fedspan_protocol::message::Privacy;
+
+    type Pair = Tasks<PricedTask<Model>, PricedTask<Own>>;
+
+    fn priced<T>(task: T, release: u32, budget: u64, slot: u64) -> PricedTask<T> {
+        PricedTask { release, ..PricedTask::new(task, Some(budget), slot) }
+    }
+
+    fn pair(problem: &Problem, budgets: [u64; 2], slots: [u64; 2]) -> Pair {
+        Tasks::new(
+            priced(model(problem), 3, budgets[0], slots[0]),
+            priced(Own::new(), 5, budgets[1], slots[1]),
+        )
+    }
+
+    fn spent(flash: &Flash) -> u64 {
+        flash.0.borrow().spent
+    }
+
+    #[test]
+    fn pair_announces_the_larger_cost_the_smaller_budget_and_the_longer_slot() {
+        let problem = problem(D, 2, 1);
+        for (budgets, slots, budget, slot) in
+            [([100, 40], [700, 900], 40, 900), ([40, 100], [900, 700], 40, 900), ([7, 7], [1, 1], 7, 1)]
+        {
+            let pair = pair(&problem, budgets, slots);
+            let expected = Privacy::Gaussian { release: 5, budget, spent: 0 };
+            assert_eq!((pair.capabilities().privacy, pair.slot()), (expected, Millis::new(slot)));
+            let costs = [gradient(), Wire::FitHead { head: EXACT }, own(Encoding::F32), Wire::PowerStart];
+            assert_eq!(costs.map(|task| pair.cost(&task)), [3, 0, 5, 3]);
+            assert_eq!(pair.cost(&Wire::Private15(PrivateTask::default())), 0);
+        }
+    }
+
+    /// Both tasks spend one budget, each its own cost, prepared by the task of the round with what was spent before.
+    #[test]
+    fn rounds_of_both_tasks_spend_one_budget() {
+        let problem = problem(D, 2, 1);
+        let flash = Flash::default();
+        let mut bench = bench(pair(&problem, [12, 1000], [700, 900]), &problem, &flash);
+        let mut total = 0;
+        for (number, index, cost) in [(1, 0, 3), (2, 4, 5), (3, 1, 0), (4, 0, 3)] {
+            let before = bench.now;
+            let sent = play(&mut bench, &round(&problem, number, index));
+            assert!(matches!(sent[0].0, ToServer::Update(_)), "{index}: {sent:?}");
+            total += cost;
+            // Every answer comes at the longer slot.
+            assert_eq!((spent(&flash), bench.now), (total, before + 900));
+        }
+        let tasks = bench.session.task();
+        let of = |releases: &[fedspan_client::Release]| releases.iter().map(|r| r.spent).collect::<Vec<_>>();
+        assert_eq!(of(&tasks.first().releases), [0, 8]);
+        assert_eq!(of(&tasks.second().releases), [3]);
+        // One unit is left, of the smaller budget.
+        for (number, index) in [(5, 0), (6, 4)] {
+            let sent = play(&mut bench, &round(&problem, number, index));
+            assert_eq!(declined(&sent), Some(DeclineReason::Budget { left: 1 }));
+        }
+        assert_eq!(spent(&flash), 11);
+    }
+
+    /// A failure of one task's entropy or computation is that task's: nothing is charged, or the charge stays.
+    #[test]
+    fn failures_are_those_of_the_open_task() {
+        let problem = problem(D, 2, 1);
+        let flash = Flash::default();
+        let mut bench = bench(pair(&problem, [100, 100], [700, 900]), &problem, &flash);
+        bench.session.task_mut().first_mut().dry = true;
+        bench.session.task_mut().second_mut().broken = true;
+        assert_eq!(declined(&play(&mut bench, &round(&problem, 1, 0))), Some(DeclineReason::Entropy));
+        assert_eq!(spent(&flash), 0);
+        assert_eq!(declined(&play(&mut bench, &round(&problem, 2, 4))), Some(DeclineReason::UpdateNonFinite));
+        assert_eq!(spent(&flash), 5);
+    }
+
+    /// A task with noise and no slot cannot use the other's: its answers would show how long it computed.
+    #[test]
+    fn missing_slot_declines_what_costs_something() {
+        let problem = problem(D, 2, 1);
+        for slots in [[0, 900], [900, 0], [0, 0]] {
+            let flash = Flash::default();
+            let mut bench = bench(pair(&problem, [100, 100], slots), &problem, &flash);
+            for (number, index) in [(1, 0), (2, 4)] {
+                let sent = play(&mut bench, &round(&problem, number, index));
+                assert_eq!(declined(&sent), Some(DeclineReason::Device), "{slots:?}");
+            }
+            let sent = play(&mut bench, &round(&problem, 3, 1));
+            assert!(matches!(sent[0].0, ToServer::Update(_)));
+            assert_eq!(spent(&flash), 0);
+        }
+    }
+
+    /// In a pair with a noisy task, a task without noise is neither announced nor opened, in either order.
+    #[test]
+    fn noisy_task_switches_a_task_without_noise_off() {
+        let problem = problem(D, 2, 1);
+        let noisy = || priced(model(&problem), 3, 100, 700);
+        let alone = noisy().capabilities();
+        let first = Tasks::new(noisy(), Own::new());
+        let second = Tasks::new(Own::new(), noisy());
+        assert_eq!((first.capabilities(), second.capabilities()), (alone, alone));
+        assert_eq!((first.slot(), second.slot()), (Millis::new(700), Millis::new(700)));
+        assert_eq!(
+            (first.streamed_tasks(), second.streamed_tasks()),
+            (noisy().streamed_tasks(), noisy().streamed_tasks())
+        );
+        let flash = Flash::default();
+        let mut bench = bench(second, &problem, &flash);
+        assert_eq!(declined(&play(&mut bench, &round(&problem, 1, 4))), Some(DeclineReason::Task));
+        assert_eq!(spent(&flash), 0);
+        let sent = play(&mut bench, &round(&problem, 2, 0));
+        assert!(matches!(sent[0].0, ToServer::Update(_)));
+        assert_eq!(spent(&flash), 3);
+        // A noisy own task switches a model without noise off, too, also in nested pairs.
+        let own = || priced(Own::new(), 5, 100, 700);
+        let nested =
+            Tasks::new(Tasks::new(model(&problem), own()), Announcing::new(|own| own.tasks = 1 << 15));
+        assert_eq!(nested.capabilities(), own().capabilities());
+    }
+
+    /// A private model's upload in a pair has the bits of the model alone, noise included, with rounds of another
+    /// noisy task in between.
+    #[test]
+    fn noisy_upload_has_the_bits_of_the_model_alone() {
+        let problem = problem(D, 2, 1);
+        let round = open(1, gradient(), Role::Representation, Encoding::F32, D, 2);
+        let mean = RoundOpen { task: own(Encoding::F32), tensors: Descriptors::new(), ..round.clone() };
+        let mut memory = [Heap::streaming(D, 2, 1), Heap::streaming(D, 2, 1)];
+        let [alone, paired] = &mut memory;
+        let clip = Clip::new(1.0).unwrap();
+        let mut alone = clipped::device(alone, clipped::known(9), clip);
+        let paired = clipped::device(paired, clipped::known(9), clip);
+        let mut pair = Tasks::new(paired, priced(Own::new(), 5, 100, clip_slot(&alone)));
+        assert_eq!(pair.cost(&round.task), alone.cost(&round.task));
+        assert!(alone.cost(&round.task) > 0);
+        for _ in 0..2 {
+            receive(&mut alone, &round, &[&problem.b]).unwrap();
+            receive(&mut pair, &round, &[&problem.b]).unwrap();
+            let usage = alone.run(round.id, &mut problem.samples.clone()).unwrap();
+            assert_eq!(pair.run(round.id, &mut problem.samples.clone()).unwrap(), usage);
+            assert_eq!(bits(&emitted(&pair, 7)), bits(&emitted(&alone, 7)));
+            receive(&mut pair, &mean, &[]).unwrap();
+            pair.run(mean.id, &mut problem.samples.clone()).unwrap();
+            assert_eq!(pair.upload()[0].role, Role::Moment);
+        }
+    }
+
+    fn clip_slot(task: &impl Task) -> u64 {
+        task.slot().as_u64()
+    }
+}

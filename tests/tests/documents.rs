@@ -1,0 +1,288 @@
+//! Documents cite files, anchors and test commands of the repository; what they cite exists.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use toml_edit::DocumentMut;
+
+/// Endings of file names that are checked in all documents.
+const ENDINGS: [&str; 5] = [".c", ".h", ".py", ".rs", ".sh"];
+
+/// Endings of files that documents also name as examples or results (`my.toml`, `table.md`): checked in a path from a
+/// folder, or with a capital letter (`SPEC.md`).
+const ALSO_EXAMPLES: [&str; 2] = [".md", ".toml"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Every file of the repository, as a path from its root; nothing that is built or hidden.
+struct Repository {
+    files: Vec<String>,
+    crates: BTreeMap<String, PathBuf>,
+}
+
+impl Repository {
+    fn read() -> Self {
+        let (mut files, mut folders) = (Vec::new(), vec![PathBuf::new()]);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(root().join(&folder)).unwrap() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                let path = folder.join(&name);
+                match entry.file_type().unwrap().is_dir() {
+                    true if !name.starts_with('.') && name != "target" => folders.push(path),
+                    true => {}
+                    false => files.push(path.to_str().unwrap().to_owned()),
+                }
+            }
+        }
+        files.sort();
+        let crates = files
+            .iter()
+            .filter(|file| Path::new(file).ends_with("Cargo.toml"))
+            .filter_map(|file| {
+                let manifest: DocumentMut = text(file).parse().unwrap();
+                let name = manifest.get("package")?.get("name")?.as_str()?.to_owned();
+                Some((name, Path::new(file).parent().unwrap().to_owned()))
+            })
+            .collect();
+        Self { files, crates }
+    }
+
+    fn documents(&self) -> impl Iterator<Item = &String> {
+        self.files.iter().filter(|file| file.ends_with(".md"))
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        root().join(path).exists()
+    }
+
+    /// Why a document may not cite a file by this name. A path is from the root, from the document's folder, or the
+    /// end of a file's path unless it begins with a folder of the root; a name alone is that of any file.
+    fn fault_of_file(&self, document: &str, cited: &str) -> Option<String> {
+        let folder = Path::new(document).parent().unwrap();
+        let from_root = normal(Path::new(cited));
+        let from_folder = normal(&folder.join(cited));
+        if [from_root, from_folder].into_iter().flatten().any(|path| self.has(&path)) {
+            return None;
+        }
+        let (first, is_path) = cited.split_once('/').map_or((cited, false), |(first, _)| (first, true));
+        let ends = self.files.iter().any(|file| file.ends_with(&format!("/{cited}")));
+        match is_path && self.has(Path::new(first)) {
+            false if ends => None,
+            true if ends => {
+                Some(format!("cites {cited}, which is neither below the root nor below {folder:?}"))
+            }
+            _ => Some(format!("cites {cited}, and no file has this name")),
+        }
+    }
+
+    /// Why a document may not have this target of a link.
+    fn fault_of_link(&self, document: &str, target: &str) -> Option<String> {
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let path = match file {
+            "" => PathBuf::from(document),
+            _ => match normal(&Path::new(document).parent().unwrap().join(file)) {
+                Some(path) if self.has(&path) => path,
+                _ => return Some(format!("links {target}, and there is no such file")),
+            },
+        };
+        let is_document = path.extension().is_some_and(|ending| ending == "md");
+        if anchor.is_empty() || !is_document {
+            return None;
+        }
+        let document = text(path.to_str().unwrap());
+        let headings = document.lines().filter(|line| line.starts_with('#')).map(anchor_of);
+        let found = headings.into_iter().any(|heading| heading == anchor);
+        (!found).then(|| format!("links {target}, and {} has no such heading", path.display()))
+    }
+
+    /// Why a command of cargo would run nothing: it names a crate, a test program or a test that does not exist.
+    fn fault_of_command(&self, command: &str) -> Option<String> {
+        let words: Vec<&str> = command.split_whitespace().take_while(|word| *word != "#").collect();
+        let after = |option: &str| {
+            words.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1]).collect::<Vec<_>>()
+        };
+        let packages = after("-p");
+        let unknown = packages.iter().find(|name| !self.crates.contains_key(**name));
+        if let Some(name) = unknown {
+            return Some(format!("{command:?}: no crate is called {name}"));
+        }
+        let (Some(program), Some(package)) = (after("--test").pop(), packages.last()) else { return None };
+        let folder = &self.crates[*package];
+        let Some(main) = self.test_program(folder, program) else {
+            return Some(format!("{command:?}: {package} has no test program {program}"));
+        };
+        let modules = text(main.to_str().unwrap());
+        let tests = main.parent().unwrap().to_str().unwrap().to_owned();
+        let sources: String = self
+            .files
+            .iter()
+            .filter(|file| file.starts_with(&tests) && file.ends_with(".rs"))
+            .map(|file| text(file))
+            .collect();
+        let filters = words.iter().skip_while(|word| **word != "--test").skip(2);
+        for filter in filters.filter(|word| !word.starts_with('-')) {
+            let exists = match filter.split_once("::") {
+                // A placeholder, which the document explains.
+                Some(("NAME", _)) => true,
+                Some((module, _)) => modules.lines().any(|line| line == format!("mod {module};")),
+                None => {
+                    sources.lines().any(|line| line.trim_start().starts_with("fn ") && line.contains(filter))
+                }
+            };
+            if !exists {
+                return Some(format!("{command:?}: no test of {package} is called {filter}"));
+            }
+        }
+        None
+    }
+
+    /// Main file of a test program.
+    fn test_program(&self, folder: &Path, program: &str) -> Option<PathBuf> {
+        let manifest: DocumentMut = text(folder.join("Cargo.toml").to_str().unwrap()).parse().unwrap();
+        let listed = manifest.get("test").and_then(|tests| tests.as_array_of_tables());
+        let listed = listed.into_iter().flatten();
+        let path = listed
+            .filter(|test| test.get("name").and_then(|name| name.as_str()) == Some(program))
+            .find_map(|test| test.get("path")?.as_str().map(str::to_owned))
+            .unwrap_or_else(|| format!("tests/{program}.rs"));
+        Some(folder.join(path)).filter(|path| self.has(path))
+    }
+}
+
+fn text(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Path without `.` and `..`; `None` if it leaves the repository.
+fn normal(path: &Path) -> Option<PathBuf> {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                if !normal.pop() {
+                    return None;
+                }
+            }
+            Component::Normal(name) => normal.push(name),
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+/// Anchor that hosts of repositories give to a heading.
+fn anchor_of(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    words
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+/// Targets of the links in a line, except those with a scheme.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+    targets.filter(|target| !target.contains("://"))
+}
+
+/// Names of files in a line, `{a,b}` as two.
+fn files(line: &str) -> Vec<String> {
+    let words = line.split(|c: char| !(c.is_alphanumeric() || "_-./{,}:".contains(c)));
+    let words = words.map(|word| word.trim_end_matches(['.', ',', ':'])).filter(|word| !word.contains(':'));
+    let words = words.flat_map(|word| match (word.split_once('{'), word.rsplit_once('}')) {
+        (Some((before, _)), Some((list, after))) => {
+            let list = list.split_once('{').map_or("", |(_, list)| list);
+            list.split(',').map(|part| format!("{before}{part}{after}")).collect()
+        }
+        _ => word.split(',').map(str::to_owned).collect::<Vec<_>>(),
+    });
+    let is_file = |word: &String| {
+        let name = word.rsplit_once('/').map_or(word.as_str(), |(_, name)| name);
+        let ends = |ending: &str| name.strip_suffix(ending).is_some_and(|stem| !stem.is_empty());
+        let is_example = !word.contains('/') && !word.starts_with(char::is_uppercase);
+        ENDINGS.into_iter().any(ends) || (!is_example && ALSO_EXAMPLES.into_iter().any(ends))
+    };
+    words.filter(is_file).collect()
+}
+
+/// Commands of a document, one a line: its blocks of code, and the words between backquotes.
+fn commands(document: &str) -> Vec<String> {
+    let (mut commands, mut prose, mut in_block) = (Vec::new(), String::new(), false);
+    for line in document.lines() {
+        if line.trim_start().starts_with("```") {
+            in_block = !in_block;
+        } else if in_block || line.starts_with("    ") {
+            commands.push(line.to_owned());
+        } else {
+            prose = format!("{prose}{line}\n");
+        }
+    }
+    commands.extend(prose.split('`').skip(1).step_by(2).map(|words| words.replace('\n', " ")));
+    commands.retain(|command| command.contains("cargo "));
+    commands
+}
+
+#[test]
+fn documents_cite_existing_files_and_tests() {
+    let repository = Repository::read();
+    let mut faults = Vec::new();
+    let mut checked = [0; 3];
+    for document in repository.documents() {
+        let text = text(document);
+        for (number, line) in (1..).zip(text.lines()) {
+            let (links, files): (Vec<_>, _) = (links(line).collect(), files(line));
+            checked[0] += links.len();
+            checked[1] += files.len();
+            let links = links.into_iter().filter_map(|target| repository.fault_of_link(document, target));
+            let files = files.iter().filter_map(|file| repository.fault_of_file(document, file));
+            faults.extend(links.chain(files).map(|fault| format!("{document}:{number}: {fault}")));
+        }
+        let commands = commands(&text);
+        checked[2] += commands.len();
+        let commands = commands.iter().filter_map(|command| repository.fault_of_command(command));
+        faults.extend(commands.map(|fault| format!("{document}: {fault}")));
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    assert!(checked[0] > 50 && checked[1] > 150 && checked[2] > 40, "{checked:?}");
+}
+
+#[test]
+fn missing_files_and_tests_are_faults() {
+    let repository = Repository::read();
+    let here = "tests/fuzz/README.md";
+    for file in ["README.md", "../DISASTERS.md", "sim/SCENARIOS.md", "SCENARIOS.md", "src/lib.rs"] {
+        assert_eq!(repository.fault_of_file(here, file), None);
+    }
+    // tests/fuzz/fuzz_targets has frame.rs; protocol/tests has golden.rs, and tests/golden.rs reads as of the root.
+    for file in ["no_such_file.rs", "sim/no_such_file.md", "tests/golden.rs", "../../../README.md"] {
+        assert!(repository.fault_of_file(here, file).is_some(), "{file}");
+    }
+    for (target, is_fault) in [
+        ("../DISASTERS.md", false),
+        ("../../README.md#one-round", false),
+        ("../../README.md#two-rounds", true),
+        ("#proofs", false),
+        ("SCENARIOS.md", true),
+    ] {
+        assert_eq!(repository.fault_of_link(here, target).is_some(), is_fault, "{target}");
+    }
+    for (command, is_fault) in [
+        ("cargo test -p fedspan-sim --test all -- rolora:: fixed:: --nocapture  # nothing:: here", false),
+        ("cargo test -p fedspan-sim --features encoder --test encoder", false),
+        ("cargo test -p fedspan-aggregator --test all -- memory_does", false),
+        ("cargo test -p fedspan-nothing", true),
+        ("cargo test -p fedspan-sim --test nothing", true),
+        ("cargo test -p fedspan-engine --test all -- ledger::", true),
+        ("cargo test -p fedspan-engine --test all -- accountant:: no_such_test", true),
+    ] {
+        assert_eq!(repository.fault_of_command(command).is_some(), is_fault, "{command}");
+    }
+    assert_eq!(files("see `a/{b,c}.rs`, D.md; my.toml, x/y.toml."), ["a/b.rs", "a/c.rs", "D.md", "x/y.toml"]);
+    assert_eq!(commands("Run `cargo\ntest -p a`.\n```sh\ncargo b\n```\n").len(), 2);
+    assert_eq!(anchor_of("## Cores without floating-point (M0)"), "cores-without-floating-point-m0");
+}
