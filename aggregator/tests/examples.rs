@@ -4,6 +4,8 @@
 mod embed_server;
 #[path = "../examples/own_algorithm.rs"]
 pub mod own_algorithm;
+#[path = "../examples/own_task.rs"]
+mod own_task;
 
 #[test]
 fn embedded_server_serves_two_devices() {
@@ -13,4 +15,9 @@ fn embedded_server_serves_two_devices() {
 #[test]
 fn own_algorithm_trains_devices_over_tcp() {
     own_algorithm::main().unwrap();
+}
+
+#[test]
+fn own_task_runs_on_devices_and_server_over_tcp() {
+    own_task::main().unwrap();
 }

@@ -11,7 +11,7 @@ use embedded_io_adapters::tokio_1::FromTokio;
 use fedspan_client::link::{Buffers, run_async};
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::store::NoStore;
-use fedspan_client::{Linear, Millis, Recording, Session, Workspace};
+use fedspan_client::{Linear, Millis, Recording, Session, Task, Workspace};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use tokio::net::TcpStream;
@@ -30,12 +30,22 @@ pub async fn run(device: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>>
     let mut random = ChaCha8Rng::seed_from_u64(device);
     let (x, y) = samples(device, &mut random);
     let (unseen_x, unseen_y) = samples(device, &mut random);
-
-    // The firmware of a board does the same, with flash and keys.
     let model = Linear::new(Workspace::<FEATURES, WIDTH>::new());
-    let recording = Recording::regression(&x, &y, FEATURES, 1);
+    let mut model = take_part(device, server, model, Recording::regression(&x, &y, FEATURES, 1), random).await?;
+    Ok(error(&mut model, &unseen_x, &unseen_y)?)
+}
+
+/// Connects a device to a server, takes part with a task until its head is fitted, and returns the task.
+pub async fn take_part<T: Task + Clone>(
+    device: u64,
+    server: SocketAddr,
+    task: T,
+    samples: Recording<'_>,
+    random: ChaCha8Rng,
+) -> Result<T, Box<dyn Error>> {
+    // The firmware of a board does the same, with flash and keys.
     let config = Config { leave_when_fitted: true, ..Config::new(device) };
-    let mut session = Session::new(config, Protection::Plaintext, model, recording, NoStore, random);
+    let mut session = Session::new(config, Protection::Plaintext, task, samples, NoStore, random);
     let (mut receive, mut transmit) =
         (vec![0; config.frame_limit.into()], vec![0; config.transmit_capacity()]);
 
@@ -51,7 +61,7 @@ pub async fn run(device: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>>
             run_async(&mut session, &mut FromTokio::new(socket), buffers, clock, sleep_until).await;
         }
         if session.is_fitted() {
-            return Ok(error(session.task_mut(), &unseen_x, &unseen_y)?);
+            return Ok(session.task_mut().clone());
         }
         if let Some(refusal) = session.refusal() {
             return Err(refusal.to_string().into());
