@@ -15,7 +15,7 @@ macro_rules! registry {
         /// Algorithm on a network, with its own settings.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum NetworkMethod {
-            $(#[doc = concat!("[`", stringify!($Name), "`]")] $Name($Settings),)+
+            $(#[doc = concat!("Settings of type `", stringify!($Settings), "`.")] $Name($Settings),)+
         }
 
         impl NetworkMethod {
