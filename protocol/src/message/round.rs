@@ -64,16 +64,19 @@ pub struct Decline {
 
 /// Reason why a device declines a round. Head, counters and storage are as before the round, with two exceptions:
 /// after [`Self::UpdateNonFinite`] and [`Self::Device`], which can occur after the update was computed, the head
-/// may be new.
+/// may be new. A device whose new representation has failed a check has none until a round brings a valid one, and
+/// refuses to predict meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DeclineReason {
-    /// The task is not compiled into this firmware, or not allowed on this device.
+    /// The task is not compiled into this firmware or not allowed on this device, or the device's memory has no buffers
+    /// for it (the second matrix of FedPower, the block of a stream).
     Task,
     /// A tensor has another role or shape than the task needs, or there are too many or too few tensors. Layers of
     /// a network that are not sent must already be on the device.
     Tensors,
-    /// A hyper-parameter is not finite or out of range.
+    /// A hyper-parameter is not finite or out of range, or larger than the device's memory was made for (batch,
+    /// momentum, ridges of a grid).
     Parameter,
     /// The round number is not above that of the last round this device finished.
     RoundRepeated {

@@ -23,7 +23,7 @@ pub struct CompareOptions {
     /// Built-in scenarios or TOML files, each with its own changes
     #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
     scenarios: Vec<String>,
-    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that fit its model
+    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that fit its model and data
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
     algorithms: Vec<String>,
     /// Run each with each of these values, and show the spread over values and seeds

@@ -144,7 +144,14 @@ fn select_algorithms(
     let own = names_for_model(&model).into_iter();
     let own = own.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
     selected.all.extend(own.map(|name| (name.to_owned(), None)));
-    if !linear || target_kind != TargetKind::Classes {
+    if !linear || !targets {
+        return Ok(selected);
+    }
+    let reason = "it finds principal directions of the features, without targets";
+    selected.leave_out(FedPowerSettings::NAME, reason.to_owned());
+    if target_kind != TargetKind::Classes {
+        let reason = "networks need classes (data.task = \"classes\" in a table)";
+        network_only_names().for_each(|word| selected.leave_out(word, reason.to_owned()));
         return Ok(selected);
     }
     for word in network_only_names() {
@@ -276,7 +283,8 @@ fn table(
         let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
         let main = if plain { shown.main } else { shown.otherwise };
         put(algorithm.clone(), *column, cell(&done, main, shown.worst));
-        let shared = ["fedavg", "fedprox", "scaffold"].contains(&algorithm.as_str());
+        let network = entry.scenario.algorithm.network();
+        let shared = network.is_some_and(|network| !network.tuned && network.method.shares_whole_network());
         if let (true, Some((main, worst))) = (shared, shown.tuned) {
             put(format!("{algorithm}+ft"), *column, cell(&done, main, worst));
         }

@@ -37,6 +37,12 @@ macro_rules! registry {
             /// Names of the rules that a configuration can name, each with a description in one line.
             pub const NAMES: &[(&str, &str)] = &[$(($Type::NAME, $Type::SUMMARY),)+];
 
+            /// Names of the rules for uploads that are no subspaces.
+            pub fn names_for_vectors() -> impl Iterator<Item = &'static str> {
+                let rules = [$(($Type::NAME, $Type::FOR_SUBSPACES),)+];
+                rules.into_iter().filter(|(_, for_subspaces)| !for_subspaces).map(|(name, _)| name)
+            }
+
             /// Reads the rule called `name`, one of [`Self::NAMES`], with its own keys from `[aggregation]`.
             ///
             /// # Errors

@@ -49,6 +49,8 @@ pub trait NamedRule: AggregationRule + Sized {
     const NAME: &'static str;
     /// Description in one line.
     const SUMMARY: &'static str;
+    /// Whether the rule takes an upload as a basis of which only the span counts.
+    const FOR_SUBSPACES: bool = false;
 
     /// Reads the rule's own keys from `[aggregation]`.
     ///

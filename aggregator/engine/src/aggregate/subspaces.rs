@@ -25,6 +25,7 @@ pub struct ProjectorMean;
 impl NamedRule for ProjectorMean {
     const NAME: &'static str = "projector-mean";
     const SUMMARY: &'static str = "for subspaces: leading eigenvectors of the mean of the projectors";
+    const FOR_SUBSPACES: bool = true;
 
     fn read(_section: &Section<'_>) -> Result<Self, Problem> {
         Ok(Self)
@@ -50,7 +51,7 @@ impl AggregationRule for ProjectorMean {
     }
 
     fn is_for_subspaces(&self) -> bool {
-        true
+        Self::FOR_SUBSPACES
     }
 }
 
@@ -62,6 +63,7 @@ impl NamedRule for ProjectorGeometricMedian {
     const NAME: &'static str = "projector-geometric-median";
     const SUMMARY: &'static str =
         "for subspaces: leading eigenvectors of the geometric median of the projectors";
+    const FOR_SUBSPACES: bool = true;
 
     fn read(_section: &Section<'_>) -> Result<Self, Problem> {
         Ok(Self)
@@ -87,7 +89,7 @@ impl AggregationRule for ProjectorGeometricMedian {
     }
 
     fn is_for_subspaces(&self) -> bool {
-        true
+        Self::FOR_SUBSPACES
     }
 }
 

@@ -28,7 +28,8 @@ pub fn check_aggregation(
     section: &Section<'_>,
 ) -> Result<(), Problem> {
     let name = algorithm.name();
-    let numbers = "\"mean\", \"geometric-median\", \"trimmed-mean\"";
+    let numbers: Vec<String> = Rule::names_for_vectors().map(|name| format!("{name:?}")).collect();
+    let numbers = numbers.join(", ");
     let wrong = |why: String| {
         let message = format!("found {:?}, {why}", rule.as_str());
         Err(section.problem("rule", message))

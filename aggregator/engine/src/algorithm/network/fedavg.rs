@@ -12,6 +12,7 @@ pub struct FedAvg;
 impl NetworkAlgorithm for FedAvg {
     const NAME: &'static str = "fedavg";
     const SUMMARY: &'static str = "one model for all, averaged";
+    const SHARES_WHOLE_NETWORK: bool = true;
     const RUNS_ON_FIRMWARE: bool = true;
 
     fn read(_keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {

@@ -17,6 +17,7 @@ pub struct FedProx {
 impl NetworkAlgorithm for FedProx {
     const NAME: &'static str = "fedprox";
     const SUMMARY: &'static str = "fedavg with a proximal term (networks)";
+    const SHARES_WHOLE_NETWORK: bool = true;
 
     fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
         Ok(Self { proximal_weight: keys.number("pull", 0.1, 0.0..=1e6)? })

@@ -30,6 +30,8 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     const RUNS_ON_FIRMWARE: bool = false;
     /// Whether devices and server exchange layers.
     const COMMUNICATES: bool = true;
+    /// Whether all devices have the same network, so that its heads may be fine-tuned for each client (`+ft`).
+    const SHARES_WHOLE_NETWORK: bool = false;
     /// Whether devices share a body and keep personal heads.
     const HAS_OWN_HEAD: bool = false;
     /// Whether devices train their heads first, for epochs of their own.

@@ -116,6 +116,12 @@ macro_rules! properties {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::COMMUNICATES,)+ }
             }
 
+            /// Whether all devices have the same network.
+            #[must_use]
+            pub const fn shares_whole_network(&self) -> bool {
+                match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::SHARES_WHOLE_NETWORK,)+ }
+            }
+
             /// Whether devices share a body and keep personal heads.
             #[must_use]
             pub const fn has_own_head(&self) -> bool {

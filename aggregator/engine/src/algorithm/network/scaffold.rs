@@ -24,6 +24,7 @@ pub struct Scaffold;
 impl NetworkAlgorithm for Scaffold {
     const NAME: &'static str = "scaffold";
     const SUMMARY: &'static str = "fedavg with steps corrected by control variates (networks)";
+    const SHARES_WHOLE_NETWORK: bool = true;
     const TENSORS_PER_LAYER: usize = 2;
     // Control variates are derived for steps without momentum.
     const MOMENTUM: f64 = 0.0;
