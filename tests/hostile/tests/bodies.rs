@@ -121,9 +121,9 @@ fn reference_agrees_with_the_specification() {
         let wire = reference::stuff(&plain);
         assert_eq!(wire.iter().filter(|byte| **byte == 0).count(), 1);
         assert_eq!(reference::unstuff(&wire[..wire.len() - 1]), Some(plain.clone()));
-        let sealed = reference::seal(&plain);
-        assert_eq!(reference::open(&sealed[..sealed.len() - 1], length + 5), Some(plain));
-        assert_eq!(reference::open(&sealed[..sealed.len() - 1], length + 4), None);
+        let frame = reference::encode_plain(&plain);
+        assert_eq!(reference::open(&frame[..frame.len() - 1], length + 5), Some(plain));
+        assert_eq!(reference::open(&frame[..frame.len() - 1], length + 4), None);
     }
     assert_eq!(reference::unstuff(&[3, 1]), None, "a block that ends early");
     let stream = [0, 1, 0, 0, 2, 2, 0, 9];
