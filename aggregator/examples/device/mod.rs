@@ -31,7 +31,8 @@ pub async fn run(device: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>>
     let (x, y) = samples(device, &mut random);
     let (unseen_x, unseen_y) = samples(device, &mut random);
     let model = Linear::new(Workspace::<FEATURES, WIDTH>::new());
-    let mut model = take_part(device, server, model, Recording::regression(&x, &y, FEATURES, 1), random).await?;
+    let mut model =
+        take_part(device, server, model, Recording::regression(&x, &y, FEATURES, 1), random).await?;
     Ok(error(&mut model, &unseen_x, &unseen_y)?)
 }
 
