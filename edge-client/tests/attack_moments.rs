@@ -1,6 +1,6 @@
-//! Moment attack on records: the leading direction of the upload is compared with each record of the device.
-//! Without noise it is the record if there is one, and close to one if there are twenty. With noise it is no closer
-//! than to other devices' records.
+//! Moment attack on records: compares the leading direction of the upload with each record of the device. Without
+//! noise, this direction equals the record of a device with one record, and is close to one of the records of a
+//! device with twenty. With noise, it is no closer to them than to other devices' records.
 #![cfg(all(feature = "power", feature = "privacy", feature = "reveal-moments"))]
 
 use crate::common::power::*;
@@ -50,21 +50,21 @@ fn moments<P: Mechanism>(mut model: Linear<Heap, P>, samples: &Sliced) -> Result
     Ok(all)
 }
 
-fn bare() -> Linear<Heap> {
+fn model_without_noise() -> Linear<Heap> {
     Linear::new(Heap::new(D, K, 1))
 }
 
 #[test]
 fn moments_without_noise_reveal_records() {
     let mut random = Random(17);
-    println!("m, mean of the largest |cos|: moments, and those of other records");
+    println!("m: mean of the largest |cos| with own records, with other records");
     for (m, least) in [(1, 0.9999), (2, 0.95), (5, 0.9), (20, 0.8), (40, 0.75)] {
         let [mut own, mut others] = [0.0; 2];
         for _ in 0..100 {
-            let (samples, else_where) = (samples(&mut random, m), samples(&mut random, m));
-            let direction = leading_direction(&moments(bare(), &samples).unwrap());
+            let (samples, other_samples) = (samples(&mut random, m), samples(&mut random, m));
+            let direction = leading_direction(&moments(model_without_noise(), &samples).unwrap());
             own += closest(&direction, &samples) / 100.0;
-            others += closest(&direction, &else_where) / 100.0;
+            others += closest(&direction, &other_samples) / 100.0;
         }
         println!("{m}: {own:.4}, {others:.4}");
         assert!(own > least && own > others + 0.1, "m = {m}: {own}, {others}");
@@ -80,14 +80,15 @@ fn uploads_without_noise_reveal_a_single_record() {
         let z = flat(&random.orthonormal(D, K));
         let task = fed_power(1, PowerRows::Features, PRODUCT);
         let (_, product) = round(&samples, task, &z, K).unwrap();
-        let mut model = bare();
+        let mut model = model_without_noise();
         let start = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, D, K);
         receive(&mut model, &start, &[&z]).unwrap();
         model.run(start.id, &mut samples.clone()).unwrap();
         let start = emitted(&model, 7);
         let head = HeadSolve::LeastSquares { ridge: 0.1 };
         let task = fed_rep(head, Upload::Gradient, 1.0);
-        let (_, gradient) = fed_rep_round(&mut bare(), task, &z, &mut samples.clone()).unwrap();
+        let (_, gradient) =
+            fed_rep_round(&mut model_without_noise(), task, &z, &mut samples.clone()).unwrap();
         for (name, sent) in [("FedPower", product), ("power start", start), ("FedRep", gradient)] {
             let found = closest(&leading_direction(&matrix(D, K, &sent)), &samples);
             assert!(found > 0.9999, "{name}: {found}");
@@ -95,7 +96,7 @@ fn uploads_without_noise_reveal_a_single_record() {
     }
 }
 
-/// Returns the mean and the variance of the mean.
+/// Returns the mean of the values, and the variance of that mean.
 fn mean(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -108,7 +109,7 @@ fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f
     let mut random = Random(19);
     let (mut own, mut others) = (Vec::new(), Vec::new());
     for number in 0..rounds {
-        let (samples, else_where) = (samples(&mut random, m), samples(&mut random, m));
+        let (samples, other_samples) = (samples(&mut random, m), samples(&mut random, m));
         let mut basis = random.gaussian(D, K);
         if aimed {
             basis.set_column(0, &samples.x64().row(0).transpose());
@@ -119,38 +120,42 @@ fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f
         let (_, sent) = private_round(&samples, &known, task, &z, K).unwrap();
         let direction = leading_direction(&matrix(D, K, &sent));
         own.push(closest(&direction, &samples));
-        others.push(closest(&direction, &else_where));
+        others.push(closest(&direction, &other_samples));
     }
     let ((own, own_error), (others, others_error)) = (mean(&own), mean(&others));
     let errors = (own - others) / (own_error + others_error).sqrt();
     let z = (square as f64 / 65_536.0).sqrt();
     println!(
-        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, of others {others:.4}, {errors:.1} \
-         standard errors more"
+        "z = {z:.2}, m = {m}, {iterations} iterations, aimed {aimed}: {own:.4}, others {others:.4}, excess of \
+         {errors:.1} standard errors"
     );
     errors
 }
 
-fn hidden(rounds: u64) {
+/// Checks that uploads with noise are no closer to the device's records than to others, up to three standard errors.
+fn assert_no_excess(rounds: u64) {
     for (z, m, iterations) in [(4, 1, 1), (4, 1, 3), (4, 5, 1), (4, 20, 1), (8, 1, 1), (8, 1, 3)] {
         assert!(excess((z * z) << 16, m, iterations, false, rounds) <= 3.0);
     }
     // Differential privacy is a bound, not a guarantee of zero: little noise and an aimed basis reveal a record.
-    assert!(excess(LEAST, 1, 1, true, rounds) > 10.0, "the attack works");
+    assert!(
+        excess(LEAST, 1, 1, true, rounds) > 10.0,
+        "the attack succeeds with little noise and an aimed basis"
+    );
     excess(1 << 16, 1, 1, false, rounds);
     excess(16 << 16, 1, 1, true, rounds);
 }
 
 #[test]
 fn uploads_with_noise_are_no_closer_to_own_records() {
-    hidden(4_000);
+    assert_no_excess(4_000);
 }
 
 /// `cargo test --release -p fedspan-client --all-features --test all -- attack_moments:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn uploads_with_noise_of_many_rounds_are_no_closer() {
-    hidden(40_000);
+    assert_no_excess(40_000);
 }
 
 /// A device with noise declines moments even in a build that can reveal them.
@@ -162,6 +167,6 @@ fn device_with_noise_declines_moments() {
     let asked = Wire::MomentRows { first: 0, count: 1 };
     assert_eq!((capabilities.tasks & asked.bit(), capabilities.roles & Role::Moment.bit()), (0, 0));
     assert_eq!(moments(model, &samples).unwrap_err(), DeclineReason::Task);
-    // Capabilities of a build that can.
+    // A build that can reveal moments has a warning for the firmware to print.
     assert!(fedspan_client::WARNING.unwrap().contains("moment"));
 }

@@ -1,6 +1,6 @@
 //! FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of their
-//! coordinates. Also: radii, supported rounds, reports and counts, and bits that do not depend on batches or
-//! chunks.
+//! coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do not depend
+//! on batches or chunks.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;
@@ -67,8 +67,8 @@ fn radius_has_fifteen_bits_and_an_exponent() {
     }
 }
 
-/// The integers equal those of exact arithmetic on the same sums, for any samples and both ways of reading them,
-/// and are never longer than the radius.
+/// The integers equal those of exact arithmetic on the same sums, for any samples and for stored and for streamed
+/// samples, and their norm never exceeds the radius.
 #[test]
 fn upload_is_clipped_integers_plus_noise() {
     let mut random = Random(2);
@@ -99,9 +99,9 @@ fn upload_is_clipped_integers_plus_noise() {
             assert_eq!((used.samples + used.skipped) as usize, m);
             let expected = clipped(&mut memory, used.samples, clip);
             let (expected, counted) = match expected {
-                // A head that gradient steps do not reach does not exist.
-                Some((integers, shorter)) if counts.withheld == 0 => {
-                    let (whole, clipped) = (u32::from(!shorter), u32::from(shorter));
+                // If the gradient steps diverge, there is no head and the gradient is withheld.
+                Some((integers, is_clipped)) if counts.withheld == 0 => {
+                    let (whole, clipped) = (u32::from(!is_clipped), u32::from(is_clipped));
                     (integers, ClipCounts { whole, clipped, withheld: 0 })
                 }
                 _ => (vec![0; d * k], ClipCounts { withheld: 1, ..ClipCounts::default() }),
@@ -126,30 +126,30 @@ fn upload_is_clipped_integers_plus_noise() {
     assert!(seen.whole > 500 && seen.clipped > 500 && seen.withheld > 20, "{seen:?}");
 }
 
-/// A length equal to the radius is within it, one unit more is not.
+/// A gradient whose norm equals the radius is not clipped; one whose squared norm is larger by 1 is.
 #[test]
 fn radius_bound_is_exact() {
     for radius in [1.0, 0.75, 1.999, 2f32.powi(-30), 2f32.powi(30)] {
         let clip = clip(radius);
         // The first sample makes the head 1; the second, of residual 1, determines the gradient.
-        let of = |units: [f32; 2]| {
+        let integers_of = |units: [f32; 2]| {
             let [p, q] = units.map(|units| 2.0 * units * clip.unit());
             let samples = Sliced::regression(vec![1.0, 0.0, 0.0, 0.0, p, q], vec![1.0, -1.0], 3, 1);
             round(&samples, clip, exact(), &[1.0, 0.0, 0.0], false).unwrap().integers
         };
         let units = clip.units();
         for sign in [1.0, -1.0] {
-            let most = sign * f32::from(units);
-            assert_eq!(of([most, 0.0]), [0, most as i128, 0]);
-            assert_eq!(of([most, 0.49]), [0, most as i128, 0]);
-            let shortened = of([most, 1.0]);
-            assert!(square(&shortened) <= i128::from(units).pow(2), "{shortened:?}");
-            assert_eq!(shortened[2], 1);
+            let largest = sign * f32::from(units);
+            assert_eq!(integers_of([largest, 0.0]), [0, largest as i128, 0]);
+            assert_eq!(integers_of([largest, 0.49]), [0, largest as i128, 0]);
+            let clipped = integers_of([largest, 1.0]);
+            assert!(square(&clipped) <= i128::from(units).pow(2), "{clipped:?}");
+            assert_eq!(clipped[2], 1);
         }
     }
 }
 
-/// Without its noise the upload is the shortened gradient of the exact head, compared with f64.
+/// Without its noise the upload is the clipped gradient at the exact head, compared with f64.
 #[test]
 fn upload_without_its_noise_is_the_clipped_gradient() {
     let mut random = Random(3);
@@ -166,12 +166,11 @@ fn upload_without_its_noise_is_the_clipped_gradient() {
         let clip = clip((gradient.norm() * [0.3, 0.99, 1.01, 3.0][case % 4]) as f32);
         let radius = f64::from(clip.units());
         let full = gradient * 2f64.powi(-i32::from(clip.exponent()));
-        let shortened = &full * (radius / full.norm()).min(1.0);
+        let clipped = &full * (radius / full.norm()).min(1.0);
         for streamed in [false, true] {
             let found = round(&samples, clip, exact(), &flat(&b), streamed).unwrap();
-            let off =
-                matrix(d, k, &found.integers.iter().map(|&q| q as f32).collect::<Vec<_>>()) - &shortened;
-            // Half a unit for each element, the roundings of f32, and the margin of shortening.
+            let off = matrix(d, k, &found.integers.iter().map(|&q| q as f32).collect::<Vec<_>>()) - &clipped;
+            // Half a unit for each element, the roundings of f32, and the margin of clipping.
             let bound = 0.5 * ((d * k) as f64).sqrt() + radius * 2e-4;
             worst.saw("share of the bound", off.norm() / bound);
             assert!(off.norm() <= bound, "case {case} {streamed}: {} over {bound}", off.norm());
@@ -210,8 +209,8 @@ fn noise_has_mean_zero_and_the_stated_variance() {
     assert!(spread.abs() <= 5.0 * (2.0 / count).sqrt(), "{spread:e}");
 }
 
-/// A retry sends the same bits, in any pieces and order; and so do the same samples in other batches and other
-/// memory.
+/// A retry sends the same bits, in any pieces and order. The same samples in other batches or other memory give
+/// the same bits too.
 #[test]
 fn chunks_batches_and_memory_change_no_bit() {
     let mut random = Random(5);
@@ -257,18 +256,18 @@ fn representation_is_a_step_along_the_noisy_gradient() {
     let (d, k) = (12, 3);
     let samples = regression(&mut random, d, 1, 20, 1.0);
     let b = flat(&random.orthonormal(d, k));
-    let of = |upload| {
+    let sent = |upload| {
         let mut memory = Heap::power(d, k, 1);
         let mut device = device(&mut memory, known(6), clip(0.5));
         fed_rep_round(&mut device, fed_rep(EXACT, upload, 0.3), &b, &mut samples.clone()).unwrap().1
     };
-    let (gradient, representation) = (of(GRADIENT), of(Upload::Representation));
+    let (gradient, representation) = (sent(GRADIENT), sent(Upload::Representation));
     for ((r, b), g) in representation.iter().zip(&b).zip(&gradient) {
         assert_eq!(r.to_bits(), (b - 0.3f32 * g).to_bits());
     }
 }
 
-/// The seed is drawn first, once a round, and without it no sample is read.
+/// The seed is drawn before any sample is read, once a round; if that fails, no sample is read.
 #[test]
 fn seed_is_drawn_before_any_sample_is_read() {
     let mut random = Random(7);
@@ -276,8 +275,8 @@ fn seed_is_drawn_before_any_sample_is_read() {
     let samples = regression(&mut random, d, 1, 8, 1.0);
     let b = flat(&random.orthonormal(d, k));
     let round = open(1, exact(), Role::Representation, Encoding::F32, d, k);
-    for dry in [false, true] {
-        let known = Known { dry, ..known(7) };
+    for entropy_fails in [false, true] {
+        let known = Known { entropy_fails, ..known(7) };
         let log = known.log.clone();
         let mut source = Watched { samples: samples.clone(), log: log.clone() };
         let mut memory = Heap::streaming(d, k, 1);
@@ -289,16 +288,16 @@ fn seed_is_drawn_before_any_sample_is_read() {
         let found = device.run(round.id, &mut source);
         assert_eq!(log.borrow()[0], "seed");
         assert_eq!(log.borrow().iter().filter(|&&event| event == "seed").count(), 1);
-        if dry {
+        if entropy_fails {
             assert_eq!((found, log.borrow().len()), (Err(DeclineReason::Entropy), 1));
             assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         }
-        // The same for streamed samples.
+        // Streamed samples: the seed is drawn at the beginning.
         receive(&mut device, &round, &[&b]).unwrap();
         log.borrow_mut().clear();
         let begun = device.begin();
         assert_eq!(*log.borrow(), ["seed"]);
-        assert_eq!(begun, if dry { Err(DeclineReason::Entropy) } else { Ok(()) });
+        assert_eq!(begun, if entropy_fails { Err(DeclineReason::Entropy) } else { Ok(()) });
     }
 }
 
@@ -326,26 +325,26 @@ fn neighbours_send_equal_reports() {
     }
 }
 
-/// Source with a selection of samples for the head.
+/// Source with a selection of samples for the head: the first `head` batches.
 struct Selected {
     samples: Sliced,
     head: usize,
-    most: usize,
+    remaining: usize,
 }
 
 impl fedspan_client::SampleSource for Selected {
     fn rewind(&mut self, id: RoundId) -> Result<(), fedspan_client::SourceError> {
-        self.most = usize::MAX;
+        self.remaining = usize::MAX;
         self.samples.rewind(id)
     }
 
     fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, fedspan_client::SourceError> {
-        self.most = self.head;
+        self.remaining = self.head;
         self.samples.rewind(id).map(|()| true)
     }
 
     fn next(&mut self) -> Option<fedspan_client::Samples<'_>> {
-        self.most = self.most.checked_sub(1)?;
+        self.remaining = self.remaining.checked_sub(1)?;
         self.samples.next()
     }
 }
@@ -364,12 +363,12 @@ fn head_uses_its_selection_of_samples() {
         }
         let mut memory = Heap::power(d, k, 1);
         let mut plain = Linear::new(Heap::new(d, k, 1));
-        let source = || Selected { samples: samples.clone(), head: 5, most: 0 };
+        let source = || Selected { samples: samples.clone(), head: 5, remaining: 0 };
         let open = fed_rep_round(&mut plain, exact(), &b, &mut source());
         let mut device = device(&mut memory, known(9), clip(100.0));
         let (usage, sent) = fed_rep_round(&mut device, exact(), &b, &mut source()).unwrap();
         assert_eq!(usage, Usage { samples: m as u32, skipped: 0 });
-        let found = bare(&sent, &known(9), clip(100.0));
+        let found = without_noise(&sent, &known(9), clip(100.0));
         match open {
             Ok(_) => assert_eq!(bits(device.head()), bits(plain.head())),
             Err(reason) => {
@@ -382,14 +381,14 @@ fn head_uses_its_selection_of_samples() {
     }
 }
 
-/// A round without a head: noise is sent, and the device has no head for this representation.
+/// If the samples determine no head, the device sends only noise and has no head for this representation.
 #[test]
 fn missing_head_is_not_revealed() {
     let mut random = Random(10);
     let (d, k, m) = (6, 2, 9);
     let good = regression(&mut random, d, 1, m, 1.0);
     let b = flat(&random.orthonormal(d, k));
-    let dead = Sliced { x: vec![f32::NAN; m * d], ..good.clone() };
+    let non_finite = Sliced { x: vec![f32::NAN; m * d], ..good.clone() };
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
         let mut device = device(&mut memory, known(10), clip(1.0));
@@ -397,7 +396,7 @@ fn missing_head_is_not_revealed() {
         run(&mut device, exact(), &other, &mut good.clone(), streamed).unwrap();
         let head = device.head().to_vec();
         assert_eq!(device.predict(&good.x[..d], &mut [0.0]), Ok(()));
-        let found = run(&mut device, exact(), &b, &mut dead.clone(), streamed).unwrap();
+        let found = run(&mut device, exact(), &b, &mut non_finite.clone(), streamed).unwrap();
         assert_eq!(found.usage, Usage { samples: m as u32, skipped: 0 });
         assert!(found.integers.iter().all(|&q| q == 0));
         assert_eq!(bits(device.head()), bits(&head));
@@ -405,12 +404,12 @@ fn missing_head_is_not_revealed() {
         let counts = device.mechanism().clipping().unwrap().counts();
         assert_eq!((counts.whole + counts.clipped, counts.withheld), (1, 1));
     }
-    // Gradient steps that diverge.
-    let astray = fed_rep(HeadSolve::Gradient { steps: 200, step_size: 1e9 }, GRADIENT, 0.1);
+    // Gradient steps diverge.
+    let diverging = fed_rep(HeadSolve::Gradient { steps: 200, step_size: 1e9 }, GRADIENT, 0.1);
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
         let mut device = device(&mut memory, known(10), clip(1.0));
-        let found = run(&mut device, astray, &b, &mut good.clone(), streamed).unwrap();
+        let found = run(&mut device, diverging, &b, &mut good.clone(), streamed).unwrap();
         assert_eq!(found.usage, Usage { samples: m as u32, skipped: 0 });
         assert!(found.integers.iter().all(|&q| q == 0));
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
@@ -455,26 +454,29 @@ fn noisy_gradient_is_fixed_before_it_is_sent() {
     assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
 }
 
-/// FedRep is supported if gradients are clipped, costs one release, and adds no other task.
+/// Clipping makes the device support FedRep, at the cost of one release, and no other task.
 #[test]
 fn clipping_adds_fedrep_and_no_other_task() {
     let fit = Wire::FitHead { head: EXACT };
     let encoding = Encoding::F32;
     let rep = || open(1, exact(), Role::Representation, encoding, 4, 2);
-    for room in [false, true] {
-        let mut memory = if room { Heap::power(4, 2, 3) } else { Heap::new(4, 2, 3) };
+    for has_second_matrix in [false, true] {
+        let mut memory = if has_second_matrix { Heap::power(4, 2, 3) } else { Heap::new(4, 2, 3) };
         let known = Known::new(settings(1 << 18, 100), 1);
         let mut device = device(&mut memory, known, clip(1.0));
         let capabilities = device.capabilities();
-        let power = room && cfg!(feature = "power");
+        let power = has_second_matrix && cfg!(feature = "power");
         // The cost is stored before a byte is sent.
-        let tasks = if room { fit.bit() | exact().bit() } else { fit.bit() };
+        let tasks = if has_second_matrix { fit.bit() | exact().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
-        let roles = if room { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
+        let roles = if has_second_matrix { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
         let roles = roles | if cfg!(feature = "ridge-choice") { CHOOSES_RIDGE } else { 0 };
         assert_eq!(capabilities.roles, if power { roles | Role::Subspace.bit() } else { roles });
         assert_eq!(device.streamed_tasks(), tasks);
-        assert_eq!((device.cost(&exact()), device.cost(&fit)), (if room { 1 << 28 } else { 0 }, 0));
+        assert_eq!(
+            (device.cost(&exact()), device.cost(&fit)),
+            (if has_second_matrix { 1 << 28 } else { 0 }, 0)
+        );
         for task in [
             Wire::FedAvg { step_size: 0.1, head_step_size: 0.1, local_steps: 1, encoding },
             Wire::PowerStart,
@@ -484,7 +486,7 @@ fn clipping_adds_fedrep_and_no_other_task() {
                 assert_eq!(device.open(&open(1, task, role, encoding, 4, 2)), Err(DeclineReason::Task));
             }
         }
-        if !room {
+        if !has_second_matrix {
             assert_eq!(device.open(&rep()), Err(DeclineReason::Task));
             continue;
         }
@@ -503,7 +505,7 @@ fn clipping_adds_fedrep_and_no_other_task() {
     }
 }
 
-/// 16-bit fixed point adds no noise to gradients, so none leaves.
+/// The fixed-point model cannot add noise to gradients, so the device declines the task.
 #[cfg(feature = "i16")]
 #[test]
 fn fixed_point_declines_noisy_gradients() {
@@ -515,8 +517,8 @@ fn fixed_point_declines_noisy_gradients() {
     assert_eq!(model.open(&round), Err(DeclineReason::Task));
 }
 
-/// The bits of a round, the same on every core. Samples are powers of two, so that the gradient is exact: the head
-/// is (2, 1), and the residuals are those of the third feature alone.
+/// A round has the same bits on every core. Samples are powers of two, so that the gradient is exact: the head is
+/// (2, 1), and the residuals are those of the third feature alone.
 #[test]
 fn golden_round_has_the_same_bits() {
     let x = vec![

@@ -1,5 +1,5 @@
-//! FedPower with noise, round by round: source and time of its seed, cost of a round, state after a declined round,
-//! and the bits of a completed one.
+//! Tests single FedPower rounds with noise: when and how the seed is drawn, the cost of a round, the state after a
+//! declined round, and the bits of a completed one.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -24,8 +24,8 @@ fn exact_samples() -> (Sliced, Vec<f32>) {
 }
 
 /// The bits of a round are the same on every core, and equal those of a second implementation in another language,
-/// with rational numbers. Rows are now shortened by less than there, which changed the last bits of two numbers
-/// (`power_private.rs` checks them with wide integers).
+/// with rational numbers. Rows are now clipped by a smaller margin than in that implementation, so the last bits of
+/// two numbers differ (`power_private.rs` checks them with wide integers).
 #[test]
 fn golden_round_has_the_same_bits() {
     let (samples, z) = exact_samples();
@@ -71,7 +71,7 @@ fn golden_round_has_the_same_bits() {
     }
 }
 
-/// The seed is drawn first, and once a round, for any number of iterations.
+/// The seed is drawn before any sample is read, and once a round, for any number of iterations.
 #[test]
 fn seed_is_drawn_before_any_sample_is_read() {
     let (samples, z) = exact_samples();
@@ -89,7 +89,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
 fn round_without_entropy_reads_and_sends_nothing() {
     let (samples, z) = exact_samples();
     let mut known = Known::new(settings(LEAST, 8), 1);
-    known.dry = true;
+    known.entropy_fails = true;
     let log = known.log.clone();
     let mut source = Watched { samples, log: log.clone() };
     let mut model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
@@ -98,50 +98,52 @@ fn round_without_entropy_reads_and_sends_nothing() {
     assert_eq!(*log.borrow(), ["seed"]);
 }
 
-/// SplitMix64 as an entropy source, until it fails.
-struct Board {
+/// SplitMix64 as an entropy source with an optional fault.
+struct TestEntropy {
     random: Random,
     reads: u32,
-    fate: Fate,
+    fault: EntropyFault,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Fate {
-    Well,
+enum EntropyFault {
+    None,
     /// Returns the same samples for every seed, as after every reset: all health tests pass.
     Repeating,
+    /// Returns the same byte each time: a health test fails.
     Stuck,
-    Silent,
+    /// Returns an error.
+    ReadError,
 }
 
-impl EntropySource for Board {
+impl EntropySource for TestEntropy {
     type Error = &'static str;
 
     fn read(&mut self, samples: &mut [u8]) -> Result<(), Self::Error> {
         self.reads += 1;
-        if self.fate == Fate::Silent {
+        if self.fault == EntropyFault::ReadError {
             return Err("silent");
         }
-        if self.fate == Fate::Repeating && self.reads % 16 == 1 {
+        if self.fault == EntropyFault::Repeating && self.reads % 16 == 1 {
             self.random = Random(1);
         }
-        let stuck = self.fate == Fate::Stuck;
+        let stuck = self.fault == EntropyFault::Stuck;
         samples.fill_with(|| if stuck { 3 } else { self.random.next() as u8 });
         Ok(())
     }
 }
 
-fn board(fate: Fate) -> Gaussian<Board> {
-    let source = Board { random: Random(1), reads: 0, fate };
+fn mechanism(fault: EntropyFault) -> Gaussian<TestEntropy> {
+    let source = TestEntropy { random: Random(1), reads: 0, fault };
     Gaussian::new(settings(LEAST, 8), source, MinEntropy::new(8).unwrap())
 }
 
-/// Each round has its own seed, and a failed source reports the reason.
+/// Each round has its own seed. If the source fails, the mechanism reports the reason.
 #[test]
-fn boards_draw_one_seed_per_round() {
+fn mechanism_draws_one_seed_per_round() {
     let (samples, z) = exact_samples();
     let task = fed_power(1, FEATURES, PRODUCT);
-    let mut model = Linear::private(Heap::power(3, 2, 1), board(Fate::Well)).unwrap();
+    let mut model = Linear::private(Heap::power(3, 2, 1), mechanism(EntropyFault::None)).unwrap();
     let mut seen = Vec::new();
     for _ in 0..20 {
         let (_, sent) = power_round(&mut model, task, &z, &mut samples.clone()).unwrap();
@@ -151,10 +153,10 @@ fn boards_draw_one_seed_per_round() {
         seen.push(bits(&sent));
     }
     assert!(model.mechanism().failure().is_none());
-    for (fate, failure) in [
-        (Fate::Silent, EntropyError::Source { error: "silent", samples: 0 }),
+    for (fault, failure) in [
+        (EntropyFault::ReadError, EntropyError::Source { error: "silent", samples: 0 }),
         (
-            Fate::Stuck,
+            EntropyFault::Stuck,
             EntropyError::Health {
                 failure: HealthFailure::Repetition { run: 4 },
                 samples: 4,
@@ -162,7 +164,7 @@ fn boards_draw_one_seed_per_round() {
             },
         ),
     ] {
-        let mut model = Linear::private(Heap::power(3, 2, 1), board(fate)).unwrap();
+        let mut model = Linear::private(Heap::power(3, 2, 1), mechanism(fault)).unwrap();
         for failures in 1..=3 {
             let found = power_round(&mut model, task, &z, &mut samples.clone()).unwrap_err();
             assert_eq!(found, DeclineReason::Entropy);
@@ -176,12 +178,12 @@ fn boards_draw_one_seed_per_round() {
     }
 }
 
-/// A source that repeats itself, or another device's samples, does not repeat the noise: the seed depends on
-/// device, campaign, round and spent budget.
+/// A source that repeats its own samples, or those of another device, does not repeat the noise: the seed depends
+/// on device, campaign, round and spent budget.
 #[test]
 fn releases_have_distinct_seeds() {
     let variance = settings(LEAST, 8).variance(3, 2).unwrap();
-    let mut mechanism = board(Fate::Repeating);
+    let mut mechanism = mechanism(EntropyFault::Repeating);
     let mut noise_of = |release: &Release| {
         mechanism.prepare(release).unwrap();
         let seed = mechanism.draw_seed().unwrap();
@@ -207,14 +209,15 @@ fn releases_have_distinct_seeds() {
     }
 }
 
-/// In whole sessions: the same basis in three rounds, after a reset, and on another board of the batch.
+/// Runs whole sessions with the same basis: three rounds, three more after a reset, and the same on a second board
+/// whose entropy source returns the same samples.
 #[test]
 fn repeated_entropy_reveals_no_difference() {
     let (samples, z) = exact_samples();
     let (flash, another) = (Flash::default(), Flash::default());
     let mut seen = Vec::new();
     for (device, flash, first) in [(1, &flash, 1), (1, &flash, 4), (2, &another, 1), (2, &another, 4)] {
-        let model = Linear::private(Heap::power(3, 2, 1), board(Fate::Repeating)).unwrap();
+        let model = Linear::private(Heap::power(3, 2, 1), mechanism(EntropyFault::Repeating)).unwrap();
         let config = Config { device, ..problem::config(256) };
         let mut bench = Bench::of(config, model, samples.clone(), flash.clone());
         bench.connect(7, 60_000);
@@ -244,7 +247,7 @@ fn round_costs_its_iterations() {
             assert_eq!(model.cost(&fed_power(iterations, FEATURES, upload)), u64::from(iterations) << 28);
         }
     }
-    // Expensive rounds too.
+    // The largest cost of a round does not overflow.
     let known = Known::new(settings(LEAST, 8), 1);
     let release = u64::from(known.settings.release());
     let model = Linear::private(Heap::power(3, 2, 1), known).unwrap();
@@ -277,7 +280,8 @@ fn declined_round_leaves_no_data() {
     assert!([parts.residual, parts.z, parts.y].iter().all(|part| part.iter().all(|v| v.to_bits() == 0)));
 }
 
-/// The representation is invalid afterwards, and the head belongs to another one, as without noise.
+/// After a round the model has no valid representation and keeps the head of the earlier one, as it does without
+/// noise.
 #[test]
 fn round_invalidates_the_representation_and_keeps_the_head() {
     let (samples, z) = exact_samples();
@@ -291,8 +295,8 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
     assert_eq!(model.head_fitted_on(), fitted_on);
 }
 
-/// While an update waits, the firmware may set another representation and fit a head: the noisy update leaves
-/// unchanged, and nothing of the head does.
+/// While an update waits, the firmware may set another representation and fit a head. The device sends the noisy
+/// update unchanged, and nothing of the head.
 #[test]
 fn head_fitted_during_upload_does_not_leave() {
     let (samples, z) = exact_samples();
@@ -309,7 +313,7 @@ fn head_fitted_during_upload_does_not_leave() {
     model.set_representation(&other).unwrap();
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     assert_eq!((emitted(&model, 0), emitted(&model, 1)), (product, other));
-    assert_eq!(model.upload().len(), 2, "the update is what it was");
+    assert_eq!(model.upload().len(), 2, "the update has not changed");
 }
 
 /// The round is the same in each encoding; the basis is orthonormalised after decoding.

@@ -162,12 +162,12 @@ fn failed_round_is_charged_once() {
         assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 1));
         assert_eq!(flash.0.borrow().calls, ["load_spent", "save_spent"]);
     }
-    bench.session.task_mut().broken = true;
+    bench.session.task_mut().computation_fails = true;
     for _ in 0..5 {
         assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
         assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 2));
     }
-    bench.session.task_mut().broken = false;
+    bench.session.task_mut().computation_fails = false;
     assert_eq!(declined(&open(&mut bench, &problem, 2)), DeclineReason::UpdateNonFinite);
     assert!(is_update(&open(&mut bench, &problem, 3)));
     ack(&mut bench, 3, AckOutcome::Counted);
@@ -187,7 +187,7 @@ fn no_event_charges_a_failed_round_again() {
     for number in 0..2 {
         let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
         bench.connect(7, 60_000);
-        bench.session.task_mut().broken = true;
+        bench.session.task_mut().computation_fails = true;
         let spent = 3 * number + 3;
         let round = 10;
         // The decline of this round is never sent.
@@ -214,9 +214,9 @@ fn no_event_charges_a_failed_round_again() {
             },
             &|bench, _| {
                 // An older round.
-                bench.session.task_mut().dry = true;
+                bench.session.task_mut().entropy_fails = true;
                 assert_eq!(declined(&open(bench, &problem, 9)), DeclineReason::Entropy);
-                bench.session.task_mut().dry = false;
+                bench.session.task_mut().entropy_fails = false;
             },
         ];
         for interlude in interludes {
@@ -226,7 +226,7 @@ fn no_event_charges_a_failed_round_again() {
             assert_eq!(flash.0.borrow().spent, spent, "{fit}");
         }
         // A round without a cost is computed, even with this number.
-        bench.session.task_mut().broken = false;
+        bench.session.task_mut().computation_fails = false;
         assert!(is_update(&open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT })));
         ack(&mut bench, round, AckOutcome::Counted);
         assert_eq!(
@@ -239,9 +239,9 @@ fn no_event_charges_a_failed_round_again() {
     }
     let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
     bench.connect(7, 60_000);
-    bench.session.task_mut().broken = true;
+    bench.session.task_mut().computation_fails = true;
     assert_eq!(declined(&open(&mut bench, &problem, 10)), DeclineReason::UpdateNonFinite);
-    bench.session.task_mut().broken = false;
+    bench.session.task_mut().computation_fails = false;
     bench.all(Event::LinkDown);
     bench.connect(8, 60_000);
     assert!(is_update(&open(&mut bench, &problem, 10)));
@@ -258,7 +258,7 @@ fn reset_gives_no_second_release_for_free() {
         let spent = flash.0.borrow().spent;
         let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
-        bench.session.task_mut().broken = !kept;
+        bench.session.task_mut().computation_fails = !kept;
         let opening = problem.server(1, gradient(), Encoding::F32, 256).opening();
         assert!(opening.iter().all(|(message, body)| bench.message(message, body).is_empty()));
         assert_eq!(flash.0.borrow().spent, spent + 3);
@@ -318,7 +318,7 @@ fn round_without_entropy_is_not_charged() {
     let flash = Flash::default();
     let mut bench = private(&problem, 256, Some(10), SLOT, &flash);
     bench.connect(7, 60_000);
-    bench.session.task_mut().dry = true;
+    bench.session.task_mut().entropy_fails = true;
     let (message, body) = problem.server(1, gradient(), Encoding::F32, 256).opening().remove(0);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Entropy);
     assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (0, 0));

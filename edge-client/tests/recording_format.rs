@@ -2,7 +2,7 @@
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
-use crate::recording::{HEADER, SHAPES, partition, raw, seal, series};
+use crate::recording::{HEADER, SHAPES, append_checksum, partition, raw, series};
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::{FormatError, Recording};
 
@@ -91,7 +91,7 @@ fn invalid_fields_are_refused_or_harmless() {
                 bytes[at] = (random.next() >> 32) as u8;
             }
         }
-        seal(&mut bytes);
+        append_checksum(&mut bytes);
         if let Ok(recording) = Recording::parse(&bytes) {
             accepted += 1;
             if round % 20 == 0 {

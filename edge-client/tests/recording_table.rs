@@ -16,7 +16,7 @@ fn values(rows: usize, first: f32) -> (Vec<f32>, Vec<f32>) {
     (count(rows * D, first), count(rows, -first))
 }
 
-fn seal(bytes: &mut Vec<u8>) {
+fn append_checksum(bytes: &mut Vec<u8>) {
     let check = crc32c(bytes);
     bytes.extend_from_slice(&check.to_le_bytes());
 }
@@ -25,7 +25,7 @@ fn table(training: usize, test: usize) -> Vec<u8> {
     let (a, b) = (values(training, 1.0), values(test, 1000.0));
     let mut bytes = Vec::new();
     write(D as u16, (&a.0, &a.1), (&b.0, &b.1), |part| bytes.extend_from_slice(part));
-    seal(&mut bytes);
+    append_checksum(&mut bytes);
     bytes
 }
 
@@ -95,7 +95,7 @@ fn other_content_is_refused_with_a_reason() {
         let mut bytes = table(2, 1);
         bytes.truncate(bytes.len() - 4);
         bytes[at..at + to.len()].copy_from_slice(to);
-        seal(&mut bytes);
+        append_checksum(&mut bytes);
         problem(&bytes)
     };
     assert_eq!(changed(4, &[2, 0]), FormatError::Version(2));

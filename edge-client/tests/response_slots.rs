@@ -89,7 +89,7 @@ fn every_result_waits_for_the_slot() {
     for (task, broken) in [(gradient(), false), (Wire::FitHead { head: EXACT }, false), (gradient(), true)] {
         for took in [0, 1, SLOT - 1] {
             let mut bench = device(&problem, SLOT, &Flash::default());
-            bench.session.task_mut().broken = broken;
+            bench.session.task_mut().computation_fails = broken;
             let opened = bench.now;
             for (message, body) in problem.server(1, task, Encoding::F32, 128).opening() {
                 assert!(bench.once(Event::Message(&payload(&message, &body))).is_none());
@@ -284,7 +284,7 @@ fn round_with_a_pending_decline_is_not_computed_again() {
     let problem = problem(57, 8, 1);
     let flash = Flash::default();
     let mut bench = device(&problem, 60_000, &flash);
-    bench.session.task_mut().broken = true;
+    bench.session.task_mut().computation_fails = true;
     let opened = bench.now;
     compute(&mut bench, &problem);
     let passes = bench.session.source_mut().passes;

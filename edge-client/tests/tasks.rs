@@ -462,8 +462,8 @@ mod private {
         let problem = problem(D, 2, 1);
         let flash = Flash::default();
         let mut bench = bench(pair(&problem, [100, 100], [700, 900]), &problem, &flash);
-        bench.session.task_mut().first_mut().dry = true;
-        bench.session.task_mut().second_mut().broken = true;
+        bench.session.task_mut().first_mut().entropy_fails = true;
+        bench.session.task_mut().second_mut().computation_fails = true;
         assert_eq!(declined(&play(&mut bench, &round(&problem, 1, 0))), Some(DeclineReason::Entropy));
         assert_eq!(spent(&flash), 0);
         assert_eq!(declined(&play(&mut bench, &round(&problem, 2, 4))), Some(DeclineReason::UpdateNonFinite));

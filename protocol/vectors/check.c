@@ -136,7 +136,7 @@ int main(void)
     REQUIRE(at == end);
 
     open_frame(to_device_private_use_13, sizeof to_device_private_use_13);
-    expect("44244", 2ull, 7ull, 1ull, 13ull, 1ull); /* RoundOpen, round, stage, Private13, back as F16 */
+    expect("44244", 2ull, 7ull, 1ull, 13ull, 1ull); /* RoundOpen, round, stage, Private13, uploaded as F16 */
     REQUIRE(f32() == 0.5f && f32() == 3.0f && f32() == -1.0f && f32() > 0.0f && f32() > 3.4e38f);
     expect("444222", 1ull, 0ull, 0ull, 4ull, 2ull, 0ull); /* one tensor: Representation, F32, 4 x 2, in the body */
     at += 32;

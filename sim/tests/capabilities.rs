@@ -147,11 +147,11 @@ fn linear(Sizes { d, k, c }: Sizes) {
     assert_eq!(
         asked | scores,
         claimed | scores,
-        "every task that a device claims was asked for, and the other way round"
+        "the tasks that devices claim are those that servers ask for"
     );
 }
 
-/// Checks private devices.
+/// Checks the tasks of devices that add noise.
 fn private(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
@@ -166,7 +166,7 @@ fn private(Sizes { d, k, c }: Sizes) {
     }
 }
 
-/// Checks networks: every algorithm with every kind of model, also wider than the samples.
+/// Checks every algorithm for networks with every kind of model, including layers wider than the samples.
 fn network(Sizes { d, k, c }: Sizes) {
     let models = [
         format!("kind = \"mlp\"\nhidden = [{k}]"),

@@ -54,7 +54,7 @@ fn server_decisions_are_recorded_and_replayed() {
     assert!(reported.contains("waits for 5 of") && reported.contains("waits for 4 of"), "{reported}");
     assert_eq!(reported.lines().count(), 1, "{reported}");
 
-    // A server's journal has no attackers.
+    // A live server's journal records no simulated attackers, so the replay refuses an attack.
     let output =
         program(&here, &[&["replay", "stragglers", kept, "--set", "attack.kind=mimic"][..], &SMALL].concat());
     assert_eq!(code(&output), 2);
@@ -75,8 +75,8 @@ fn server_decisions_are_recorded_and_replayed() {
     assert!(errors(&output).contains(&line), "{}", errors(&output));
 }
 
-/// A server with devices that add noise, in the start and in training. Its decisions cannot be replayed because
-/// the noise is secret.
+/// The server runs a campaign with devices that add noise, in the power start and in training. Its decisions cannot
+/// be replayed because the noise is secret.
 #[test]
 fn devices_with_noise_are_served() {
     let changes = ["data.clients=6", "algorithm.rounds=3", "model.power_iterations=2"].map(str::to_owned);
@@ -89,7 +89,8 @@ fn devices_with_noise_are_served() {
     let status = runtime.block_on(live::run(&plan, std::future::pending(), |_| {})).unwrap();
     let privacy = status.privacy.unwrap();
     assert_eq!(privacy.devices.len(), 6);
-    // Five releases, at the delta that a server without [privacy] prints, which equals the scenario's.
+    // Five releases spend the scenario's epsilon of 10. The server has no [privacy] and uses its default delta, which
+    // equals the scenario's.
     assert!(privacy.devices.values().all(|each| *each <= 10.0 && *each > 9.99), "{privacy:?}");
 }
 

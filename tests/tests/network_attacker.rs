@@ -17,8 +17,8 @@ use fedspan_protocol::message::{
     Numeric, Privacy, Refusal, RoundId, ToDevice, ToServer, Update,
 };
 
-/// A recorded hello is answered, since the server cannot tell; all other recorded frames are rejected, and no
-/// device joins.
+/// The server answers a recorded hello, because it cannot tell it from a new one. It rejects all other recorded
+/// frames, and no device joins.
 #[test]
 fn recording_joins_nowhere_and_changes_nothing() {
     let gate = gate(&keys(), 1);
@@ -158,7 +158,7 @@ fn plain_messages_are_ignored() {
     converse(&mut board, &mut server, hello);
     assert_eq!(server.joined(), 1);
     server.events.clear();
-    // While it is welcome, before and during a round.
+    // After the device has received the Welcome: before and during a round.
     let more = [
         ToDevice::RetryAfter { milliseconds: u32::MAX },
         ToDevice::RetryAfter { milliseconds: 0 },
@@ -243,7 +243,7 @@ fn accepted_plain_messages_have_bounded_effects() {
         assert!(board.last.wake.as_u64() > board.now && board.last.wake.as_u64() <= board.now + 60_000);
         board.now = board.last.wake.as_u64();
     }
-    // Greet during a welcome: one new handshake for any number of messages, and the round continues.
+    // After the Welcome, any number of Greet faults cause one new handshake, and the round continues.
     let (mut board, mut server) = connected(&gate, NoStore, 1);
     board.now += 10_000;
     server.connection.open(&opening(1));

@@ -1,3 +1,4 @@
+//! Tests of `ServerCore`: write stalls, quotas, revoked keys and late updates, without sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod journal_file;
@@ -26,10 +27,10 @@ use fedspan_engine::Tensor;
 use fedspan_engine::{RoundBroadcast, Update};
 
 fn core(state: &std::path::Path) -> ServerCore {
-    host_with(state, None)
+    core_with(state, None)
 }
 
-fn host_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
+fn core_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
     let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
     let file = Journal::open(state).unwrap();
     ServerCore::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
@@ -43,16 +44,16 @@ fn text(state: &std::path::Path) -> String {
     )
 }
 
-/// Storage that is full when told to be.
+/// Storage in memory that is full while [`Disk::set_full`] says so.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
 
 impl Disk {
-    fn fills(&self, is_full: bool) {
+    fn set_full(&self, is_full: bool) {
         self.0.1.store(is_full, Ordering::Relaxed);
     }
 
-    fn room(&self) -> std::io::Result<&InMemoryBackend> {
+    fn if_not_full(&self) -> std::io::Result<&InMemoryBackend> {
         let is_full = self.0.1.load(Ordering::Relaxed);
         if is_full { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(&self.0.0) }
     }
@@ -68,15 +69,15 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, len: u64) -> std::io::Result<()> {
-        self.room()?.set_len(len)
+        self.if_not_full()?.set_len(len)
     }
 
     fn sync_data(&self) -> std::io::Result<()> {
-        self.room()?.sync_data()
+        self.if_not_full()?.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.room()?.write(offset, data)
+        self.if_not_full()?.write(offset, data)
     }
 }
 
@@ -104,8 +105,8 @@ impl RoundKeyStorage for Slot {
     }
 }
 
-/// While the disk is full nothing is acknowledged and the status says so; when there is room, pending updates
-/// are acknowledged once.
+/// While the disk is full, the server acknowledges nothing and the status reports the write stall. When there is
+/// room, the server acknowledges each pending update once.
 #[test]
 fn full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
@@ -116,31 +117,31 @@ fn full_disk_delays_acknowledgements() {
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(64);
     let (other, mut others) = command_queue(64);
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
     let round = opened(&mut commands).pop().expect("a round");
-    disk.fills(true);
-    take(&mut core, 0, update(&round));
+    disk.set_full(true);
+    handle_and_flush(&mut core, 0, update(&round));
     assert!(core.is_stalled() && core.status().stalled && !core.is_finished());
     assert_eq!(core.wake(), Some(WRITE_RETRY));
     core.tick(WRITE_RETRY).unwrap();
-    assert!(commands.try_recv().is_none(), "nothing is acknowledged that is not written");
+    assert!(commands.try_recv().is_none(), "the server acknowledged an update that is not written");
     assert_eq!((core.status().stalls, core.wake()), (1, Some(2 * WRITE_RETRY)));
     let message = core.read_snapshot().err().map(|error| error.to_string()).unwrap_or_default();
     assert!(message.contains("waits for its disk") && message.contains("try again"), "{message}");
-    disk.fills(false);
+    disk.set_full(false);
     core.tick(2 * WRITE_RETRY).unwrap();
     assert!(!core.status().stalled);
     let acknowledged =
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
     assert!(acknowledged(commands.try_recv()) && commands.try_recv().is_none());
     // The round continues.
-    take(&mut core, 1, update(&round));
+    handle_and_flush(&mut core, 1, update(&round));
     assert_eq!(opened(&mut others).len(), 2);
     assert_eq!(core.status().updates.counted, 2);
 }
 
-/// A device whose update waited during a write stall is not late, and copies of the update are answered once.
+/// A device whose update waited during a write stall is not late, and the server answers copies of the update once.
 #[test]
 fn campaign_clock_pauses_during_write_stall() {
     let state = tempfile::tempdir().unwrap();
@@ -152,21 +153,21 @@ fn campaign_clock_pauses_during_write_stall() {
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(4);
     let (other, mut others) = command_queue(4);
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
     let round = opened(&mut commands).pop().expect("a round");
     opened(&mut others);
-    disk.fills(true);
+    disk.set_full(true);
     core.handle(30_000, message(0, None, update(&round)));
     core.flush(30_000).unwrap();
     for second in 31..200 {
         core.tick(second * 1_000).unwrap();
     }
-    disk.fills(false);
+    disk.set_full(false);
     // When there is room the timer fires before the waiting events are handled.
     core.tick(200_000).unwrap();
     assert!(!core.is_stalled());
-    assert_eq!(core.wake(), Some(230_000), "the deadline is as far away as it was");
+    assert_eq!(core.wake(), Some(230_000), "the deadline moves by the length of the stall");
     for _ in 0..12 {
         core.handle(200_000, message(1, None, update(&round)));
     }
@@ -182,25 +183,30 @@ fn campaign_clock_pauses_during_write_stall() {
 
 /// Lets two devices join and finishes training.
 fn trained(core: &mut ServerCore) -> Vec<Receiver<Command>> {
-    let boxes = [command_queue(64), command_queue(64)];
-    let (senders, mut queues): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    let queue_pairs = [command_queue(64), command_queue(64)];
+    let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(core, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     while !core.is_fitting() {
         let round = opened(&mut queues[0]).pop().expect("a round");
-        take(core, 0, update(&round));
-        take(core, 1, update(&round));
+        handle_and_flush(core, 0, update(&round));
+        handle_and_flush(core, 1, update(&round));
         let _ = opened(&mut queues[1]);
     }
     queues
 }
 
-fn take(core: &mut ServerCore, peer: u64, what: PeerEventKind) {
-    take_under(core, peer, None, what);
+fn handle_and_flush(core: &mut ServerCore, peer: u64, what: PeerEventKind) {
+    handle_and_flush_under(core, peer, None, what);
 }
 
-fn take_under(core: &mut ServerCore, peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) {
+fn handle_and_flush_under(
+    core: &mut ServerCore,
+    peer: u64,
+    key: Option<&Arc<AcceptedKey>>,
+    what: PeerEventKind,
+) {
     core.handle(0, message(peer, key, what));
     core.flush(0).unwrap();
 }
@@ -241,22 +247,22 @@ fn opened(queues: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>> {
     opened
 }
 
-/// The journal must not grow with repeated declines, which nothing slows down.
+/// A peer can cause a journal entry with a few bytes, so repeated declines must not make the journal grow.
 #[test]
 fn repeated_declines_are_journalled_once() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
-    let boxes = [command_queue(16), command_queue(16)];
-    let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    let queue_pairs = [command_queue(16), command_queue(16)];
+    let (senders, _receivers): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     let id = core.engine().open_round().unwrap().broadcast.id;
     for round in [id.round, 0, 77] {
         for _ in 0..50 {
             let id = RoundId { round, ..id };
             let reason = DeclineReason::Device;
-            take(&mut core, 1, PeerEventKind::Decline(Decline { id, reason }));
+            handle_and_flush(&mut core, 1, PeerEventKind::Decline(Decline { id, reason }));
         }
     }
     core.journal = None;
@@ -271,13 +277,13 @@ fn cutting_off_last_device_commits_round() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
     let (honest, mut queues) = command_queue(16);
-    // Room for one opening, which is not taken.
-    let (mute, _unread) = command_queue(1);
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, mute));
+    // The queue has room for one opening, which stays in it.
+    let (stalled, _unread) = command_queue(1);
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, stalled));
     let first = opened(&mut queues);
-    take(&mut core, 0, update(first.first().expect("the first round")));
-    take(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+    handle_and_flush(&mut core, 0, update(first.first().expect("the first round")));
+    handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
     let next = opened(&mut queues);
     assert_eq!(
         (core.done, first.len(), next.len()),
@@ -287,27 +293,28 @@ fn cutting_off_last_device_commits_round() {
     assert_eq!(core.status().connections.congested, 1);
 }
 
-/// A session that has ended is not cut off for a full queue: its `Gone` event comes next.
+/// The core does not cut off a session that has ended, as it would for a full queue, because the `Gone` event of
+/// the session comes next.
 #[test]
 fn ended_session_is_not_cut_off() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
     let (honest, mut queues) = command_queue(16);
     let (sender, gone) = command_queue(16);
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, sender));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, sender));
     let first = opened(&mut queues).pop().expect("a round");
     drop(gone);
-    take(&mut core, 1, update(&first));
+    handle_and_flush(&mut core, 1, update(&first));
     assert_eq!((core.status().connections.congested, core.status().connected), (0, 2));
-    take(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
+    handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     let status = core.status();
     assert_eq!((status.connections.closed, status.connections.congested, status.connected), (1, 0, 1));
-    take(&mut core, 0, update(&first));
+    handle_and_flush(&mut core, 0, update(&first));
     assert_eq!(core.done, 1, "its update counts");
 }
 
-/// Keys are revoked while events under them wait in the inbox.
+/// A key is revoked while an event under it waits in the event queue.
 #[test]
 fn queued_event_under_revoked_key_is_discarded() {
     for waiting in ["hello", "hello again", "update", "decline"] {
@@ -317,10 +324,10 @@ fn queued_event_under_revoked_key_is_discarded() {
         table.insert(0, Key::new(0, [1; 32]), 0).unwrap();
         table.insert(1, Key::new(0, [2; 32]), 0).unwrap();
         let keys = [table.lookup(0, 0).unwrap(), table.lookup(1, 0).unwrap()];
-        let boxes = [command_queue(16), command_queue(16), command_queue(16)];
-        let ([honest, lost, again], [mut queues, mut gone, mut never]) = unzip(boxes);
-        take_under(&mut core, 0, Some(&keys[0]), PeerEventKind::Hello(0, Privacy::None, honest));
-        take_under(&mut core, 1, Some(&keys[1]), PeerEventKind::Hello(1, Privacy::None, lost));
+        let queue_pairs = [command_queue(16), command_queue(16), command_queue(16)];
+        let ([honest, lost, again], [mut queues, mut gone, mut never]) = unzip(queue_pairs);
+        handle_and_flush_under(&mut core, 0, Some(&keys[0]), PeerEventKind::Hello(0, Privacy::None, honest));
+        handle_and_flush_under(&mut core, 1, Some(&keys[1]), PeerEventKind::Hello(1, Privacy::None, lost));
         let round = opened(&mut queues).pop().expect("a round");
         table.revoke(&[1], 1).unwrap();
         let (peer, what) = match waiting {
@@ -329,7 +336,7 @@ fn queued_event_under_revoked_key_is_discarded() {
             "update" => (1, update(&round)),
             _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
-        take_under(&mut core, peer, Some(&keys[1]), what);
+        handle_and_flush_under(&mut core, peer, Some(&keys[1]), what);
         let (updates, connections) = (core.status().updates, core.status().connections);
         assert_eq!((updates.counted, updates.declined, connections.revoked_messages), (0, 0, 1), "{waiting}");
         assert_eq!((connections.welcomed, connections.welcomed_again), (2, 0), "{waiting}");
@@ -340,8 +347,13 @@ fn queued_event_under_revoked_key_is_discarded() {
             assert_eq!(core.status().connected, 1, "{waiting}");
         }
         // The session still ends as usual, and other devices are not disturbed.
-        take_under(&mut core, peer, Some(&keys[1]), PeerEventKind::Gone(DisconnectReason::Revoked));
-        take_under(&mut core, 0, Some(&keys[0]), update(&round));
+        handle_and_flush_under(
+            &mut core,
+            peer,
+            Some(&keys[1]),
+            PeerEventKind::Gone(DisconnectReason::Revoked),
+        );
+        handle_and_flush_under(&mut core, 0, Some(&keys[0]), update(&round));
         let status = core.status();
         assert_eq!((status.updates.counted, status.connections.revoked), (1, 1), "{waiting}");
         if waiting != "hello" {
@@ -365,7 +377,7 @@ impl std::io::Write for Written {
     }
 }
 
-/// Each line costs a peer a few bytes, so the log must stay bounded.
+/// A peer can cause a log line with a few bytes, so the number of lines must stay bounded.
 #[test]
 fn log_limits_refusals_and_declines() {
     let state = tempfile::tempdir().unwrap();
@@ -374,16 +386,20 @@ fn log_limits_refusals_and_declines() {
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let (mut core, hellos) = (core(state.path()), 3_000);
     tracing::subscriber::with_default(subscriber, || {
-        let boxes = [command_queue(16), command_queue(16)];
-        let (senders, _heard): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+        let queue_pairs = [command_queue(16), command_queue(16)];
+        let (senders, _receivers): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
         for (device, commands) in (0..).zip(senders) {
-            take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+            handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
         }
         let id = core.engine().open_round().unwrap().broadcast.id;
         for peer in 10..10 + hellos {
-            take(&mut core, peer, PeerEventKind::Refused(Refusal::UnknownDevice));
-            take(&mut core, peer, PeerEventKind::Gone(DisconnectReason::Refused));
-            take(&mut core, 1, PeerEventKind::Decline(Decline { id, reason: DeclineReason::Device }));
+            handle_and_flush(&mut core, peer, PeerEventKind::Refused(Refusal::UnknownDevice));
+            handle_and_flush(&mut core, peer, PeerEventKind::Gone(DisconnectReason::Refused));
+            handle_and_flush(
+                &mut core,
+                1,
+                PeerEventKind::Decline(Decline { id, reason: DeclineReason::Device }),
+            );
         }
         core.close_peers();
     });
@@ -400,7 +416,7 @@ fn log_limits_refusals_and_declines() {
     assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));
 }
 
-/// Updates do not end a round of heads, so only the quota limits them.
+/// A FitHead round stays open when updates arrive, so only the quota limits how many a device sends.
 #[test]
 fn quota_resets_with_each_join_while_heads_are_fitted() {
     let state = tempfile::tempdir().unwrap();
@@ -419,14 +435,14 @@ fn quota_resets_with_each_join_while_heads_are_fitted() {
     };
     for _ in 0..3 {
         for _ in 0..core.quota.most {
-            take(&mut core, 1, nothing());
+            handle_and_flush(&mut core, 1, nothing());
         }
         assert_eq!(core.status().connections.over_quota, 0);
-        take(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+        handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
         let _ = opened(&mut queues[1]);
     }
     for _ in 0..100 {
-        take(&mut core, 1, nothing());
+        handle_and_flush(&mut core, 1, nothing());
     }
     assert!(is_over(&mut queues[1]));
     let connections = core.connections;
@@ -437,18 +453,18 @@ fn quota_resets_with_each_join_while_heads_are_fitted() {
     assert!(lines < 5 * core.quota.most as usize, "{lines} lines");
 }
 
-/// Sensors of all devices saturate for a while: the round is repeated, and each repetition has its own quota.
+/// While the sensors of all devices saturate, the server repeats the round. Each repetition has its own quota.
 #[test]
 fn repeated_round_has_own_quota() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
-    let boxes = [command_queue(16), command_queue(16)];
-    let (senders, mut queues): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    let queue_pairs = [command_queue(16), command_queue(16)];
+    let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     for minute in 0..40 {
-        let round = opened(&mut queues[0]).pop().expect("asked again");
+        let round = opened(&mut queues[0]).pop().expect("the repeated round");
         let _ = opened(&mut queues[1]);
         for device in 0..2 {
             let PeerEventKind::Update(mut update) = update(&round) else { continue };
@@ -460,7 +476,7 @@ fn repeated_round_has_own_quota() {
     }
     let status = core.status();
     assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
-    let round = opened(&mut queues[0]).pop().expect("asked again");
+    let round = opened(&mut queues[0]).pop().expect("the repeated round");
     for device in 0..2 {
         core.handle(40 * 60_000, message(device, None, update(&round)));
         core.flush(40 * 60_000).unwrap();
@@ -468,58 +484,61 @@ fn repeated_round_has_own_quota() {
     assert_eq!(core.done, 1);
 }
 
-/// A network delivers delayed traffic at once: hellos, each with an update sent before the round was reopened.
-/// None of these can count; the update after the last opening must.
+/// A network delivers delayed traffic at once: hellos, each with an update that the device sent before the round
+/// was reopened. None of these updates can count, but the update after the last opening must.
 #[test]
-fn unread_updates_do_not_cost_the_round() {
+fn unread_updates_use_no_quota_of_reopened_round() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
-    let boxes = [command_queue(99), command_queue(99)];
-    let (senders, mut queues): (Vec<_>, Vec<_>) = boxes.into_iter().unzip();
+    let queue_pairs = [command_queue(99), command_queue(99)];
+    let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        take(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
     }
     let round = opened(&mut queues[1]).pop().expect("a round");
     for _ in 0..2 * core.quota.most {
-        take(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
-        take(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
+        handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
+        handle_and_flush(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
     }
-    assert_eq!(opened(&mut queues[1]).len(), 2 * core.quota.most as usize, "it is asked again");
-    take(&mut core, 0, update(&round));
-    take(&mut core, 1, update(&round));
+    assert_eq!(
+        opened(&mut queues[1]).len(),
+        2 * core.quota.most as usize,
+        "the round is opened again for each hello"
+    );
+    handle_and_flush(&mut core, 0, update(&round));
+    handle_and_flush(&mut core, 1, update(&round));
     let status = core.status();
     assert_eq!((core.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
-    // Updates that are not decoded for another reason are answered, and have a quota.
+    // The server answers updates that it does not decode for another reason, within a quota.
     for _ in 0..=core.quota.most {
-        take(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
+        handle_and_flush(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
     }
     assert_eq!(core.status().connections.over_quota, 1);
 }
 
-/// The round has closed meanwhile: a device that is cut off for late updates reconnects, and its next update
-/// counts.
+/// A device that is cut off for updates to a closed round reconnects, and its next update counts.
 #[test]
-fn late_updates_do_not_cost_the_next_round() {
+fn late_updates_use_no_quota_of_next_round() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
-    let boxes = [command_queue(99), command_queue(99), command_queue(99)];
-    let ([first, second, again], [mut queues, mut gone, mut back]) = unzip(boxes);
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    let queue_pairs = [command_queue(99), command_queue(99), command_queue(99)];
+    let ([first, second, again], [mut queues, mut gone, mut back]) = unzip(queue_pairs);
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
     let old = opened(&mut queues).pop().expect("a round");
-    take(&mut core, 0, update(&old));
-    take(&mut core, 1, update(&old));
+    handle_and_flush(&mut core, 0, update(&old));
+    handle_and_flush(&mut core, 1, update(&old));
     assert_eq!(core.done, 1);
     for _ in 0..2 * core.quota.most {
-        take(&mut core, 1, PeerEventKind::UnreadUpdate(old.id));
-        take(&mut core, 1, update(&old));
+        handle_and_flush(&mut core, 1, PeerEventKind::UnreadUpdate(old.id));
+        handle_and_flush(&mut core, 1, update(&old));
     }
     assert!(is_over(&mut gone));
     assert_eq!(core.status().connections.over_quota, 1);
-    take(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Ended));
-    take(&mut core, 2, PeerEventKind::Hello(1, Privacy::None, again));
+    handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Ended));
+    handle_and_flush(&mut core, 2, PeerEventKind::Hello(1, Privacy::None, again));
     let new = opened(&mut back).pop().expect("the next round");
-    take(&mut core, 0, update(&new));
-    take(&mut core, 2, update(&new));
+    handle_and_flush(&mut core, 0, update(&new));
+    handle_and_flush(&mut core, 2, update(&new));
     assert_eq!((core.done, core.status().connections.over_quota), (2, 1));
 }

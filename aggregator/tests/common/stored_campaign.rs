@@ -1,4 +1,4 @@
-//! State directory of a campaign of five devices in its third round, which two have answered.
+//! State directory of a campaign of five devices in its third round, with the updates of two devices.
 
 use std::path::Path;
 
@@ -20,16 +20,17 @@ pub fn configuration(state: &Path) -> String {
     )
 }
 
-/// Begins or resumes its campaign.
+/// Begins the campaign of a state directory, or resumes it, with a journal.
 pub fn durable_engine(state: &Path) -> DurableEngine {
     engine_with_journal(state, Some(0))
 }
 
-/// Begins or resumes it, with or without a journal.
+/// Begins the campaign of a state directory, or resumes it. `journal` is the number of lines in the journal file;
+/// `None` keeps no journal.
 fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
-    // As a server does: resume under the stored settings.
+    // Resumes under the stored settings, as a server does.
     let fleet = match store.settings().unwrap() {
         Some(stored) => fleet.resumed(&stored).unwrap().fleet,
         None => fleet,
@@ -38,7 +39,8 @@ fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     DurableEngine::new(fleet.engine(), store, &about).unwrap().0
 }
 
-/// Makes the directory; returns the configuration, and the representation after two rounds in row-major order.
+/// Writes the state directory; returns the configuration, and the representation after two rounds in row-major
+/// order.
 pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     let mut durable_engine = durable_engine(state);
     (0..5).for_each(|device| durable_engine.handle(0, Event::Joined(device)));
@@ -63,21 +65,21 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     (configuration(state), representation)
 }
 
-/// Begins or resumes the campaign with or without a journal, and counts this many updates in each of the next
-/// rounds.
+/// Begins or resumes the campaign, with or without a journal. Adds updates to each of the next rounds until it has
+/// the number in `counted`.
 pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
     let mut durable_engine = engine_with_journal(state, journal.then_some(0));
     (0..5).for_each(|device| durable_engine.handle(10, Event::Joined(device)));
-    for wanted in counted {
+    for target in counted {
         let actions = durable_engine.flush().unwrap().actions.into_iter();
         let openings = actions.filter_map(|action| match action {
             Action::Open(_, opening) => Some(opening),
             _ => None,
         });
         let opening = openings.last().unwrap();
-        let had = durable_engine.engine().open_round().unwrap().participants.clone();
-        let others = (0..5).filter(|device| !had.contains(device));
-        for device in others.take(wanted - had.len()) {
+        let participants = durable_engine.engine().open_round().unwrap().participants.clone();
+        let others = (0..5).filter(|device| !participants.contains(device));
+        for device in others.take(target - participants.len()) {
             durable_engine.handle(11, Event::Update(device, honest(device, &opening)));
         }
     }

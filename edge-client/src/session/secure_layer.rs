@@ -1,4 +1,4 @@
-//! Secure layer between the session and the link: handshakes and sealed frames, or plaintext on the bench.
+//! Secure layer between the session and the link: handshakes and sealed frames, or plaintext for tests.
 
 use core::ops::Range;
 
@@ -15,7 +15,7 @@ const NUMBERS_RESERVED: u64 = 128;
 /// Protection of frames.
 #[derive(Clone, Debug)]
 pub enum Protection {
-    /// A checksum against transmission errors and nothing against attackers. For the bench: the server must
+    /// A checksum against transmission errors, and no protection against attackers. For tests: the server must
     /// allow it.
     Plaintext,
     /// Authenticated encryption with this key.
@@ -54,7 +54,8 @@ impl SecureLayer {
         self.channel = None;
     }
 
-    /// Takes a number for a new handshake, unless one is under way: a repeated hello is identical.
+    /// Takes a number for a new handshake. If a handshake is under way, does nothing, so that a repeated hello is
+    /// identical to the first.
     ///
     /// # Errors
     /// [`StoreError`] if no number can be reserved in storage.

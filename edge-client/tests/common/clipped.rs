@@ -1,5 +1,5 @@
-//! FedRep with noise without a session: a round with a known seed, and the integers of its gradient in wide
-//! arithmetic.
+//! Runs FedRep rounds with a known noise seed and without a session, and computes the integers of the clipped
+//! gradient in wide arithmetic.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{Clip, Clipped, Seed, noise};
@@ -58,12 +58,12 @@ pub fn run(
         fed_rep_round(device, task, b, samples as &mut dyn SampleSource)?
     };
     let mechanism = device.mechanism();
-    let integers = bare(&sent, mechanism.mechanism(), *mechanism.clipping().unwrap().clip());
+    let integers = without_noise(&sent, mechanism.mechanism(), *mechanism.clipping().unwrap().clip());
     Ok(Round { usage, sent, integers })
 }
 
-/// The upload without its noise: exact, since with so little noise it has fewer than 24 bits.
-pub fn bare(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
+/// Integers of the upload minus its noise, exactly: with so little noise they have fewer than 24 bits.
+pub fn without_noise(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
     let variance = known.settings.multiplier().variance(clip.sensitivity()).unwrap();
     let seed = Seed::new(known.seed);
     (0..)
@@ -100,8 +100,8 @@ pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool
         return None;
     }
     let peak = first.iter().fold(0.0f32, |most, v| most.max(v.abs()));
-    let mut shorter = peak > 32_768.0;
-    if shorter {
+    let mut is_clipped = peak > 32_768.0;
+    if is_clipped {
         factor *= 32_768.0 / peak;
     }
     let radius = i128::from(clip.units());
@@ -109,9 +109,9 @@ pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool
         let integers: Vec<i128> = elements(factor).iter().map(rounded).collect();
         let square = square(&integers);
         if square <= radius * radius {
-            return Some((integers, shorter));
+            return Some((integers, is_clipped));
         }
-        shorter = true;
+        is_clipped = true;
         factor *= radius as f32 / (square as f32).sqrt() * (1.0 - 2f32.powi(step - 14));
     }
     None

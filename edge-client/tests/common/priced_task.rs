@@ -21,14 +21,23 @@ pub struct PricedTask<T> {
     pub slot: u64,
     /// Releases for which the task was prepared.
     pub releases: Vec<Release>,
-    /// Makes preparation fail, as without entropy (`dry`), or the computation at its end (`broken`).
-    pub dry: bool,
-    pub broken: bool,
+    /// True if the preparation fails, as it does without entropy.
+    pub entropy_fails: bool,
+    /// True if the computation fails at its end.
+    pub computation_fails: bool,
 }
 
 impl<T> PricedTask<T> {
     pub fn new(task: T, budget: Option<u64>, slot: u64) -> Self {
-        Self { task, release: 3, budget, slot, releases: Vec::new(), dry: false, broken: false }
+        Self {
+            task,
+            release: 3,
+            budget,
+            slot,
+            releases: Vec::new(),
+            entropy_fails: false,
+            computation_fails: false,
+        }
     }
 }
 
@@ -51,7 +60,7 @@ impl<T: Task> Task for PricedTask<T> {
 
     fn prepare(&mut self, release: &Release) -> Result<(), DeclineReason> {
         self.releases.push(*release);
-        if self.dry { Err(DeclineReason::Entropy) } else { Ok(()) }
+        if self.entropy_fails { Err(DeclineReason::Entropy) } else { Ok(()) }
     }
 
     fn streamed_tasks(&self) -> u16 {
@@ -72,7 +81,7 @@ impl<T: Task> Task for PricedTask<T> {
 
     fn run(&mut self, id: RoundId, source: &mut dyn SampleSource) -> Result<Usage, DeclineReason> {
         let usage = self.task.run(id, source)?;
-        if self.broken { Err(DeclineReason::UpdateNonFinite) } else { Ok(usage) }
+        if self.computation_fails { Err(DeclineReason::UpdateNonFinite) } else { Ok(usage) }
     }
 
     fn begin(&mut self) -> Result<(), DeclineReason> {
@@ -85,7 +94,7 @@ impl<T: Task> Task for PricedTask<T> {
 
     fn finish(&mut self) -> Result<Usage, DeclineReason> {
         let usage = self.task.finish()?;
-        if self.broken { Err(DeclineReason::UpdateNonFinite) } else { Ok(usage) }
+        if self.computation_fails { Err(DeclineReason::UpdateNonFinite) } else { Ok(usage) }
     }
 
     fn upload(&self) -> Descriptors {

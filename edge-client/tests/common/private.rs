@@ -1,4 +1,4 @@
-//! FedPower with noise without a session: a mechanism with a known seed, and the same round in wide integers.
+//! Runs FedPower rounds with a known noise seed and without a session, and computes the same rounds in wide integers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -32,7 +32,8 @@ pub type Log = Rc<RefCell<Vec<&'static str>>>;
 pub struct Known {
     pub settings: PrivacySettings,
     pub seed: [u8; SEED],
-    pub dry: bool,
+    /// True if drawing a seed fails.
+    pub entropy_fails: bool,
     pub log: Log,
 }
 
@@ -40,7 +41,7 @@ impl Known {
     pub fn new(settings: PrivacySettings, number: u64) -> Self {
         let mut seed = [7; SEED];
         seed[..8].copy_from_slice(&number.to_le_bytes());
-        Self { settings, seed, dry: false, log: Log::default() }
+        Self { settings, seed, entropy_fails: false, log: Log::default() }
     }
 }
 
@@ -51,7 +52,7 @@ impl Mechanism for Known {
 
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
         self.log.borrow_mut().push("seed");
-        if self.dry { Err(NoEntropy) } else { Ok(Seed::new(self.seed)) }
+        if self.entropy_fails { Err(NoEntropy) } else { Ok(Seed::new(self.seed)) }
     }
 }
 

@@ -49,13 +49,13 @@ pub fn partition(header: &Header, spare: usize) -> Vec<u8> {
     let raw = raw();
     let mut bytes = Vec::new();
     write(header, &series(&raw), |part| bytes.extend_from_slice(part));
-    seal(&mut bytes);
+    append_checksum(&mut bytes);
     bytes.resize(bytes.len() + spare, 0xff);
     bytes
 }
 
-/// Appends the checksum.
-pub fn seal(bytes: &mut Vec<u8>) {
+/// Appends the CRC-32C of the bytes.
+pub fn append_checksum(bytes: &mut Vec<u8>) {
     let check = crc32c(bytes);
     bytes.extend_from_slice(&check.to_le_bytes());
 }

@@ -1,4 +1,4 @@
-//! Deserializer.
+//! Serde deserializer for the postcard subset that messages use.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, SeqAccess, VariantAccess, Visitor,
@@ -24,7 +24,8 @@ impl<'de> Reader<'de> {
         self.rest
     }
 
-    /// Not inlined on a device: one copy for each kind of number, not for each field.
+    /// Reads a number. Not inlined on a device, so that the firmware has one copy for each type of number, not one
+    /// for each field.
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
         let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());

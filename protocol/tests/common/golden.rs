@@ -280,7 +280,7 @@ fn up() -> Vec<Golden> {
     add(
         "to_server_hello_convolutional",
         "Hello with schema hash 0x01020304 (an example) of device 0x0123456789abcdef: signals of 25 \
-         steps and 6 channels, 8 filters that see 5 steps, of two of which the larger is kept, a hidden layer of 16, 10 \
+         steps and 6 channels, 8 filters of width 5, max-pooling over 2, a hidden layer of 16, 10 \
          classes; tasks FitHead and Sgd, role Representation, 2 tensors of 1296 elements, 1544 in all",
         ToServer::Hello(Hello {
             wire_version: 2,
@@ -624,7 +624,7 @@ fn down() -> Vec<Golden> {
     );
     add(
         "to_device_round_open_fed_power",
-        "RoundOpen of round 7, stage 1: FedPower, 2 iterations on features, product and basis back as f32; a 20 x 2 \
+        "RoundOpen of round 7, stage 1: FedPower, 2 iterations on features, uploading product and basis as f32; a 20 x 2 \
          subspace as f32 in the body",
         open(fed_power(2, PowerUpload::ProductAndBasis), &[inline(Role::Subspace, Encoding::F32, 20, 2)]),
         encoded(Encoding::F32, &representation()),
@@ -633,15 +633,17 @@ fn down() -> Vec<Golden> {
         [inline(Role::Representation, Encoding::F32, 4, 3), inline(Role::SharedHead, Encoding::F32, 4, 2)];
     add(
         "to_device_round_open_sgd",
-        "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 3 epochs of the layers that \
-         stay, then 2 of those that travel, back as f32: the 4 x 3 body of a network as f32 in the body",
+        "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 3 epochs on the \
+         personal layers, then 2 on the shared layers, uploaded as f32; the 4 x 3 shared layers \
+         of a network as f32 in the body",
         open(SGD, &layers[..1]),
         encoded(Encoding::F32, &Random(7).matrix(4, 3)),
     );
     add(
         "to_device_round_open_lora_up",
-        "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 2 epochs of an adapter's \
-         up-projection, back as f32: a 4 x 2 down-projection as f32 in the body, for a device that has the other",
+        "RoundOpen of round 7, stage 1: Sgd with step size 0.1, momentum 0.5, batches of 10, 2 epochs on an \
+         adapter's up-projection, uploaded as f32; a 4 x 2 down-projection as f32 in the body, for \
+         a device that has the up-projection",
         open(LORA_UP, &[inline(Role::AdapterDown, Encoding::F32, 4, 2)]),
         encoded(Encoding::F32, &Random(9).matrix(4, 2)),
     );
@@ -654,8 +656,8 @@ fn down() -> Vec<Golden> {
     );
     add(
         "to_device_round_open_baseline",
-        "RoundOpen of round 7, stage 1: the baseline APFL, half of the model its own at first, then learnt in steps of 0.01; step size 0.1, \
-         momentum 0.5, batches of 10, 2 epochs, back as f16; a 4 x 3 body and a 4 x 2 head as f32 in the body",
+        "RoundOpen of round 7, stage 1: the baseline APFL, initial mixing weight 0.5, learnt with step size 0.01; step size 0.1, \
+         momentum 0.5, batches of 10, 2 epochs, uploaded as f16; a 4 x 3 body and a 4 x 2 head as f32 in the body",
         open(
             Task::Baseline {
                 baseline: Baseline::Apfl { mixing_weight: 0.5, mixing_step_size: 0.01 },
@@ -669,7 +671,7 @@ fn down() -> Vec<Golden> {
     );
     add(
         "to_device_round_open_adapter_up",
-        "RoundOpen of round 7, stage 1: AdapterUp by least squares without ridge, back as f16; a 4 x 2 down-projection as f32 \
+        "RoundOpen of round 7, stage 1: AdapterUp by least squares without ridge, uploaded as f16; a 4 x 2 down-projection as f32 \
          in the body",
         open(
             Task::AdapterUp { head: HeadSolve::LeastSquares { ridge: 0.0 }, encoding: Encoding::F16 },
@@ -679,8 +681,8 @@ fn down() -> Vec<Golden> {
     );
     add(
         "to_device_round_open_adapter_down",
-        "RoundOpen of round 7, stage 1: AdapterDown, step 0.25, back as f32; a 2 x 3 up-projection as f32 in the body, for a \
-         device that has the other",
+        "RoundOpen of round 7, stage 1: AdapterDown, step 0.25, uploaded as f32; a 2 x 3 up-projection as f32 in the body, for a \
+         device that has the down-projection",
         open(
             Task::AdapterDown { step_size: 0.25, encoding: Encoding::F32 },
             &[inline(Role::AdapterUp, Encoding::F32, 2, 3)],
@@ -714,7 +716,7 @@ fn down() -> Vec<Golden> {
     for (name, meaning, task) in [
         (
             "to_device_private_use_12",
-            "RoundOpen of round 7, stage 1: Private12 with parameters 0.5, 3, -1, the least subnormal and infinity, back as \
+            "RoundOpen of round 7, stage 1: Private12 with parameters 0.5, 3, -1, the least subnormal and infinity, uploaded as \
              f16; a 4 x 2 representation as f32 in the body",
             Task::Private12(private_use),
         ),

@@ -87,7 +87,7 @@ pub fn head_solve() -> impl Strategy<Value = HeadSolve> {
         float().prop_map(|ridge| HeadSolve::LeastSquares { ridge }),
         (u16s(), float()).prop_map(|(steps, step_size)| HeadSolve::Gradient { steps, step_size }),
         (u16s(), descent()).prop_map(|(epochs, descent)| HeadSolve::Sgd { epochs, descent }),
-        float().prop_map(|otherwise| HeadSolve::LeaveOneOut { fallback_ridge: otherwise }),
+        float().prop_map(|fallback_ridge| HeadSolve::LeaveOneOut { fallback_ridge }),
     ]
 }
 
@@ -97,17 +97,15 @@ fn descent() -> impl Strategy<Value = Descent> {
 
 fn baseline() -> impl Strategy<Value = Baseline> {
     prop_oneof![
-        float().prop_map(|pull| Baseline::FedProx { proximal_weight: pull }),
+        float().prop_map(|proximal_weight| Baseline::FedProx { proximal_weight }),
         Just(Baseline::Scaffold),
         float().prop_map(|inner_step| Baseline::PerFedAvg { inner_step }),
         float().prop_map(|inner_step| Baseline::PerFedAvgHf { inner_step }),
-        float().prop_map(|pull| Baseline::Ditto { proximal_weight: pull }),
-        (float(), float()).prop_map(|(own, adaptation)| Baseline::Apfl {
-            mixing_weight: own,
-            mixing_step_size: adaptation
-        }),
-        float().prop_map(|part| Baseline::L2gd { averaging_step: part }),
-        float().prop_map(|pull| Baseline::FedMtl { proximal_weight: pull }),
+        float().prop_map(|proximal_weight| Baseline::Ditto { proximal_weight }),
+        (float(), float())
+            .prop_map(|(mixing_weight, mixing_step_size)| Baseline::Apfl { mixing_weight, mixing_step_size }),
+        float().prop_map(|averaging_step| Baseline::L2gd { averaging_step }),
+        float().prop_map(|proximal_weight| Baseline::FedMtl { proximal_weight }),
     ]
 }
 
@@ -210,29 +208,31 @@ pub fn numeric() -> impl Strategy<Value = Numeric> {
 }
 
 pub fn hello() -> impl Strategy<Value = Hello> {
-    let who = (u16s(), u32s(), u64s());
+    let identity = (u16s(), u32s(), u64s());
     let sizes = (u16s(), u16s(), u16s(), any::<u8>(), any::<u8>(), u32s(), u32s());
     let noise = (u32s(), u64s(), u64s());
     let privacy = prop_oneof![
         Just(Privacy::None),
         noise.prop_map(|(release, budget, spent)| Privacy::Gaussian { release, budget, spent }),
     ];
-    (who, model(), numeric(), sizes, privacy).prop_map(|(who, model, numeric, sizes, privacy)| Hello {
-        wire_version: who.0,
-        schema_hash: who.1,
-        device: who.2,
-        capabilities: Capabilities {
-            frame_limit: sizes.0,
-            model,
-            tasks: sizes.1,
-            roles: sizes.2,
-            encodings: sizes.3,
-            numeric,
-            tensors: sizes.4,
-            tensor_elements: sizes.5,
-            total_elements: sizes.6,
-            privacy,
-        },
+    (identity, model(), numeric(), sizes, privacy).prop_map(|(identity, model, numeric, sizes, privacy)| {
+        Hello {
+            wire_version: identity.0,
+            schema_hash: identity.1,
+            device: identity.2,
+            capabilities: Capabilities {
+                frame_limit: sizes.0,
+                model,
+                tasks: sizes.1,
+                roles: sizes.2,
+                encodings: sizes.3,
+                numeric,
+                tensors: sizes.4,
+                tensor_elements: sizes.5,
+                total_elements: sizes.6,
+                privacy,
+            },
+        }
     })
 }
 
@@ -299,7 +299,7 @@ pub fn refusal() -> impl Strategy<Value = Refusal> {
         model().prop_map(|expected| Refusal::Model { expected }),
         need.prop_map(Refusal::Capability),
         Just(Refusal::UnknownDevice),
-        (u16s(), u16s()).prop_map(|(least, most)| Refusal::FrameLimit { min: least, max: most }),
+        (u16s(), u16s()).prop_map(|(min, max)| Refusal::FrameLimit { min, max }),
     ]
 }
 

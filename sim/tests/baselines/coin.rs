@@ -48,7 +48,7 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
                 *model = plus(model, -f64::from(STEPS.step_size), &gradient(set, model));
             }
         }
-        fleet.play(&ALL);
+        fleet.run_round(&ALL);
         for device in ALL {
             let what = format!("round {round} after {flips:?} steps, device {device}");
             close(&what, wide(&fleet.scored(device)), &models[device]);
@@ -91,7 +91,7 @@ fn restarted_server_continues_the_coin() {
     let method = NetworkMethod::L2gd(L2gd { averaging_step: PART, averaging_probability: 0.3 });
     let mut fleet = Fleet::new(method, SMALL, 1);
     for _ in 0..3 {
-        fleet.play(&ALL);
+        fleet.run_round(&ALL);
     }
     let state = fleet.algorithm.state();
     let mut again = method.server(parameters(SMALL, 1));

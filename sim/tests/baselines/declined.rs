@@ -5,7 +5,7 @@ use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Tas
 use fedspan_protocol::tensor::TensorDescriptor;
 
 use crate::baselines::fleet::{Fleet, samples};
-use crate::baselines::{ALL, OF_EVERYONE, PERSONAL, PLAIN, SMALL};
+use crate::baselines::{ALL, GLOBAL, PERSONAL, PLAIN, SMALL};
 
 fn fleet_of(method: NetworkMethod) -> Fleet {
     Fleet::new(method, if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL }, 1)
@@ -22,15 +22,9 @@ fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), 
 fn numbers_out_of_range_are_declined() {
     let [infinite, nan] = [f32::INFINITY, f32::NAN];
     let wrong: Vec<(NetworkMethod, Vec<Baseline>)> = vec![
-        (
-            OF_EVERYONE[0],
-            [-0.1, infinite, nan].map(|pull| Baseline::FedProx { proximal_weight: pull }).to_vec(),
-        ),
-        (OF_EVERYONE[2], [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvg { inner_step }).to_vec()),
-        (
-            OF_EVERYONE[3],
-            [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvgHf { inner_step }).to_vec(),
-        ),
+        (GLOBAL[0], [-0.1, infinite, nan].map(|pull| Baseline::FedProx { proximal_weight: pull }).to_vec()),
+        (GLOBAL[2], [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvg { inner_step }).to_vec()),
+        (GLOBAL[3], [-0.1, infinite, nan].map(|inner_step| Baseline::PerFedAvgHf { inner_step }).to_vec()),
         (PERSONAL[0], [-0.1, infinite, nan].map(|pull| Baseline::Ditto { proximal_weight: pull }).to_vec()),
         (
             PERSONAL[1],
@@ -54,7 +48,7 @@ fn numbers_out_of_range_are_declined() {
                 }
             };
             assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter), "{wrong:?}");
-            fleet.play(&ALL);
+            fleet.run_round(&ALL);
         }
     }
 }
@@ -68,7 +62,7 @@ fn invalid_step_sizes_are_declined() {
         Descent { batch: 0, ..SMALL },
         Descent { batch: 3, ..SMALL },
     ];
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
         for wrong in wrong {
             let change = |open: &mut RoundOpen| {
@@ -99,7 +93,7 @@ fn invalid_step_sizes_are_declined() {
 
 #[test]
 fn tensors_of_another_shape_are_declined() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
         let changes: [fn(&mut RoundOpen); 4] = [
             |open| {
@@ -116,15 +110,15 @@ fn tensors_of_another_shape_are_declined() {
         for change in changes {
             assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Tensors), "{method:?}");
         }
-        fleet.play(&ALL);
+        fleet.run_round(&ALL);
     }
 }
 
 #[test]
 fn rounds_of_another_algorithm_are_declined() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE).chain([NetworkMethod::FedAvg(FedAvg)]) {
+    for method in PERSONAL.into_iter().chain(GLOBAL).chain([NetworkMethod::FedAvg(FedAvg)]) {
         let mut fleet = fleet_of(method);
-        let other = if method == OF_EVERYONE[0] {
+        let other = if method == GLOBAL[0] {
             Baseline::Ditto { proximal_weight: 0.0 }
         } else {
             Baseline::FedProx { proximal_weight: 0.0 }
@@ -143,7 +137,7 @@ fn rounds_of_another_algorithm_are_declined() {
 
 #[test]
 fn non_finite_values_are_declined() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
         let mut opening = fleet.opening();
         *opening.1[1].values.last_mut().unwrap() = f32::NAN;
@@ -154,9 +148,9 @@ fn non_finite_values_are_declined() {
 /// After a declined round the device's state is unchanged.
 #[test]
 fn diverged_device_declines_and_keeps_its_state() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
-        fleet.play(&ALL);
+        fleet.run_round(&ALL);
         let (scored, control) = (fleet.scored(0), fleet.devices[0].control().map(<[f32]>::to_vec));
         let set = fleet.sets[0].clone();
         fleet.sets[0].x.iter_mut().for_each(|value| *value *= 3e38);
@@ -164,20 +158,20 @@ fn diverged_device_declines_and_keeps_its_state() {
         fleet.sets[0] = set;
         assert_eq!(fleet.scored(0), scored);
         assert_eq!(fleet.devices[0].control().map(<[f32]>::to_vec), control);
-        fleet.play(&ALL);
+        fleet.run_round(&ALL);
     }
 }
 
 #[test]
 fn device_without_samples_declines_and_bad_samples_are_skipped() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
         fleet.sets[0] = samples(0, 0);
         assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
         // An unusable sample changes the order of the others and nothing else.
         let mut bad = fleet_of(method);
         bad.sets[1].x[4] = f32::NAN;
-        bad.play(&ALL);
+        bad.run_round(&ALL);
         assert!(bad.bits().iter().all(|value| f64::from_bits(*value).is_finite()));
         assert!(bad.scored(1).iter().all(|value| value.is_finite()), "{method:?}");
     }

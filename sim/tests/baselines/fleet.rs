@@ -113,9 +113,9 @@ impl Fleet {
     }
 
     /// Runs a round with these devices.
-    pub fn play(&mut self, who: &[usize]) {
+    pub fn run_round(&mut self, participants: &[usize]) {
         let opening = self.opening();
-        for &device in who {
+        for &device in participants {
             let sent = self.answer(device, &opening).unwrap();
             assert_eq!(
                 sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),

@@ -1,5 +1,5 @@
-//! Baselines on networks: each compared with its formula in f64, limit cases of their parameters, and declined
-//! rounds.
+//! Tests of the baselines on networks: each is compared with its formula in f64, and with another algorithm at the
+//! limits of its parameters; and rounds that devices decline.
 
 mod coin;
 mod declined;
@@ -36,7 +36,7 @@ const PERSONAL: [NetworkMethod; 4] = [
     NetworkMethod::L2gd(L2gd { averaging_step: 0.4, averaging_probability: 0.0 }),
     NetworkMethod::FedMtl(FedMtl { proximal_weight: 0.5 }),
 ];
-const OF_EVERYONE: [NetworkMethod; 4] = [
+const GLOBAL: [NetworkMethod; 4] = [
     NetworkMethod::FedProx(FedProx { proximal_weight: 0.5 }),
     NetworkMethod::Scaffold(Scaffold),
     NetworkMethod::PerFedAvg(PerFedAvg { inner_step: 0.2 }),
@@ -56,7 +56,7 @@ fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
 
 #[test]
 fn each_algorithm_matches_its_formula() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let descent = if method == NetworkMethod::Scaffold(Scaffold) {
             Descent { momentum: 0.0, ..WHOLE }
         } else {
@@ -67,12 +67,12 @@ fn each_algorithm_matches_its_formula() {
         let mut oracle = Oracle::new(method, descent, 2, start);
         // Partial participation matters while SCAFFOLD's c is not zero; with full participation an error in c
         // would not show.
-        for who in [&[0, 1][..], &[1, 2], &ALL] {
-            fleet.play(who);
-            oracle.play(who, &fleet.sets);
+        for participants in [&[0, 1][..], &[1, 2], &ALL] {
+            fleet.run_round(participants);
+            oracle.run_round(participants, &fleet.sets);
             close(&format!("{method:?}"), fleet.algorithm.representation().iter().copied(), &oracle.shared);
             for device in ALL {
-                let what = format!("{method:?}, device {device} after {who:?}");
+                let what = format!("{method:?}, device {device} after {participants:?}");
                 close(&what, wide(&fleet.scored(device)), &oracle.scored(device, &fleet.sets[device]));
             }
         }
@@ -82,8 +82,8 @@ fn each_algorithm_matches_its_formula() {
 /// Bits of the shared network after three rounds.
 fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
     let mut fleet = Fleet::new(method, descent, 2);
-    for who in [&ALL[..], &[0, 2], &ALL] {
-        fleet.play(who);
+    for participants in [&ALL[..], &[0, 2], &ALL] {
+        fleet.run_round(participants);
     }
     fleet.bits()
 }
@@ -107,7 +107,7 @@ fn limit_cases_share_the_network_of_fedavg() {
     );
 }
 
-/// With one batch per epoch, which gives both the inner and the outer gradient.
+/// Uses one batch per epoch, so that the inner and the outer gradient come from the same batch.
 #[test]
 fn perfedavg_without_inner_step_is_fedavg() {
     for hessian_free in [false, true] {
@@ -122,7 +122,7 @@ fn perfedavg_without_inner_step_is_fedavg() {
 #[test]
 fn perfedavg_meta_step_takes_separate_batches() {
     for hessian_free in [false, true] {
-        // Steps are so small that the gradient stays that of the start, so that their number shows.
+        // The steps are so small that the gradient is almost constant: the distance moved shows the number of steps.
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
         let method = per_fedavg(0.0, hessian_free);
         let mut fleet = Fleet::new(method, descent, 1);
@@ -132,11 +132,11 @@ fn perfedavg_meta_step_takes_separate_batches() {
         for set in &mut fleet.sets {
             *set = fleet::repeated(&one, M);
         }
-        fleet.play(&[0]);
+        fleet.run_round(&[0]);
         let moved = (fleet.algorithm.representation() - &before).norm();
         let mut whole = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
         whole.sets = fleet.sets.clone();
-        whole.play(&[0]);
+        whole.run_round(&[0]);
         let once = (whole.algorithm.representation() - &before).norm();
         assert!((moved / once - 2.0).abs() < 0.01, "{moved} {once}");
     }
@@ -146,20 +146,20 @@ fn perfedavg_meta_step_takes_separate_batches() {
 fn first_scaffold_round_is_fedavg_without_momentum() {
     let [mut ours, mut theirs] = [NetworkMethod::Scaffold(Scaffold), NetworkMethod::FedAvg(FedAvg)]
         .map(|method| Fleet::new(method, PLAIN, 2));
-    ours.play(&ALL);
-    theirs.play(&ALL);
+    ours.run_round(&ALL);
+    theirs.run_round(&ALL);
     assert_eq!(ours.bits(), theirs.bits());
-    ours.play(&ALL);
-    theirs.play(&ALL);
-    assert_ne!(ours.bits(), theirs.bits(), "from the second on steps are corrected");
+    ours.run_round(&ALL);
+    theirs.run_round(&ALL);
+    assert_ne!(ours.bits(), theirs.bits(), "from the second round on, steps are corrected");
 }
 
-/// The server's c is the mean over all devices, including those without a round, whose variates are zero.
+/// The server's c is the mean over all devices. Devices without a round have variates of zero.
 #[test]
 fn scaffold_server_variate_is_the_mean_of_the_devices() {
     let mut fleet = Fleet::new(NetworkMethod::Scaffold(Scaffold), PLAIN, 2);
-    for who in [&ALL[..2], &ALL, &ALL, &[1]] {
-        fleet.play(who);
+    for participants in [&ALL[..2], &ALL, &ALL, &[1]] {
+        fleet.run_round(participants);
         let state = fleet.algorithm.state();
         // Each layer has the model's rows first and the rows of c below.
         let first = (fleet::D + 1) * fleet::H;
@@ -178,18 +178,18 @@ fn scaffold_server_variate_is_the_mean_of_the_devices() {
 }
 
 #[test]
-fn zero_coupling_trains_alone() {
+fn zero_coupling_equals_local_training() {
     for method in [
         NetworkMethod::L2gd(L2gd { averaging_step: 0.0, averaging_probability: 0.0 }),
         NetworkMethod::FedMtl(FedMtl { proximal_weight: 0.0 }),
     ] {
-        let [mut ours, mut alone] =
+        let [mut ours, mut local] =
             [method, NetworkMethod::LocalOnly(LocalOnly)].map(|method| Fleet::new(method, SMALL, 2));
-        for who in [&ALL[..], &[1, 2], &ALL] {
-            ours.play(who);
-            alone.play(who);
+        for participants in [&ALL[..], &[1, 2], &ALL] {
+            ours.run_round(participants);
+            local.run_round(participants);
             for device in ALL {
-                assert_eq!(ours.scored(device), alone.scored(device), "{method:?}");
+                assert_eq!(ours.scored(device), local.scored(device), "{method:?}");
             }
         }
     }
@@ -197,35 +197,35 @@ fn zero_coupling_trains_alone() {
 
 #[test]
 fn apfl_with_one_network_is_that_network() {
-    let mut everyones =
+    let mut global =
         Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }), SMALL, 2);
     let mut own =
         Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }), SMALL, 2);
-    let [mut fedavg, mut alone] =
+    let [mut fedavg, mut local] =
         [NetworkMethod::FedAvg(FedAvg), NetworkMethod::LocalOnly(LocalOnly)].map(|m| Fleet::new(m, SMALL, 2));
     for _ in 0..2 {
-        for fleet in [&mut everyones, &mut own, &mut fedavg, &mut alone] {
-            fleet.play(&ALL);
+        for fleet in [&mut global, &mut own, &mut fedavg, &mut local] {
+            fleet.run_round(&ALL);
         }
         for device in ALL {
-            assert_eq!(everyones.scored(device), fedavg.scored(device));
-            assert_eq!(own.scored(device), alone.scored(device));
+            assert_eq!(global.scored(device), fedavg.scored(device));
+            assert_eq!(own.scored(device), local.scored(device));
         }
     }
 }
 
 #[test]
 fn final_head_is_fitted_on_the_scored_network() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let descent = if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
         let start = fleet.devices[2].own().to_vec();
-        fleet.play(&[0, 1]);
+        fleet.run_round(&[0, 1]);
         // Includes a device without a round, whose own network is the common start.
         for device in ALL {
             let scored = fleet.scored(device);
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
-            // The same if it is asked again, as after a reset.
+            // A repeated request, as after a reset, gives the same.
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
         }
         if matches!(method, NetworkMethod::Ditto(_) | NetworkMethod::L2gd(_) | NetworkMethod::FedMtl(_)) {
@@ -236,10 +236,10 @@ fn final_head_is_fitted_on_the_scored_network() {
 
 #[test]
 fn newcomer_starts_from_the_shared_network() {
-    for method in PERSONAL.into_iter().chain(OF_EVERYONE) {
+    for method in PERSONAL.into_iter().chain(GLOBAL) {
         let descent = if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL };
         let mut fleet = Fleet::new(method, descent, 1);
-        fleet.play(&[0, 1]);
+        fleet.run_round(&[0, 1]);
         fleet.replace(2, 5);
         let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
         let fitted = fleet.fitted(2);
@@ -253,25 +253,25 @@ fn newcomer_starts_from_the_shared_network() {
     }
 }
 
-/// Without a shared body the newcomer trains all layers, like a round of the algorithm with as many epochs.
+/// Without shared lower layers the newcomer trains all layers, like a round of the algorithm with as many epochs.
 #[test]
 fn newcomer_without_a_body_trains_all_layers() {
     for method in [NetworkMethod::LocalOnly(LocalOnly), NetworkMethod::LgFedAvg(LgFedAvg { layers: 1 })] {
         for epochs in [1, 3] {
-            let mut there = Fleet::new(method, SMALL, epochs);
-            let mut late = Fleet::new(method, SMALL, 1);
-            late.replace(1, epochs);
-            let opening = there.opening();
-            there.answer(1, &opening).unwrap();
-            assert_eq!(late.fitted(1), there.devices[1].own(), "{method:?}");
+            let mut member = Fleet::new(method, SMALL, epochs);
+            let mut newcomer = Fleet::new(method, SMALL, 1);
+            newcomer.replace(1, epochs);
+            let opening = member.opening();
+            member.answer(1, &opening).unwrap();
+            assert_eq!(newcomer.fitted(1), member.devices[1].own(), "{method:?}");
             // Without epochs the network is the received one.
-            late.replace(1, 0);
-            assert_eq!(late.fitted(1), late.devices[0].own(), "{method:?}");
+            newcomer.replace(1, 0);
+            assert_eq!(newcomer.fitted(1), newcomer.devices[0].own(), "{method:?}");
         }
     }
 }
 
-/// A step that gives non-finite values: the round is declined, and the network stays the initial one.
+/// If a step gives non-finite values, the device declines the round and keeps its initial network.
 #[test]
 fn diverged_newcomer_keeps_its_initial_network() {
     let wild = Descent { step_size: 1e30, ..SMALL };

@@ -160,12 +160,12 @@ impl Oracle {
     }
 
     /// Runs a round with these devices.
-    pub fn play(&mut self, who: &[usize], sets: &[Set]) {
+    pub fn run_round(&mut self, participants: &[usize], sets: &[Set]) {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
-        for &index in who {
+        for &index in participants {
             let (sent, change) = self.part(&mut devices[index], &sets[index]);
-            mean = plus(&mean, 1.0 / who.len() as f64, &sent);
+            mean = plus(&mean, 1.0 / participants.len() as f64, &sent);
             changes = plus(&changes, 1.0 / self.devices.len() as f64, &change);
         }
         self.devices = devices;

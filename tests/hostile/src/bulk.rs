@@ -123,7 +123,7 @@ fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Br
     while sum.work.refused < refused {
         mutate::next(&mut random, &seeds, &mut input);
         let start = Instant::now();
-        let Ok(work) = catch_unwind(AssertUnwindSafe(|| (target.body)(&input))) else {
+        let Ok(work) = catch_unwind(AssertUnwindSafe(|| (target.run)(&input))) else {
             return Err(Broken { target: target.name, input: shortest(target, input) });
         };
         let took = start.elapsed();
@@ -148,14 +148,14 @@ fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Br
 
 fn time(target: &Target, input: &[u8]) -> Duration {
     let start = Instant::now();
-    (target.body)(input);
+    (target.run)(input);
     start.elapsed()
 }
 
 /// Shortens an input by leaving out pieces, as long as it still breaks an invariant.
 #[must_use]
 pub fn shortest(target: &Target, input: Vec<u8>) -> Vec<u8> {
-    mutate::shrink(input, |input| catch_unwind(AssertUnwindSafe(|| (target.body)(input))).is_err())
+    mutate::shrink(input, |input| catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err())
 }
 
 /// Resident memory of this process in KiB; `None` if the system does not report it.

@@ -120,7 +120,7 @@ impl Bench {
     fn frame(&mut self, message: &[u8]) -> Vec<u8> {
         match &mut self.peer {
             Some(peer) => peer.seal(message),
-            None => reference::seal(message),
+            None => reference::encode_plain(message),
         }
     }
 
@@ -143,7 +143,7 @@ impl Bench {
                 peer.seal(&honest[usize::from(script.word()) % honest.len()]);
                 return;
             }
-            20 => reference::seal(&honest[usize::from(script.word()) % honest.len()]),
+            20 => reference::encode_plain(&honest[usize::from(script.word()) % honest.len()]),
             21 => peer.foreign_frame(script.byte(), &honest[usize::from(script.word()) % honest.len()]),
             22 => return peer.switch_handshake(script.index()),
             _ => return peer.revoke(script.byte()),

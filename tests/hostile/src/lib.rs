@@ -1,14 +1,19 @@
-//! Invariants of the code that reads untrusted bytes. Each attack surface has one *body*: a plain function
-//! that takes any bytes and panics if an invariant is broken. The same bodies are run by the fuzzer
-//! (`tests/fuzz`), by the tests of this crate (seeds, corpus, seeded mutations) and by the program `hostile`,
-//! which feeds a hundred million frames.
+//! Invariants of the code that reads untrusted bytes. Each attack surface has one *fuzz target*: a
+//! function that takes any bytes and panics if an invariant is broken. The same fuzz targets are run by the
+//! fuzzer (`tests/fuzz`), by the tests of this crate (seeds, corpus, seeded mutations) and by the program
+//! `hostile`, which feeds a hundred million frames.
 //!
 //! The invariants: nothing panics; an accepted message encodes to itself; every frame is counted, as accepted
 //! or dropped; buffers and queues keep their bounds; the work for an input is bounded by its length, counted
 //! in steps and not in time.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a body fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a fuzz target fails by panicking"
+)]
 
 mod adapters;
 pub mod bulk;
@@ -41,7 +46,7 @@ pub use sealed::sealed;
 pub use secrets::{key_lines, provision};
 pub use stream::{accumulator, frame};
 
-/// Work that a body has done.
+/// Work that a fuzz target has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Frames, messages or images in the input.
@@ -58,7 +63,7 @@ pub struct Target {
     /// Name of the fuzz target and of its corpus.
     pub name: &'static str,
     /// Runs one input. Panics if an invariant is broken.
-    pub body: fn(&[u8]) -> Work,
+    pub run: fn(&[u8]) -> Work,
     /// Makes inputs that reach deep: messages of honest peers.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
@@ -88,16 +93,16 @@ pub fn seed_fuzzer(name: &str) {
 
 /// All attack surfaces.
 pub const TARGETS: [Target; 12] = [
-    Target { name: "frame", body: frame, seeds: stream::frame_seeds },
-    Target { name: "accumulator", body: accumulator, seeds: stream::accumulator_seeds },
-    Target { name: "to_server", body: to_server, seeds: message::to_server_seeds },
-    Target { name: "to_device", body: to_device, seeds: message::to_device_seeds },
-    Target { name: "device_session", body: device_session, seeds: device::seeds },
-    Target { name: "host_connection", body: host_connection, seeds: host::seeds },
-    Target { name: "flash_image", body: flash_image, seeds: flash::seeds },
-    Target { name: "sealed", body: sealed, seeds: sealed::seeds },
-    Target { name: "provision", body: provision, seeds: secrets::provision_seeds },
-    Target { name: "key_lines", body: key_lines, seeds: secrets::key_lines_seeds },
-    Target { name: "data_files", body: data_files, seeds: files::seeds },
-    Target { name: "adapter_files", body: adapter_files, seeds: adapters::seeds },
+    Target { name: "frame", run: frame, seeds: stream::frame_seeds },
+    Target { name: "accumulator", run: accumulator, seeds: stream::accumulator_seeds },
+    Target { name: "to_server", run: to_server, seeds: message::to_server_seeds },
+    Target { name: "to_device", run: to_device, seeds: message::to_device_seeds },
+    Target { name: "device_session", run: device_session, seeds: device::seeds },
+    Target { name: "host_connection", run: host_connection, seeds: host::seeds },
+    Target { name: "flash_image", run: flash_image, seeds: flash::seeds },
+    Target { name: "sealed", run: sealed, seeds: sealed::seeds },
+    Target { name: "provision", run: provision, seeds: secrets::provision_seeds },
+    Target { name: "key_lines", run: key_lines, seeds: secrets::key_lines_seeds },
+    Target { name: "data_files", run: data_files, seeds: files::seeds },
+    Target { name: "adapter_files", run: adapter_files, seeds: adapters::seeds },
 ];

@@ -1,4 +1,4 @@
-//! `hostile`: runs every body until millions of frames were refused, and prints what they cost. See
+//! `hostile`: runs every fuzz target until it has refused millions of frames, and prints what they cost. See
 //! [`USAGE`].
 
 #![forbid(unsafe_code)]
@@ -152,7 +152,7 @@ fn replay(name: &str, files: impl Iterator<Item = String>) -> ExitCode {
     };
     for file in files {
         match std::fs::read(&file) {
-            Ok(input) => println!("{file}: {:?}", (target.body)(&input)),
+            Ok(input) => println!("{file}: {:?}", (target.run)(&input)),
             Err(error) => {
                 eprintln!("hostile: {file}: {error}");
                 return ExitCode::FAILURE;

@@ -78,7 +78,7 @@ pub fn plain(message: &[u8]) -> Vec<u8> {
 
 /// Plain frame of any message bytes, COBS-encoded.
 #[must_use]
-pub fn seal(message: &[u8]) -> Vec<u8> {
+pub fn encode_plain(message: &[u8]) -> Vec<u8> {
     stuff(&plain(message))
 }
 

@@ -1,4 +1,4 @@
-//! An input as a script: a body reads its next action from it.
+//! An input as a script: a fuzz target reads its next action from it.
 
 /// Reads numbers and slices from the front of an input; zero or empty past its end.
 pub struct Script<'a>(&'a [u8]);

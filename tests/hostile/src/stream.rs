@@ -1,5 +1,5 @@
-//! The frame layer: [`frame`] takes a stream in one read, [`accumulator`] the same stream in reads of any
-//! length.
+//! Fuzz targets for the frame decoder: [`frame`] feeds raw bytes in one read, [`accumulator`] feeds frames and
+//! raw bytes in reads of any length. Both compare the events with a reference decoder.
 
 use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 
@@ -84,7 +84,7 @@ pub fn frame(bytes: &[u8]) -> Work {
         events.frames.clear();
         feed(&mut decoder, &[0], &mut events);
         events.frames.clear();
-        feed(&mut decoder, &reference::seal(SENTINEL), &mut events);
+        feed(&mut decoder, &reference::encode_plain(SENTINEL), &mut events);
         assert_eq!(events.frames, [Some(Frame::Checked(SENTINEL.to_vec()))], "no resync");
     }
     work
@@ -104,14 +104,14 @@ pub fn accumulator(bytes: &[u8]) -> Work {
         let length = script.index();
         match kind % 5 {
             0 => stream.extend_from_slice(script.take(length)),
-            1 => stream.extend(reference::seal(script.take(length))),
+            1 => stream.extend(reference::encode_plain(script.take(length))),
             2 => {
-                stream.extend(reference::seal(script.take(length)));
+                stream.extend(reference::encode_plain(script.take(length)));
                 stream.pop();
             }
             3 => stream.resize(stream.len() + length % 4, 0),
             _ => {
-                let mut frame = reference::seal(script.take(length));
+                let mut frame = reference::encode_plain(script.take(length));
                 script.damage(&mut frame);
                 stream.extend(frame);
             }
@@ -139,7 +139,7 @@ pub fn accumulator(bytes: &[u8]) -> Work {
     Work { frames: 2 * work.frames, refused: 2 * work.refused, steps: work.steps + parts.steps }
 }
 
-/// Golden frames, single and several, at limits around their length.
+/// Seeds: each golden frame with frame limits near its length, and groups of four frames.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
     let frames = honest::golden_frames();
     let mut seeds: Vec<Vec<u8>> = Vec::new();
@@ -149,12 +149,13 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
             seeds.push([&[limit][..], frame].concat());
         }
     }
-    for pair in frames.chunks(4) {
-        seeds.push([&[128][..], &pair.concat()].concat());
+    for group in frames.chunks(4) {
+        seeds.push([&[128][..], &group.concat()].concat());
     }
     seeds
 }
 
+/// Seeds: each golden message as every kind of piece, twice, in short reads.
 pub fn accumulator_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (index, message) in honest::golden_messages().iter().enumerate() {

@@ -255,7 +255,7 @@ pub fn miri(context: &Context) -> Result<(), Failure> {
     }
     let mut library = context.words("cargo +nightly miri test -p fedspan-protocol -p fedspan-client --lib");
     let mut corpus =
-        context.words("cargo +nightly miri test -p fedspan-hostile --test bodies seeds_and_corpus");
+        context.words("cargo +nightly miri test -p fedspan-hostile --test targets seeds_and_corpus");
     library.env("PROPTEST_CASES", "4");
     let mut failed = false;
     for command in [&mut library, &mut corpus] {

@@ -10,7 +10,7 @@ use super::{AdapterTensor, Fault, Header, Layout, LocatedFault, Role};
 /// Offsets of the base's tensors in another file, in the order of the base.
 ///
 /// # Errors
-/// The first difference in the order of the base, then a tensor that the base does not have.
+/// Returns the first difference, in the order of the base; if there is none, the first tensor that the base lacks.
 pub(super) fn offsets(layout: &Layout, header: &Header, base: &Path) -> Result<Vec<u64>, LocatedFault> {
     let offsets = optional_offsets(layout, header, base, |_| false)?;
     Ok(offsets.into_iter().flatten().collect())

@@ -163,7 +163,8 @@ impl AppState {
         let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
         let options = AverageOptions { names, by_samples, threads };
         let record = self.store.commit(open, options, &|| !self.is_stopping())?;
-        // Logged before the commit becomes visible: a user who stops the server on seeing it has the line.
+        // Logged before the commit becomes visible, so that the log has the line even if the user stops the server at
+        // that moment.
         log_round(&record);
         self.rounds().commit(self.now());
         self.notify();

@@ -161,7 +161,7 @@ pub enum Phase {
     Finished,
     /// The campaign has failed.
     Failed,
-    /// The round between training and final heads in which devices score ridges for these.
+    /// The round between training and final heads, in which devices score candidate ridges for the final heads.
     RidgeScores,
 }
 

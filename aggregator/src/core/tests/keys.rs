@@ -12,7 +12,7 @@ fn rotation_after_training_has_no_grace() {
     let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     store.add(&[0, 1], false, 1).unwrap();
     let key_store = SharedKeyStore::new(store);
-    let mut core = host_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let mut core = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     let rotate = || key_store.answer(r#"{"rotate":"all"}"#, 2).to_string();
     assert!(rotate().contains("rotating"));
     let _heard = trained(&mut core);
@@ -23,7 +23,7 @@ fn rotation_after_training_has_no_grace() {
     // Nor is there a grace after a restart before any device has joined.
     drop((core, key_store));
     let key_store = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
-    let _host = host_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let _host = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
 
@@ -48,24 +48,24 @@ fn replaced_keys_stay_until_round_is_durable() {
     let (mut core, key_store) = begin(keys);
     let [(first, mut queues), (second, _unread), (again, mut back)] =
         [command_queue(16), command_queue(16), command_queue(16)];
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
     let round = opened(&mut queues).pop().expect("a round");
-    take(&mut core, 0, update(&round));
+    handle_and_flush(&mut core, 0, update(&round));
     assert!(key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
-    disk.fills(true);
-    take(&mut core, 1, update(&round));
+    disk.set_full(true);
+    handle_and_flush(&mut core, 1, update(&round));
     assert!(core.is_stalled() && core.is_fitting());
     assert!(key_store.keys().lookup(1, 0).is_some(), "its round has not closed");
     // Power cut.
     drop((core, key_store));
-    disk.fills(false);
+    disk.set_full(false);
     let (mut core, key_store) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
     assert_eq!(core.engine().open_round().map(|round| round.participants.clone()), Some(vec![0]));
     let old = key_store.keys().lookup(1, 0).expect("the key that it may still have");
-    take_under(&mut core, 2, Some(&old), PeerEventKind::Hello(1, Privacy::None, again));
+    handle_and_flush_under(&mut core, 2, Some(&old), PeerEventKind::Hello(1, Privacy::None, again));
     let round = opened(&mut back).pop().expect("the same round");
-    take_under(&mut core, 2, Some(&old), update(&round));
+    handle_and_flush_under(&mut core, 2, Some(&old), update(&round));
     assert_eq!(core.done, 1);
     assert!(key_store.keys().lookup(1, 0).is_none() && key_store.keys().lookup(1, 1).is_some());
     drop((core, key_store));
@@ -89,13 +89,13 @@ fn graces_end_with_last_round() {
     let nonces: Box<dyn Entropy> = Box::new(entropy());
     let mut core = ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap();
     let [(first, mut queues), (second, _unread)] = [command_queue(16), command_queue(16)];
-    take(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
-    take(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
     let round = opened(&mut queues).pop().expect("a round");
-    take(&mut core, 0, update(&round));
-    take(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
+    handle_and_flush(&mut core, 0, update(&round));
+    handle_and_flush(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
     // Its departure closes the round, as it was the last awaited device.
-    take(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
+    handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     assert_eq!((core.done, core.engine().open_round().is_none()), (1, true));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
 }

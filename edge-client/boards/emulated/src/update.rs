@@ -1,5 +1,5 @@
-//! One FedRep update of a [`Problem`], driven as by the session, and hashes of its results. It also runs on
-//! the host, for comparison with the output of a board.
+//! Runs one FedRep update of a [`Problem`] with the same calls as the session, and hashes its results. It also
+//! runs on the host, for comparison with the output of a board.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::{SampleSource, Samples};
@@ -19,9 +19,8 @@ pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 /// Results of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Method that solved the head: `normal`, `triangular`, or `left-out` for the ridge of least
-    /// leave-one-out error. Fixed point has a single method; there it is the kind of samples, `i16` or
-    /// `i16-ill`.
+    /// Name of the head solver: `normal`, `triangular`, or `left-out` for the ridge with the smallest
+    /// leave-one-out error; in fixed point `i16`, or `i16-ill` if the normal equations are ill conditioned.
     pub path: &'static str,
     /// CRC-32C of the representation.
     pub representation: u32,
@@ -34,7 +33,7 @@ pub struct Outcome {
 /// Exact least squares.
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
-/// Ridge of least leave-one-out error.
+/// Least squares with the ridge that has the smallest leave-one-out error.
 pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.0 };
 
 /// A problem's samples with a count of passes: two for the normal equations, three for the other methods.
@@ -54,7 +53,7 @@ impl<'a> PassCounter<'a> {
         Self { samples, head, ill: problem.ill, passes: 0 }
     }
 
-    /// Method that solved the head, after one update.
+    /// Name of the head solver, derived from the passes of one update.
     #[must_use]
     pub fn path(&self, numeric: Numeric) -> &'static str {
         match (numeric, self.passes) {

@@ -16,7 +16,7 @@ pub struct Report {
     pub method: &'static str,
     /// Rank of the factors, r.
     pub rank: usize,
-    /// Seed of all random draws except the test part.
+    /// Seed of all random draws, except the draw of the test sentences, which has a fixed seed.
     pub seed: u64,
     /// Number of clients.
     pub clients: usize,
@@ -32,7 +32,7 @@ pub struct Report {
     pub step_size: f32,
     /// Weight decay of AdamW.
     pub decay: f32,
-    /// Most tokens of a sentence.
+    /// Largest number of tokens of a sentence; longer sentences are cut.
     pub tokens: usize,
     /// Files of sentences, as named on the command line.
     pub files: Vec<String>,
@@ -104,7 +104,7 @@ pub struct Timing {
 pub struct RunInfo {
     /// Files of sentences.
     pub files: Vec<String>,
-    /// Most tokens of a sentence.
+    /// Largest number of tokens of a sentence; longer sentences are cut.
     pub tokens: usize,
     /// Scored part: `test` or `validation`.
     pub held: &'static str,

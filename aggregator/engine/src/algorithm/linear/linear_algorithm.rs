@@ -55,7 +55,7 @@ pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
         Ok(())
     }
 
-    /// Contents of an upload, which decide the rules that fit.
+    /// Contents of an upload, which decide which aggregation rules are allowed.
     fn uploads(&self, settings: &LinearSettings) -> Uploads;
 
     /// Second tensor of a round, if there is one.
@@ -130,20 +130,20 @@ pub struct LinearSettings {
 }
 
 impl LinearSettings {
-    /// Step size of the representation, as it travels.
+    /// Step size of the representation, in f32 as on the wire.
     #[must_use]
     pub fn narrow_step_size(&self) -> f32 {
         self.scaled_step_size(1.0)
     }
 
-    /// Step size of the representation times `factor`, as it travels.
+    /// Step size of the representation times `factor`, in f32 as on the wire.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     pub fn scaled_step_size(&self, factor: f64) -> f32 {
         (factor * self.step_size) as f32
     }
 
-    /// Step size of a shared head, as it travels.
+    /// Step size of a shared head, in f32 as on the wire.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     pub fn narrow_head_step_size(&self) -> f32 {

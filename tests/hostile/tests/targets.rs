@@ -1,4 +1,4 @@
-//! Runs the bodies on the stable toolchain in every test run: on the seeds, on the corpus that the fuzzer has
+//! Runs the fuzz targets on the stable toolchain in every test run: on the seeds, on the corpus that the fuzzer has
 //! found, and on seeded mutations of both. `FEDSPAN_HOSTILE_SEED` draws other mutations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -27,8 +27,8 @@ fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Runs one input; a failure prints the shortest input that fails.
-fn run_body(target: &'static Target, what: &str, input: &[u8]) -> Work {
-    catch_unwind(AssertUnwindSafe(|| (target.body)(input))).unwrap_or_else(|_| {
+fn run_target(target: &'static Target, what: &str, input: &[u8]) -> Work {
+    catch_unwind(AssertUnwindSafe(|| (target.run)(input))).unwrap_or_else(|_| {
         let input = shortest(target, input.to_vec());
         let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
         panic!("{}, {what}: an invariant is broken by {hex}", target.name)
@@ -36,7 +36,7 @@ fn run_body(target: &'static Target, what: &str, input: &[u8]) -> Work {
 }
 
 #[test]
-fn bodies_hold_for_seeds_and_corpus() {
+fn targets_hold_for_seeds_and_corpus() {
     for target in &TARGETS {
         let (seeds, corpus) = ((target.seeds)(), corpus(target));
         assert!(seeds.len() >= 20, "{}: {} seeds", target.name, seeds.len());
@@ -45,7 +45,7 @@ fn bodies_hold_for_seeds_and_corpus() {
         let inputs =
             seeds.iter().map(|seed| ("seed", seed)).chain(corpus.iter().map(|(n, i)| (n.as_str(), i)));
         for (name, input) in inputs {
-            let work = run_body(target, name, input);
+            let work = run_target(target, name, input);
             sum.frames += work.frames;
             sum.refused += work.refused;
         }
@@ -72,7 +72,7 @@ fn corpus_is_small_and_every_target_has_a_file() {
 }
 
 #[test]
-fn bodies_hold_for_a_million_refused_frames() {
+fn targets_hold_for_a_million_refused_frames() {
     let seed = std::env::var("FEDSPAN_HOSTILE_SEED").map_or(7, |text| text.parse().expect("a number"));
     let plan = Plan { refused: 1_000_000, threads: 2, seed };
     match run(plan, None) {
@@ -90,13 +90,13 @@ fn bodies_hold_for_a_million_refused_frames() {
 
 /// Mutates the corpus, which reaches code that the seeds do not.
 #[test]
-fn bodies_hold_for_mutated_corpus() {
+fn targets_hold_for_mutated_corpus() {
     for target in &TARGETS {
         let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).collect();
         let (mut random, mut input) = (Random(3), Vec::new());
         for _ in 0..5_000 {
             mutate::next(&mut random, &corpus, &mut input);
-            run_body(target, "damaged corpus", &input);
+            run_target(target, "damaged corpus", &input);
         }
     }
 }
@@ -121,9 +121,9 @@ fn reference_agrees_with_the_specification() {
         let wire = reference::stuff(&plain);
         assert_eq!(wire.iter().filter(|byte| **byte == 0).count(), 1);
         assert_eq!(reference::unstuff(&wire[..wire.len() - 1]), Some(plain.clone()));
-        let sealed = reference::seal(&plain);
-        assert_eq!(reference::open(&sealed[..sealed.len() - 1], length + 5), Some(plain));
-        assert_eq!(reference::open(&sealed[..sealed.len() - 1], length + 4), None);
+        let frame = reference::encode_plain(&plain);
+        assert_eq!(reference::open(&frame[..frame.len() - 1], length + 5), Some(plain));
+        assert_eq!(reference::open(&frame[..frame.len() - 1], length + 4), None);
     }
     assert_eq!(reference::unstuff(&[3, 1]), None, "a block that ends early");
     let stream = [0, 1, 0, 0, 2, 2, 0, 9];
