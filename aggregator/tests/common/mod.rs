@@ -10,8 +10,9 @@ pub mod stored_campaign;
 #[path = "../../engine/tests/common/values.rs"]
 mod values;
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -63,6 +64,53 @@ pub fn spawned(command: &mut Command) -> Child {
 pub fn output(command: &mut Command) -> Output {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     spawned(piped).wait_with_output().unwrap()
+}
+
+/// Reads lines up to the first that contains `says`, and returns it. The reader must be kept, as a program may
+/// not be able to write to a closed pipe.
+pub fn line_with(reader: &mut impl BufRead, says: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let from = all.len();
+        assert!(reader.read_line(&mut all).unwrap() > 0, "no line contains {says:?}: {all}");
+        if all[from..].contains(says) {
+            return all.split_off(from);
+        }
+    }
+}
+
+/// Process of `serve`, killed on drop.
+pub struct ServerProcess {
+    pub child: Child,
+    /// Line that the program printed once it listened. The control socket exists since then.
+    pub line: String,
+}
+
+impl ServerProcess {
+    /// Starts the program and waits until it listens.
+    pub fn start(command: &mut Command) -> Self {
+        Self::listening(spawned(command.stdout(Stdio::piped())))
+    }
+
+    /// Waits until a process whose standard output is piped listens.
+    pub fn listening(mut child: Child) -> Self {
+        let line = line_with(&mut BufReader::new(child.stdout.take().unwrap()), "listening on ");
+        Self { child, line }
+    }
+
+    /// Ends the process by a signal and returns its exit status.
+    pub fn end(mut self, signal: &str) -> ExitStatus {
+        let mut kill = Command::new("kill");
+        assert!(spawned(kill.args([signal, &self.child.id().to_string()])).wait().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Closes a locked file.
