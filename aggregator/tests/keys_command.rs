@@ -5,9 +5,9 @@ use std::fs::{Metadata, Permissions};
 use std::io::BufReader;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use crate::common::{ServerProcess, closed, line_with, output, spawned};
+use crate::common::{ServerProcess, closed, line_with, output, said, spawned};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{ActiveKeys, Argon2Cost, KeyStore, Unlock, parse_keys, read_keys};
 use fedspan_aggregator::server::{Protection, Server, query};
@@ -47,11 +47,6 @@ fn serve(directory: &Path) -> Command {
 /// Runs `keys` and returns exit code, standard output, standard error.
 fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     said(&keys(directory, arguments).output().unwrap())
-}
-
-fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
 fn done(directory: &Path, arguments: &[&str]) -> String {

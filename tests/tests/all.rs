@@ -26,3 +26,4 @@ mod sizes;
 mod tables;
 mod test_files;
 mod versions;
+mod wall_clock;

@@ -10,39 +10,31 @@ pub mod stored_campaign;
 #[path = "../../engine/tests/common/values.rs"]
 mod values;
 
+use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, Privacy, ToDevice, ToServer, decode};
 
+use tempfile::TempDir;
 pub use values::*;
 
 /// Directory that is removed on drop.
-pub struct Scratch(PathBuf);
-
-static SCRATCH: AtomicU32 = AtomicU32::new(0);
+pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        let number = SCRATCH.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("fedspan-agg-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        // Other users may look into it, as they may into most parents of a state directory.
+        let mode = Permissions::from_mode(0o755);
+        Self(tempfile::Builder::new().prefix("fedspan-agg-").permissions(mode).tempdir().unwrap())
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 
@@ -64,6 +56,12 @@ pub fn spawned(command: &mut Command) -> Child {
 pub fn output(command: &mut Command) -> Output {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     spawned(piped).wait_with_output().unwrap()
+}
+
+/// Exit code, standard output and standard error of a program.
+pub fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
 /// Reads lines up to the first that contains `says`, and returns it. The reader must be kept, as a program may
