@@ -9,6 +9,7 @@
 //! client nor the server changes. The device's half is `edge-client/examples/own_task.rs`; the server's half is
 //! [`MeanDirection`]. The samples here vary around a mean, and their targets depend on the direction of that mean alone.
 
+#[allow(dead_code, reason = "this example has samples of its own")]
 mod device;
 #[path = "../../edge-client/examples/own_task.rs"]
 mod own_task;

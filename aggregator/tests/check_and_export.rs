@@ -2,11 +2,11 @@
 //! state directory is never changed.
 
 use std::collections::BTreeMap;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
 
-use crate::common::{Scratch, closed, output, spawned, stored_campaign};
+use crate::common::{Scratch, ServerProcess, closed, line_with, output, spawned, stored_campaign};
 use fedspan_aggregator::store::{FILE, KEY_FILE, OfflineStore, Store};
 use getrandom::SysRng;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -46,16 +46,10 @@ impl StateDir {
         output(program.args([command, "--config"]).arg(&self.config).args(more))
     }
 
-    /// Starts the program's server and waits until it listens.
-    fn start_server(&self) -> RunningServer {
+    fn serve(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
         command.args(["serve", "--config"]).arg(&self.config);
-        let mut server = spawned(command.stdout(Stdio::null()).stderr(Stdio::null()));
-        while !self.state().join("control.sock").exists() {
-            std::thread::sleep(Duration::from_millis(5));
-            assert!(server.try_wait().unwrap().is_none(), "it serves");
-        }
-        RunningServer(server)
+        command
     }
 
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -104,16 +98,6 @@ impl StateDir {
         change(&write);
         write.commit().unwrap();
         closed(database);
-    }
-}
-
-/// Process that is stopped on drop.
-struct RunningServer(Child);
-
-impl Drop for RunningServer {
-    fn drop(&mut self) {
-        let _ = spawned(Command::new("kill").args(["-INT", &self.0.id().to_string()])).wait();
-        let _ = self.0.wait();
     }
 }
 
@@ -579,7 +563,7 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
         let remedy = "move it away; the next start rewrites it from the database";
         dir.assert_refused(&["check"], &["arrivals.jsonl", says, remedy]);
         std::fs::rename(&path, path.with_extension("old")).unwrap();
-        drop(dir.start_server());
+        ServerProcess::start(dir.serve().stderr(Stdio::null())).end("-INT");
         let rewritten = std::fs::read(&path).unwrap();
         assert!(rewritten.starts_with(&whole), "all of it");
         assert_eq!(dir.run(&["check"]).status.code(), Some(0));
@@ -626,15 +610,8 @@ fn unset_setting_keeps_stored_value() {
     assert!(exported.starts_with("seed = 3\n"), "{exported}");
 
     let log = dir.scratch.path().join("log");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-    command.args(["serve", "--config"]).arg(&dir.config).env("NO_COLOR", "1");
     let file = std::fs::File::create(&log).unwrap();
-    let mut server = spawned(command.stdout(Stdio::null()).stderr(file));
-    while !dir.state().join("control.sock").exists() {
-        std::thread::sleep(Duration::from_millis(5));
-        assert!(server.try_wait().unwrap().is_none(), "{:?}", std::fs::read_to_string(&log));
-    }
-    drop(RunningServer(server));
+    ServerProcess::start(dir.serve().env("NO_COLOR", "1").stderr(file)).end("-INT");
     let log = std::fs::read_to_string(&log).unwrap();
     let settings_line: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
     let [settings_line] = settings_line.as_slice() else { panic!("{log}") };
@@ -642,26 +619,21 @@ fn unset_setting_keeps_stored_value() {
     assert!(settings_line.contains(says), "{settings_line}");
 }
 
-/// A server waits for readers, which take a moment.
+/// A server waits for a reader, but not for another server.
 #[test]
 fn server_waits_for_check() {
     let dir = StateDir::new();
     let reading = OfflineStore::open(&dir.state()).unwrap().unwrap();
-    let waiting = std::thread::scope(|scope| {
-        let server = scope.spawn(|| dir.start_server());
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!dir.state().join("control.sock").exists(), "it waits");
-        closed(reading);
-        server.join().unwrap()
-    });
-    // A second server does not wait for the first.
-    let began = Instant::now();
+    let mut server = spawned(dir.serve().stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut log = BufReader::new(server.stderr.take().unwrap());
+    line_with(&mut log, "waiting for a check or an export");
+    closed(reading);
+    let _server = ServerProcess::listening(server);
     let output = dir.run(&["serve"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("another server is running on this state directory"), "{said}");
-    assert!(began.elapsed() < Duration::from_secs(4));
-    drop(waiting);
+    assert!(!said.contains("waiting"), "{said}");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::common::ServerProcess;
+
 const CAMPAIGN: &str = "[listen]\ntcp = \"127.0.0.1:0\"\nplaintext = true\n[devices]\nexpected = 2\n[data]\nd = 8\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
@@ -30,14 +32,8 @@ fn errors(output: &Output) -> String {
 /// Runs a server and stops it.
 fn stopped(name: &str) -> PathBuf {
     let directory = directory(name);
-    let mut server =
-        program(&directory, &["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    while !directory.join("state/control.sock").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        assert!(server.try_wait().unwrap().is_none(), "it serves");
-    }
-    let interrupt = Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap();
-    assert!(interrupt.success() && server.wait().unwrap().success());
+    let server = ServerProcess::start(program(&directory, &["serve"]).stderr(Stdio::null()));
+    assert!(server.end("-INT").success());
     directory
 }
 

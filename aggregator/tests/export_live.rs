@@ -3,11 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
 use crate::common::stored_campaign::{configuration, create_state};
-use crate::common::{Scratch, output, spawned};
+use crate::common::{Scratch, ServerProcess, output};
 
 /// Configuration with or without a state: five devices in the middle of their third round.
 struct Place {
@@ -54,27 +53,6 @@ impl Place {
     }
 }
 
-/// Server of the program that is stopped on drop.
-struct RunningServer(Child);
-
-impl RunningServer {
-    fn new(dir: &Place) -> Self {
-        let mut server = spawned(dir.program(&["serve"]).stdout(Stdio::null()).stderr(Stdio::null()));
-        while !dir.state().join("control.sock").exists() {
-            std::thread::sleep(Duration::from_millis(5));
-            assert!(server.try_wait().unwrap().is_none(), "it serves");
-        }
-        Self(server)
-    }
-}
-
-impl Drop for RunningServer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn place(dir: &Place, name: &str) -> (PathBuf, String) {
     let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
@@ -90,7 +68,7 @@ fn export_from_server_equals_export_from_files() {
     let dir = Place::dir();
     let ((before, before_text), (during, during_text)) = (place(&dir, "before"), place(&dir, "during"));
     assert!(dir.run(&["export", "--out", &before_text]).status.success());
-    let server = RunningServer::new(&dir);
+    let server = ServerProcess::start(dir.program(&["serve"]).stderr(Stdio::null()));
     let output = dir.run(&["export", "--out", &during_text]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     for file in

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};
+use std::io::BufReader;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use crate::common::{ServerProcess, closed, line_with, output, said, spawned};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{ActiveKeys, Argon2Cost, KeyStore, Unlock, parse_keys, read_keys};
 use fedspan_aggregator::server::{Protection, Server, query};
@@ -36,14 +38,15 @@ fn keys(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+fn serve(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
+    command.current_dir(directory).args(["serve", "--config", "fleet.toml"]);
+    command
+}
+
 /// Runs `keys` and returns exit code, standard output, standard error.
 fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     said(&keys(directory, arguments).output().unwrap())
-}
-
-fn said(output: &Output) -> (i32, String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
 fn done(directory: &Path, arguments: &[&str]) -> String {
@@ -422,22 +425,11 @@ fn plaintext_server_leaves_keys_to_the_file() {
     std::fs::write(at.join("fleet.toml"), text).unwrap();
     std::fs::write(at.join("words"), "correct horse battery").unwrap();
     std::fs::set_permissions(at.join("words"), Permissions::from_mode(0o600)).unwrap();
-    let mut server = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"))
-        .current_dir(at)
-        .args(["serve", "--config", "fleet.toml"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    while !at.join("state/control.sock").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        assert!(server.try_wait().unwrap().is_none(), "it serves");
-    }
+    let server = ServerProcess::start(serve(at).stderr(Stdio::null()));
     let added = run(at, &["add", "1", "--passphrase-file", "words"]);
     // The output must not suggest that the server now rejects the device.
     let revoked = run(at, &["revoke", "1", "--passphrase-file", "words"]);
-    server.kill().unwrap();
-    server.wait().unwrap();
+    drop(server);
     for (code, _, err) in [&added, &revoked] {
         assert_eq!(*code, 0, "{err}");
         assert!(
@@ -448,34 +440,24 @@ fn plaintext_server_leaves_keys_to_the_file() {
     assert!(at.join("state/keys").exists());
 }
 
-/// Message and exit code do not depend on which lock is taken first; a command that holds the keys for a moment
-/// is waited for.
+/// A server waits for a command that holds the key store, but not for another server; message and exit code do
+/// not depend on which lock is taken first.
 #[test]
 fn second_server_reports_the_first() {
     let directory = fleet();
     let at = directory.path();
-    let program = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
-        command.current_dir(at).args(["serve", "--config", "fleet.toml"]);
-        command
-    };
     done(at, &["add", "1..3"]);
     // Holds the key store like a slow command.
     let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
     let held = KeyStore::open(&at.join("state/keys"), &unlock, SysRng).unwrap();
-    let mut server = program().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(server.try_wait().unwrap().is_none(), "it waits");
-    drop(held);
-    while !at.join("state/control.sock").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        assert!(server.try_wait().unwrap().is_none(), "it serves");
-    }
-    let began = std::time::Instant::now();
-    let (code, out, err) = said(&program().output().unwrap());
-    server.kill().unwrap();
-    server.wait().unwrap();
+    let mut server = spawned(serve(at).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut log = BufReader::new(server.stderr.take().unwrap());
+    line_with(&mut log, "waiting for a command that uses the key store");
+    closed(held);
+    let _server = ServerProcess::listening(server);
+    let (code, out, err) = said(&output(&mut serve(at)));
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("another server is running on this state directory"), "{err}");
-    assert!(err.lines().count() == 1 && began.elapsed().as_secs() < 4, "{err}");
+    // It would have written a line about waiting.
+    assert_eq!(err.lines().count(), 1, "{err}");
 }

@@ -104,13 +104,12 @@ impl Peer {
 }
 
 async fn status(state: &Path) -> serde_json::Value {
-    let mut line = String::from("null");
-    // The socket is bound a moment after the server starts.
-    let _ = query(state, "status", |answer| {
+    let mut line = String::new();
+    let asked = query(state, "status", |answer| {
         line = answer.to_owned();
         Ok(())
-    })
-    .await;
+    });
+    asked.await.unwrap().expect("a control socket");
     serde_json::from_str(&line).unwrap()
 }
 

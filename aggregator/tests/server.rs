@@ -3,11 +3,10 @@
 use crate::common;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::campaign::{honest, honest_values};
-use crate::common::{Scratch, bits, encoded, frame, hello};
+use crate::common::{Scratch, ServerProcess, bits, encoded, frame, hello, line_with};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::ResumeError;
 use fedspan_engine::{Action, Engine, Event, Phase};
@@ -27,7 +26,8 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Bound of every wait for a condition: reached only if the condition never holds.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 fn text(state: &Path, expected: usize, more: &str) -> String {
     format!(
@@ -79,34 +79,28 @@ impl Running {
     }
 }
 
-pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE.as_millis() / 5 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never: {what}");
+pub async fn status(state: &Path) -> serde_json::Value {
+    let mut lines = Vec::new();
+    let asked = query(state, "status", |line| {
+        lines.push(line.to_owned());
+        Ok(())
+    });
+    asked.await.unwrap().expect("a control socket");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    serde_json::from_str(&lines[0]).unwrap()
 }
 
-pub async fn status(state: &Path) -> serde_json::Value {
-    // The socket is bound a moment after the server starts.
-    for _ in 0..1000 {
-        let mut lines = Vec::new();
-        if query(state, "status", |line| {
-            lines.push(line.to_owned());
-            Ok(())
-        })
-        .await
-        .unwrap()
-        .is_some()
-        {
-            assert_eq!(lines.len(), 1, "{lines:?}");
-            return serde_json::from_str(&lines[0]).unwrap();
+/// Asks for the status until it satisfies a condition.
+async fn status_with(state: &Path, condition: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    let asked = async {
+        loop {
+            let now = status(state).await;
+            if condition(&now) {
+                return now;
+            }
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("no control socket");
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("a status that satisfies the condition")
 }
 
 /// Observations of devices: port of the server, device, round id, and the outcome once there is one.
@@ -118,13 +112,15 @@ pub struct Seen {
     outcome: Option<AckOutcome>,
 }
 
-pub type Log = Arc<Mutex<Vec<Seen>>>;
+pub type Log = watch::Sender<Vec<Seen>>;
 
-/// Updates that devices hold back: those of training, or none.
+/// Updates that devices hold back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Hold {
     Nothing,
     Training,
+    /// Those of rounds whose id is at least this.
+    From(u32),
     All,
 }
 
@@ -155,20 +151,23 @@ async fn converse(
     campaign: &mut Option<u64>,
 ) -> std::io::Result<()> {
     let port = stream.peer_addr()?.port();
-    let note = |round, outcome| shared.log.lock().unwrap().push(Seen { port, device: id, round, outcome });
+    let note = |round, outcome| {
+        shared.log.send_modify(|log| log.push(Seen { port, device: id, round, outcome }));
+    };
     stream.write_all(&frame(&ToServer::Hello(hello(id, (6, 2, 1), limit)), &[])).await?;
     let mut decoder = Decoder::new(vec![0u8; usize::from(limit)]);
     let mut open: Option<(RoundOpen, Assembly, Vec<Vec<f32>>)> = None;
-    let mut ready: Option<(Task, Vec<u8>)> = None;
+    let mut ready: Option<(u32, Task, Vec<u8>)> = None;
     let mut buffer = [0u8; 1024];
     loop {
         let hold = *shared.hold.borrow_and_update();
-        let held = |task: &Task| match hold {
+        let held = |round: u32, task: &Task| match hold {
             Hold::Nothing => false,
+            Hold::From(first) => round >= first,
             Hold::Training => matches!(task, Task::FedRep { .. } | Task::FedAvg { .. }),
             Hold::All => true,
         };
-        if let Some((_, bytes)) = ready.take_if(|(task, _)| !held(task)) {
+        if let Some((.., bytes)) = ready.take_if(|(round, task, _)| !held(*round, task)) {
             stream.write_all(&bytes).await?;
         }
         let n = tokio::select! {
@@ -233,7 +232,7 @@ async fn converse(
                 other => panic!("{other:?}"),
             }
             if let Some((round, _, values)) = open.take_if(|(_, assembly, _)| assembly.is_complete()) {
-                ready = Some((round.task, answer(id, &round, &values, limit)));
+                ready = Some((round.id.round, round.task, answer(id, &round, &values, limit)));
             }
         }
     }
@@ -283,22 +282,33 @@ impl Devices {
     pub fn add(&mut self, id: u64, held: bool) {
         let (_, free) = watch::channel(Hold::Nothing);
         let hold = if held { self.hold.subscribe() } else { free };
-        let shared = Shared { address: self.address.subscribe(), hold, log: Arc::clone(&self.log) };
+        let shared = Shared { address: self.address.subscribe(), hold, log: self.log.clone() };
         // Two frame limits: tensors inline and in chunks.
         self.tasks.spawn(device(id, shared, if id.is_multiple_of(2) { 256 } else { 128 }));
     }
 
-    pub fn counted(&self, device: u64, port: u16) -> usize {
-        let is = |seen: &&Seen| {
-            seen.device == device && seen.port == port && seen.outcome == Some(AckOutcome::Counted)
+    /// Waits until each of these devices has `count` counted updates at the server of this port.
+    async fn counted(&self, devices: std::ops::Range<u64>, port: u16, count: usize) {
+        let counted = |log: &[Seen], device| {
+            let is = |seen: &&Seen| {
+                seen.device == device && seen.port == port && seen.outcome == Some(AckOutcome::Counted)
+            };
+            log.iter().filter(is).count()
         };
-        self.log.lock().unwrap().iter().filter(is).count()
+        self.observe(|log| devices.clone().all(|device| counted(log, device) == count)).await;
+    }
+
+    /// Waits until the log satisfies a condition.
+    async fn observe(&self, mut condition: impl FnMut(&[Seen]) -> bool) {
+        let mut log = self.log.subscribe();
+        let observed = log.wait_for(|log| condition(log));
+        tokio::time::timeout(PATIENCE, observed).await.expect("a log that satisfies the condition").unwrap();
     }
 
     /// Returns the round ids opened under each server, in order of the servers.
     fn lives(&self) -> Vec<(u16, Vec<u32>)> {
         let mut lives: Vec<(u16, Vec<u32>)> = Vec::new();
-        for seen in self.log.lock().unwrap().iter().filter(|seen| seen.outcome.is_none()) {
+        for seen in self.log.borrow().iter().filter(|seen| seen.outcome.is_none()) {
             match lives.iter_mut().find(|(port, _)| *port == seen.port) {
                 Some((_, rounds)) => rounds.push(seen.round),
                 None => lives.push((seen.port, vec![seen.round])),
@@ -339,7 +349,7 @@ fn expected(engine: &Engine) -> Vec<u64> {
 /// Asserts that no device received `Counted` twice for one round, from any server.
 fn assert_counted_once(devices: &Devices) {
     let mut counted = std::collections::BTreeSet::new();
-    for seen in devices.log.lock().unwrap().iter() {
+    for seen in devices.log.borrow().iter() {
         if seen.outcome == Some(AckOutcome::Counted) {
             assert!(counted.insert((seen.device, seen.round)), "{} in {}", seen.device, seen.round);
         }
@@ -358,18 +368,14 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
     }
     let port = server.address.port();
     // The third device keeps the round open.
-    until("two acknowledgements", || (0..2).all(|id| devices.counted(id, port) == counted_before + 1)).await;
+    devices.counted(0..2, port, counted_before + 1).await;
     for _ in 0..3 {
         server.crash().await;
         server = serve(&fleet, true).await;
         devices.address.send_replace(server.address);
-        until("a server", || state.path().join("control.sock").exists()).await;
-        let mut now = status(state.path()).await;
+        let now = status(state.path()).await;
         assert_eq!((now["answers"].as_u64(), now["devices"].as_u64()), (Some(2), Some(3)), "{now}");
-        while now["connected"] != 3 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            now = status(state.path()).await;
-        }
+        status_with(state.path(), |now| now["connected"] == 3).await;
     }
     devices.hold.send_replace(Hold::Nothing);
     let status = server.finished().await;
@@ -395,7 +401,7 @@ async fn server_survives_crashes_between_start_and_fedavg() {
     crashes_while_rounds_are_open(POWER_FEDAVG, Hold::Training, 2).await;
 }
 
-/// Several crashes at arbitrary moments.
+/// Several crashes, each a different number of rounds and acknowledgements after the last one.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_survives_crashes_at_any_moment() {
     let state = Scratch::new();
@@ -406,8 +412,9 @@ async fn server_survives_crashes_at_any_moment() {
     for id in 0..3 {
         devices.add(id, false);
     }
-    for delay in [3, 11, 17, 8, 23] {
-        tokio::time::sleep(Duration::from_millis(delay)).await;
+    for messages in [3, 11, 17, 8, 23] {
+        let before = devices.log.borrow().len();
+        devices.observe(|log| log.len() >= before + messages).await;
         server.crash().await;
         server = serve(&fleet, true).await;
         devices.address.send_replace(server.address);
@@ -426,15 +433,8 @@ async fn restart_finishes_campaign_after_shutdown() {
     let mut devices = Devices::new(server.address);
     devices.add(0, false);
     devices.add(1, true);
-    let round = |value: &serde_json::Value| value["round"].as_u64();
-    let mut now = status(state.path()).await;
-    // Held from the second round on.
-    while round(&now) < Some(1) {
-        devices.hold.send_replace(Hold::Nothing);
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        now = status(state.path()).await;
-    }
-    devices.hold.send_replace(Hold::All);
+    devices.hold.send_replace(Hold::From(3));
+    status_with(state.path(), |now| now["round"].as_u64() >= Some(1)).await;
     let _ = server.stop.send(());
     let ended = tokio::time::timeout(PATIENCE, server.end).await.expect("returns").unwrap().unwrap();
     let checkpoint = store::read(state.path()).unwrap().unwrap().checkpoint.unwrap();
@@ -453,7 +453,7 @@ async fn restart_finishes_campaign_after_shutdown() {
     let mut newcomer = Devices::new(server.address);
     newcomer.add(40, false);
     let port = server.address.port();
-    until("a head", || newcomer.counted(40, port) == 1).await;
+    newcomer.counted(40..41, port, 1).await;
     let _ = server.stop.send(());
     server.end.await.unwrap().unwrap();
     assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
@@ -470,7 +470,7 @@ async fn training_ended_by_small_change_stays_ended() {
     devices.add(1, false);
     let port = server.address.port();
     // One round, and the head.
-    until("both heads", || (0..2).all(|id| devices.counted(id, port) == 2)).await;
+    devices.counted(0..2, port, 2).await;
     server.crash().await;
     devices.tasks.abort_all();
     let kept = on_disk(state.path());
@@ -482,7 +482,7 @@ async fn training_ended_by_small_change_stays_ended() {
         let mut devices = Devices::new(server.address);
         devices.add(newcomer, false);
         let port = server.address.port();
-        until("a head", || devices.counted(newcomer, port) == 1).await;
+        devices.counted(newcomer..newcomer + 1, port, 1).await;
         let now = status(state.path()).await;
         assert_eq!((now["round"].as_u64(), now["rounds"].as_u64()), (Some(1), Some(4)), "{now}");
         server.crash().await;
@@ -503,7 +503,6 @@ async fn other_configuration_is_refused_with_difference() {
     let fleet = text(state.path(), 1, FEDREP);
     // Nothing is committed yet: the configuration may still change.
     let server = serve(&fleet.replace("seed = 5", "seed = 8"), true).await;
-    until("a server", || state.path().join("control.sock").exists()).await;
     server.crash().await;
     let server = serve(&fleet, true).await;
     let mut devices = Devices::new(server.address);
@@ -548,7 +547,6 @@ async fn control_socket_answers_in_json() {
     assert_eq!(query(state.path(), "status", |_| panic!("no server is running")).await.unwrap(), None);
     let server = serve(&text(state.path(), 2, FEDREP), false).await;
     let socket = state.path().join("control.sock");
-    until("a socket", || socket.exists()).await;
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
 
     let waiting = status(state.path()).await;
@@ -574,7 +572,7 @@ async fn control_socket_answers_in_json() {
         assert!(line["milliseconds"].is_u64());
     }
     let port = server.address.port();
-    until("all heads", || (0..2).all(|id| devices.counted(id, port) == 5)).await;
+    devices.counted(0..2, port, 5).await;
     let finished = status(state.path()).await;
     assert_eq!(finished["phase"], "finished");
     assert_eq!((finished["round"].as_u64(), finished["rounds"].as_u64()), (Some(4), Some(4)));
@@ -689,14 +687,7 @@ async fn device_that_does_not_read_is_disconnected() {
             }
         }
     });
-    let mut now = serde_json::Value::Null;
-    for _ in 0..1000 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-        now = status(state.path()).await;
-        if now["connections"]["congested"].as_u64() > Some(0) {
-            break;
-        }
-    }
+    let now = status_with(state.path(), |now| now["connections"]["congested"].as_u64() > Some(0)).await;
     assert_eq!(now["connections"]["congested"].as_u64(), Some(1), "{now}");
     assert_eq!((now["devices"].as_u64(), now["connected"].as_u64()), (Some(2), Some(1)), "{now}");
     answering.abort();
@@ -716,7 +707,11 @@ async fn turned_away_device_is_told_to_retry() {
     for attempt in 0..50u64 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(&frame(&ToServer::Hello(hello(1, (6, 2, 1), 256)), &[])).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(attempt % 4)).await;
+        // Every second device reads only after the server has turned it away.
+        if attempt % 2 == 1 {
+            let turned_away = |now: &serde_json::Value| now["connections"]["turned_away"].as_u64();
+            status_with(state.path(), |now| turned_away(now) > Some(attempt)).await;
+        }
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).await.unwrap_or_else(|error| panic!("attempt {attempt}: {error}"));
         let answer = common::messages(&answer);
@@ -758,16 +753,6 @@ async fn evicted_connections_are_counted() {
     server.crash().await;
 }
 
-/// Server process that is killed on drop.
-struct Process(std::process::Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Server process with few file descriptors: while accept fails, connected devices are served.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_without_file_descriptors_serves_connected_devices() {
@@ -779,28 +764,22 @@ async fn server_without_file_descriptors_serves_connected_devices() {
         text(&state.path().join("state"), 1, &more).replace("[devices]", "plaintext = true\n[devices]"),
     )
     .unwrap();
-    let mut server = Process(
+    let mut server = ServerProcess::start(
         std::process::Command::new("sh")
             .args(["-c", "ulimit -n 40; exec \"$0\" serve --config \"$1\""])
             .arg(env!("CARGO_BIN_EXE_fedspan-aggregator"))
             .arg(&config)
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap(),
+            .stderr(std::process::Stdio::piped()),
     );
-    let mut line = String::new();
-    let mut said = std::io::BufReader::new(server.0.stdout.take().unwrap());
-    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
-    let address = line.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
-    let address: SocketAddr = address.expect(&line);
+    let mut log = std::io::BufReader::new(server.child.stderr.take().unwrap());
+    let address = server.line.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
+    let address: SocketAddr = address.expect(&server.line);
     let mut first = TcpStream::connect(address).await.unwrap();
     let mut crowd = Vec::new();
     for _ in 0..80 {
         crowd.push(TcpStream::connect(address).await.unwrap());
     }
-    // Longer than the pause after a failed accept, so that one has failed by now.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    line_with(&mut log, "accept failed");
     first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     let mut buffer = [0; 256];
     let answer = tokio::time::timeout(PATIENCE, first.read(&mut buffer)).await.expect("is served").unwrap();

@@ -129,7 +129,7 @@ fn open(nor: &Nor, private: bool) -> (Flash, Values) {
 fn table() -> String {
     let mut text = String::from(
         "# Golden flash images\n\n\
-         What version 2 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `tests/flash_images.rs`\n\
+         What version 2 of `FlashStore` has in flash: two pages of 512 bytes, words of 4, a head of 2 x 1. `edge-client/tests/flash_images.rs`\n\
          fails when this version writes other bytes, or reads other values. Of a record of round `r`, the campaign is\n\
          0x0123456789abcdef, the representation's hash `r * 0x9e3779b9` (modulo 2^32), the head `[r / 2, -1.25]`.\n\n\
          A change of the format keeps these files as they are, in a folder of their own, and a test that opens or refuses\n\

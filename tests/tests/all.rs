@@ -30,3 +30,4 @@ mod tables;
 mod tcp_device;
 mod test_files;
 mod versions;
+mod wall_clock;

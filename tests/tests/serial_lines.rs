@@ -19,7 +19,10 @@ use fedspan_sim_core::scenario::Scenario;
 use fedspan_tests::keys::{identity, keys};
 use fedspan_tests::{Running, device, fleet_of, start_with};
 use serial2_tokio::SerialPort;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split,
+};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -188,7 +191,12 @@ async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Ins
 }
 
 /// Runs a session until the device has received `bytes` bytes, then cuts it off.
-async fn until_received(bytes: usize, session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
+async fn until_received(
+    bytes: usize,
+    session: &mut SimSession,
+    line: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    began: Instant,
+) {
     let (near, mut far) = duplex(4096);
     let mut received = 0;
     let device = run_session_over(session, near, began);
@@ -327,20 +335,20 @@ async fn serial_port_may_be_unplugged_and_plugged_in_again() {
     let fleet = world.fleet().replace("[devices]", &format!("serial = [{}]\n[devices]", ports.join(", ")));
     let server = world.serve(&fleet, Vec::new()).await;
     let mut devices = JoinSet::new();
+    let (plugged_in, again) = oneshot::channel();
+    let mut plugged_in = Some(plugged_in);
     for (index, name) in names.iter().enumerate() {
         let (mut session, name) = (world.session(index), name.clone());
+        let unplugged = plugged_in.take();
         devices.spawn(async move {
             let (mut board, mut port) = plug(&name);
             let began = Instant::now();
-            if index == 0 {
-                // Unplugged after a while, whatever happens; then plugged in under another terminal.
-                let pulled = tokio::time::sleep(Duration::from_millis(1500));
-                tokio::select! {
-                    closed = run_session_over(&mut session, &mut board, began) => assert!(session.is_fitted(), "{closed:?}"),
-                    () = pulled => {}
-                }
+            if let Some(plugged_in) = unplugged {
+                // Unplugged within the Welcome; then plugged in under another terminal.
+                until_received(20, &mut session, &mut board, began).await;
                 drop((board, port));
                 (board, port) = plug(&name);
+                plugged_in.send(()).expect("the test waits");
             }
             while !session.is_fitted() {
                 let closed = run_session_over(&mut session, &mut board, began).await;
@@ -349,7 +357,8 @@ async fn serial_port_may_be_unplugged_and_plugged_in_again() {
             (board, port)
         });
     }
-    tokio::time::sleep(Duration::from_millis(2000)).await;
+    // Training begins once the fifth device has joined.
+    again.await.expect("the cable is plugged in again");
     let session =
         device(world.scenario.clone(), Arc::clone(&world.dataset), 4, world.identity(4), server.address);
     session.await.expect("the device on TCP");

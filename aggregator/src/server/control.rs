@@ -111,16 +111,19 @@ pub(super) async fn serve_client(
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
         export_stream::REQUEST => export_stream::send(&mut write, &core).await,
-        WATCH => loop {
-            let line = match rounds.recv().await {
-                Ok(line) => line,
-                Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
-                Err(broadcast::error::RecvError::Closed) => return,
-            };
-            if write.write_all(format!("{line}\n").as_bytes()).await.is_err() {
-                return;
+        WATCH => {
+            tracing::info!("watch client connected");
+            loop {
+                let line = match rounds.recv().await {
+                    Ok(line) => line,
+                    Err(broadcast::error::RecvError::Lagged(missed)) => format!("{{\"missed\":{missed}}}"),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                };
+                if write.write_all(format!("{line}\n").as_bytes()).await.is_err() {
+                    return;
+                }
             }
-        },
+        }
         other => {
             let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch, keys, export") });
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;

@@ -32,6 +32,7 @@ use tokio::sync::mpsc;
 use self::builder::ServerParts;
 use self::clock::Clock;
 use self::connection_slots::ConnectionSlots;
+use self::control::Control;
 use self::peer::PeerContext;
 use crate::config::Fleet;
 use crate::core::{CoreError, ServerCore, Timeouts};
@@ -109,6 +110,9 @@ impl From<CoreError> for ServeError {
 /// Server that is bound and has its campaign, but does not serve yet.
 #[derive(Debug)]
 pub struct Server<L = TcpListener> {
+    /// Control socket; clients that connect before [`Server::serve`] are answered by it. Dropped before the core,
+    /// which holds the lock of the state directory.
+    control: Option<Control>,
     fleet: Fleet,
     listener: L,
     core: ServerCore,
@@ -144,7 +148,7 @@ impl Server {
         ServerBuilder::new(fleet)
     }
 
-    /// Binds the listener, and resumes the campaign of the state directory or begins one. `campaign` is the
+    /// Binds the listener and the control socket, and resumes the campaign of the state directory or begins one. `campaign` is the
     /// number of a new campaign and must differ from earlier ones of the same configuration, whose round
     /// numbers devices may remember; a resumed campaign keeps its number. `entropy` supplies the keys of stored
     /// updates.
@@ -200,7 +204,8 @@ impl<L: Listener> Server<L> {
         let file = fleet.journal.then(|| Journal::open(store.directory())).transpose()?;
         let keys = key_store.clone().zip(nonces);
         let core = ServerCore::with_custom_parts(&fleet, store, campaign, keys, file, custom)?;
-        Ok(Self { fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
+        let control = Control::bind(&fleet.state);
+        Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
     }
 
     /// Returns the status of the campaign.
@@ -240,9 +245,8 @@ impl<L: Listener> Server<L> {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut core, clock, key_store, lines: attached } = self;
+        let Self { fleet, mut listener, mut core, clock, key_store, lines: attached, control } = self;
         let limits = fleet.limits;
-        let control = control::Control::bind(&fleet.state);
         let (inbox, mut messages) = mpsc::channel(INBOX);
         let (fetch_export, mut asked) = mpsc::channel::<export_stream::SnapshotRequest>(1);
         let slots = ConnectionSlots::new(&limits);

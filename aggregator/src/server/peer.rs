@@ -60,8 +60,9 @@ pub(super) fn run(
         }
         tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
         peer.report(reason).await;
-        // The socket closes after the report: a client that sees it closed may rely on the server having
-        // noticed.
+        // The socket closes after the report and after the slot is freed: a client that sees it closed may rely on
+        // the server having noticed.
+        peer.place = None;
         drop(peer);
     }
 }

@@ -248,6 +248,7 @@ fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
 /// they are waited for.
 fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     let began = Instant::now();
+    let mut is_first = true;
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(()),
@@ -264,6 +265,9 @@ fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
                 "a check or an export is still reading this state directory; try again when it has ended",
             );
             return Err(StoreError::Io { path, error });
+        }
+        if std::mem::take(&mut is_first) {
+            tracing::info!(path = %path.display(), "waiting for a check or an export");
         }
         std::thread::sleep(LOCK_RETRY);
     }

@@ -5,13 +5,13 @@ use std::process::Command;
 use fedspan_adapters::files::{Dtype, RoundKind};
 
 use super::common::{Adapter, Folder};
+use crate::common::said;
 
 fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
     let shell = ["-c", &line.replace("adapter ", &format!("{program} adapter "))].map(str::to_owned);
     let output = Command::new("sh").args(shell).current_dir(folder.directory.path()).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    said(&output)
 }
 
 fn folder(round: RoundKind) -> Folder {

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use fedspan_adapters::files::{Dtype, RoundKind};
 use serde_json::json;
@@ -10,6 +10,7 @@ use serde_json::json;
 use super::common::Adapter;
 use super::common::http::request;
 use super::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, mean, parse, trained_part};
+use crate::common::said;
 
 /// Server process, and a client of it.
 struct Program {
@@ -58,8 +59,8 @@ impl Program {
 
 /// Runs a server that must exit at once; returns exit code and standard error.
 fn fails(directory: &ServerDirectory, more: &[&str]) -> (i32, String) {
-    let Output { status, stderr, .. } = command(directory, more).output().unwrap();
-    (status.code().unwrap(), String::from_utf8(stderr).unwrap())
+    let (code, _, errors) = said(&command(directory, more).output().unwrap());
+    (code, errors)
 }
 
 /// The server is killed after every acknowledgement, while another upload is in progress.

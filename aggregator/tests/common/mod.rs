@@ -10,38 +10,31 @@ pub mod stored_campaign;
 #[path = "../../engine/tests/common/values.rs"]
 mod values;
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{Capabilities, Hello, Model, Numeric, Privacy, ToDevice, ToServer, decode};
 
+use tempfile::TempDir;
 pub use values::*;
 
 /// Directory that is removed on drop.
-pub struct Scratch(PathBuf);
-
-static SCRATCH: AtomicU32 = AtomicU32::new(0);
+pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        let number = SCRATCH.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("fedspan-agg-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        // Other users may look into it, as they may into most parents of a state directory.
+        let mode = Permissions::from_mode(0o755);
+        Self(tempfile::Builder::new().prefix("fedspan-agg-").permissions(mode).tempdir().unwrap())
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 
@@ -63,6 +56,59 @@ pub fn spawned(command: &mut Command) -> Child {
 pub fn output(command: &mut Command) -> Output {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     spawned(piped).wait_with_output().unwrap()
+}
+
+/// Exit code, standard output and standard error of a program.
+pub fn said(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Reads lines up to the first that contains `says`, and returns it. The reader must be kept, as a program may
+/// not be able to write to a closed pipe.
+pub fn line_with(reader: &mut impl BufRead, says: &str) -> String {
+    let mut all = String::new();
+    loop {
+        let from = all.len();
+        assert!(reader.read_line(&mut all).unwrap() > 0, "no line contains {says:?}: {all}");
+        if all[from..].contains(says) {
+            return all.split_off(from);
+        }
+    }
+}
+
+/// Process of `serve`, killed on drop.
+pub struct ServerProcess {
+    pub child: Child,
+    /// Line that the program printed once it listened. The control socket exists since then.
+    pub line: String,
+}
+
+impl ServerProcess {
+    /// Starts the program and waits until it listens.
+    pub fn start(command: &mut Command) -> Self {
+        Self::listening(spawned(command.stdout(Stdio::piped())))
+    }
+
+    /// Waits until a process whose standard output is piped listens.
+    pub fn listening(mut child: Child) -> Self {
+        let line = line_with(&mut BufReader::new(child.stdout.take().unwrap()), "listening on ");
+        Self { child, line }
+    }
+
+    /// Ends the process by a signal and returns its exit status.
+    pub fn end(mut self, signal: &str) -> ExitStatus {
+        let mut kill = Command::new("kill");
+        assert!(spawned(kill.args([signal, &self.child.id().to_string()])).wait().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Closes a locked file.

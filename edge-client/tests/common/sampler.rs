@@ -2,15 +2,12 @@
 //! floats.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
-/// SplitMix64, upper half.
-pub fn words(mut state: u64) -> impl FnMut() -> u32 {
-    move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 32) as u32
-    }
+use crate::common::Random;
+
+/// Upper halves of random numbers.
+pub fn words(seed: u64) -> impl FnMut() -> u32 {
+    let mut random = Random(seed);
+    move || (random.next() >> 32) as u32
 }
 
 /// Standard normal, by Box and Muller from 53-bit uniforms.

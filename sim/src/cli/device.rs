@@ -152,8 +152,15 @@ async fn run_device(
                 closed.retry_at
             }
             Some(Err(error)) => {
-                eprintln!("device {}: {}: {error}, trying again", arguments.wearer, arguments.connect);
-                retry_time(&mut session, now_since(began))
+                let now = now_since(began);
+                let retry_at = retry_time(&mut session, now);
+                eprintln!(
+                    "device {}: {}: {error}, trying again in {} ms",
+                    arguments.wearer,
+                    arguments.connect,
+                    retry_at.as_u64().saturating_sub(now.as_u64())
+                );
+                retry_at
             }
         };
         tokio::select! {

@@ -98,7 +98,9 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
         if is_late {
             return Err(refused(error));
         }
-        is_first = false;
+        if std::mem::take(&mut is_first) {
+            tracing::info!(path = %store.display(), "waiting for a command that uses the key store");
+        }
         std::thread::sleep(PAUSE);
     }
 }

@@ -3,7 +3,7 @@
 //! The words and the counts of each area are in `tests/xtask/prose.toml`. A count may only fall.
 
 mod baseline;
-mod files;
+pub mod files;
 mod items;
 mod lexer;
 mod words;

@@ -1,0 +1,60 @@
+//! Tests wait for conditions and assert behaviour: a machine may be arbitrarily slow.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use fedspan_xtask::prose::files::{rust_files, source};
+
+/// Calls that make the outcome of a test depend on the machine's speed, unless the clock is virtual.
+const CALLS: [&str; 3] = ["sleep(", "sleep_until(", ".elapsed()"];
+
+/// Files that contain such calls: number of lines, and the reason.
+const ALLOWED: [(&str, usize, &str); 8] = [
+    ("aggregator/src/server/peer/tests.rs", 2, "tokio's paused clock"),
+    (
+        "aggregator/tests/limits.rs",
+        1,
+        "hostile peers pause before they reconnect; the test waits for none of them",
+    ),
+    ("aggregator/tests/read_snapshot.rs", 3, "durations are printed for aggregator/STORE.md, not asserted"),
+    (
+        "aggregator/tests/server.rs",
+        1,
+        "devices pause before they reconnect; the test waits for their messages",
+    ),
+    ("tests/hostile/src/bulk.rs", 3, "the program `hostile` measures each input"),
+    ("tests/hostile/src/main.rs", 1, "the program `hostile` prints the time of a run"),
+    (
+        "tests/tests/serial_lines.rs",
+        4,
+        "tokio's paused clock, or the retry time that the client's session asks for",
+    ),
+    ("tests/tests/shell.rs", 6, "turmoil's virtual clock"),
+];
+
+#[test]
+fn tests_do_not_depend_on_wall_clock() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = BTreeMap::new();
+    for file in rust_files(root).unwrap() {
+        let path = file.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        // The other programs and libraries in `tests` measure, and `xtask` runs other programs.
+        let is_test =
+            path.contains("/tests/") || path.ends_with("/tests.rs") || path.starts_with("tests/hostile/");
+        if !is_test || path.ends_with("wall_clock.rs") {
+            continue;
+        }
+        let text = source(&file).unwrap().unwrap_or_default();
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let count = lines.filter(|line| CALLS.iter().any(|call| line.contains(call))).count();
+        if count > 0 {
+            found.insert(path, count);
+        }
+    }
+    let allowed: BTreeMap<String, usize> =
+        ALLOWED.iter().map(|&(path, count, _)| (path.to_owned(), count)).collect();
+    assert_eq!(
+        found, allowed,
+        "wait for a condition or use a virtual clock; if neither is possible, change the list with the reason"
+    );
+}
