@@ -12,7 +12,7 @@
 #[allow(dead_code, reason = "this example has samples of its own")]
 mod device;
 #[path = "../../edge-client/examples/own_task.rs"]
-mod own_task;
+mod mean_task;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -113,7 +113,7 @@ async fn device(number: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> 
     let (x, y) = samples(number, &mut random);
     let (unseen_x, unseen_y) = samples(number, &mut random);
     let model = Linear::new(Workspace::<FEATURES, 1>::new());
-    let tasks = Tasks::new(model, own_task::Mean::<FEATURES>::new());
+    let tasks = Tasks::new(model, mean_task::Mean::<FEATURES>::new());
     let recording = Recording::regression(&x, &y, FEATURES, 1);
     let mut tasks = device::take_part(number, server, tasks, recording, random).await?;
     let mean = unseen_y.iter().sum::<f32>() / SAMPLES as f32;
