@@ -458,6 +458,6 @@ fn second_server_reports_the_first() {
     let (code, out, err) = said(&output(&mut serve(at)));
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("another server is running on this state directory"), "{err}");
-    // It would have written a line about waiting.
+    // A server that waits writes another line.
     assert_eq!(err.lines().count(), 1, "{err}");
 }

@@ -119,7 +119,7 @@ pub type Log = watch::Sender<Vec<Seen>>;
 pub enum Hold {
     Nothing,
     Training,
-    /// Those of rounds whose id is at least this.
+    /// Updates of rounds from this id on.
     From(u32),
     All,
 }
