@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 pub mod file_kind;
+pub mod file_lock;
 pub mod hex;
 pub mod private_file;
 
 pub use file_kind::{non_file_kind, regular};
+pub use file_lock::FileLock;
 pub use private_file::{
     FileError, create_private, make_directories, parent, read_secret, sync_directory, user, with_suffix,
 };

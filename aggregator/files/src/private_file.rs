@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::file_kind::regular;
+use crate::file_lock::FileLock;
 
 /// Permission bits: read and write for the owner.
 const MODE: u32 = 0o600;
@@ -176,13 +177,13 @@ pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
 
 /// Locks a file that is going to be replaced, with a lock file next to it. `None` if another process holds the
 /// lock.
-pub fn lock(path: &Path) -> Result<Option<File>, FileError> {
+pub fn lock(path: &Path) -> Result<Option<FileLock>, FileError> {
     let path = with_suffix(path, ".lock");
     regular(&path).map_err(|error| io(&path, error))?;
     let open = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&path);
     let lock = open.map_err(|error| io(&path, error))?;
     match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
+        Ok(()) => Ok(Some(FileLock::new(lock))),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
         Err(std::fs::TryLockError::Error(error)) => Err(io(&path, error)),
     }

@@ -1,6 +1,5 @@
 //! Key store of a server: the key table, its file, and the lock that excludes a second writer.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
@@ -14,7 +13,7 @@ use super::unlock::{Argon2Cost, Derivation, PASSPHRASE_MIN, Secret, Unlock};
 use super::{ActiveKeys, Entropy, KeyError, KeyTable};
 use crate::sync::Mutex;
 use fedspan_engine::DeviceId;
-use fedspan_files::{FileError, private_file};
+use fedspan_files::{FileError, FileLock, private_file};
 
 /// Reason why a key store cannot be used, or a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +88,7 @@ pub struct KeyStore {
     rounds_over: bool,
     sync: private_file::Sync,
     /// Lock of the file.
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl KeyStore {
@@ -314,7 +313,7 @@ fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
 
-fn locked(path: &Path) -> Result<File, KeyStoreError> {
+fn locked(path: &Path) -> Result<FileLock, KeyStoreError> {
     private_file::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
 }
 

@@ -40,8 +40,7 @@ use self::error::DatabaseError;
 use self::round_key_file::RoundKeyFile;
 use crate::journal;
 use crate::keys::Entropy;
-use fedspan_files::make_directories;
-use fedspan_files::regular;
+use fedspan_files::{FileLock, make_directories, regular};
 
 pub use campaign_state::CampaignState;
 pub use error::StoreError;
@@ -77,7 +76,7 @@ pub struct Store {
     cipher: UpdateCipher,
     path: PathBuf,
     /// Lock on the state directory; `None` if the database is not a file.
-    _lock: Option<File>,
+    _lock: Option<FileLock>,
 }
 
 impl Store {
@@ -115,7 +114,8 @@ impl Store {
         }
         let backend = Backend::file(&path);
         let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(entropy));
-        Self { database: None, backend, last: None, cipher, path, _lock: Some(lock) }.with_database()
+        Self { database: None, backend, last: None, cipher, path, _lock: Some(FileLock::new(lock)) }
+            .with_database()
     }
 
     /// Opens a database in any storage, such as a test's with injected faults; it is opened again after every

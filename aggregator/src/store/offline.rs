@@ -14,7 +14,7 @@ use super::round_key_file::RoundKeyFile;
 use super::{CampaignState, FILE, LEGACY_FILE, StoreError, builder, io, leftover_file, tables};
 use crate::journal::CommittedRound;
 use crate::keys::{Entropy, KeyError};
-use fedspan_files::regular;
+use fedspan_files::{FileLock, regular};
 
 /// Database of a state directory, in memory.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct OfflineStore {
     path: PathBuf,
     bytes: u64,
     /// Shared lock that keeps servers from starting.
-    _lock: Option<File>,
+    _lock: Option<FileLock>,
 }
 
 impl OfflineStore {
@@ -118,14 +118,14 @@ fn exists(path: &Path) -> Result<bool, StoreError> {
 }
 
 /// Takes the shared lock; `None` if no server was ever started.
-fn lock_shared(path: &Path) -> Result<Option<File>, StoreError> {
+fn lock_shared(path: &Path) -> Result<Option<FileLock>, StoreError> {
     let lock = match regular(path).and_then(|()| File::open(path)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io(path)(error)),
     };
     match lock.try_lock_shared() {
-        Ok(()) => Ok(Some(lock)),
+        Ok(()) => Ok(Some(FileLock::new(lock))),
         Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
         Err(std::fs::TryLockError::Error(error)) => Err(io(path)(error)),
     }

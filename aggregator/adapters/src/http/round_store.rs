@@ -27,8 +27,7 @@ use crate::files::{
     AdapterError, AverageJob, Inputs, Output, RoundKind, average, check, extract_trained, merge_update,
     read_layout,
 };
-use fedspan_files::hex;
-use fedspan_files::regular;
+use fedspan_files::{FileLock, hex, regular};
 
 /// Adapter file of a committed round.
 pub const MODEL: &str = "adapter_model.safetensors";
@@ -78,7 +77,7 @@ pub struct RoundStore {
     method: LoraMethod,
     /// Number of the next pair of temporary files.
     next_temp: AtomicU64,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl RoundStore {
@@ -107,7 +106,13 @@ impl RoundStore {
         let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
         let digest = file_digest(&model)?;
         let directory = directory.to_owned();
-        let store = Self { directory, base: digest, method, next_temp: AtomicU64::new(0), _lock: lock };
+        let store = Self {
+            directory,
+            base: digest,
+            method,
+            next_temp: AtomicU64::new(0),
+            _lock: FileLock::new(lock),
+        };
         remove_directory(&store.incoming())?;
         create_directory(&store.incoming())?;
         let record = match store.latest_committed()? {
