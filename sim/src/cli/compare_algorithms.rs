@@ -147,8 +147,6 @@ fn select_algorithms(
     if !linear || !targets {
         return Ok(selected);
     }
-    let reason = "it finds principal directions of the features, without targets";
-    selected.leave_out(FedPowerSettings::NAME, reason.to_owned());
     if target_kind != TargetKind::Classes {
         let reason = "networks need classes (data.task = \"classes\" in a table)";
         network_only_names().for_each(|word| selected.leave_out(word, reason.to_owned()));
@@ -340,6 +338,15 @@ mod tests {
             assert!(note.contains(&format!("left out: {name}: ")), "{note}");
             assert!(note.contains(&format!("{name:?}")), "{note}");
         }
+    }
+
+    #[test]
+    fn regression_leaves_out_networks_with_a_note() {
+        let selected = select_algorithms("linear", &[], &["all".to_owned()]).unwrap();
+        let names: Vec<&str> = network_only_names().collect();
+        let note = format!("linear: left out: {}: networks need classes", names.join(", "));
+        let notes = selected.notes("linear");
+        assert!(matches!(notes.as_slice(), [one] if one.starts_with(&note)), "{notes:#?}");
     }
 
     #[test]
