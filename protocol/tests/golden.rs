@@ -119,7 +119,7 @@ fn manifest() -> String {
          ```\ncc -std=c99 check.c -o check && ./check\n\
          cc -std=c99 check_sealed.c -o check_sealed && ./check_sealed\n\
          cc -std=c99 -ffp-contract=off check_qr.c -lm -o check_qr && ./check_qr\n```\n\n\
-         `tests/golden.rs` fails when a byte changes. Written anew by\n\n\
+         `protocol/tests/golden.rs` fails when a byte changes. Written anew by\n\n\
          ```\nFEDSPAN_REGENERATE_VECTORS=1 cargo test -p fedspan-protocol --test all -- golden::\n```\n\n\
          | file | bytes | meaning |\n| --- | ---: | --- |\n",
     );
