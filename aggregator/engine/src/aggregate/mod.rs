@@ -22,7 +22,7 @@ pub use mean::{FixedPointMean, MAGNITUDE_MAX, Mean};
 pub use procrustes::procrustes;
 pub use registry::{CustomRule, Rule};
 pub use round_aggregate::RoundAggregate;
-pub use rule::{AggregationRule, NamedRule};
+pub use rule::{AggregationRule, NamedRule, SubspaceRule};
 pub use sample_cap::SampleCap;
 pub use subspaces::{ProjectorGeometricMedian, ProjectorMean, projector_geometric_median, projector_mean};
 pub use trimmed_mean::{TRIM, TrimmedMean, trimmed_mean};

@@ -6,10 +6,9 @@
 use super::Weighted;
 use super::geometric_median::GeometricMedian;
 use super::mean::Mean;
-use super::rule::{AggregationRule, NamedRule};
+use super::rule::{AggregationRule, NamedRule, SubspaceRule};
 use super::subspaces::{ProjectorGeometricMedian, ProjectorMean};
 use super::trimmed_mean::TrimmedMean;
-use crate::linalg::{Matrix, RankDeficient};
 use crate::reader::{Problem, Section};
 
 /// Rule from outside the project.
@@ -110,7 +109,7 @@ impl Rule {
     /// Whether the rule takes an upload as a basis of which only the span counts.
     #[must_use]
     pub fn is_for_subspaces(&self) -> bool {
-        self.as_dyn().is_for_subspaces()
+        self.as_dyn().as_subspace_rule().is_some()
     }
 
     /// Rule for uploads that are no subspaces, such as those of a start, in a campaign under this rule. With
@@ -133,13 +132,9 @@ impl Rule {
         combined
     }
 
-    /// Combines subspaces; `None` for a rule that does not.
-    pub(super) fn combine_subspaces(
-        &self,
-        bases: &[(f64, Matrix)],
-        reference: &Matrix,
-    ) -> Option<Result<Matrix, RankDeficient>> {
-        self.as_dyn().combine_subspaces(bases, reference)
+    /// The rule as one for subspaces, if it is one.
+    pub(super) fn as_subspace_rule(&self) -> Option<&dyn SubspaceRule> {
+        self.as_dyn().as_subspace_rule()
     }
 }
 

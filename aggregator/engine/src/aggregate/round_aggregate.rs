@@ -105,7 +105,8 @@ impl RoundAggregate {
         if bases.is_empty() {
             return Ok(None);
         }
-        self.rule.combine_subspaces(&bases, reference).transpose()
+        let rule = self.rule.as_subspace_rule();
+        rule.map(|rule| rule.combine_subspaces(&bases, reference)).transpose()
     }
 }
 

@@ -18,29 +18,26 @@ pub trait AggregationRule: fmt::Debug + Send + Sync {
     /// `center` is the point from which they are steps (zero where it is shorter).
     fn combine(&self, updates: &[Weighted<'_>], center: &[f64], out: &mut [f64]);
 
-    /// Combines subspaces, if the rule takes an upload as a basis of which only the span counts; otherwise `None`.
-    /// `bases` are orthonormal (d x k) with their weights, and the result is the basis nearest to `reference`
-    /// (d x k).
-    ///
-    /// # Errors
-    /// [`RankDeficient`] if the bases span fewer than k directions.
-    fn combine_subspaces(
-        &self,
-        _bases: &[(f64, Matrix)],
-        _reference: &Matrix,
-    ) -> Option<Result<Matrix, RankDeficient>> {
+    /// The rule as one for subspaces, if it takes an upload as a basis of which only the span counts.
+    fn as_subspace_rule(&self) -> Option<&dyn SubspaceRule> {
         None
-    }
-
-    /// Whether the rule takes an upload as a basis of which only the span counts.
-    fn is_for_subspaces(&self) -> bool {
-        false
     }
 
     /// Keys of `[aggregation]` besides the name, with their values, as a campaign stores them.
     fn parameters(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
+}
+
+/// Rule that combines subspaces, each given by a basis of which only the span counts.
+pub trait SubspaceRule {
+    /// Combines orthonormal bases (d x k) with their weights, in the order of devices, into the basis nearest to
+    /// `reference` (d x k).
+    ///
+    /// # Errors
+    /// [`RankDeficient`] if the bases span fewer than k directions.
+    fn combine_subspaces(&self, bases: &[(f64, Matrix)], reference: &Matrix)
+    -> Result<Matrix, RankDeficient>;
 }
 
 /// Rule that a configuration can name.

@@ -9,7 +9,7 @@
 
 use super::geometric_median::GeometricMedian;
 use super::gram::Gram;
-use super::rule::{AggregationRule, NamedRule};
+use super::rule::{AggregationRule, NamedRule, SubspaceRule};
 use super::{Weighted, weighted_median};
 use crate::linalg::{
     Matrix, RankDeficient, orthonormal, principal_angle_distance, product, product_transposed, random_basis,
@@ -42,16 +42,18 @@ impl AggregationRule for ProjectorMean {
         GeometricMedian.combine(updates, center, out);
     }
 
+    fn as_subspace_rule(&self) -> Option<&dyn SubspaceRule> {
+        Some(self)
+    }
+}
+
+impl SubspaceRule for ProjectorMean {
     fn combine_subspaces(
         &self,
         bases: &[(f64, Matrix)],
         reference: &Matrix,
-    ) -> Option<Result<Matrix, RankDeficient>> {
-        Some(projector_mean(bases, reference))
-    }
-
-    fn is_for_subspaces(&self) -> bool {
-        Self::FOR_SUBSPACES
+    ) -> Result<Matrix, RankDeficient> {
+        projector_mean(bases, reference)
     }
 }
 
@@ -80,16 +82,18 @@ impl AggregationRule for ProjectorGeometricMedian {
         GeometricMedian.combine(updates, center, out);
     }
 
+    fn as_subspace_rule(&self) -> Option<&dyn SubspaceRule> {
+        Some(self)
+    }
+}
+
+impl SubspaceRule for ProjectorGeometricMedian {
     fn combine_subspaces(
         &self,
         bases: &[(f64, Matrix)],
         reference: &Matrix,
-    ) -> Option<Result<Matrix, RankDeficient>> {
-        Some(projector_geometric_median(bases, reference))
-    }
-
-    fn is_for_subspaces(&self) -> bool {
-        Self::FOR_SUBSPACES
+    ) -> Result<Matrix, RankDeficient> {
+        projector_geometric_median(bases, reference)
     }
 }
 

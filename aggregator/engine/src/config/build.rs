@@ -7,7 +7,7 @@ use super::model::{Init, ModelSection};
 use super::network::{FrontModel, NetworkModel, NetworkSection};
 use crate::aggregate::Rule;
 use crate::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape};
-use crate::algorithm::{Algorithm, MomentsStart, PowerStart, random_start};
+use crate::algorithm::{Algorithm, LinearStart, MomentsStart, PowerStart, random_start};
 use crate::custom::CustomParts;
 use crate::linalg::Matrix;
 use crate::participation::{Draws, Policy};
@@ -85,7 +85,10 @@ pub fn build_custom_engine(
         Init::Random | Init::TruthSine(_) | Init::Npy(_) => None,
     };
     let server = custom.algorithm.unwrap_or_else(|| match algorithm.method {
-        Method::Linear(method) => method.server(&algorithm.linear_settings(), rule, basis, shape.outputs),
+        Method::Linear(method) => {
+            let settings = &algorithm.linear_settings();
+            method.server(LinearStart { settings, rule, basis, outputs: shape.outputs })
+        }
         Method::Network(network) => {
             let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);
             let parameters = parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed);

@@ -5,7 +5,7 @@ use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use toml_edit::Value;
 
-use super::{LinearAlgorithm, LinearSettings, SecondTensor, Uploads};
+use super::{LinearAlgorithm, LinearSettings, LinearStart, SecondTensor, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::{as_decoded, tensor, to_f64};
@@ -45,13 +45,8 @@ impl LinearAlgorithm for FedAvgSettings {
         Some(SecondTensor::Head)
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        outputs: usize,
-    ) -> Box<dyn Algorithm> {
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        let LinearStart { settings, rule, basis, outputs } = start;
         let head = Matrix::zeros(basis.ncols(), outputs);
         let parameters = FedAvgParameters {
             step_size: settings.narrow_step_size(),

@@ -14,7 +14,7 @@ use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use toml_edit::Value;
 
-use super::{LinearAlgorithm, LinearSettings, Noise, SecondTensor, Uploads};
+use super::{LinearAlgorithm, LinearSettings, LinearStart, Noise, SecondTensor, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight, procrustes};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::tensor;
@@ -96,13 +96,8 @@ impl LinearAlgorithm for FedPowerSettings {
         Some(SecondTensor::Representation)
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        _outputs: usize,
-    ) -> Box<dyn Algorithm> {
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        let LinearStart { settings, rule, basis, outputs: _ } = start;
         let parameters = FedPowerParameters {
             iterations: self.iterations,
             local_steps: self.local_steps,

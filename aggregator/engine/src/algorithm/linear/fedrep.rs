@@ -8,7 +8,7 @@
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-use super::{LinearAlgorithm, LinearSettings, Noise, Uploads};
+use super::{LinearAlgorithm, LinearSettings, LinearStart, Noise, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::{decoded_representation, tensor, to_f64};
@@ -34,14 +34,8 @@ impl LinearAlgorithm for FedRepSettings {
         uploads(settings)
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        _outputs: usize,
-    ) -> Box<dyn Algorithm> {
-        server(settings, rule, basis)
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        server(start)
     }
 }
 
@@ -52,7 +46,8 @@ pub(super) fn uploads(settings: &LinearSettings) -> Uploads {
     }
 }
 
-pub(super) fn server(settings: &LinearSettings, rule: Rule, basis: Matrix) -> Box<dyn Algorithm> {
+pub(super) fn server(start: LinearStart<'_>) -> Box<dyn Algorithm> {
+    let LinearStart { settings, rule, basis, outputs: _ } = start;
     Box::new(FedRep::new(
         basis,
         FedRepParameters {

@@ -3,10 +3,8 @@
 use fedspan_protocol::message::HeadSolve;
 
 use super::fedrep::{server, uploads};
-use super::{LinearAlgorithm, LinearSettings, Noise, Uploads};
-use crate::aggregate::Rule;
+use super::{LinearAlgorithm, LinearSettings, LinearStart, Noise, Uploads};
 use crate::algorithm::Algorithm;
-use crate::linalg::Matrix;
 use crate::reader::{Problem, Section};
 
 /// FedRep with one gradient step on the head instead of the exact solution.
@@ -36,13 +34,7 @@ impl LinearAlgorithm for GdGdSettings {
         uploads(settings)
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        _outputs: usize,
-    ) -> Box<dyn Algorithm> {
-        server(settings, rule, basis)
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        server(start)
     }
 }

@@ -63,14 +63,21 @@ pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
         None
     }
 
-    /// Server side of the algorithm. `basis` is the initial representation (d x k), `outputs` the number of outputs.
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        outputs: usize,
-    ) -> Box<dyn Algorithm>;
+    /// Server side of the algorithm.
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm>;
+}
+
+/// Inputs of the server side of an algorithm.
+#[derive(Clone, Debug)]
+pub struct LinearStart<'a> {
+    /// Settings common to the algorithms.
+    pub settings: &'a LinearSettings,
+    /// Rule that combines the updates.
+    pub rule: Rule,
+    /// Initial representation, d x k, with orthonormal columns.
+    pub basis: Matrix,
+    /// Number of outputs, C.
+    pub outputs: usize,
 }
 
 /// Contents of a device's upload.

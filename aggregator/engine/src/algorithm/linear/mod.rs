@@ -16,7 +16,7 @@ pub use fedavg::{FedAvg, FedAvgParameters, FedAvgSettings};
 pub use fedpower::{FedPower, FedPowerParameters, FedPowerSettings, synchronisations};
 pub use fedrep::{FedRep, FedRepParameters, FedRepSettings};
 pub use gd_gd::GdGdSettings;
-pub use linear_algorithm::{LinearAlgorithm, LinearSettings, Noise, SecondTensor, Uploads};
+pub use linear_algorithm::{LinearAlgorithm, LinearSettings, LinearStart, Noise, SecondTensor, Uploads};
 pub use registry::LinearMethod;
 pub use rolora::{FfaLoraSettings, LinearAdapter, LinearAdapterParameters, RoLoraSettings};
 pub use without_rounds::{LocalOnlySettings, PooledSettings};

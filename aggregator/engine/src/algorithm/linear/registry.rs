@@ -4,11 +4,10 @@ use toml_edit::Value;
 
 use super::{
     FedAvgSettings, FedPowerSettings, FedRepSettings, FfaLoraSettings, GdGdSettings, LinearAlgorithm,
-    LinearSettings, LocalOnlySettings, Noise, PooledSettings, RoLoraSettings, SecondTensor, Uploads,
+    LinearSettings, LinearStart, LocalOnlySettings, Noise, PooledSettings, RoLoraSettings, SecondTensor,
+    Uploads,
 };
-use crate::aggregate::Rule;
 use crate::algorithm::Algorithm;
-use crate::linalg::Matrix;
 use crate::reader::{Problem, Section};
 
 macro_rules! registry {
@@ -110,14 +109,8 @@ macro_rules! registry {
 
             /// Creates the server side of the algorithm.
             #[must_use]
-            pub fn server(
-                &self,
-                settings: &LinearSettings,
-                rule: Rule,
-                basis: Matrix,
-                outputs: usize,
-            ) -> Box<dyn Algorithm> {
-                match self { $(Self::$Name(method) => method.server(settings, rule, basis, outputs),)+ }
+            pub fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+                match self { $(Self::$Name(method) => method.server(start),)+ }
             }
         }
     };

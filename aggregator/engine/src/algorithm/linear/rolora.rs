@@ -10,7 +10,7 @@
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 
-use super::{LinearAlgorithm, LinearSettings, SecondTensor, Uploads};
+use super::{LinearAlgorithm, LinearSettings, LinearStart, SecondTensor, Uploads};
 use crate::aggregate::{RoundAggregate, Rule, UpdateWeight};
 use crate::algorithm::Algorithm;
 use crate::algorithm::decoded::{as_decoded, decoded_representation, tensor, to_f64};
@@ -41,14 +41,8 @@ impl LinearAlgorithm for RoLoraSettings {
         Some(SecondTensor::Head)
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        outputs: usize,
-    ) -> Box<dyn Algorithm> {
-        server(Some(settings.scaled_step_size(STEP_FACTOR)), settings, rule, basis, outputs)
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        server(Some(start.settings.scaled_step_size(STEP_FACTOR)), start)
     }
 }
 
@@ -74,27 +68,16 @@ impl LinearAlgorithm for FfaLoraSettings {
         Some(SecondTensor::Head)
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        outputs: usize,
-    ) -> Box<dyn Algorithm> {
-        server(None, settings, rule, basis, outputs)
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        server(None, start)
     }
 }
 
 /// Ratio of the step on our loss to that on the paper's, which is twice ours.
 const STEP_FACTOR: f64 = 2.0;
 
-fn server(
-    step_size: Option<f32>,
-    settings: &LinearSettings,
-    rule: Rule,
-    down: Matrix,
-    outputs: usize,
-) -> Box<dyn Algorithm> {
+fn server(step_size: Option<f32>, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+    let LinearStart { settings, rule, basis: down, outputs } = start;
     let up = Matrix::zeros(down.ncols(), outputs);
     let parameters = LinearAdapterParameters {
         step_size,

@@ -1,10 +1,8 @@
 //! Baselines without rounds on linear models: local training, and all data in one place.
 
 use super::fedrep::server;
-use super::{LinearAlgorithm, LinearSettings, Uploads};
-use crate::aggregate::Rule;
+use super::{LinearAlgorithm, LinearSettings, LinearStart, Uploads};
 use crate::algorithm::Algorithm;
-use crate::linalg::Matrix;
 use crate::reader::{Problem, Section};
 
 /// Local training without communication. Its devices answer FedRep's requests.
@@ -24,14 +22,8 @@ impl LinearAlgorithm for LocalOnlySettings {
         Uploads::Nothing
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        _outputs: usize,
-    ) -> Box<dyn Algorithm> {
-        server(settings, rule, basis)
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        server(start)
     }
 }
 
@@ -52,13 +44,7 @@ impl LinearAlgorithm for PooledSettings {
         Uploads::Nothing
     }
 
-    fn server(
-        &self,
-        settings: &LinearSettings,
-        rule: Rule,
-        basis: Matrix,
-        _outputs: usize,
-    ) -> Box<dyn Algorithm> {
-        server(settings, rule, basis)
+    fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+        server(start)
     }
 }
