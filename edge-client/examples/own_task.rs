@@ -1,5 +1,5 @@
 //! A task of your own, together with those of the client: [`Mean`] uploads the mean of the samples' features, d x 1.
-//! It takes a number for private use, so neither the protocol nor the client changes; the server's half is an
+//! The task takes a number for private use, so neither the protocol nor the client changes; the server's half is an
 //! algorithm that asks for the same number.
 //!
 //! In firmware, `Tasks::new(model, Mean::<58>::new())` takes the place of the model, and `Session` makes the calls

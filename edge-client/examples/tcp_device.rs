@@ -1,5 +1,5 @@
 //! A complete device of a campaign, over TCP: samples from a file, a key and a store, until the final head is fitted.
-//! It has the sizes of `aggregator/examples/fleet.toml`:
+//! The device has the sizes of `aggregator/examples/fleet.toml`:
 //!
 //! ```text
 //! fedspan-aggregator keys --config fleet.toml add 1..8
