@@ -25,8 +25,8 @@ pub enum ResumeError {
     Store(#[from] StoreError),
     /// The campaign was begun under other settings.
     #[error(
-        "the campaign was begun under another configuration:\n{difference}restore the lines to resume it (- stored, + given), or begin a new \
-         campaign in another directory (`state`)"
+        "the campaign was begun under another configuration (- stored, + given): {}; restore the lines to resume it, or begin a new \
+         campaign in another directory (`state`)", difference.trim_end().replace('\n', ", ")
     )]
     Changed {
         /// Settings that differ, one line each: `-` stored, `+` given.

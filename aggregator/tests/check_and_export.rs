@@ -583,11 +583,10 @@ fn only_differing_settings_are_named() {
         let output = dir.run(command);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
-        let lines: Vec<&str> =
-            said.lines().filter(|line| line.starts_with("- ") || line.starts_with("+ ")).collect();
-        let named = ["- aggregation.rule = \"mean\"", "+ aggregation.rule = \"geometric-median\""];
-        assert_eq!(lines, named, "{command:?}: {said}");
-        assert!(said.contains(&state) && said.contains("restore the lines"), "{command:?}: {said}");
+        let named =
+            "- aggregation.rule = \"mean\", + aggregation.rule = \"geometric-median\"; restore the lines";
+        let line = said.lines().find(|line| line.contains(named));
+        assert!(line.is_some_and(|line| line.contains(&state)), "{command:?}: {said}");
     }
 }
 

@@ -34,8 +34,8 @@ fn stored_settings_override_defaults_not_the_file() {
     let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
     let said = Fleet::parse("fleet.toml", &said).unwrap();
     let found = check(&said).unwrap().expect("a campaign");
-    let differs = "begun under another configuration:\n- aggregation.rule = \"trimmed-mean\"\n+ aggregation.rule = \"mean\"\nrestore the \
-                   lines";
+    let differs = "begun under another configuration (- stored, + given): - aggregation.rule = \"trimmed-mean\", + aggregation.rule = \
+                   \"mean\"; restore the lines";
     assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
 
     let found = check(&Fleet::parse("fleet.toml", &required).unwrap()).unwrap().expect("a campaign");
