@@ -152,10 +152,12 @@ fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
     let mean = fleet("");
     assert_eq!(mean.rule, Rule::MEAN);
-    assert!(mean.advice().unwrap().contains("\"geometric-median\" is recommended"));
+    assert!(mean.advice().unwrap().contains("\"geometric-median\" withstands more with k <= 2"));
     let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
     let subspaces = Fleet::parse("fleet.toml", &sends).unwrap();
-    assert!(subspaces.advice().unwrap().contains("\"projector-geometric-median\" is recommended"));
+    assert!(
+        subspaces.advice().unwrap().contains("\"projector-geometric-median\" withstands more with k <= 2")
+    );
     let robust = fleet("[aggregation]\nrule = \"geometric-median\"");
     assert_eq!(robust.advice(), None);
     let by_samples = BASE.replace("rounds = 4", "rounds = 4\nweighting = \"samples\"");

@@ -42,7 +42,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
-/// The recommended rule under every attack of the grid, with every seed.
+/// The geometric median under every attack of the grid, with every seed.
 #[test]
 fn geometric_median_withstands_a_fifth_of_attackers() {
     let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));

@@ -76,8 +76,8 @@ pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     };
     match (rule, algorithm.weighting) {
         (Rule::Mean(_), _) => Some(format!(
-            "aggregation.rule is \"mean\": one bad device can steer the model; where devices are not all trusted \
-             \"{}\" is recommended (aggregator/POISON.md)",
+            "aggregation.rule is \"mean\": one bad device can steer the model; \"{}\" withstands more with k <= 2, but can be \
+             worse with larger k or few samples (aggregator/POISON.md)",
             better.as_str()
         )),
         (_, Weighting::Samples) => Some(format!(
