@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Both halves use task number 12, one of those for private use (`protocol/SPEC.md`): neither the protocol nor the
-//! client nor the server changes. The device's half is `edge-client/examples/own_task.rs`; the server's half is
+//! client nor the server changes. The device's half is `edge-client/examples/own_device_task.rs`; the server's half is
 //! [`MeanDirection`]. The samples here vary around a mean, and their targets depend on the direction of that mean alone.
 
 #[allow(dead_code, reason = "this example has samples of its own")]
 mod device;
-#[path = "../../edge-client/examples/own_task.rs"]
+#[path = "../../edge-client/examples/own_device_task.rs"]
 mod mean_task;
 
 use std::error::Error;

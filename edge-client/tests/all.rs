@@ -11,8 +11,8 @@ mod law;
 #[cfg(feature = "flash")]
 #[path = "common/nor_flash.rs"]
 mod nor_flash;
-#[path = "../examples/own_task.rs"]
-mod own_task;
+#[path = "../examples/own_device_task.rs"]
+mod own_device_task;
 #[cfg(feature = "recorded")]
 #[path = "common/recording.rs"]
 mod recording;

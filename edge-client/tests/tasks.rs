@@ -1,11 +1,11 @@
 //! Two tasks in one device ([`Tasks`]): each round has the bits of its task alone, capabilities are combined, a task
 //! of neither is declined, and noise, budget and slot are those of the stricter task. The own task is that of
-//! `examples/own_task.rs`.
+//! `examples/own_device_task.rs`.
 
 use crate::common::problem::{Problem, config, gradient, problem};
 use crate::common::server::*;
 use crate::common::*;
-use crate::own_task::{Mean, own_round};
+use crate::own_device_task::{Mean, own_round};
 use fedspan_client::memory::StreamingWorkspace;
 use fedspan_client::session::Event;
 use fedspan_client::task::{Tasks, Usage};

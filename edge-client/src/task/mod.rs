@@ -5,7 +5,7 @@
 //! FedAvg, RoLoRA, FedPower and the selection of a ridge. `Network` (a feature) implements it for networks: FedRep
 //! and FedPer; with a feature FedAvg and LG-FedAvg. `Scaled` (a feature) wraps any task and scales the samples as
 //! they are read. [`Tasks`] combines two tasks, for example a model and an own task under a number for private use
-//! (`examples/own_task.rs`).
+//! (`examples/own_device_task.rs`).
 
 #[cfg(feature = "privacy")]
 mod counting_source;

@@ -21,7 +21,7 @@ use crate::time::Millis;
 /// # type Own = Linear<Workspace<20, 2>>;
 /// # fn own() -> Own { Linear::new(Workspace::new()) }
 /// let model = Linear::new(Workspace::<20, 2>::new());
-/// let tasks = Tasks::new(model, own()); // an own task: `examples/own_task.rs`
+/// let tasks = Tasks::new(model, own()); // an own task: `examples/own_device_task.rs`
 /// assert_eq!(tasks.capabilities().model, tasks.first().capabilities().model);
 /// ```
 ///
