@@ -1,19 +1,23 @@
 //! `cargo xtask ci`: continuous integration. Every stage runs, even after one has failed, so that one run shows all
-//! failures.
+//! failures. A run of all stages uses two processes side by side.
 
-use std::time::Instant;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use crate::dependencies::{advisories, licences, msrv, package};
 use crate::process::{Context, Failure, NOT_RUN};
-use crate::{bare_metal, emulation, firmware, prose, suite};
+use crate::{bare_metal, emulation, firmware, prose, setup, suite};
 
 /// Arguments of `cargo xtask ci`.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Runs all stages (or those that are named) and prints a table with the seconds of each, and its share of
-CI's time: more is worth a warning.
+CI's time: more is worth a warning. All stages run in two processes side by side; the output of the
+second one is in target/ci/second.log, and printed at the end.
 
 exit: 0 no stage failed (some may not have been run, as the table shows) · 1 one failed · 2 wrong
 arguments"
@@ -31,10 +35,26 @@ pub struct Ci {
 #[derive(Clone, Copy)]
 struct Stage {
     name: &'static str,
-    /// Share of CI's time.
+    /// Share of CI's time, beside the stages of the other process.
     minutes: u64,
+    lane: Lane,
     steps: &'static [Step],
 }
+
+/// Place of a stage in a run of all stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// Before all others.
+    Before,
+    /// In the first process, in the order of the table. Stages that build firmware are all in this one: they use the same
+    /// folder.
+    First,
+    /// In the second process, beside the first.
+    Second,
+}
+
+/// Time that the stages of the second process may take after those of the first.
+const LIMIT: Duration = Duration::from_secs(3600);
 
 /// One step of a stage. The next one runs also if it fails.
 #[derive(Clone, Copy)]
@@ -47,21 +67,35 @@ enum Step {
     Own(&'static str, fn(&Context) -> Result<(), Failure>),
 }
 
-const STAGES: [Stage; 13] = [
+/// Builds the programs of the workspace with the features that its tests have. `-p` would choose other features of the
+/// dependencies, and so build everything once more.
+const BUILD: Step = Step::Program("cargo test --workspace --release --locked --quiet --no-run");
+
+const STAGES: [Stage; 14] = [
+    Stage {
+        name: "setup",
+        minutes: 3,
+        lane: Lane::Before,
+        steps: &[Step::Own("setup --install", |context| {
+            setup::run(context, setup::Setup { install: true, ..setup::Setup::default() }).map(|_| ())
+        })],
+    },
     Stage {
         name: "tests",
         minutes: 12,
+        lane: Lane::First,
         steps: &[Step::Own("run --install", |context| suite::run(context, &suite::Suite::of_ci()))],
     },
     Stage {
         name: "lint",
         minutes: 8,
+        lane: Lane::Second,
         steps: &[
             Step::Program("cargo fmt --all --check"),
             Step::Own("prose --check", |context| prose::run(&context.root, &prose::Prose::check())),
             Step::Program("cargo clippy --workspace --all-targets --locked -- -D warnings"),
             Step::Program(
-                "cargo clippy -p fedspan-sim --features encoder --all-targets --locked -- -D warnings",
+                "cargo clippy --workspace --features fedspan-sim/encoder --all-targets --locked -- -D warnings",
             ),
             Step::Program("cargo fmt --manifest-path tests/threads/Cargo.toml --check"),
             Step::Program(
@@ -71,10 +105,16 @@ const STAGES: [Stage; 13] = [
             Step::With(&[("RUSTDOCFLAGS", "-D warnings")], "cargo doc --workspace --no-deps --locked"),
         ],
     },
-    Stage { name: "licences", minutes: 1, steps: &[Step::Own("licences", licences::run)] },
+    Stage {
+        name: "licences",
+        minutes: 1,
+        lane: Lane::Second,
+        steps: &[Step::Own("licences", licences::run)],
+    },
     Stage {
         name: "advisories",
         minutes: 1,
+        lane: Lane::Second,
         steps: &[Step::Own("advisories", |context| {
             advisories::run(context, &advisories::Advisories::default())
         })],
@@ -82,17 +122,25 @@ const STAGES: [Stage; 13] = [
     Stage {
         name: "msrv",
         minutes: 3,
+        lane: Lane::Second,
         steps: &[Step::Own("msrv", |context| msrv::run(context, msrv::Msrv::default()))],
     },
     Stage {
         name: "packages",
         minutes: 3,
+        lane: Lane::Second,
         steps: &[Step::Own("package --no-verify", |context| package::run(context, package::Pack::of_ci()))],
     },
-    Stage { name: "tables", minutes: 4, steps: &[Step::Program("tests/tables --check")] },
+    Stage {
+        name: "tables",
+        minutes: 4,
+        lane: Lane::Second,
+        steps: &[BUILD, Step::Program("target/release/tables --check")],
+    },
     Stage {
         name: "boards",
         minutes: 6,
+        lane: Lane::First,
         steps: &[
             Step::Own("bare-metal", bare_metal::run),
             Step::Own("firmware", |context| firmware::run(context, &firmware::Firmware::default())),
@@ -101,20 +149,27 @@ const STAGES: [Stage; 13] = [
     Stage {
         name: "emulation",
         minutes: 5,
+        lane: Lane::First,
         steps: &[Step::Own("boards", |context| emulation::run(context, &emulation::Emulation::default()))],
     },
     Stage {
         name: "disasters",
         minutes: 4,
+        lane: Lane::Second,
         steps: &[
-            Step::Program("cargo build --release --locked -p fedspan-aggregator"),
-            Step::Program("cargo run --release --locked -p fedspan-tests --bin kills -- 100"),
-            Step::Program("cargo run --release --locked -p fedspan-tests --bin disasters -- 200"),
+            BUILD,
+            Step::Program("target/release/kills 100"),
+            Step::Program("target/release/disasters 200"),
         ],
     },
-    Stage { name: "threads", minutes: 2, steps: &[Step::Program("tests/threads/run --bugs")] },
-    Stage { name: "fuzz", minutes: 5, steps: &[Step::Program("tests/fuzz/run 20")] },
-    Stage { name: "miri", minutes: 10, steps: &[Step::Own("miri", miri)] },
+    Stage {
+        name: "threads",
+        minutes: 2,
+        lane: Lane::Second,
+        steps: &[Step::Program("tests/threads/run --bugs")],
+    },
+    Stage { name: "fuzz", minutes: 5, lane: Lane::Second, steps: &[Step::Program("tests/fuzz/run 20")] },
+    Stage { name: "miri", minutes: 10, lane: Lane::Second, steps: &[Step::Own("miri", miri)] },
 ];
 
 /// Runs the command.
@@ -127,12 +182,9 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
         let names = STAGES.map(|stage| stage.name).join(", ");
         return Err(Failure::with_code(2, format!("ci: found stage {unknown:?}, allowed: {names}")));
     }
-    let stages: Vec<&Stage> = match arguments.stages.as_slice() {
-        [] => STAGES.iter().collect(),
-        named => named.iter().filter_map(known).collect(),
-    };
+    let named: Vec<&Stage> = arguments.stages.iter().filter_map(known).collect();
     if arguments.list {
-        for stage in stages {
+        for stage in if named.is_empty() { STAGES.iter().collect() } else { named } {
             println!("{} ({} min)", stage.name, stage.minutes);
             for step in stage.steps {
                 println!("    {}", step.shown());
@@ -140,28 +192,101 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let mut table = Vec::new();
-    let mut late = Vec::new();
-    let mut failed = false;
-    for stage in stages {
-        let start = Instant::now();
-        let result = stage.run(context);
-        let (seconds, share) = (start.elapsed().as_secs(), stage.minutes * 60);
-        failed |= result == Outcome::Failed;
-        table.push(format!("{:<16} {seconds:7} {share:7}  {}", stage.name, result.shown()));
-        if seconds > share {
-            late.push(format!("warning: stage '{}' took {seconds} s, its share is {share} s", stage.name));
+    let mut report = Report::default();
+    if named.is_empty() {
+        report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::Before));
+        let beside = Beside::start(context)?;
+        report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::First));
+        let succeeds = beside.wait(context);
+        report.print();
+        if !succeeds {
+            println!("stages beside these: FAILED, or not run to their end; their table is above");
+            report.failed = true;
         }
-        if context.is_interrupted() {
-            failed = true;
-            break;
+    } else {
+        report.run(context, named.into_iter());
+        report.print();
+    }
+    if report.failed { Err(Failure::printed()) } else { Ok(()) }
+}
+
+/// Results of stages.
+#[derive(Clone, Debug, Default)]
+struct Report {
+    table: Vec<String>,
+    late: Vec<String>,
+    failed: bool,
+}
+
+impl Report {
+    fn run<'a>(&mut self, context: &Context, stages: impl Iterator<Item = &'a Stage>) {
+        for stage in stages {
+            if context.is_interrupted() {
+                self.failed = true;
+                return;
+            }
+            let start = Instant::now();
+            let result = stage.run(context);
+            let (seconds, share) = (start.elapsed().as_secs(), stage.minutes * 60);
+            self.failed |= result == Outcome::Failed || context.is_interrupted();
+            self.table.push(format!("{:<16} {seconds:7} {share:7}  {}", stage.name, result.shown()));
+            if seconds > share {
+                let late =
+                    format!("warning: stage '{}' took {seconds} s, its share is {share} s", stage.name);
+                self.late.push(late);
+            }
         }
     }
-    println!("\n{:<16} {:>7} {:>7}  result", "stage", "seconds", "share");
-    for line in table.iter().chain(&late) {
-        println!("{line}");
+
+    fn print(&self) {
+        println!("\n{:<16} {:>7} {:>7}  result", "stage", "seconds", "share");
+        for line in self.table.iter().chain(&self.late) {
+            println!("{line}");
+        }
     }
-    if failed { Err(Failure::printed()) } else { Ok(()) }
+}
+
+/// Second process, which runs the stages of [`Lane::Second`]. Many stages keep one core busy only.
+struct Beside {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Beside {
+    fn start(context: &Context) -> Result<Self, Failure> {
+        let folder = context.root.join("target/ci");
+        std::fs::create_dir_all(&folder)?;
+        let log = folder.join("second.log");
+        let file = File::create(&log)?;
+        let stages = STAGES.iter().filter(|stage| stage.lane == Lane::Second);
+        let mut command = context.command(std::env::current_exe()?);
+        command.arg("ci").args(stages.map(|stage| stage.name));
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        println!("== beside the following stages, with its output in {}: {}", log.display(), shown(&command));
+        Ok(Self { process: command.spawn()?, log })
+    }
+
+    /// Waits for the process and prints its output: whether all stages succeeded.
+    fn wait(mut self, context: &Context) -> bool {
+        let status = context.wait(&mut self.process, LIMIT);
+        println!("== output of the stages beside");
+        match std::fs::read(&self.log) {
+            Ok(output) => println!("{}", String::from_utf8_lossy(&output)),
+            Err(error) => eprintln!("ci: {}: {error}", self.log.display()),
+        }
+        match status {
+            Ok(status) => status.success(),
+            Err(failure) => {
+                eprintln!("ci: stages beside: {}", failure.message);
+                false
+            }
+        }
+    }
+}
+
+fn shown(command: &Command) -> String {
+    let words = command.get_args().map(|word| word.to_string_lossy());
+    format!("cargo xtask {}", words.collect::<Vec<_>>().join(" "))
 }
 
 /// End of a step or of a stage; the worst one of its steps is that of a stage.

@@ -163,8 +163,9 @@ fn measure(context: &Context, toolchain: &Toolchain, build: &Build<'_>) -> Resul
 /// Runs the tests that compare what was measured with `tests/budgets.toml`: whether they pass.
 pub fn check_budgets(context: &Context, filters: &[&str]) -> bool {
     let profile = test_profile();
-    let mut cargo =
-        context.cargo(&["test", "--quiet", "-p", "fedspan-tests", "--locked", "--features", "emulation"]);
+    // Not -p, which would build the dependencies once more, with other features.
+    let words = ["test", "--quiet", "--workspace", "--locked", "--features", "fedspan-tests/emulation"];
+    let mut cargo = context.cargo(&words);
     cargo.args(["--test", "emulation", "--profile", &profile, "--"]).args(filters);
     context.succeeds(cargo.env_remove("CARGO_TARGET_DIR"))
 }

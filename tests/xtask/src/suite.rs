@@ -157,13 +157,13 @@ impl Plan {
         let cargo = |words: &[&str]| Action::Cargo(words.iter().map(|word| (*word).to_owned()).collect());
         // --no-fail-fast: one run shows everything that is broken.
         let workspace = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--profile", profile]);
+        // With --workspace and not -p: otherwise the dependencies have other features, and are all built once more.
         let encoder = [
             "test",
-            "-p",
-            "fedspan-sim",
+            "--workspace",
             "--locked",
             "--features",
-            "encoder",
+            "fedspan-sim/encoder",
             "--test",
             "encoder",
             "--profile",
@@ -195,11 +195,10 @@ impl Plan {
         if can_emulate {
             let emulated = [
                 "test",
-                "-p",
-                "fedspan-tests",
+                "--workspace",
                 "--locked",
                 "--features",
-                "emulation",
+                "fedspan-tests/emulation",
                 "--test",
                 "emulation",
                 "--profile",
