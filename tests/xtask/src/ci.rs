@@ -1,5 +1,5 @@
 //! `cargo xtask ci`: continuous integration. Every stage runs, even after one has failed, so that one run shows all
-//! failures. A run of all stages uses two processes side by side.
+//! failures. A run of all stages uses two parallel processes.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::{bare_metal, emulation, firmware, prose, setup, suite};
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "Runs all stages (or those that are named) and prints a table with the seconds of each, and its share of
-CI's time: more is worth a warning. All stages run in two processes side by side; the output of the
+CI's time: more is worth a warning. All stages run in two parallel processes; the output of the
 second one is in target/ci/second.log, and printed at the end.
 
 exit: 0 no stage failed (some may not have been run, as the table shows) · 1 one failed · 2 wrong
@@ -35,7 +35,7 @@ pub struct Ci {
 #[derive(Clone, Copy)]
 struct Stage {
     name: &'static str,
-    /// Share of CI's time, beside the stages of the other process.
+    /// Share of CI's time, in parallel with the stages of the other process.
     minutes: u64,
     lane: Lane,
     steps: &'static [Step],
@@ -49,7 +49,7 @@ enum Lane {
     /// In the first process, in the order of the table. Stages that build firmware are all in this one: they use the same
     /// folder.
     First,
-    /// In the second process, beside the first.
+    /// In the second process, in parallel with the first.
     Second,
 }
 
@@ -195,12 +195,12 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
     let mut report = Report::default();
     if named.is_empty() {
         report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::Before));
-        let beside = Beside::start(context)?;
+        let second = SecondProcess::start(context)?;
         report.run(context, STAGES.iter().filter(|stage| stage.lane == Lane::First));
-        let succeeds = beside.wait(context);
+        let succeeds = second.wait(context);
         report.print();
         if !succeeds {
-            println!("stages beside these: FAILED, or not run to their end; their table is above");
+            println!("stages of the second process: FAILED, or not run to their end; their table is above");
             report.failed = true;
         }
     } else {
@@ -246,13 +246,13 @@ impl Report {
     }
 }
 
-/// Second process, which runs the stages of [`Lane::Second`]. Many stages keep one core busy only.
-struct Beside {
+/// Second process, for the stages of [`Lane::Second`]: many stages keep only one core busy.
+struct SecondProcess {
     process: Child,
     log: PathBuf,
 }
 
-impl Beside {
+impl SecondProcess {
     fn start(context: &Context) -> Result<Self, Failure> {
         let folder = context.root.join("target/ci");
         std::fs::create_dir_all(&folder)?;
@@ -262,14 +262,14 @@ impl Beside {
         let mut command = context.command(std::env::current_exe()?);
         command.arg("ci").args(stages.map(|stage| stage.name));
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        println!("== beside the following stages, with its output in {}: {}", log.display(), shown(&command));
+        println!("== in parallel, with its output in {}: {}", log.display(), shown(&command));
         Ok(Self { process: command.spawn()?, log })
     }
 
     /// Waits for the process and prints its output: whether all stages succeeded.
     fn wait(mut self, context: &Context) -> bool {
         let status = context.wait(&mut self.process, LIMIT);
-        println!("== output of the stages beside");
+        println!("== output of the second process");
         match std::fs::read(&self.log) {
             Ok(output) => println!("{}", String::from_utf8_lossy(&output)),
             Err(error) => eprintln!("ci: {}: {error}", self.log.display()),
@@ -277,7 +277,7 @@ impl Beside {
         match status {
             Ok(status) => status.success(),
             Err(failure) => {
-                eprintln!("ci: stages beside: {}", failure.message);
+                eprintln!("ci: second process: {}", failure.message);
                 false
             }
         }
