@@ -270,17 +270,21 @@ fn unusable_states_are_reported_in_one_line() {
         // Counted updates would not count again, or with another weight.
         (
             |dir| dir.configure("[limits]\nnorm = 0.001\n"),
-            &["another configuration:\n- limits.norm = 10000.0\n+ limits.norm = 0.001"],
+            &[
+                "another configuration (- stored, + given): - limits.norm = 10000.0, + limits.norm = 0.001; restore the lines",
+            ],
         ),
         (
             |dir| dir.configure("[limits]\nsamples = 2\n"),
-            &["another configuration:\n- limits.samples = 100000\n+ limits.samples = 2"],
+            &[
+                "another configuration (- stored, + given): - limits.samples = 100000, + limits.samples = 2; restore the lines",
+            ],
         ),
         (
             |dir| dir.configure("[limits]\nsamples = 2\nnorm = 1\n[stop]\nchange = 0.5\n"),
             &[
                 "another configuration",
-                "- limits.norm = 10000.0\n+ limits.norm = 1.0\n- limits.samples = 100000\n+ limits.samples = 2\n+ stop.change = 0.5",
+                "- limits.norm = 10000.0, + limits.norm = 1.0, - limits.samples = 100000, + limits.samples = 2, + stop.change = 0.5;",
             ],
         ),
     ];
