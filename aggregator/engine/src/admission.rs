@@ -105,7 +105,7 @@ impl Requirements {
     /// The [`Refusal`] to send to the device, for the first requirement that it does not meet.
     pub fn admit(&self, hello: &Hello) -> Result<(), Refusal> {
         let device = &hello.capabilities;
-        if self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(&hello.device)) {
+        if self.allowed.as_ref().is_some_and(|allowed| !allowed.contains(&DeviceId(hello.device))) {
             return Err(Refusal::UnknownDevice);
         }
         if device.model != self.model {

@@ -1,12 +1,29 @@
 //! Types that every part of the engine uses: devices, time, tensors, requests and updates.
 
+use std::fmt;
+
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{RoundId, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use serde::{Deserialize, Serialize};
 
-/// Identity of a device on the server.
-pub type DeviceId = u64;
+/// Identity of a device on the server: the number with which it authenticates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DeviceId(pub u64);
+
+impl From<u64> for DeviceId {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+/// Formats the number.
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// Milliseconds on the caller's clock.
 pub type Millis = u64;

@@ -51,7 +51,7 @@ impl World {
 
     /// Runs one round, and returns the number of updates and the round's duration.
     fn round(&mut self, policy: &mut Doubling, number: u32) -> (usize, u64) {
-        let fleet: Vec<DeviceId> = (0..self.times.len() as u64).collect();
+        let fleet: Vec<DeviceId> = (0..self.times.len() as u64).map(DeviceId).collect();
         let cohort = policy.cohort(number, &fleet);
         let n = cohort
             .sample_target
@@ -133,7 +133,7 @@ fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
         let mut world = World::exponential(0, seed);
         let mut policy = doubling(DoubleBy::Devices);
-        let fleet: Vec<DeviceId> = (0..N as u64).collect();
+        let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
         let mut n = Vec::new();
         for number in 1..=150 {
             let target = policy.cohort(number, &fleet).target;
@@ -246,7 +246,7 @@ proptest! {
         let mut resumed = doubling(by);
         prop_assert!(resumed.restore(&policy.state()));
         prop_assert_eq!(resumed.state(), policy.state());
-        let fleet: Vec<DeviceId> = (0..N as u64).collect();
+        let fleet: Vec<DeviceId> = (0..N as u64).map(DeviceId).collect();
         prop_assert_eq!(resumed.cohort(stop + 1, &fleet), policy.cohort(stop + 1, &fleet));
         let n = world.rounds(&mut resumed, 200);
         prop_assert_eq!(n.last(), Some(&N));

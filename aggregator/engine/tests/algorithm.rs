@@ -8,7 +8,7 @@ use fedspan_engine::algorithm::{
     MomentsStart, PowerStart, random_start,
 };
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, principal_angle_distance, random_basis, to_f32};
-use fedspan_engine::{Tensor, Weighting};
+use fedspan_engine::{DeviceId, Tensor, Weighting};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -69,7 +69,7 @@ proptest! {
         let (mut sum, mut weight) = (Matrix::zeros(d, k), 0.0);
         for samples in counts.iter().take(n) {
             let gradient = gaussian(d, k, random) * 0.3;
-            server.absorb(0, UpdateWeight::from_samples(*samples), &[gradient_tensor(&gradient)]);
+            server.absorb(DeviceId(0), UpdateWeight::from_samples(*samples), &[gradient_tensor(&gradient)]);
             let w = if by_samples { f64::from(*samples) } else { 1.0 };
             sum += rounded(&gradient) * w;
             weight += w;
@@ -90,8 +90,8 @@ proptest! {
         prop_assert_eq!(by_step.request().expects[0].role, Role::Representation);
         for _ in 0..n {
             let gradient = rounded(&(gaussian(d, k, random) * 0.3));
-            by_gradient.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
-            by_step.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
+            by_gradient.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
+            by_step.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&(rounded(&start) - &gradient * f64::from(ETA)))]);
         }
         by_gradient.finish().unwrap();
         by_step.finish().unwrap();
@@ -110,7 +110,7 @@ proptest! {
         for _ in 0..n {
             let raw = gaussian(d, k, random) * size;
             let orthogonal = rounded(&(&raw - &start * (start.transpose() * &raw)));
-            server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&orthogonal)]);
+            server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&orthogonal)]);
             mean += orthogonal / n as f64;
         }
         server.finish().unwrap();
@@ -146,7 +146,7 @@ proptest! {
         let mut mean = Matrix::zeros(d, k);
         for _ in 0..n {
             let gradient = rounded(&(gaussian(d, k, random) * 0.3));
-            server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
+            server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&gradient)]);
             mean += gradient / n as f64;
         }
         server.finish().unwrap();
@@ -165,7 +165,7 @@ proptest! {
             let update = tensors(&request.expects, random, 1.0);
             b += from_f32(d, k, &update[0].values) / n as f64;
             w += from_f32(k, outputs, &update[1].values) / n as f64;
-            server.absorb(0, UpdateWeight::from_samples(samples), &update);
+            server.absorb(DeviceId(0), UpdateWeight::from_samples(samples), &update);
         }
         server.finish().unwrap();
         prop_assert!(distance(server.representation(), &b) < 1e-10);
@@ -193,7 +193,7 @@ proptest! {
                 let sent = tensors(&request.expects, random, 1.0);
                 sum += from_f32(rows, cols, &sent[0].values) * f64::from(samples);
                 weight += f64::from(samples);
-                server.absorb(samples.into(), UpdateWeight::from_samples(samples), &sent);
+                server.absorb(DeviceId(samples.into()), UpdateWeight::from_samples(samples), &sent);
             }
             (expected.role, sum / weight)
         };
@@ -234,7 +234,7 @@ proptest! {
             prop_assert_eq!(request.task.bit(), Task::AdapterUp { head: HEAD, encoding: Encoding::F32 }.bit());
             prop_assert_eq!(server.unchanged(), &[Role::AdapterDown]);
             for device in 0..n as u64 {
-                server.absorb(device, UpdateWeight::from_samples(1), &tensors(&request.expects, random, 1.0));
+                server.absorb(DeviceId(device), UpdateWeight::from_samples(1), &tensors(&request.expects, random, 1.0));
             }
             server.finish().unwrap();
             prop_assert_eq!(bits(server.representation()), bits(&start));
@@ -264,7 +264,7 @@ proptest! {
         }).collect::<Vec<_>>();
         let liars = n as u64 / 5;
         for device in 0..n as u64 {
-            server.absorb(device, UpdateWeight::from_samples(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
+            server.absorb(DeviceId(device), UpdateWeight::from_samples(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
         }
         server.finish().unwrap();
         let held = from_f32(d, k, &held(&sent[0].values));
@@ -293,7 +293,7 @@ proptest! {
         for _ in 0..power.rounds_needed() {
             let basis = from_f32(d, k, &power.request().tensors[0].values);
             for matrix in &devices {
-                power.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&(matrix * &basis))]);
+                power.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&(matrix * &basis))]);
             }
             power.finish().unwrap();
         }
@@ -303,7 +303,7 @@ proptest! {
         let mut rows_seen = 0;
         for _ in 0..moments.rounds_needed() {
             for matrix in &devices {
-                moments.absorb(0, UpdateWeight::from_samples(1), &[moment_rows(&moments.request().task, matrix)]);
+                moments.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[moment_rows(&moments.request().task, matrix)]);
             }
             let Task::MomentRows { first, count } = moments.request().task else { panic!("another task") };
             prop_assert_eq!(usize::from(first), rows_seen);
@@ -324,7 +324,7 @@ proptest! {
         let step = |algorithm: &mut Box<dyn Algorithm>, stream: &mut _| {
             let request = algorithm.request();
             for samples in 1..=n as u32 {
-                algorithm.absorb(0, UpdateWeight::from_samples(samples), &tensors(&request.expects, stream, 1.0));
+                algorithm.absorb(DeviceId(0), UpdateWeight::from_samples(samples), &tensors(&request.expects, stream, 1.0));
             }
             algorithm.finish()
         };
@@ -410,11 +410,11 @@ fn rank_deficient_step_fails_and_keeps_model() {
     let start = random_start(5, 2, 1);
     let upload = Upload::Representation;
     let mut server = FedRep::new(start.clone(), FedRepParameters { upload, ..parameters() });
-    server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
+    server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
     assert!(server.finish().is_err());
     assert_eq!(bits(server.representation()), bits(&start));
     // No update of the failed round is left in the next.
-    server.absorb(0, UpdateWeight::from_samples(1), &[gradient_tensor(&start)]);
+    server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&start)]);
     server.finish().unwrap();
     assert!(distance(server.representation(), &start) < 1e-6);
 }
@@ -435,7 +435,7 @@ fn moment_blocks_fit_descriptor() {
         if rows_seen < d {
             let zeros = vec![0.0; needed];
             let tensor = Tensor { role: Role::Moment, rows: 1, cols: needed as u16, values: zeros };
-            moments.absorb(0, UpdateWeight::from_samples(1), &[tensor]);
+            moments.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[tensor]);
             moments.finish().unwrap();
         }
     }

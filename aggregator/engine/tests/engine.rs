@@ -30,7 +30,7 @@ proptest! {
         world.finish_honestly();
         if world.model.phase == Phase::Failed {
             // A failed campaign stays failed.
-            world.apply(Op::Join(50));
+            world.apply(Op::Join(DeviceId(50)));
             world.apply(Op::Tick);
             return Ok(());
         }
@@ -40,11 +40,11 @@ proptest! {
         // New and returning devices are still invited to fit their heads, but the campaign finishes only
         // once.
         for device in [100, 101] {
-            world.apply(Op::Join(device));
-            let broadcast = world.pending.get(&device).cloned().expect("no invitation to fit a head");
+            world.apply(Op::Join(DeviceId(device)));
+            let broadcast = world.pending.get(&DeviceId(device)).cloned().expect("no invitation to fit a head");
             prop_assert_eq!(broadcast.request.expects.len(), 0);
-            world.apply(Op::Answer(device, Kind::Good));
-            prop_assert_eq!(&world.counted[&device].id, &broadcast.id);
+            world.apply(Op::Answer(DeviceId(device), Kind::Good));
+            prop_assert_eq!(&world.counted[&DeviceId(device)].id, &broadcast.id);
         }
     }
 }
@@ -55,10 +55,10 @@ proptest! {
 fn unread_update_keeps_device_in_round() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
-    engine.handle(0, Event::Joined(0), &mut actions);
-    engine.handle(0, Event::Joined(1), &mut actions);
+    engine.handle(0, Event::Joined(DeviceId(0)), &mut actions);
+    engine.handle(0, Event::Joined(DeviceId(1)), &mut actions);
     let broadcast = actions.iter().find_map(|action| match action {
-        Action::Open(0, broadcast) => Some(Arc::clone(broadcast)),
+        Action::Open(DeviceId(0), broadcast) => Some(Arc::clone(broadcast)),
         _ => None,
     });
     let broadcast = broadcast.expect("asked");
@@ -67,32 +67,32 @@ fn unread_update_keeps_device_in_round() {
         engine.handle(0, event, &mut actions);
         (actions, engine.counters())
     };
-    let (actions, counters) = say(Event::Unread(0, broadcast.id));
+    let (actions, counters) = say(Event::Unread(DeviceId(0), broadcast.id));
     assert_eq!((actions, counters.unread, counters.rejected()), (vec![], 1, 0));
     let ack = |device, id, outcome| vec![Action::Acknowledge(device, Ack { id, outcome })];
     let outcome = AckOutcome::Rejected(Rejection::NotAsked);
-    assert_eq!(say(Event::Unread(7, broadcast.id)).0, ack(7, broadcast.id, outcome));
+    assert_eq!(say(Event::Unread(DeviceId(7), broadcast.id)).0, ack(DeviceId(7), broadcast.id, outcome));
     let next = RoundId { round: broadcast.id.round + 1, stage: 0 };
-    assert_eq!(say(Event::Unread(0, next)).0, ack(0, next, AckOutcome::Rejected(Rejection::WrongRound)));
-    let counted = say(Event::Update(0, honest(0, &broadcast))).0;
-    assert_eq!(counted, ack(0, broadcast.id, AckOutcome::Counted));
-    say(Event::Update(1, honest(1, &broadcast)));
-    assert_eq!(say(Event::Unread(0, broadcast.id)).0, ack(0, broadcast.id, AckOutcome::Late));
+    assert_eq!(say(Event::Unread(DeviceId(0), next)).0, ack(DeviceId(0), next, AckOutcome::Rejected(Rejection::WrongRound)));
+    let counted = say(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))).0;
+    assert_eq!(counted, ack(DeviceId(0), broadcast.id, AckOutcome::Counted));
+    say(Event::Update(DeviceId(1), honest(DeviceId(1), &broadcast)));
+    assert_eq!(say(Event::Unread(DeviceId(0), broadcast.id)).0, ack(DeviceId(0), broadcast.id, AckOutcome::Late));
 }
 
 /// The whole cohort is gone for good, and another device is present.
 #[test]
 fn lost_cohort_is_replaced_by_present_devices() {
     let mut world = World::new(plain());
-    world.apply(Op::Join(0));
-    world.apply(Op::Join(1));
-    world.apply(Op::Leave(0));
-    world.apply(Op::Leave(1));
-    world.apply(Op::Join(2));
+    world.apply(Op::Join(DeviceId(0)));
+    world.apply(Op::Join(DeviceId(1)));
+    world.apply(Op::Leave(DeviceId(0)));
+    world.apply(Op::Leave(DeviceId(1)));
+    world.apply(Op::Join(DeviceId(2)));
     assert!(world.pending.is_empty());
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
-    assert!(world.pending.contains_key(&2));
+    assert!(world.pending.contains_key(&DeviceId(2)));
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
 }
@@ -103,7 +103,7 @@ fn declining_cohort_is_replaced_by_uninvited_devices() {
     let fraction = Some((0.2, 1.0));
     let mut world = World::new(Setup { fleet_size: 4, fraction, deadline: None, ..plain() });
     for device in 0..4 {
-        world.apply(Op::Join(device));
+        world.apply(Op::Join(DeviceId(device)));
     }
     let asked: Vec<DeviceId> = world.pending.keys().copied().collect();
     assert_eq!(asked.len(), 1);
@@ -116,12 +116,12 @@ fn declining_cohort_is_replaced_by_uninvited_devices() {
 #[test]
 fn campaign_fails_after_three_declined_rounds() {
     let mut world = World::new(plain());
-    world.apply(Op::Join(0));
-    world.apply(Op::Join(1));
+    world.apply(Op::Join(DeviceId(0)));
+    world.apply(Op::Join(DeviceId(1)));
     for _ in 0..3 {
         assert_ne!(world.model.phase, Phase::Failed);
-        world.apply(Op::Decline(1, true));
-        world.apply(Op::Decline(0, true));
+        world.apply(Op::Decline(DeviceId(1), true));
+        world.apply(Op::Decline(DeviceId(0), true));
     }
     assert_eq!(world.model.phase, Phase::Failed);
 }
@@ -129,7 +129,7 @@ fn campaign_fails_after_three_declined_rounds() {
 fn joined(setup: Setup, devices: u64) -> World {
     let mut world = World::new(setup);
     for device in 0..devices {
-        world.apply(Op::Join(device));
+        world.apply(Op::Join(DeviceId(device)));
     }
     world
 }
@@ -141,40 +141,40 @@ fn short_round_keeps_updates_and_retries_later() {
     let setup = Setup { fleet_size: 4, min_count: 3, deadline: None, patience: Some(70), ..plain() };
     let mut world = joined(setup, 4);
     let first = world.model.last;
-    world.apply(Op::Answer(0, Kind::Good));
-    world.apply(Op::Answer(1, Kind::Norm));
+    world.apply(Op::Answer(DeviceId(0), Kind::Good));
+    world.apply(Op::Answer(DeviceId(1), Kind::Norm));
     world.apply(Op::Advance(5));
-    world.apply(Op::Answer(2, Kind::Good));
+    world.apply(Op::Answer(DeviceId(2), Kind::Good));
     world.pending.clear();
-    world.apply(Op::Decline(3, true));
+    world.apply(Op::Decline(DeviceId(3), true));
     assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
     assert_eq!(world.engine.wake(), Some(75));
     // Another attempt in vain. A device that keeps rejoining and declining does not postpone the next one.
     world.apply(Op::Advance(10));
-    world.apply(Op::Leave(3));
-    world.apply(Op::Join(3));
-    assert_eq!(world.pending.remove(&3).map(|broadcast| broadcast.id), Some(first));
-    world.apply(Op::Decline(3, true));
+    world.apply(Op::Leave(DeviceId(3)));
+    world.apply(Op::Join(DeviceId(3)));
+    assert_eq!(world.pending.remove(&DeviceId(3)).map(|broadcast| broadcast.id), Some(first));
+    world.apply(Op::Decline(DeviceId(3), true));
     assert_eq!(world.engine.wake(), Some(75));
     for _ in 0..10 {
         world.model.now = world.engine.wake().unwrap();
         world.apply(Op::Tick);
-        assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [1, 3].map(DeviceId));
         world.pending.clear();
-        world.apply(Op::Decline(3, true));
-        world.apply(Op::Decline(1, true));
-        assert_eq!(world.engine.open_round().unwrap().participants, [0, 2]);
+        world.apply(Op::Decline(DeviceId(3), true));
+        world.apply(Op::Decline(DeviceId(1), true));
+        assert_eq!(world.engine.open_round().unwrap().participants, [0, 2].map(DeviceId));
     }
     // A new device can complete the round, and so can one that has samples at last.
-    world.apply(Op::Join(6));
-    assert_eq!(world.pending[&6].id, first);
-    world.apply(Op::Decline(6, true));
+    world.apply(Op::Join(DeviceId(6)));
+    assert_eq!(world.pending[&DeviceId(6)].id, first);
+    world.apply(Op::Decline(DeviceId(6), true));
     world.model.now = world.engine.wake().unwrap();
     world.apply(Op::Tick);
-    world.apply(Op::Answer(3, Kind::Good));
+    world.apply(Op::Answer(DeviceId(3), Kind::Good));
     assert_eq!(world.model.commits.len(), 0, "other devices may still answer");
-    world.apply(Op::Decline(6, true));
-    world.apply(Op::Decline(1, true));
+    world.apply(Op::Decline(DeviceId(6), true));
+    world.apply(Op::Decline(DeviceId(1), true));
     assert_eq!(world.model.commits, [first.round]);
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
@@ -213,7 +213,7 @@ fn short_round_without_patience_fails_after_three_attempts() {
     let mut engine = setup.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
-        engine.handle(0, Event::Joined(device), &mut actions);
+        engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
     }
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
@@ -224,17 +224,17 @@ fn short_round_without_patience_fails_after_three_attempts() {
         actions
     };
     let again = |device| Action::Open(device, Arc::clone(&broadcast));
-    assert_eq!(handle(Event::Update(2, honest(2, &broadcast))), []);
-    assert_eq!(handle(Event::Declined(0, decline)), []);
-    assert_eq!(handle(Event::Declined(1, decline)), [again(0), again(1)]);
+    assert_eq!(handle(Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast))), []);
+    assert_eq!(handle(Event::Declined(DeviceId(0), decline)), []);
+    assert_eq!(handle(Event::Declined(DeviceId(1), decline)), [again(DeviceId(0)), again(DeviceId(1))]);
     // One more update counts, so the attempts start again from zero.
-    assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
+    assert_eq!(handle(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))), []);
     for _ in 0..2 {
-        assert_eq!(handle(Event::Declined(1, decline)), [again(1)]);
+        assert_eq!(handle(Event::Declined(DeviceId(1), decline)), [again(DeviceId(1))]);
         // A stray message is not an attempt.
-        assert_eq!(handle(Event::Update(0, honest(0, &broadcast))), []);
+        assert_eq!(handle(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))), []);
     }
-    let actions = handle(Event::Declined(1, decline));
+    let actions = handle(Event::Declined(DeviceId(1), decline));
     let [Action::Failed(failure)] = actions.as_slice() else { panic!("{actions:?}") };
     assert_eq!(
         failure.to_string(),
@@ -249,14 +249,14 @@ fn short_round_without_patience_fails_after_three_attempts() {
 fn missed_deadline_invites_declined_devices_again() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5), absence: 500, ..plain() };
     let mut world = joined(setup, 3);
-    world.apply(Op::Leave(0));
-    world.apply(Op::Answer(1, Kind::Good));
+    world.apply(Op::Leave(DeviceId(0)));
+    world.apply(Op::Answer(DeviceId(1), Kind::Good));
     world.pending.clear();
-    world.apply(Op::Decline(2, true));
+    world.apply(Op::Decline(DeviceId(2), true));
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
-    assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [2]);
-    world.apply(Op::Answer(2, Kind::Good));
+    assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [DeviceId(2)]);
+    world.apply(Op::Answer(DeviceId(2), Kind::Good));
     assert_eq!(world.model.commits.len(), 0, "device 0 may return until the next deadline");
     world.apply(Op::Advance(100));
     world.apply(Op::Tick);
@@ -272,31 +272,31 @@ fn late_update_never_counts() {
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         for device in 0..3 {
-            engine.handle(0, Event::Joined(device), &mut actions);
+            engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
         }
         for round in 0..3u64 {
             let began = 100 * round;
             let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
             for device in 0..2 {
-                engine.handle(began + 99, Event::Update(device, honest(device, &broadcast)), &mut actions);
+                engine.handle(began + 99, Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)), &mut actions);
             }
             assert_eq!(engine.wake(), Some(began + 100));
             actions.clear();
             engine.handle(began + 100, Event::Tick, &mut actions);
             assert!(
-                actions.contains(&Action::Close(2, broadcast.id)),
+                actions.contains(&Action::Close(DeviceId(2), broadcast.id)),
                 "no Close for the device that is late"
             );
             let counted = actions.iter().find_map(|action| match action {
                 Action::Commit(record) => Some((record.participants.clone(), record.short_of)),
                 _ => None,
             });
-            assert_eq!(counted, Some((vec![0, 1], Some(3))));
+            assert_eq!(counted, Some((vec![DeviceId(0), DeviceId(1)], Some(3))));
             if straggler_answers {
                 actions.clear();
-                engine.handle(began + 100, Event::Update(2, honest(2, &broadcast)), &mut actions);
+                engine.handle(began + 100, Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast)), &mut actions);
                 let ack = Ack { id: broadcast.id, outcome: AckOutcome::Late };
-                assert_eq!(actions, [Action::Acknowledge(2, ack)]);
+                assert_eq!(actions, [Action::Acknowledge(DeviceId(2), ack)]);
             }
         }
         assert_eq!(engine.counters().late, if straggler_answers { 3 } else { 0 });
@@ -329,10 +329,10 @@ fn stage_that_lost_devices_closes_short() {
     let mut world = joined(doubling(), 6);
     assert_eq!(waits_for(&world), 3);
     for device in 0..4 {
-        world.apply(Op::Leave(device));
+        world.apply(Op::Leave(DeviceId(device)));
     }
-    world.apply(Op::Answer(4, Kind::Good));
-    world.apply(Op::Answer(5, Kind::Good));
+    world.apply(Op::Answer(DeviceId(4), Kind::Good));
+    world.apply(Op::Answer(DeviceId(5), Kind::Good));
     assert_eq!(world.model.commits.len(), 0, "the devices may return");
     world.apply(Op::Advance(49));
     world.apply(Op::Tick);
@@ -345,9 +345,9 @@ fn stage_that_lost_devices_closes_short() {
     assert_eq!((counters.short, counters.absent), (1, 4));
     assert_eq!(waits_for(&world), 2);
     // A device that returns counts again.
-    world.apply(Op::Join(0));
-    world.apply(Op::Answer(4, Kind::Good));
-    world.apply(Op::Answer(5, Kind::Good));
+    world.apply(Op::Join(DeviceId(0)));
+    world.apply(Op::Answer(DeviceId(4), Kind::Good));
+    world.apply(Op::Answer(DeviceId(5), Kind::Good));
     assert_eq!(waits_for(&world), 3);
 }
 
@@ -357,14 +357,14 @@ fn stage_that_lost_devices_closes_short() {
 fn abandoned_round_invites_any_device_that_joins() {
     let mut world = joined(Setup { fleet_size: 3, ..doubling() }, 3);
     for device in 0..3 {
-        world.apply(Op::Leave(device));
+        world.apply(Op::Leave(DeviceId(device)));
     }
     world.apply(Op::Advance(60));
     world.apply(Op::Tick);
     assert_eq!(world.engine.wake(), None);
-    world.apply(Op::Join(6));
-    assert!(world.pending.contains_key(&6));
-    world.apply(Op::Answer(6, Kind::Good));
+    world.apply(Op::Join(DeviceId(6)));
+    assert!(world.pending.contains_key(&DeviceId(6)));
+    world.apply(Op::Answer(DeviceId(6), Kind::Good));
     assert_eq!(world.model.commits.len(), 1);
 }
 
@@ -375,10 +375,10 @@ fn rejected_device_is_replaced_by_next_arrival() {
     let mut world = joined(doubling(), 6);
     for (stage, counted) in [3, 5, 5].into_iter().enumerate() {
         assert_eq!(world.model.commits.len(), stage);
-        world.apply(Op::Answer(0, Kind::NotFinite(true)));
+        world.apply(Op::Answer(DeviceId(0), Kind::NotFinite(true)));
         for device in 1..=counted {
             assert_eq!(world.model.commits.len(), stage, "device {device}");
-            world.apply(Op::Answer(device, Kind::Good));
+            world.apply(Op::Answer(DeviceId(device), Kind::Good));
         }
     }
     assert_eq!(world.model.commits.len(), 3);
@@ -392,12 +392,12 @@ fn rejected_device_is_replaced_by_next_arrival() {
 fn nothing_is_due_without_devices() {
     let setup = Setup { fleet_size: 1, absence: 0, deadline: None, patience: Some(50), ..plain() };
     let mut world = joined(setup, 1);
-    world.apply(Op::Decline(0, true));
-    world.apply(Op::Leave(0));
+    world.apply(Op::Decline(DeviceId(0), true));
+    world.apply(Op::Leave(DeviceId(0)));
     world.apply(Op::Advance(50));
     world.apply(Op::Tick);
     assert_eq!(world.engine.wake(), None);
-    world.apply(Op::Join(3));
+    world.apply(Op::Join(DeviceId(3)));
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
 }
@@ -406,9 +406,9 @@ fn nothing_is_due_without_devices() {
 #[test]
 fn declined_round_is_repeated_under_new_id() {
     let mut world = World::new(Setup { fleet_size: 1, ..plain() });
-    world.apply(Op::Join(0));
+    world.apply(Op::Join(DeviceId(0)));
     let before = world.model.last.round;
-    world.apply(Op::Decline(0, true));
+    world.apply(Op::Decline(DeviceId(0), true));
     assert_eq!(world.model.last.round, before + 1);
     world.finish_honestly();
     assert_eq!(world.model.phase, Phase::Finished);
@@ -429,14 +429,14 @@ fn start_that_ends_without_devices_can_be_restored() {
         records.extend(commits);
     };
     for device in [0, 1] {
-        handle(&mut engine, 0, Event::Joined(device));
+        handle(&mut engine, 0, Event::Joined(DeviceId(device)));
     }
     for device in [0, 1, 0] {
         let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
-        handle(&mut engine, 1, Event::Update(device, honest(device, &broadcast)));
+        handle(&mut engine, 1, Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)));
     }
     for device in [0, 1] {
-        handle(&mut engine, 2, Event::Left(device));
+        handle(&mut engine, 2, Event::Left(DeviceId(device)));
     }
     handle(&mut engine, 500, Event::Tick);
     assert_eq!(records, [Phase::Start(1), Phase::Start(2)]);
@@ -458,10 +458,10 @@ fn finished_campaign_offers_heads_after_restart() {
     let mut finished = 0;
     for device in [7, 0, 1, 2, 8] {
         let mut actions = Vec::new();
-        engine.handle(5, Event::Joined(device), &mut actions);
+        engine.handle(5, Event::Joined(DeviceId(device)), &mut actions);
         let [Action::Open(to, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
-        assert_eq!(*to, device);
-        let answer = Event::Update(device, honest(device, broadcast));
+        assert_eq!(*to, DeviceId(device));
+        let answer = Event::Update(DeviceId(device), honest(DeviceId(device), broadcast));
         let mut actions = Vec::new();
         engine.handle(6, answer, &mut actions);
         finished += actions.iter().filter(|action| **action == Action::Finished).count();
@@ -520,8 +520,8 @@ fn small_change_ends_training() {
         assert!(engine.resume(0, &after.checkpoint));
         assert_eq!(engine.checkpoint().done, after.phase);
         let mut actions = Vec::new();
-        engine.handle(0, Event::Joined(9), &mut actions);
-        let [Action::Open(9, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
+        engine.handle(0, Event::Joined(DeviceId(9)), &mut actions);
+        let [Action::Open(DeviceId(9), broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!((engine.phase(), broadcast.request.expects.len()), (Phase::FitHead, 0));
     }
 }
@@ -538,10 +538,10 @@ fn small_change_does_not_end_start() {
 fn stopped_training_closes_round_and_fits_heads() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
-    engine.handle(0, Event::Joined(0), &mut actions);
+    engine.handle(0, Event::Joined(DeviceId(0)), &mut actions);
     engine.finish_training(0, &mut actions);
     assert_eq!((engine.phase(), actions.len()), (Phase::Waiting, 0));
-    engine.handle(0, Event::Joined(1), &mut actions);
+    engine.handle(0, Event::Joined(DeviceId(1)), &mut actions);
     let first = engine.open_round().unwrap().broadcast.id;
     let mut actions = Vec::new();
     engine.finish_training(1, &mut actions);
@@ -587,29 +587,29 @@ fn rank_deficient_round_is_repeated() {
         let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
         let mut engine = setup.engine();
         let mut actions = Vec::new();
-        engine.handle(0, Event::Joined(0), &mut actions);
+        engine.handle(0, Event::Joined(DeviceId(0)), &mut actions);
         let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
-        let mut update = honest(0, &broadcast);
+        let mut update = honest(DeviceId(0), &broadcast);
         for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
             let sent = broadcast.request.tensors[0].values[index];
             *value = if index % K == 0 { sent / ETA } else { 0.0 };
         }
         actions.clear();
-        engine.handle(1, Event::Update(0, update), &mut actions);
+        engine.handle(1, Event::Update(DeviceId(0), update), &mut actions);
         (engine, broadcast.id, actions)
     };
     let (mut engine, id, actions) = ruin(Some(5));
     assert!(
-        matches!(actions[..], [Action::Acknowledge(0, Ack { outcome: AckOutcome::Counted, .. })]),
+        matches!(actions[..], [Action::Acknowledge(DeviceId(0), Ack { outcome: AckOutcome::Counted, .. })]),
         "{actions:?}"
     );
     assert_eq!((engine.counters().ruined, engine.wake()), (1, Some(6)));
     let mut actions = Vec::new();
     engine.handle(6, Event::Tick, &mut actions);
-    let [Action::Open(0, again)] = actions.as_slice() else { panic!("{actions:?}") };
+    let [Action::Open(DeviceId(0), again)] = actions.as_slice() else { panic!("{actions:?}") };
     assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().broadcast.request);
-    let update = honest(0, again);
-    engine.handle(7, Event::Update(0, update), &mut actions);
+    let update = honest(DeviceId(0), again);
+    engine.handle(7, Event::Update(DeviceId(0), update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
     // With a retry delay of 0 the attempts are bounded.
     let (mut engine, _, _) = ruin(Some(0));
@@ -617,15 +617,15 @@ fn rank_deficient_round_is_repeated() {
     for _ in 0..3 {
         let mut actions = Vec::new();
         engine.handle(2, Event::Tick, &mut actions);
-        let Some(Action::Open(0, broadcast)) = actions.pop() else { break };
-        let mut update = honest(0, &broadcast);
+        let Some(Action::Open(DeviceId(0), broadcast)) = actions.pop() else { break };
+        let mut update = honest(DeviceId(0), &broadcast);
         update.tensors[0]
             .values
             .iter_mut()
             .zip(&broadcast.request.tensors[0].values)
             .enumerate()
             .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
-        engine.handle(2, Event::Update(0, update), &mut actions);
+        engine.handle(2, Event::Update(DeviceId(0), update), &mut actions);
         failed = matches!(actions.last(), Some(Action::Failed(_)));
     }
     assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
@@ -640,28 +640,28 @@ fn rank_deficient_round_is_repeated() {
 fn widened_round_is_restored() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
-    (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
+    (0..3).for_each(|device| engine.handle(0, Event::Joined(DeviceId(device)), &mut actions));
     let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
-    engine.handle(1, Event::Update(0, honest(0, &broadcast)), &mut actions);
+    engine.handle(1, Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast)), &mut actions);
     for device in [1, 2] {
         let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
-        engine.handle(1, Event::Declined(device, decline), &mut actions);
+        engine.handle(1, Event::Declined(DeviceId(device), decline), &mut actions);
     }
-    [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(device), &mut actions));
-    engine.handle(3, Event::Update(7, honest(7, &broadcast)), &mut actions);
+    [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(DeviceId(device)), &mut actions));
+    engine.handle(3, Event::Update(DeviceId(7), honest(DeviceId(7), &broadcast)), &mut actions);
     let round = engine.open_round().unwrap();
-    assert_eq!((round.broadcast.id, round.participants.as_slice()), (broadcast.id, &[0, 7][..]));
+    assert_eq!((round.broadcast.id, round.participants.as_slice()), (broadcast.id, &[0, 7].map(DeviceId)[..]));
 
     let mut again = setup.engine();
     assert!(again.resume(3, &checkpoint));
-    [1, 2].into_iter().for_each(|device| again.mark_excluded(device));
+    [1, 2].into_iter().for_each(|device| again.mark_excluded(DeviceId(device)));
     for (at, device) in [(1, 0), (3, 7)] {
-        assert!(again.replay_update(at, device, &honest(device, &broadcast)), "{device}");
+        assert!(again.replay_update(at, DeviceId(device), &honest(DeviceId(device), &broadcast)), "{device}");
     }
     let mut actions = Vec::new();
     again.handle(3, Event::Resumed, &mut actions);
     let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
-    assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7][..]));
+    assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7].map(DeviceId)[..]));
 }
 
 /// All devices had left when the server went down, and one of them never returns. Found by simulated
@@ -670,14 +670,14 @@ fn widened_round_is_restored() {
 fn restored_round_does_not_wait_forever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
-    (0..3).for_each(|device| engine.handle(0, Event::Joined(device), &mut actions));
+    (0..3).for_each(|device| engine.handle(0, Event::Joined(DeviceId(device)), &mut actions));
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     // Two devices leave before the third answers, which closes the round.
     for device in [1, 2] {
-        engine.handle(1, Event::Update(device, honest(device, &broadcast)), &mut actions);
-        engine.handle(1, Event::Left(device), &mut actions);
+        engine.handle(1, Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)), &mut actions);
+        engine.handle(1, Event::Left(DeviceId(device)), &mut actions);
     }
-    engine.handle(2, Event::Left(0), &mut actions);
+    engine.handle(2, Event::Left(DeviceId(0)), &mut actions);
     engine.handle(1_000_000, Event::Tick, &mut actions);
     let checkpoint = engine.checkpoint();
     assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
@@ -685,19 +685,19 @@ fn restored_round_does_not_wait_forever() {
     let (mut again, mut actions) = (setup.engine(), Vec::new());
     assert!(again.resume(1_000_000, &checkpoint));
     let due = again.wake().expect("no time to wait is set");
-    (1..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
+    (1..3).for_each(|device| again.handle(1_000_001, Event::Joined(DeviceId(device)), &mut actions));
     assert!(again.open_round().is_none(), "the third device may join");
     again.handle(due, Event::Tick, &mut actions);
-    assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2].map(DeviceId));
 
     // If all return in time, the round opens with the last of them; otherwise with the fewest that suffice.
     let mut again = setup.engine();
     assert!(again.resume(1_000_000, &checkpoint));
-    (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(device), &mut actions));
+    (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(DeviceId(device)), &mut actions));
     assert_eq!(again.open_round().unwrap().cohort.len(), 3);
     let mut again = setup.engine();
     assert!(again.resume(1_000_000, &checkpoint));
     again.handle(due, Event::Tick, &mut actions);
-    (0..2).for_each(|device| again.handle(due + 1, Event::Joined(device), &mut actions));
+    (0..2).for_each(|device| again.handle(due + 1, Event::Joined(DeviceId(device)), &mut actions));
     assert_eq!(again.open_round().unwrap().cohort.len(), 2);
 }

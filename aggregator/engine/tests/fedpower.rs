@@ -72,7 +72,7 @@ fn exchange(server: &mut FedPower, all: &[Matrix]) {
         let tensors = answer(a, &request);
         assert_eq!(tensors.len(), request.expects.len());
         assert!(server.admits(1, &tensors));
-        server.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
+        server.absorb(DeviceId(device as u64), UpdateWeight::from_samples(1), &tensors);
     }
     server.finish().unwrap();
 }
@@ -197,13 +197,13 @@ proptest! {
         let request = one.request();
         for (device, a) in all.iter().enumerate() {
             let tensors = answer(a, &request);
-            one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &tensors);
+            one.absorb(DeviceId(device as u64), UpdateWeight::from_samples(1), &tensors);
             let turn = random_basis(3, 3, random);
             // The reference determines the basis.
             let turn = if device == 0 { Matrix::identity(3, 3) } else { turn };
             let turned: Vec<Tensor> =
                 tensors.iter().map(|t| tensor(&(from_f32(9, 3, &t.values) * &turn))).collect();
-            other.absorb(device as DeviceId, UpdateWeight::from_samples(1), &turned);
+            other.absorb(DeviceId(device as u64), UpdateWeight::from_samples(1), &turned);
         }
         one.finish().unwrap();
         other.finish().unwrap();
@@ -226,8 +226,8 @@ proptest! {
             let answers: Vec<_> = all.iter().map(|a| answer(a, &request)).collect();
             for device in 0..5 {
                 let reversed = (4 - device + round as usize) % 5;
-                one.absorb(device as DeviceId, UpdateWeight::from_samples(1), &answers[device]);
-                other.absorb(reversed as DeviceId, UpdateWeight::from_samples(1), &answers[reversed]);
+                one.absorb(DeviceId(device as u64), UpdateWeight::from_samples(1), &answers[device]);
+                other.absorb(DeviceId(reversed as u64), UpdateWeight::from_samples(1), &answers[reversed]);
             }
             one.finish().unwrap();
             other.finish().unwrap();
@@ -293,21 +293,21 @@ fn lost_reference_is_replaced_and_span_is_kept() {
     let all = covariances(6, 12, 3, 0.1, 7);
     let truth = top_eigenspace(&mean(&all), 3);
     let start = random_basis(12, 3, &mut random(8));
-    let parameters = FedPowerParameters { iterations: 30, local_steps: 3, reference: Some(4), ..ALGORITHM_2 };
-    let fleet = [0, 1, 2, 3, 4, 5];
+    let parameters = FedPowerParameters { iterations: 30, local_steps: 3, reference: Some(DeviceId(4)), ..ALGORITHM_2 };
+    let fleet = [0, 1, 2, 3, 4, 5].map(DeviceId);
     let go = |lost: fn(usize, DeviceId) -> bool| {
         let mut server = FedPower::new(start.clone(), parameters);
         let mut worst: f64 = 0.0;
         for round in 0..server.rounds_needed() as usize {
             let present: Vec<DeviceId> = fleet.iter().copied().filter(|id| !lost(round, *id)).collect();
-            let reference = if present.contains(&4) { 4 } else { present[0] };
+            let reference = if present.contains(&DeviceId(4)) { DeviceId(4) } else { present[0] };
             assert_eq!(server.reference(&present), Some(reference));
             let request = server.request();
             for device in present {
                 server.absorb(
                     device,
                     UpdateWeight::from_samples(1),
-                    &answer(&all[device as usize], &request),
+                    &answer(&all[device.0 as usize], &request),
                 );
             }
             server.finish().unwrap();
@@ -318,7 +318,7 @@ fn lost_reference_is_replaced_and_span_is_kept() {
         worst
     };
     let (all_there, some_lost) =
-        (go(|_, _| false), go(|round, id| round == 5 && id == 4 || round == 6 && id < 2));
+        (go(|_, _| false), go(|round, id| round == 5 && id == DeviceId(4) || round == 6 && id < DeviceId(2)));
     assert!(all_there < 0.02, "{all_there}");
     // Other devices count in those two rounds, so the span may change a little.
     assert!(some_lost < 0.02 + all_there, "{some_lost}");
@@ -328,7 +328,7 @@ fn lost_reference_is_replaced_and_span_is_kept() {
         exchange(&mut server, &all);
         server.representation().clone()
     };
-    let (one, other) = (once(Some(0)), once(Some(5)));
+    let (one, other) = (once(Some(DeviceId(0))), once(Some(DeviceId(5))));
     assert!(principal_angle_distance(&one, &other) < 0.02);
 }
 
@@ -339,10 +339,10 @@ fn draws_act_as_weights() {
     let start = random_basis(9, 2, &mut random(10));
     let parameters = FedPowerParameters { iterations: 4, local_steps: 2, ..ALGORITHM_2 };
     let mut drawn = FedPower::new(start.clone(), parameters);
-    let mut repeated = FedPower::new(start, FedPowerParameters { reference: Some(10), ..parameters });
+    let mut repeated = FedPower::new(start, FedPowerParameters { reference: Some(DeviceId(10)), ..parameters });
     let request = drawn.request();
     let mut share = |device: usize, draws: u32| {
-        drawn.absorb(device as DeviceId, UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
+        drawn.absorb(DeviceId(device as u64), UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
     };
     // Device 0 is invited as the reference only.
     share(0, 0);
@@ -356,7 +356,7 @@ fn draws_act_as_weights() {
         vec![tensor(&(matrix(&own[0]) * turn)), of[1].clone()]
     };
     for (place, device) in [1, 3, 3, 3].into_iter().enumerate() {
-        repeated.absorb(10 + place as DeviceId, UpdateWeight::from_samples(1), &turned(device));
+        repeated.absorb(DeviceId(10 + place as u64), UpdateWeight::from_samples(1), &turned(device));
     }
     drawn.finish().unwrap();
     repeated.finish().unwrap();
@@ -364,7 +364,7 @@ fn draws_act_as_weights() {
     // Only the reference has answered, so its update is used.
     let before = drawn.representation().clone();
     let request = drawn.request();
-    drawn.absorb(2, UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
+    drawn.absorb(DeviceId(2), UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
     drawn.finish().unwrap();
     assert_ne!(bits(&before), bits(drawn.representation()));
     // Without any update nothing is lost, and the exchange is repeated.
@@ -375,7 +375,7 @@ fn draws_act_as_weights() {
 
 #[test]
 fn sampling_with_replacement_is_uniform() {
-    let fleet: Vec<DeviceId> = (0..10).map(|id| 3 * id + 1).collect();
+    let fleet: Vec<DeviceId> = (0..10).map(|id| DeviceId(3 * id + 1)).collect();
     let mut policy = WithReplacement { draws: 6, seed: 5 };
     let mut counts = [0u32; 10];
     let rounds = 20_000;
@@ -389,8 +389,8 @@ fn sampling_with_replacement_is_uniform() {
         }
         assert_eq!(policy.cohort(round, &fleet), cohort);
         let mut with = cohort.clone();
-        with.add_reference(1);
-        assert!(with.devices.is_sorted() && with.devices.contains(&1) && with.target == with.devices.len());
+        with.add_reference(DeviceId(1));
+        assert!(with.devices.is_sorted() && with.devices.contains(&DeviceId(1)) && with.target == with.devices.len());
         assert_eq!(with.draws.values().sum::<u32>(), 6);
     }
     let expected = f64::from(rounds) * 0.6;
@@ -416,7 +416,7 @@ fn basis_unfit_for_alignment_is_not_admitted() {
     let mut one = FedPower::new(start, ALGORITHM_2);
     assert!(one.admits(1, std::slice::from_ref(&zero)));
     let state = one.state();
-    one.absorb(0, UpdateWeight::from_samples(1), &[zero]);
+    one.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[zero]);
     assert!(one.finish().is_err());
     assert_eq!(one.state(), state);
 }

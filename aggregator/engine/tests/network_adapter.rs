@@ -62,7 +62,7 @@ impl World {
         let engine = Engine::new(settings, None, server, Box::new(Full));
         let mut world = Self { engine, opened: BTreeMap::new(), commits: Vec::new(), now: 0 };
         for device in 0..devices {
-            world.handle(Event::Joined(device));
+            world.handle(Event::Joined(DeviceId(device)));
         }
         world
     }
@@ -91,21 +91,21 @@ impl World {
     /// Random update of a device.
     fn answer(&self, device: DeviceId) -> Vec<Tensor> {
         let id = self.id();
-        tensors(&self.opened[&device].request.expects, &mut random(u64::from(id.round) * 100 + device), 1.0)
+        tensors(&self.opened[&device].request.expects, &mut random(u64::from(id.round) * 100 + device.0), 1.0)
     }
 
     /// Sends these tensors as the device's update.
     fn send(&mut self, device: DeviceId, tensors: Vec<Tensor>) {
         let expects = self.opened[&device].request.expects.clone();
-        let sent = update(self.id(), 10 * (device as u32 + 1), &expects, tensors);
+        let sent = update(self.id(), 10 * (device.0 as u32 + 1), &expects, tensors);
         self.handle(Event::Update(device, sent));
     }
 
     /// Sends an update of every device.
     fn round(&mut self, devices: u64) -> Vec<Vec<Tensor>> {
-        let answers: Vec<Vec<Tensor>> = (0..devices).map(|device| self.answer(device)).collect();
+        let answers: Vec<Vec<Tensor>> = (0..devices).map(|device| self.answer(DeviceId(device))).collect();
         for (device, tensors) in answers.iter().enumerate() {
-            self.send(device as u64, tensors.clone());
+            self.send(DeviceId(device as u64), tensors.clone());
         }
         answers
     }
@@ -141,12 +141,12 @@ fn rolora_mean_equals_mean_of_products() {
         for device in 0..3 {
             let expected = if round == 0 { BOTH.to_vec() } else { vec![BOTH[usize::from(round % 2 == 1)]] };
             // Participants of the round before hold the factor that did not change.
-            assert_eq!(world.roles(device), expected, "round {round}");
+            assert_eq!(world.roles(DeviceId(device)), expected, "round {round}");
             assert_eq!(
-                world.opened[&device].request.expects.iter().map(|t| t.role).collect::<Vec<_>>(),
+                world.opened[&DeviceId(device)].request.expects.iter().map(|t| t.role).collect::<Vec<_>>(),
                 [trained]
             );
-            assert_eq!(world.opened[&device].encoded.len(), expected.len());
+            assert_eq!(world.opened[&DeviceId(device)].encoded.len(), expected.len());
         }
         let answers = world.round(3);
         let after = world.factors();
@@ -168,7 +168,7 @@ fn ffa_lora_keeps_down_projection() {
     let mut world = World::new(Averaging::FfaLora, 3);
     let start = world.factors();
     for round in 0..4 {
-        assert_eq!(world.roles(1), if round == 0 { BOTH.to_vec() } else { vec![Role::AdapterUp] });
+        assert_eq!(world.roles(DeviceId(1)), if round == 0 { BOTH.to_vec() } else { vec![Role::AdapterUp] });
         let answers = world.round(3);
         assert_eq!(world.factors()[0], start[0]);
         assert!(near(&world.factors()[1], &mean(&answers, |answer| matrix(&answer[0]))));
@@ -181,7 +181,7 @@ fn plain_averaging_reports_interference() {
     let mut world = World::new(Averaging::Lora, 3);
     for round in 0..3 {
         // Both factors have changed for all devices.
-        assert_eq!(world.roles(2), BOTH);
+        assert_eq!(world.roles(DeviceId(2)), BOTH);
         let answers = world.round(3);
         let [down, up] = world.factors();
         assert!(near(&down, &mean(&answers, |answer| matrix(&answer[0]))));
@@ -210,9 +210,9 @@ fn flexlora_keeps_best_factors_of_mean() {
     assert!((down.transpose() * &down - Matrix::identity(R, R)).norm() < 1e-5);
     // Two devices with the same update: nothing is cut off.
     let mut world = World::new(Averaging::FlexLora, 2);
-    let answer = world.answer(0);
-    world.send(0, answer.clone());
-    world.send(1, answer.clone());
+    let answer = world.answer(DeviceId(0));
+    world.send(DeviceId(0), answer.clone());
+    world.send(DeviceId(1), answer.clone());
     let [down, up] = world.factors();
     assert!(near(&product(&down, &up), &product(&matrix(&answer[0]), &matrix(&answer[1]))));
     assert!(world.commits[0].interference.unwrap() < 1e-12);
@@ -225,9 +225,9 @@ fn result_is_independent_of_arrival_order() {
         let result = |order: [u64; 3]| {
             let mut world = World::new(averaging, 3);
             for _ in 0..3 {
-                let answers: Vec<_> = (0..3).map(|device| world.answer(device)).collect();
+                let answers: Vec<_> = (0..3).map(|device| world.answer(DeviceId(device))).collect();
                 for device in order {
-                    world.send(device, answers[device as usize].clone());
+                    world.send(DeviceId(device), answers[device as usize].clone());
                 }
             }
             let interference =
@@ -244,32 +244,32 @@ fn result_is_independent_of_arrival_order() {
 fn stale_device_receives_all_tensors() {
     let mut world = World::new(Averaging::RoLora, 3);
     world.round(3);
-    assert_eq!(world.roles(0), [Role::AdapterUp]);
+    assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
     // The device may have lost its memory with the connection.
-    world.handle(Event::Left(0));
-    world.handle(Event::Joined(0));
-    assert_eq!(world.roles(0), BOTH);
+    world.handle(Event::Left(DeviceId(0)));
+    world.handle(Event::Joined(DeviceId(0)));
+    assert_eq!(world.roles(DeviceId(0)), BOTH);
     // The device reports that it cannot use the broadcast, and is invited again later.
     let declined = Decline { id: world.id(), reason: DeclineReason::Tensors };
-    world.handle(Event::Declined(1, declined));
+    world.handle(Event::Declined(DeviceId(1), declined));
     for device in [0, 2] {
-        let tensors = world.answer(device);
-        world.send(device, tensors);
+        let tensors = world.answer(DeviceId(device));
+        world.send(DeviceId(device), tensors);
     }
     // The round closes without the device, and the next one is opened on it with all tensors.
     assert_eq!(world.engine.phase(), Phase::Train(3));
-    assert_eq!(world.roles(1), BOTH);
-    assert_eq!((world.roles(0), world.roles(2)), (vec![Role::AdapterDown], vec![Role::AdapterDown]));
+    assert_eq!(world.roles(DeviceId(1)), BOTH);
+    assert_eq!((world.roles(DeviceId(0)), world.roles(DeviceId(2))), (vec![Role::AdapterDown], vec![Role::AdapterDown]));
     // A device that was late for the last round holds its tensors; one that did not answer does not.
     for device in [0, 2] {
-        let tensors = world.answer(device);
-        world.send(device, tensors);
+        let tensors = world.answer(DeviceId(device));
+        world.send(DeviceId(device), tensors);
     }
     world.now += 2000;
     world.handle(Event::Tick);
     assert_eq!(world.engine.phase(), Phase::Train(4));
-    assert_eq!(world.roles(1), BOTH);
-    assert_eq!(world.roles(0), [Role::AdapterUp]);
+    assert_eq!(world.roles(DeviceId(1)), BOTH);
+    assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
 }
 
 /// An abandoned round is tried again: devices have overwritten the factors that they trained in it, so these
@@ -281,16 +281,16 @@ fn repeated_round_sends_trained_tensors() {
     let before = world.factors();
     // Both updates are rejected, since their norms exceed the bound.
     for device in 0..2 {
-        let mut tensors = world.answer(device);
+        let mut tensors = world.answer(DeviceId(device));
         tensors[0].values.fill(1e6);
-        world.send(device, tensors);
+        world.send(DeviceId(device), tensors);
     }
     world.now += 20;
     world.handle(Event::Tick);
     assert_eq!(world.engine.phase(), Phase::Train(2));
     assert_eq!(world.factors(), before);
     for device in 0..2 {
-        let roles = world.roles(device);
+        let roles = world.roles(DeviceId(device));
         assert!(roles.contains(&Role::AdapterDown), "{roles:?}");
     }
 }

@@ -11,7 +11,7 @@ use fedspan_engine::{DeviceId, Participation};
 use proptest::prelude::*;
 
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
-    proptest::collection::btree_set(any::<u64>(), 1..60).prop_map(|set| set.into_iter().collect())
+    proptest::collection::btree_set(any::<u64>(), 1..60).prop_map(|set| set.into_iter().map(DeviceId).collect())
 }
 
 fn fraction(rate: f64, over_select: f64, seed: u64) -> Fraction {
@@ -59,13 +59,13 @@ proptest! {
 /// device's count is 19; the bound is 5.5 of them for the worst of 100.
 #[test]
 fn draws_are_uniform_and_change_each_round() {
-    let fleet: Vec<DeviceId> = (0..100).collect();
+    let fleet: Vec<DeviceId> = (0..100).map(DeviceId).collect();
     let mut counts = vec![0u32; fleet.len()];
     let mut cohorts = BTreeSet::new();
     for round in 1..=4000 {
         let cohort = fraction(0.1, 1.0, 3).cohort(round, &fleet);
         for device in &cohort.devices {
-            counts[*device as usize] += 1;
+            counts[device.0 as usize] += 1;
         }
         cohorts.insert(cohort.devices);
     }
@@ -95,7 +95,7 @@ fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16)
 
 #[test]
 fn stages_double_up_to_whole_fleet() {
-    let fleet: Vec<DeviceId> = (0..30).collect();
+    let fleet: Vec<DeviceId> = (0..30).map(DeviceId).collect();
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
@@ -153,7 +153,7 @@ proptest! {
 /// An outage that leaves fewer devices than a stage waits for does not end the schedule.
 #[test]
 fn schedule_survives_shrunken_fleet() {
-    let fleet: Vec<DeviceId> = (0..64).collect();
+    let fleet: Vec<DeviceId> = (0..64).map(DeviceId).collect();
     let fleets = [64, 64, 3, 1, 64, 64];
     let run = |schedule| {
         let mut policy = Doubling::new(4, None, schedule, DoubleBy::Devices, 1);
@@ -167,7 +167,7 @@ fn schedule_survives_shrunken_fleet() {
 /// If samples double, a single device cannot complete a round by declaring very many.
 #[test]
 fn inflated_sample_count_completes_no_round_alone() {
-    let fleet: Vec<DeviceId> = (0..10).collect();
+    let fleet: Vec<DeviceId> = (0..10).map(DeviceId).collect();
     let mut policy = Doubling::new(3, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
     by_size(&mut policy, &[10; 10], 3);
     let enough = policy.cohort(4, &fleet).sample_target.unwrap();
@@ -178,7 +178,7 @@ fn inflated_sample_count_completes_no_round_alone() {
 /// the requested size and is the same as that of a random fraction.
 #[test]
 fn cohort_is_drawn_for_every_round() {
-    let fleet: Vec<DeviceId> = (0..40).collect();
+    let fleet: Vec<DeviceId> = (0..40).map(DeviceId).collect();
     let mut policy = Doubling::new(4, Some(8), Schedule::Fixed(100), DoubleBy::Devices, 5);
     let mut seen = BTreeSet::new();
     for number in 1..=60 {
@@ -210,7 +210,7 @@ fn invalid_state_is_refused() {
 
 /// Runs rounds of devices with a fixed order of arrival and fixed sizes, and returns the participants.
 fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
-    let fleet: Vec<DeviceId> = (0..sizes.len() as u64).collect();
+    let fleet: Vec<DeviceId> = (0..sizes.len() as u64).map(DeviceId).collect();
     let mut counted = Vec::new();
     for number in 1..=rounds {
         let cohort = policy.cohort(number, &fleet);

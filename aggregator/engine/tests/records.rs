@@ -3,7 +3,7 @@
 
 use crate::common::campaign::{Setup, honest, plain, result, setup};
 use crate::common::model::{Op, World, op};
-use fedspan_engine::{Action, Effects, Engine, Event, Phase, Record, RecordedEffects};
+use fedspan_engine::{Action, DeviceId, Effects, Engine, Event, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::Privacy;
 use proptest::prelude::*;
 
@@ -38,13 +38,13 @@ fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine
 fn record_takes_update_without_copying_it() {
     let setup = Setup { fleet_size: 2, ..plain() };
     let (mut engine, mut effects) = (setup.engine(), RecordedEffects::default());
-    (0..2).for_each(|device| engine.handle(0, Event::Joined(device), &mut effects));
+    (0..2).for_each(|device| engine.handle(0, Event::Joined(DeviceId(device)), &mut effects));
     let opening = engine.open_round().expect("a round").broadcast.clone();
     for device in 0..2 {
-        let update = honest(device, &opening);
+        let update = honest(DeviceId(device), &opening);
         let address = update.tensors[0].values.as_ptr();
         effects.records.clear();
-        engine.handle(1, Event::Update(device, update), &mut effects);
+        engine.handle(1, Event::Update(DeviceId(device), update), &mut effects);
         let counted = effects.records.iter().find_map(|record| match record {
             Record::Counted(_, _, counted) => Some(counted),
             _ => None,
@@ -63,8 +63,8 @@ proptest! {
     fn replayed_records_lead_to_same_state(setup in setup(), ops in proptest::collection::vec(op(), 0..60)) {
         let mut world = World::new(setup);
         for op in ops {
-            if let Op::Join(device) = op && device % 2 == 0 {
-                let reported = Privacy::Gaussian { release: 10, budget: 1_000, spent: 10 * device };
+            if let Op::Join(device) = op && device.0 % 2 == 0 {
+                let reported = Privacy::Gaussian { release: 10, budget: 1_000, spent: 10 * device.0 };
                 world.engine.record_privacy(device, reported, &mut world.effects);
             }
             world.apply(op);

@@ -74,7 +74,7 @@ impl Life {
     fn trained(deadline: Option<Millis>) -> Self {
         let mut life = Self::new(engine(deadline));
         for device in 0..3 {
-            life.handle(0, Event::Joined(device));
+            life.handle(0, Event::Joined(DeviceId(device)));
         }
         for (device, broadcast) in std::mem::take(&mut life.open) {
             life.handle(1, Event::Update(device, honest(device, &broadcast)));
@@ -123,7 +123,7 @@ fn all_devices_score_and_receive_ridge() {
     );
     assert_eq!(life.engine.chosen_ridge(), None);
     for device in 0..3 {
-        assert_eq!(life.answers(device, 80, peak(6, 80)), AckOutcome::Counted);
+        assert_eq!(life.answers(DeviceId(device), 80, peak(6, 80)), AckOutcome::Counted);
     }
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(6)));
     let chosen = life.engine.chosen_ridge().unwrap();
@@ -134,8 +134,8 @@ fn all_devices_score_and_receive_ridge() {
     // A device that joins months later gets it as well.
     life.handle(1_000_000, Event::Tick);
     life.open.clear();
-    life.handle(2_000_000, Event::Joined(77));
-    let [(77, broadcast)] = &life.open[..] else { panic!() };
+    life.handle(2_000_000, Event::Joined(DeviceId(77)));
+    let [(DeviceId(77), broadcast)] = &life.open[..] else { panic!() };
     assert_eq!(
         broadcast.request.task,
         Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: ridge(6) } }
@@ -145,14 +145,14 @@ fn all_devices_score_and_receive_ridge() {
 #[test]
 fn ridge_round_needs_no_device() {
     let mut life = Life::trained(None);
-    (0..3).for_each(|device| life.declines(device));
+    (0..3).for_each(|device| life.declines(DeviceId(device)));
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, FALLBACK_RIDGE));
     assert_eq!(life.engine.chosen_ridge().unwrap().devices, 0);
     // One device is enough.
     let mut life = Life::trained(None);
-    life.declines(2);
-    life.answers(0, 10, peak(4, 10));
-    life.declines(1);
+    life.declines(DeviceId(2));
+    life.answers(DeviceId(0), 10, peak(4, 10));
+    life.declines(DeviceId(1));
     assert_eq!(life.published(), ridge(4));
     let counters = life.engine.counters();
     assert_eq!((counters.short, counters.repeated, counters.asked_again), (0, 0, 0));
@@ -163,7 +163,7 @@ fn ridge_round_needs_no_device() {
 fn ridge_round_waits_until_deadline() {
     for (deadline, last) in [(Some(100), 101), (None, 600_001)] {
         let mut life = Life::trained(deadline);
-        life.answers(1, 50, peak(8, 50));
+        life.answers(DeviceId(1), 50, peak(8, 50));
         assert_eq!(life.engine.wake(), Some(last));
         life.handle(last, Event::Tick);
         assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
@@ -173,9 +173,9 @@ fn ridge_round_waits_until_deadline() {
 #[test]
 fn ridge_round_ignores_absent_devices() {
     let mut life = Life::trained(Some(1000));
-    life.answers(0, 50, peak(8, 50));
-    life.handle(3, Event::Left(1));
-    life.handle(3, Event::Left(2));
+    life.answers(DeviceId(0), 50, peak(8, 50));
+    life.handle(3, Event::Left(DeviceId(1)));
+    life.handle(3, Event::Left(DeviceId(2)));
     assert_eq!(life.engine.phase(), Phase::RidgeScores);
     life.handle(60, Event::Tick);
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
@@ -187,13 +187,13 @@ fn impossible_scores_are_rejected() {
     let rejected = AckOutcome::Rejected(Rejection::Tensors);
     let most = RIDGE_SAMPLES_MAX * RIDGE_DRAWS;
     let mut life = Life::trained(Some(100));
-    assert_eq!(life.answers(0, 80, |_| 81.0), rejected);
-    assert_eq!(life.answers(0, 80, |_| 7.5), rejected);
-    assert_eq!(life.answers(0, 80, |_| -1.0), rejected);
-    assert_eq!(life.answers(0, most + 1, |_| 5.0), rejected);
-    assert_eq!(life.answers(0, 80, |_| f32::NAN), AckOutcome::Rejected(Rejection::NonFinite));
-    assert_eq!(life.answers(0, 0, |_| 0.0), AckOutcome::Rejected(Rejection::NoSamples));
-    assert_eq!(life.answers(0, most, |_| most as f32), AckOutcome::Counted);
+    assert_eq!(life.answers(DeviceId(0), 80, |_| 81.0), rejected);
+    assert_eq!(life.answers(DeviceId(0), 80, |_| 7.5), rejected);
+    assert_eq!(life.answers(DeviceId(0), 80, |_| -1.0), rejected);
+    assert_eq!(life.answers(DeviceId(0), most + 1, |_| 5.0), rejected);
+    assert_eq!(life.answers(DeviceId(0), 80, |_| f32::NAN), AckOutcome::Rejected(Rejection::NonFinite));
+    assert_eq!(life.answers(DeviceId(0), 0, |_| 0.0), AckOutcome::Rejected(Rejection::NoSamples));
+    assert_eq!(life.answers(DeviceId(0), most, |_| most as f32), AckOutcome::Counted);
     assert_eq!(life.engine.chosen_ridge(), None);
 }
 
@@ -201,9 +201,9 @@ fn impossible_scores_are_rejected() {
 #[test]
 fn devices_have_equal_weight() {
     let mut life = Life::trained(Some(100));
-    life.answers(0, RIDGE_SAMPLES_MAX, |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 });
-    life.answers(1, 10, |place| if place == 5 { 10.0 } else { 0.0 });
-    life.answers(2, 10, |place| if place == 5 { 10.0 } else { 0.0 });
+    life.answers(DeviceId(0), RIDGE_SAMPLES_MAX, |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 });
+    life.answers(DeviceId(1), 10, |place| if place == 5 { 10.0 } else { 0.0 });
+    life.answers(DeviceId(2), 10, |place| if place == 5 { 10.0 } else { 0.0 });
     assert_eq!(life.published(), ridge(5));
 }
 
@@ -215,9 +215,9 @@ fn restart_keeps_ridge_scores() {
         let checkpoint = life.engine.checkpoint();
         assert_eq!(checkpoint.done, Phase::Train(1));
         let broadcast = life.broadcast();
-        let answer = |device: DeviceId| scores(&broadcast, 40 + device as u32, peak(5 + device as usize, 40));
+        let answer = |device: DeviceId| scores(&broadcast, 40 + device.0 as u32, peak(5 + device.0 as usize, 40));
         for device in 0..answered {
-            life.handle(2, Event::Update(device, answer(device)));
+            life.handle(2, Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         // As a server stores it: the checkpoint at the opening and the updates since, or the checkpoint at
         // the commit.
@@ -233,18 +233,18 @@ fn restart_keeps_ridge_scores() {
             None => {
                 assert!(again.resume(5, &checkpoint));
                 for device in 0..answered {
-                    assert!(again.replay_update(2, device, &answer(device)));
+                    assert!(again.replay_update(2, DeviceId(device), &answer(DeviceId(device))));
                 }
             }
         }
         let mut again = Life::new(again);
         again.handle(5, Event::Resumed);
         for device in 0..3 {
-            again.handle(6, Event::Joined(device));
+            again.handle(6, Event::Joined(DeviceId(device)));
         }
         for device in answered..3 {
-            again.handle(7, Event::Update(device, answer(device)));
-            life.handle(7, Event::Update(device, answer(device)));
+            again.handle(7, Event::Update(DeviceId(device), answer(DeviceId(device))));
+            life.handle(7, Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         assert_eq!((again.engine.phase(), again.published()), (Phase::FitHead, life.published()));
         assert_eq!(again.engine.chosen_ridge(), life.engine.chosen_ridge());
@@ -264,7 +264,7 @@ fn campaign_continues_after_scores_become_private() {
     let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
     for answered in 0..=3 {
         let mut life = Life::trained(Some(100));
-        (0..answered).for_each(|device| assert_eq!(answer(&mut life, device), AckOutcome::Counted));
+        (0..answered).for_each(|device| assert_eq!(answer(&mut life, DeviceId(device)), AckOutcome::Counted));
         let checkpoint = life.engine.checkpoint();
         let last = checkpoint.id;
         let mut hiding = engine(Some(100)).without_ridge_scores();
@@ -274,7 +274,7 @@ fn campaign_continues_after_scores_become_private() {
         assert!(is_over || hiding.restore_dropped_id(last));
         let mut hiding = Life::new(hiding);
         hiding.handle(5, Event::Resumed);
-        (0..3).for_each(|device| hiding.handle(6, Event::Joined(device)));
+        (0..3).for_each(|device| hiding.handle(6, Event::Joined(DeviceId(device))));
         let published = if is_over { ridge(5) } else { FALLBACK_RIDGE };
         assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, published));
         assert_eq!(hiding.engine.chosen_ridge().is_some(), is_over);
@@ -292,12 +292,12 @@ fn campaign_continues_after_scores_become_private() {
     }
     // Before any scores have arrived, none are requested.
     let mut life = Life::new(engine(Some(100)));
-    (0..3).for_each(|device| life.handle(0, Event::Joined(device)));
+    (0..3).for_each(|device| life.handle(0, Event::Joined(DeviceId(device))));
     let mut hiding = engine(Some(100)).without_ridge_scores();
     assert!(hiding.resume(1, &life.engine.checkpoint()));
     let mut hiding = Life::new(hiding);
     hiding.handle(1, Event::Resumed);
-    (0..3).for_each(|device| hiding.handle(1, Event::Joined(device)));
+    (0..3).for_each(|device| hiding.handle(1, Event::Joined(DeviceId(device))));
     for (device, broadcast) in std::mem::take(&mut hiding.open) {
         hiding.handle(2, Event::Update(device, honest(device, &broadcast)));
     }
@@ -307,7 +307,7 @@ fn campaign_continues_after_scores_become_private() {
 #[test]
 fn foreign_checkpoint_is_refused() {
     let mut life = Life::trained(Some(100));
-    (0..3).for_each(|device| assert_eq!(life.answers(device, 40, peak(5, 40)), AckOutcome::Counted));
+    (0..3).for_each(|device| assert_eq!(life.answers(DeviceId(device), 40, peak(5, 40)), AckOutcome::Counted));
     let good = life.engine.checkpoint();
     let with = |change: &dyn Fn(&mut Checkpoint)| {
         let mut changed = good.clone();
@@ -328,7 +328,7 @@ fn private_fleet_has_no_ridge_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
     let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let mut life = Life::new(setup.engine().with_final_head(head));
-    life.handle(0, Event::Joined(0));
+    life.handle(0, Event::Joined(DeviceId(0)));
     let (device, broadcast) = life.open.pop().unwrap();
     life.handle(1, Event::Update(device, honest(device, &broadcast)));
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, 0.25));

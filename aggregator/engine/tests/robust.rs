@@ -6,7 +6,7 @@ use fedspan_engine::aggregate::{
     projector_geometric_median, projector_mean, trimmed_mean,
 };
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, random_basis, to_f32};
-use fedspan_engine::{Tensor, Weighting};
+use fedspan_engine::{DeviceId, Tensor, Weighting};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
@@ -101,7 +101,7 @@ proptest! {
             let mut round = RoundAggregate::new(rule, weighting, d * k);
             for &index in order {
                 let (device, samples, update) = &updates[index];
-                round.absorb(*device, UpdateWeight::from_samples(*samples), std::slice::from_ref(update));
+                round.absorb(DeviceId(*device), UpdateWeight::from_samples(*samples), std::slice::from_ref(update));
             }
             let values: Vec<f64> = if rule.is_for_subspaces() {
                 round.take_subspace(&reference).unwrap().unwrap().iter().copied().collect()
@@ -219,7 +219,7 @@ proptest! {
         values[..liars].iter_mut().for_each(|values| values.fill(lie));
         let mut round = RoundAggregate::new(Rule::trimmed_mean(TRIM), Weighting::Samples, 3);
         for (device, (values, samples)) in (0..).zip(values.iter().zip(&samples)) {
-            round.absorb(device, UpdateWeight::from_samples(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
+            round.absorb(DeviceId(device), UpdateWeight::from_samples(*samples), &[tensor(Role::Gradient, 3, 1, values.clone())]);
         }
         for (index, found) in round.take_vector(&[]).unwrap().iter().enumerate() {
             let honest = || values[liars..].iter().map(|values| f64::from(values[index]));
@@ -398,9 +398,9 @@ fn billion_declared_samples_count_as_one() {
         let value = |lie: u32| {
             let mut round = RoundAggregate::new(rule, Weighting::Samples, 1);
             for device in 0..4 {
-                round.absorb(device, UpdateWeight::from_samples(40), &update(1.0));
+                round.absorb(DeviceId(device), UpdateWeight::from_samples(40), &update(1.0));
             }
-            round.absorb(4, UpdateWeight::from_samples(lie), &update(-1.0));
+            round.absorb(DeviceId(4), UpdateWeight::from_samples(lie), &update(-1.0));
             round.take_vector(&[]).unwrap()[0]
         };
         assert_eq!(value(1_000_000_000), value(40));

@@ -146,7 +146,7 @@ impl Setup {
 
 /// Symmetric matrix of a device, from which all its updates are computed.
 fn own(device: DeviceId, d: usize) -> Matrix {
-    let raw = super::gaussian(d, d, &mut super::random(1000 + device));
+    let raw = super::gaussian(d, d, &mut super::random(1000 + device.0));
     &raw * raw.transpose() * (0.2 / d as f64)
 }
 
@@ -158,7 +158,7 @@ pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[
         Task::FedRep { .. } => vec![to_f32(&(step * -0.3))],
         Task::PowerStart => vec![to_f32(&step)],
         Task::FedAvg { .. } => {
-            let head = sent[1].iter().map(|w| w * 0.5 + device as f32 * 0.125).collect();
+            let head = sent[1].iter().map(|w| w * 0.5 + device.0 as f32 * 0.125).collect();
             vec![to_f32(&(&b + step * 0.1)), head]
         }
         _ => Vec::new(),
@@ -173,7 +173,7 @@ pub fn honest(device: DeviceId, broadcast: &RoundBroadcast) -> Update {
     let values = honest_values(device, &broadcast.request.task, d, k, &sent);
     let tensors = broadcast.request.expects.iter().zip(values);
     let tensors = tensors.map(|(t, values)| Tensor { role: t.role, rows: t.rows, cols: t.cols, values });
-    super::update(broadcast.id, 1 + device as u32 % 5, &broadcast.request.expects, tensors.collect())
+    super::update(broadcast.id, 1 + device.0 as u32 % 5, &broadcast.request.expects, tensors.collect())
 }
 
 /// Campaign of two rounds with two devices.
@@ -213,7 +213,7 @@ pub struct Life {
 /// Lets `devices` answer honestly until the campaign has finished or `commits` rounds are committed.
 pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
     let (mut kept, mut opened) = (Vec::new(), BTreeSet::new());
-    let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
+    let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);

@@ -47,7 +47,7 @@ pub enum Op {
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
-    let device = 0..UNIVERSE;
+    let device = (0..UNIVERSE).prop_map(DeviceId);
     let kind = prop_oneof![
         12 => Just(Kind::Good),
         1 => any::<bool>().prop_map(Kind::NotFinite),
@@ -865,11 +865,11 @@ impl World {
         let sample_target = self.setup().fleet_size.max(self.setup().min_count);
         for device in 0..UNIVERSE {
             let here = self.model.fleet.values().filter(|left| left.is_none()).count();
-            let known = self.model.fleet.contains_key(&device);
-            let gone = self.model.fleet.get(&device) != Some(&None);
+            let known = self.model.fleet.contains_key(&DeviceId(device));
+            let gone = self.model.fleet.get(&DeviceId(device)) != Some(&None);
             let needed = here < sample_target || self.setup().deadline.is_none() && known;
             if gone && needed {
-                self.apply(Op::Join(device));
+                self.apply(Op::Join(DeviceId(device)));
             }
         }
         for _ in 0..400 {

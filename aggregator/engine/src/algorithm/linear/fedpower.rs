@@ -66,7 +66,7 @@ impl LinearAlgorithm for FedPowerSettings {
             local_steps,
             decay: section.boolean("decay", false)?,
             procrustes: section.boolean("procrustes", true)?,
-            reference: section.integer("reference", Some(0), 0..=i64::MAX as u64)?,
+            reference: section.integer("reference", Some(0), 0..=i64::MAX as u64)?.into(),
             rows: section.choice("rows", Some("features"), &ROWS)?,
         })
     }
@@ -77,7 +77,7 @@ impl LinearAlgorithm for FedPowerSettings {
         set("local_steps", i64::from(local_steps).into());
         set("decay", decay.into());
         set("procrustes", procrustes.into());
-        set("reference", i64::try_from(reference).unwrap_or(i64::MAX).into());
+        set("reference", i64::try_from(reference.0).unwrap_or(i64::MAX).into());
         let word = ROWS.iter().find(|(_, known)| *known == rows).map_or("?", |(word, _)| *word);
         set("rows", word.into());
     }
