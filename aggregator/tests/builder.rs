@@ -53,7 +53,7 @@ fn with_momentum(state: &Path) -> ServerBuilder {
 
 /// Runs a campaign in the engine alone, with devices that answer at once.
 fn undisturbed(mut engine: Engine) -> Engine {
-    let mut queue: Vec<Event> = (0..3).map(Event::Joined).rev().collect();
+    let mut queue: Vec<Event> = (0..3).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);
@@ -206,7 +206,7 @@ impl Participation for Pairs {
         let pair = [0, 1].map(|step| fleet[(self.rounds + step) % fleet.len()]);
         self.rounds += 1;
         // Unsorted, with a device that is not in the fleet: the engine is given a correct cohort.
-        Cohort::new(vec![pair[1], 99, pair[0]])
+        Cohort::new(vec![pair[1], DeviceId(99), pair[0]])
     }
 
     fn state(&self) -> Vec<f64> {
@@ -229,7 +229,7 @@ fn custom_policy_chooses_the_cohorts() {
         fleet.custom_engine(CustomParts::default().with_participation("pairs", pairs))
     };
     let (mut whole, mut interrupted) = (engine(), engine());
-    let (mut queue, mut cohorts) = (Vec::from([2, 1, 0].map(Event::Joined)), Vec::new());
+    let (mut queue, mut cohorts) = (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
         whole.handle(0, event, &mut actions);
@@ -246,7 +246,7 @@ fn custom_policy_chooses_the_cohorts() {
             cohorts.push(cohort);
         }
     }
-    assert_eq!(cohorts, [vec![0, 1], vec![1, 2], vec![0, 2], vec![0, 1]]);
+    assert_eq!(cohorts, [[0, 1], [1, 2], [0, 2], [0, 1]].map(|pair| pair.map(DeviceId).to_vec()));
     assert_eq!(interrupted.phase(), Phase::Train(4));
 }
 

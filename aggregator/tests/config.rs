@@ -1,6 +1,7 @@
 //! Configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its place,
 //! the value found and the values allowed.
 
+use fedspan_engine::DeviceId;
 use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Security};
@@ -45,7 +46,7 @@ fn example_comments_are_valid() {
         .replace("# keys =", "keys =")
         .replace("# key_file =", "key_file =");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-    assert_eq!(fleet.allowed, Some((1..=8).collect()));
+    assert_eq!(fleet.allowed, Some((1..=8).map(DeviceId).collect()));
     assert_eq!(fleet.model.init, Init::Power { iterations: 5 });
     assert_eq!(fleet.participation, Policy::Fraction(FractionSettings { r: 0.5 }));
     assert_eq!(fleet.stop_change, Some(1e-4));

@@ -162,10 +162,10 @@ fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
         if j + 1 == FEATURES {
             1.0
         } else {
-            1000.0 * j as f32 + ((i * 7 + j * 3 + device as usize * 5) % 11) as f32
+            1000.0 * j as f32 + ((i * 7 + j * 3 + device.0 as usize * 5) % 11) as f32
         }
     };
-    (0..FEATURES).map(|j| (0..4 + device as usize).map(|i| sample(j, i)).collect()).collect()
+    (0..FEATURES).map(|j| (0..4 + device.0 as usize).map(|i| sample(j, i)).collect()).collect()
 }
 
 fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
@@ -179,7 +179,7 @@ fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
             (vec![tensor.descriptor(Encoding::F32)], vec![tensor])
         }
         Task::FedRep { .. } => {
-            let values = (0..FEATURES * 2).map(|i| (i as f32 + device as f32) * 1e-3).collect();
+            let values = (0..FEATURES * 2).map(|i| (i as f32 + device.0 as f32) * 1e-3).collect();
             let tensor = Tensor { role: Role::Gradient, rows: FEATURES as u16, cols: 2, values };
             (vec![tensor.descriptor(Encoding::F32)], vec![tensor])
         }
@@ -229,7 +229,7 @@ impl World {
 
 /// Computes the scale of the fleet's samples.
 fn expected_scale() -> Scale {
-    let all = |j: usize| (0..3).flat_map(|device| device_samples(device)[j].clone()).collect::<Vec<_>>();
+    let all = |j: usize| (0..3).flat_map(|device| device_samples(DeviceId(device))[j].clone()).collect::<Vec<_>>();
     Scale::standard(&(0..FEATURES).map(|j| oracle(&all(j))).collect::<Vec<_>>())
 }
 
@@ -240,16 +240,16 @@ fn first_stage_finds_scale_for_every_round() {
         let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
         let mut world = World::new(fleet.engine());
         assert_eq!(world.engine.scale(), None);
-        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
         assert_eq!(world.engine.phase(), Phase::Start(1));
-        assert_eq!(world.asked[&0].request.task, Task::FeatureSums { first: 0, count: 3 });
+        assert_eq!(world.asked[&DeviceId(0)].request.task, Task::FeatureSums { first: 0, count: 3 });
         // Any order.
         for device in [2, 0, 1] {
-            world.answers(device);
+            world.answers(DeviceId(device));
         }
-        assert_eq!(world.asked[&1].request.task, Task::FeatureSums { first: 3, count: 2 });
+        assert_eq!(world.asked[&DeviceId(1)].request.task, Task::FeatureSums { first: 3, count: 2 });
         for device in [1, 2, 0] {
-            world.answers(device);
+            world.answers(DeviceId(device));
         }
         let scale = world.engine.scale().expect("found");
         assert_eq!(scale, expected_scale());
@@ -258,13 +258,13 @@ fn first_stage_finds_scale_for_every_round() {
             assert_eq!(world.engine.phase(), Phase::Train(1));
             world.until(Phase::FitHead);
         }
-        let tensors = &world.asked[&0].request.tensors;
+        let tensors = &world.asked[&DeviceId(0)].request.tensors;
         assert_eq!(tensors.last(), Some(&scale.tensor()));
         if start.is_empty() {
             // A device that joins later receives it as well.
-            world.say(Event::Joined(9));
-            assert_eq!(world.asked[&9].request.tensors.last(), Some(&scale.tensor()));
-            assert_eq!(world.asked[&9].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
+            world.say(Event::Joined(DeviceId(9)));
+            assert_eq!(world.asked[&DeviceId(9)].request.tensors.last(), Some(&scale.tensor()));
+            assert_eq!(world.asked[&DeviceId(9)].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
         }
     }
 }
@@ -276,9 +276,9 @@ fn scale_is_never_rounded() {
         .replace("rounds = 2\n", "rounds = 2\ndownload = \"i8\"\n");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
     let mut world = World::new(fleet.engine());
-    (0..3).for_each(|device| world.say(Event::Joined(device)));
+    (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
     assert_eq!(world.engine.phase(), Phase::Train(1));
-    let opening = &world.asked[&0];
+    let opening = &world.asked[&DeviceId(0)];
     let [b, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
     assert_eq!((b.role, scale.role), (Role::Representation, Role::Scale));
     assert_eq!(scale.descriptor(opening.request.encoding).encoding, Encoding::F32);
@@ -290,12 +290,12 @@ fn scale_is_never_rounded() {
 #[test]
 fn false_moments_are_rejected_and_counted() {
     let mut world = World::new(fleet("scale = \"fleet\"").engine());
-    (0..3).for_each(|device| world.say(Event::Joined(device)));
+    (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
     for device in [1, 2] {
-        world.answers(device);
+        world.answers(DeviceId(device));
     }
-    let opening = Arc::clone(&world.asked[&0]);
-    let good = answer(0, &opening);
+    let opening = Arc::clone(&world.asked[&DeviceId(0)]);
+    let good = answer(DeviceId(0), &opening);
     let lie = |place: usize, value: f32| {
         let mut lie = good.clone();
         lie.tensors[0].values[place] = value;
@@ -330,16 +330,16 @@ fn false_moments_are_rejected_and_counted() {
         // A rejected device does not delay the others: the round closes with two of three, as configured.
         // Tested alone.
         let mut world = World::new(fleet("scale = \"fleet\"").engine());
-        (0..3).for_each(|device| world.say(Event::Joined(device)));
-        world.say(Event::Update(0, update));
+        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        world.say(Event::Update(DeviceId(0), update));
         assert_eq!(world.outcomes, [AckOutcome::Rejected(rejection)]);
         assert_eq!(world.engine.counters().rejected(), 1);
         for device in [1, 2] {
-            world.answers(device);
+            world.answers(DeviceId(device));
         }
     }
     assert!(count > 10);
-    world.answers(0);
+    world.answers(DeviceId(0));
     world.until(Phase::Train(1));
     assert_eq!(world.engine.scale(), Some(expected_scale()));
 }
@@ -350,13 +350,13 @@ fn restart_keeps_scale_and_model() {
     let fleet = fleet("scale = \"fleet\"");
     let whole = {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
         world.until(Phase::FitHead);
         world.engine.checkpoint().state
     };
     for moment in 0..13 {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.say(Event::Joined(device)));
+        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
         let mut counted = Vec::new();
         let mut round = world.engine.checkpoint();
         for _ in 0..moment {
@@ -380,7 +380,7 @@ fn restart_keeps_scale_and_model() {
             assert!(again.engine.replay_update(1, device, &update));
         }
         again.say(Event::Resumed);
-        (0..3).for_each(|device| again.say(Event::Joined(device)));
+        (0..3).for_each(|device| again.say(Event::Joined(DeviceId(device))));
         again.until(Phase::FitHead);
         assert_eq!(again.engine.checkpoint().state, whole, "{moment}");
         assert_eq!(again.engine.scale(), Some(expected_scale()));

@@ -10,7 +10,7 @@ use crate::common::stored_campaign::{configuration, durable_engine};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::store::{Store, StoreError};
-use fedspan_engine::{Action, Event, Phase};
+use fedspan_engine::{Action, DeviceId, Event, Phase};
 use fedspan_protocol::frame::crc32c;
 use getrandom::SysRng;
 
@@ -53,19 +53,19 @@ fn current_format_is_resumed() {
     assert_eq!((durable_engine.campaign(), phase), (7, Phase::Train(3)));
     assert_eq!(digest(representation), DIGESTS[0]);
     let round = durable_engine.engine().open_round().unwrap();
-    assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1][..]));
+    assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1].map(DeviceId)[..]));
     let opening = Arc::clone(&round.broadcast);
     // The other devices answer as they would have.
     for device in 2..5 {
-        durable_engine.handle(5, Event::Joined(device));
-        durable_engine.handle(5, Event::Update(device, honest(device, &opening)));
+        durable_engine.handle(5, Event::Joined(DeviceId(device)));
+        durable_engine.handle(5, Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
     }
     let actions = durable_engine.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {
         Action::Commit(record) => Some(record.participants.clone()),
         _ => None,
     });
-    assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4]);
+    assert_eq!(committed.expect("a commit"), [0, 1, 2, 3, 4].map(DeviceId));
     assert_eq!(digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
 }
 

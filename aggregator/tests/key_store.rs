@@ -1,5 +1,6 @@
 //! Key store file: content, permissions, and every kind of corruption.
 
+use fedspan_engine::DeviceId;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -44,10 +45,10 @@ fn cheap() -> Argon2Cost {
 /// Makes a store with a device in every state: 3 active, 5 rotating, 7 revoked, 9 added again.
 fn filled(path: &Path, unlock: &Unlock) -> KeyStore {
     let mut store = KeyStore::create(path, unlock, cheap(), entropy(1)).unwrap();
-    store.add(&[3, 5, 7, 9], false, NOW).unwrap();
-    store.rotate(&[5], NOW + 1).unwrap();
-    store.revoke(&[7, 9], NOW + 2).unwrap();
-    store.add(&[9], true, NOW + 3).unwrap();
+    store.add(&[DeviceId(3), DeviceId(5), DeviceId(7), DeviceId(9)], false, NOW).unwrap();
+    store.rotate(&[DeviceId(5)], NOW + 1).unwrap();
+    store.revoke(&[DeviceId(7), DeviceId(9)], NOW + 2).unwrap();
+    store.add(&[DeviceId(9)], true, NOW + 3).unwrap();
     store
 }
 
@@ -106,7 +107,7 @@ fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
     let keys = store.keys();
     let all = (0..20).flat_map(|device| (0..4).map(move |epoch| (device, epoch)));
     all.filter_map(|(device, epoch)| {
-        keys.lookup(device, epoch).map(|key| (device, epoch, *key.key().expose()))
+        keys.lookup(DeviceId(device), epoch).map(|key| (device, epoch, *key.key().expose()))
     })
     .collect()
 }
@@ -172,10 +173,10 @@ fn file_matches_its_specification() {
     };
     let (none, never) = ([0; 32], u64::MAX);
     let expected = [
-        row(3, 0, 1, [NOW, never, never], [key(3, 0), none]),
-        row(5, 1, 2, [NOW, NOW + 1, never], [key(5, 1), key(5, 0)]),
+        row(3, 0, 1, [NOW, never, never], [key(DeviceId(3), 0), none]),
+        row(5, 1, 2, [NOW, NOW + 1, never], [key(DeviceId(5), 1), key(DeviceId(5), 0)]),
         row(7, 0, 0, [NOW, never, NOW + 2], [none, none]),
-        row(9, 1, 1, [NOW, NOW + 3, never], [key(9, 1), none]),
+        row(9, 1, 1, [NOW, NOW + 3, never], [key(DeviceId(9), 1), none]),
     ];
     assert_eq!(rows, expected.concat());
 }
@@ -214,7 +215,7 @@ fn every_write_has_a_fresh_nonce() {
     let mut store = filled(&path, &Unlock::passphrase("correct horse").unwrap());
     let mut seen = std::collections::BTreeSet::new();
     for device in 100..120 {
-        store.add(&[device], false, NOW).unwrap();
+        store.add(&[DeviceId(device)], false, NOW).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert!(seen.insert(bytes[40..64].to_vec()), "a nonce twice");
     }
@@ -440,9 +441,9 @@ fn key_store_admits_one_program() {
     drop(first);
     std::fs::write(store.directory.path().join("keys.partial"), "half a fi").unwrap();
     let mut second = store.open().unwrap();
-    second.add(&[100], false, NOW).unwrap();
+    second.add(&[DeviceId(100)], false, NOW).unwrap();
     drop(second);
-    assert!(store.open().unwrap().keys().lookup(100, 0).is_some());
+    assert!(store.open().unwrap().keys().lookup(DeviceId(100), 0).is_some());
     let left: Vec<_> =
         std::fs::read_dir(store.directory.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "the store and its lock: {left:?}");
@@ -457,15 +458,15 @@ fn full_disk_keeps_revocations_and_adds_no_keys() {
     let before = (listed(&open), store.bytes());
     let obstacle = store.directory.path().join("keys.partial");
     std::fs::create_dir(&obstacle).unwrap();
-    assert!(matches!(open.add(&[50], false, NOW), Err(KeyStoreError::File(_))));
-    assert!(matches!(open.rotate(&[3], NOW), Err(KeyStoreError::File(_))));
+    assert!(matches!(open.add(&[DeviceId(50)], false, NOW), Err(KeyStoreError::File(_))));
+    assert!(matches!(open.rotate(&[DeviceId(3)], NOW), Err(KeyStoreError::File(_))));
     assert_eq!((listed(&open), store.bytes()), before);
-    let held = open.keys().lookup(3, 0).unwrap();
-    let error = open.revoke(&[3], NOW).unwrap_err();
+    let held = open.keys().lookup(DeviceId(3), 0).unwrap();
+    let error = open.revoke(&[DeviceId(3)], NOW).unwrap_err();
     assert!(matches!(error, KeyStoreError::Unwritten { .. }), "{error}");
-    assert!(!held.is_accepted() && open.keys().lookup(3, 0).is_none());
+    assert!(!held.is_accepted() && open.keys().lookup(DeviceId(3), 0).is_none());
     assert_eq!(store.bytes(), before.1);
-    let old = open.keys().lookup(5, 0).unwrap();
+    let old = open.keys().lookup(DeviceId(5), 0).unwrap();
     assert!(matches!(open.round_closed(), Err(KeyStoreError::Unwritten { .. })));
     assert!(!old.is_accepted());
     // At the next round the disk works again, and the file is written.
@@ -473,7 +474,7 @@ fn full_disk_keeps_revocations_and_adds_no_keys() {
     assert_eq!(open.round_closed().unwrap(), 0);
     drop(open);
     let again = store.open().unwrap();
-    assert!(again.keys().lookup(3, 0).is_none() && again.keys().lookup(5, 0).is_none());
+    assert!(again.keys().lookup(DeviceId(3), 0).is_none() && again.keys().lookup(DeviceId(5), 0).is_none());
 }
 
 #[test]
@@ -584,7 +585,7 @@ fn key_and_passphrase_files_are_checked() {
     ));
     // Files of `keys export` are read under the same rules.
     let lines = write("lines", format!("7 2 {hex}\n").as_bytes());
-    assert_eq!(read_keys(&lines).unwrap()[&7].epoch(), 2);
+    assert_eq!(read_keys(&lines).unwrap()[&DeviceId(7)].epoch(), 2);
     std::fs::set_permissions(&lines, Permissions::from_mode(0o640)).unwrap();
     assert!(matches!(read_keys(&lines), Err(KeyTextError::File(FileError::Exposed { .. }))));
     let error = read_keys(&write("lines2", b"7 2\n")).unwrap_err();

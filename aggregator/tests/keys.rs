@@ -1,5 +1,6 @@
 //! Key table compared with a model; active keys while connections hold them.
 
+use fedspan_engine::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -29,16 +30,16 @@ impl Entropy for FailingEntropy {
 /// Model of the rules, without keys: the epochs that each device has had, and those that are accepted.
 #[derive(Default)]
 struct Model {
-    last: BTreeMap<u64, u16>,
-    current: BTreeMap<u64, u16>,
-    previous: BTreeMap<u64, u16>,
+    last: BTreeMap<DeviceId, u16>,
+    current: BTreeMap<DeviceId, u16>,
+    previous: BTreeMap<DeviceId, u16>,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Add(Vec<u64>, bool),
-    Revoke(Vec<u64>),
-    Rotate(Vec<u64>),
+    Add(Vec<DeviceId>, bool),
+    Revoke(Vec<DeviceId>),
+    Rotate(Vec<DeviceId>),
     RoundClosed,
 }
 
@@ -49,7 +50,7 @@ impl Model {
             self.previous.clear();
             return true;
         };
-        let distinct: BTreeSet<u64> = devices.iter().copied().collect();
+        let distinct: BTreeSet<DeviceId> = devices.iter().copied().collect();
         let fits = !devices.is_empty()
             && distinct.len() == devices.len()
             && devices.iter().all(|device| {
@@ -79,13 +80,13 @@ impl Model {
         fits
     }
 
-    fn accepts(&self, device: u64, epoch: u16) -> bool {
+    fn accepts(&self, device: DeviceId, epoch: u16) -> bool {
         self.current.get(&device) == Some(&epoch) || self.previous.get(&device) == Some(&epoch)
     }
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let devices = || prop::collection::vec(0..4u64, 0..3);
+    let devices = || prop::collection::vec((0..4u64).prop_map(DeviceId), 0..3);
     let step = prop_oneof![
         (devices(), any::<bool>()).prop_map(|(devices, again)| Step::Add(devices, again)),
         devices().prop_map(Step::Revoke),
@@ -101,7 +102,7 @@ proptest! {
         let (mut table, mut model) = (KeyTable::new(), Model::default());
         let mut entropy = entropy(1);
         // Every key that ever existed, as a connection would hold it.
-        let mut held: BTreeMap<(u64, u16), Arc<AcceptedKey>> = BTreeMap::new();
+        let mut held: BTreeMap<(DeviceId, u16), Arc<AcceptedKey>> = BTreeMap::new();
         for (now, step) in (NOW..).zip(&steps) {
             let before: Vec<_> = table.list().collect();
             let done = match step {
@@ -117,7 +118,7 @@ proptest! {
             if done.is_err() {
                 prop_assert_eq!(&before, &table.list().collect::<Vec<_>>());
             }
-            for device in 0..4 {
+            for device in (0..4).map(DeviceId) {
                 for epoch in 0..60 {
                     let found = table.lookup(device, epoch);
                     prop_assert_eq!(found.is_ok(), model.accepts(device, epoch));
@@ -154,19 +155,19 @@ proptest! {
 #[test]
 fn connection_sees_revocation_before_next_frame() {
     let mut table = KeyTable::new();
-    table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
+    table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut entropy(1)).unwrap();
     let keys = ActiveKeys::new(table.clone());
-    let (seven, eight) = (keys.lookup(7, 0).unwrap(), keys.lookup(8, 0).unwrap());
+    let (seven, eight) = (keys.lookup(DeviceId(7), 0).unwrap(), keys.lookup(DeviceId(8), 0).unwrap());
     // Clones share the keys, so connections see a revocation in any of them.
-    table.revoke(&[7], NOW + 1).unwrap();
+    table.revoke(&[DeviceId(7)], NOW + 1).unwrap();
     assert!(!seven.is_accepted() && eight.is_accepted());
-    assert_eq!(table.lookup(7, 0).unwrap_err(), LookupError::Revoked);
-    assert_eq!(table.lookup(9, 0).unwrap_err(), LookupError::Unknown);
-    assert_eq!(table.lookup(8, 1).unwrap_err(), LookupError::Epoch { current: 0 });
-    assert_eq!(table.add(&[7], false, NOW, &mut entropy(2)), Err(KeyError::Revoked { device: 7, epoch: 0 }));
-    table.add(&[7], true, NOW + 2, &mut entropy(2)).unwrap();
+    assert_eq!(table.lookup(DeviceId(7), 0).unwrap_err(), LookupError::Revoked);
+    assert_eq!(table.lookup(DeviceId(9), 0).unwrap_err(), LookupError::Unknown);
+    assert_eq!(table.lookup(DeviceId(8), 1).unwrap_err(), LookupError::Epoch { current: 0 });
+    assert_eq!(table.add(&[DeviceId(7)], false, NOW, &mut entropy(2)), Err(KeyError::Revoked { device: DeviceId(7), epoch: 0 }));
+    table.add(&[DeviceId(7)], true, NOW + 2, &mut entropy(2)).unwrap();
     assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
-    let row = table.get(7).unwrap();
+    let row = table.get(DeviceId(7)).unwrap();
     assert_eq!((row.epoch, row.state, row.created, row.revoked), (1, KeyState::Active, NOW, None));
 }
 
@@ -176,41 +177,41 @@ fn rotation_accepts_both_keys_until_round_closes() {
     let keys = ActiveKeys::default();
     assert_eq!(keys.round_closed(), 0);
     let mut table = KeyTable::new();
-    table.add(&[7, 8], false, NOW, &mut entropy(1)).unwrap();
-    table.rotate(&[7], NOW, &mut entropy(2)).unwrap();
+    table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut entropy(1)).unwrap();
+    table.rotate(&[DeviceId(7)], NOW, &mut entropy(2)).unwrap();
     let keys = ActiveKeys::new(table);
-    let (old, new) = (keys.lookup(7, 0).unwrap(), keys.lookup(7, 1).unwrap());
+    let (old, new) = (keys.lookup(DeviceId(7), 0).unwrap(), keys.lookup(DeviceId(7), 1).unwrap());
     assert!(old.is_accepted() && new.is_accepted());
     assert_eq!(keys.round_closed(), 1);
     assert!(!old.is_accepted() && new.is_accepted());
-    assert_eq!(keys.find(7, 0).unwrap_err(), LookupError::Epoch { current: 1 });
+    assert_eq!(keys.find(DeviceId(7), 0).unwrap_err(), LookupError::Epoch { current: 1 });
     assert_eq!(keys.round_closed(), 0);
-    assert!(new.is_accepted() && keys.lookup(8, 0).is_some());
+    assert!(new.is_accepted() && keys.lookup(DeviceId(8), 0).is_some());
 }
 
 #[test]
 fn refusals_name_numbers_and_change_nothing() {
     let mut table = KeyTable::new();
     let mut entropy = entropy(1);
-    table.insert(7, Key::new(u16::MAX - 1, [7; 32]), NOW).unwrap();
-    table.rotate(&[7], NOW, &mut entropy).unwrap();
-    let rotating = KeyError::Rotating { device: 7, epoch: u16::MAX };
-    assert_eq!(table.rotate(&[7], NOW, &mut entropy), Err(rotating));
+    table.insert(DeviceId(7), Key::new(u16::MAX - 1, [7; 32]), NOW).unwrap();
+    table.rotate(&[DeviceId(7)], NOW, &mut entropy).unwrap();
+    let rotating = KeyError::Rotating { device: DeviceId(7), epoch: u16::MAX };
+    assert_eq!(table.rotate(&[DeviceId(7)], NOW, &mut entropy), Err(rotating));
     table.round_closed();
-    assert_eq!(table.rotate(&[7], NOW, &mut entropy), Err(KeyError::UsedUp { device: 7 }));
-    let exists = KeyError::Exists { device: 7, epoch: u16::MAX };
-    assert_eq!(table.add(&[6, 7], true, NOW, &mut entropy), Err(exists));
-    assert_eq!(table.insert(7, Key::new(0, [0; 32]), NOW), Err(exists));
-    table.revoke(&[7], NOW).unwrap();
-    assert_eq!(table.add(&[7], true, NOW, &mut entropy), Err(KeyError::UsedUp { device: 7 }));
-    let revoked = KeyError::Revoked { device: 7, epoch: u16::MAX };
-    assert_eq!(table.revoke(&[7], NOW), Err(revoked));
-    assert_eq!(table.insert(7, Key::new(0, [0; 32]), NOW), Err(revoked));
-    assert_eq!(table.export(&[7]).unwrap_err(), revoked);
+    assert_eq!(table.rotate(&[DeviceId(7)], NOW, &mut entropy), Err(KeyError::UsedUp { device: DeviceId(7) }));
+    let exists = KeyError::Exists { device: DeviceId(7), epoch: u16::MAX };
+    assert_eq!(table.add(&[DeviceId(6), DeviceId(7)], true, NOW, &mut entropy), Err(exists));
+    assert_eq!(table.insert(DeviceId(7), Key::new(0, [0; 32]), NOW), Err(exists));
+    table.revoke(&[DeviceId(7)], NOW).unwrap();
+    assert_eq!(table.add(&[DeviceId(7)], true, NOW, &mut entropy), Err(KeyError::UsedUp { device: DeviceId(7) }));
+    let revoked = KeyError::Revoked { device: DeviceId(7), epoch: u16::MAX };
+    assert_eq!(table.revoke(&[DeviceId(7)], NOW), Err(revoked));
+    assert_eq!(table.insert(DeviceId(7), Key::new(0, [0; 32]), NOW), Err(revoked));
+    assert_eq!(table.export(&[DeviceId(7)]).unwrap_err(), revoked);
     assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::NoDevices));
-    assert_eq!(table.add(&[5, 5], false, NOW, &mut entropy), Err(KeyError::Twice { device: 5 }));
-    assert_eq!(table.add(&[5], false, NOW, &mut FailingEntropy), Err(KeyError::NoEntropy));
-    assert_eq!(table.export(&[5]).unwrap_err(), KeyError::Unknown { device: 5 });
+    assert_eq!(table.add(&[DeviceId(5), DeviceId(5)], false, NOW, &mut entropy), Err(KeyError::Twice { device: DeviceId(5) }));
+    assert_eq!(table.add(&[DeviceId(5)], false, NOW, &mut FailingEntropy), Err(KeyError::NoEntropy));
+    assert_eq!(table.export(&[DeviceId(5)]).unwrap_err(), KeyError::Unknown { device: DeviceId(5) });
     assert_eq!(table.len(), 1);
 }
 
@@ -218,7 +219,7 @@ fn refusals_name_numbers_and_change_nothing() {
 #[test]
 fn other_threads_see_revocation_at_once() {
     let mut table = KeyTable::new();
-    let devices: Vec<u64> = (0..64).collect();
+    let devices: Vec<DeviceId> = (0..64).map(DeviceId).collect();
     table.add(&devices, false, NOW, &mut entropy(1)).unwrap();
     let (done, started) = (std::sync::atomic::AtomicBool::new(false), std::sync::Barrier::new(3));
     let held: Vec<_> = devices.iter().map(|device| table.lookup(*device, 0).unwrap()).collect();
@@ -244,8 +245,8 @@ fn key_text_reports_mistakes_by_line() {
     let text = format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
     let keys = parse_keys(&text).unwrap();
     assert_eq!(keys.len(), 2);
-    assert_eq!((keys[&7].epoch(), keys[&7].expose()[..3].to_vec()), (u16::MAX, vec![0x01, 0x23, 0x45]));
-    assert_eq!(keys[&u64::MAX].expose(), keys[&7].expose());
+    assert_eq!((keys[&DeviceId(7)].epoch(), keys[&DeviceId(7)].expose()[..3].to_vec()), (u16::MAX, vec![0x01, 0x23, 0x45]));
+    assert_eq!(keys[&DeviceId(u64::MAX)].expose(), keys[&DeviceId(7)].expose());
     for (line, mistake) in [
         ("7 0".to_owned(), LineMistake::Fields),
         (format!("7 0 {key} more"), LineMistake::Fields),

@@ -1,5 +1,6 @@
 //! Command `keys`: on the key store's file, and through the control socket of a running server.
 
+use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};
 use std::io::BufReader;
@@ -55,7 +56,7 @@ fn done(directory: &Path, arguments: &[&str]) -> String {
     out
 }
 
-fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<u64, Key> {
+fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<DeviceId, Key> {
     parse_keys(&done(directory, arguments)).unwrap()
 }
 
@@ -65,17 +66,17 @@ fn keys_are_added_rotated_revoked_and_renewed() {
     let at = directory.path();
     assert_eq!(done(at, &["add", "1..3", "7"]), "added 4 devices: 1..3, 7 (export writes their keys)\n");
     let first = exported(at, &["export", "--all", "-o", "-"]);
-    assert_eq!(first.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 7]);
+    assert_eq!(first.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 7].map(DeviceId));
     assert!(done(at, &["rotate", "2"]).starts_with("rotated 1 device: 2 (the old keys are accepted until"));
     assert!(done(at, &["revoke", "7", "3"]).starts_with("revoked 2 devices: 3, 7 ("));
     assert!(done(at, &["add", "--again", "7", "8"]).starts_with("added 2 devices: 7..8 ("));
     let second = exported(at, &["export", "--all", "-o", "-"]);
     assert_eq!(
-        second.iter().map(|(d, k)| (*d, k.epoch())).collect::<Vec<_>>(),
+        second.iter().map(|(d, k)| (d.0, k.epoch())).collect::<Vec<_>>(),
         [(1, 0), (2, 1), (7, 1), (8, 0)]
     );
-    assert_eq!(first[&1], second[&1]);
-    assert_ne!(first[&7].expose(), second[&7].expose());
+    assert_eq!(first[&DeviceId(1)], second[&DeviceId(1)]);
+    assert_ne!(first[&DeviceId(7)].expose(), second[&DeviceId(7)].expose());
 
     let json = done(at, &["list", "--format", "json"]);
     assert_eq!(json.lines().count(), 1);
@@ -111,7 +112,7 @@ fn exports_are_private_and_never_overwrite() {
     done(at, &["export", "7", "-o", "device-7.bin"]);
     for (device, file) in [(5, "records/device-5.bin"), (6, "records/device-6.bin"), (7, "device-7.bin")] {
         let record = Provision::read(&std::fs::read(at.join(file)).unwrap()).unwrap();
-        assert_eq!((record.device, &record.key), (device, &text[&device]));
+        assert_eq!((record.device, &record.key), (device, &text[&DeviceId(device)]));
     }
     for file in ["fleet.keys", "records/device-5.bin", "device-7.bin"] {
         assert_eq!(std::fs::metadata(at.join(file)).unwrap().mode() & 0o7777, 0o600, "{file}");
@@ -270,7 +271,7 @@ fn concurrent_commands_lose_no_changes() {
         assert_eq!(code, 0, "{err}");
     }
     let keys = exported(at, &["export", "--all", "-o", "-"]);
-    assert_eq!(keys.keys().copied().collect::<Vec<_>>(), (1..=12).collect::<Vec<_>>());
+    assert_eq!(keys.keys().copied().collect::<Vec<_>>(), (1..=12).map(DeviceId).collect::<Vec<_>>());
 }
 
 /// Runs `test` while a server with a key store serves the fleet.
@@ -313,16 +314,16 @@ async fn commands_through_server_take_effect_at_once() {
         std::fs::rename(at.join("key"), at.join("key.away")).unwrap();
         let (code, out, err) = through(at, &["add", "1..3"]).await;
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
-        let (one, two) = (live.lookup(1, 0).unwrap(), live.lookup(2, 0).unwrap());
+        let (one, two) = (live.lookup(DeviceId(1), 0).unwrap(), live.lookup(DeviceId(2), 0).unwrap());
         assert_eq!(through(at, &["revoke", "1"]).await.0, 0);
         assert!(!one.is_accepted() && two.is_accepted());
         assert_eq!(through(at, &["rotate", "2"]).await.0, 0);
-        assert!(two.is_accepted() && live.lookup(2, 1).is_some());
+        assert!(two.is_accepted() && live.lookup(DeviceId(2), 1).is_some());
         let (code, _, err) = through(at, &["revoke", "1"]).await;
         assert_eq!((code, err.contains("device 1 was revoked")), (1, true), "{err}");
         let (_, out, _) = through(at, &["export", "--all", "-o", "-"]).await;
         let exported = parse_keys(&out).unwrap();
-        assert_eq!(exported[&2], *live.lookup(2, 1).unwrap().key());
+        assert_eq!(exported[&DeviceId(2)], *live.lookup(DeviceId(2), 1).unwrap().key());
         let (_, out, _) = through(at, &["list", "--format", "json"]).await;
         assert!(out.contains("\"state\":\"rotating\""), "{out}");
         // Eight concurrent requests, which the server performs one by one.
@@ -335,7 +336,7 @@ async fn commands_through_server_take_effect_at_once() {
         for add in adds {
             assert_eq!(said(&add.await.unwrap()).0, 0);
         }
-        assert!((10..18).all(|device| live.lookup(device, 0).is_some()));
+        assert!((10..18).all(|device| live.lookup(DeviceId(device), 0).is_some()));
         std::fs::rename(at.join("key.away"), at.join("key")).unwrap();
     })
     .await;
@@ -387,7 +388,7 @@ async fn invalid_requests_get_an_error() {
             Ok(())
         };
         query(&state, "keys {\"add\":{\"devices\":[[1,1]],\"again\":false}}", keep).await.unwrap().unwrap();
-        assert!(lines[0].contains("\"changed\"") && live.lookup(1, 0).is_some(), "{lines:?}");
+        assert!(lines[0].contains("\"changed\"") && live.lookup(DeviceId(1), 0).is_some(), "{lines:?}");
     })
     .await;
 }

@@ -10,7 +10,7 @@ use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
 use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, Ledger, NoiseMultiplier, PrivacyRequirement, Releases, releases,
 };
-use fedspan_engine::{Action, Engine, Event};
+use fedspan_engine::{Action, DeviceId, Engine, Event};
 use fedspan_protocol::message::{
     HeadSolve, Model, PowerRows, PowerUpload, Privacy, Refusal, Requirement, Task, Upload,
 };
@@ -167,26 +167,26 @@ fn private_requests_carry_noise() {
 #[test]
 fn account_is_last_report_plus_later_updates() {
     let mut ledger = Ledger::default();
-    ledger.record_hello(1, Privacy::None);
+    ledger.record_hello(DeviceId(1), Privacy::None);
     assert!(ledger.accounts().is_empty());
-    ledger.charge_update(1, 1, 5);
+    ledger.charge_update(DeviceId(1), 1, 5);
     assert!(ledger.accounts().is_empty(), "who adds no noise has no account");
-    ledger.record_hello(7, PRIVATE);
-    assert_eq!(ledger.accounts()[&7].spent, 300);
+    ledger.record_hello(DeviceId(7), PRIVATE);
+    assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 300);
     for _ in 0..3 {
-        ledger.charge_update(7, 4, 2);
-        assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (500, 0), "once a round");
+        ledger.charge_update(DeviceId(7), 4, 2);
+        assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (500, 0), "once a round");
     }
     // The device charged itself for an update that never arrived.
-    ledger.record_hello(7, Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
-    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 0));
+    ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
+    assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (700, 0));
     // Its storage was replaced, or its report is false.
-    ledger.record_hello(7, PRIVATE);
-    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (700, 1));
-    ledger.record_hello(3, Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
-    ledger.charge_update(3, 1, u32::MAX);
+    ledger.record_hello(DeviceId(7), PRIVATE);
+    assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (700, 1));
+    ledger.record_hello(DeviceId(3), Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
+    ledger.charge_update(DeviceId(3), 1, u32::MAX);
     let (each, largest) = ledger.epsilons(Delta::DEFAULT);
-    assert_eq!(each.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [3, 7]);
+    assert_eq!(each.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [3, 7].map(DeviceId));
     assert_eq!(largest, each[0].1);
     assert_eq!(each[1].1, epsilon_of(700, Delta::DEFAULT));
 }
@@ -197,23 +197,23 @@ fn account_is_last_report_plus_later_updates() {
 fn update_charged_before_hello_is_not_charged_again() {
     let said = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
     let mut ledger = Ledger::default();
-    ledger.record_hello(7, said(0));
+    ledger.record_hello(DeviceId(7), said(0));
     // Round 1 was charged, its link is lost, and the update arrives after the hello.
-    ledger.record_hello(7, said(100));
-    ledger.charge_update(7, 1, 1);
-    assert_eq!(ledger.accounts()[&7].spent, 200, "as if it had not been paid for");
-    ledger.charge_update(7, 2, 1);
-    assert_eq!(ledger.accounts()[&7].spent, 300);
+    ledger.record_hello(DeviceId(7), said(100));
+    ledger.charge_update(DeviceId(7), 1, 1);
+    assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 200, "as if it had not been paid for");
+    ledger.charge_update(DeviceId(7), 2, 1);
+    assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 300);
     // Both reports are true.
     for _ in 0..2 {
-        ledger.record_hello(7, said(200));
-        assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (200, 0));
+        ledger.record_hello(DeviceId(7), said(200));
+        assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (200, 0));
     }
     // Less than the device has certainly spent.
-    ledger.charge_update(7, 3, 1);
-    ledger.charge_update(7, 4, 1);
-    ledger.record_hello(7, said(299));
-    assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (400, 1));
+    ledger.charge_update(DeviceId(7), 3, 1);
+    ledger.charge_update(DeviceId(7), 4, 1);
+    ledger.record_hello(DeviceId(7), said(299));
+    assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (400, 1));
 }
 
 proptest! {
@@ -224,12 +224,12 @@ proptest! {
         let mut ledger = Ledger::default();
         // The spent units, and the waiting update with its round and releases.
         let (mut paid, mut ready, mut round) = (0u64, None, 0u32);
-        ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
+        ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
         for (step, releases) in steps {
             match step {
                 0 => {
-                    ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
-                    prop_assert_eq!(ledger.accounts()[&7].spent, paid);
+                    ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
+                    prop_assert_eq!(ledger.accounts()[&DeviceId(7)].spent, paid);
                 }
                 // A round is opened; the waiting update is not sent any more.
                 1 => {
@@ -240,14 +240,14 @@ proptest! {
                 // The update arrives, for the first time or again.
                 _ => {
                     if let Some((round, releases)) = ready {
-                        ledger.charge_update(7, round, releases);
+                        ledger.charge_update(DeviceId(7), round, releases);
                     }
                 }
             }
             prop_assert_eq!(ledger.fell_back(), 0);
         }
-        ledger.record_hello(7, Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
-        prop_assert_eq!((ledger.accounts()[&7].spent, ledger.fell_back()), (paid, 0));
+        ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
+        prop_assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (paid, 0));
     }
 }
 
@@ -268,8 +268,8 @@ fn engine_charges_received_updates() {
     let mut engine = Setup { fleet_size: 3, min_count: 2, ..plain() }.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
-        engine.record_privacy(device, Privacy::Gaussian { release: 10, budget: 100, spent: 0 }, &mut actions);
-        engine.handle(0, Event::Joined(device), &mut actions);
+        engine.record_privacy(DeviceId(device), Privacy::Gaussian { release: 10, budget: 100, spent: 0 }, &mut actions);
+        engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
     }
     let open = |actions: &mut Vec<Action>| {
         let opening = actions.drain(..).find_map(|action| match action {
@@ -283,27 +283,27 @@ fn engine_charges_received_updates() {
     };
     let first = open(&mut actions);
     for device in [0, 0, 1, 1] {
-        engine.handle(1, Event::Update(device, honest(device, &first)), &mut actions);
+        engine.handle(1, Event::Update(DeviceId(device), honest(DeviceId(device), &first)), &mut actions);
     }
     assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
     // A rejected update has left the device nevertheless.
-    let mut large = honest(2, &first);
+    let mut large = honest(DeviceId(2), &first);
     large.tensors[0].values.fill(1e5);
-    engine.handle(2, Event::Update(2, large), &mut actions);
+    engine.handle(2, Event::Update(DeviceId(2), large), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     assert_eq!(engine.counters().norm_over_bound, 1);
     // The round is over: a late update is charged, one that was never sent is not.
     let second = open(&mut actions);
     assert_ne!(first.id, second.id);
-    engine.handle(3, Event::Update(2, honest(2, &first)), &mut actions);
+    engine.handle(3, Event::Update(DeviceId(2), honest(DeviceId(2), &first)), &mut actions);
     assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 10], 1));
-    let mut unheard = honest(1, &second);
+    let mut unheard = honest(DeviceId(1), &second);
     unheard.id.round = 77;
-    engine.handle(3, Event::Update(1, unheard), &mut actions);
+    engine.handle(3, Event::Update(DeviceId(1), unheard), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     // An update too late for its round has left the device, decoded or not.
     for device in [0, 1] {
-        engine.handle(4, Event::Update(device, honest(device, &second)), &mut actions);
+        engine.handle(4, Event::Update(DeviceId(device), honest(DeviceId(device), &second)), &mut actions);
     }
     engine.handle(200, Event::Tick, &mut actions);
     assert_ne!(
@@ -311,8 +311,8 @@ fn engine_charges_received_updates() {
         Some(second.id),
         "the deadline has passed"
     );
-    engine.handle(201, Event::Unread(2, second.id), &mut actions);
+    engine.handle(201, Event::Unread(DeviceId(2), second.id), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);
-    engine.handle(202, Event::Update(2, honest(2, &second)), &mut actions);
+    engine.handle(202, Event::Update(DeviceId(2), honest(DeviceId(2), &second)), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);
 }

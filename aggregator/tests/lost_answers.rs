@@ -9,7 +9,7 @@ use crate::common::campaign::{Setup, honest, live, plain, result, setup};
 use crate::common::storage::Disk;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::journal::{CommittedRound, JournalEntry, Outcome};
-use fedspan_engine::{Action, Event, Phase, RoundBroadcast, Update};
+use fedspan_engine::{Action, DeviceId, Event, Phase, RoundBroadcast, Update};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -64,7 +64,7 @@ impl World {
     }
 
     fn join(&mut self) {
-        self.sent = (0..self.setup.fleet_size as u64).map(Event::Joined).collect();
+        self.sent = (0..self.setup.fleet_size as u64).map(|id| Event::Joined(DeviceId(id))).collect();
         self.later.clear();
     }
 
@@ -72,30 +72,30 @@ impl World {
         let device = &mut self.devices[usize::try_from(id).unwrap()];
         let uploads = !opening.request.expects.is_empty();
         if let Some(pending) = device.pending.as_ref().filter(|pending| pending.id == opening.id) {
-            return self.sent.push_back(Event::Update(id, pending.clone()));
+            return self.sent.push_back(Event::Update(DeviceId(id), pending.clone()));
         }
         if uploads && opening.id.round <= device.last {
             let reason = DeclineReason::RoundRepeated { last: device.last };
-            return self.sent.push_back(Event::Declined(id, Decline { id: opening.id, reason }));
+            return self.sent.push_back(Event::Declined(DeviceId(id), Decline { id: opening.id, reason }));
         }
         device.last = opening.id.round;
-        let update = honest(id, opening);
+        let update = honest(DeviceId(id), opening);
         let fate = self.random.next_u32() % 6;
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
             device.pending = None;
             // The update may have been sent, or not.
             if fate == 0 {
-                self.sent.push_back(Event::Update(id, update));
+                self.sent.push_back(Event::Update(DeviceId(id), update));
             }
             self.later.retain(|(device, _)| *device != id);
-            self.sent.extend([Event::Left(id), Event::Joined(id)]);
+            self.sent.extend([Event::Left(DeviceId(id)), Event::Joined(DeviceId(id))]);
         } else if uploads && fate == 5 {
             device.pending = Some(update.clone());
             self.later.push((id, update));
         } else {
             device.pending = Some(update.clone());
-            self.sent.push_back(Event::Update(id, update));
+            self.sent.push_back(Event::Update(DeviceId(id), update));
         }
     }
 
@@ -109,16 +109,16 @@ impl World {
                 }
                 _ => {
                     let (device, update) = self.later.pop().expect("something is left to wait for");
-                    Event::Update(device, update)
+                    Event::Update(DeviceId(device), update)
                 }
             }
         });
         self.coordinator.handle(self.now, event);
         for action in self.coordinator.flush().unwrap().actions {
             match action {
-                Action::Open(device, opening) => self.opened(device, &opening),
+                Action::Open(device, opening) => self.opened(device.0, &opening),
                 Action::Acknowledge(device, ack) => {
-                    let device = &mut self.devices[usize::try_from(device).unwrap()];
+                    let device = &mut self.devices[usize::try_from(device.0).unwrap()];
                     device.pending.take_if(|pending| pending.id == ack.id);
                     if matches!(ack.outcome, AckOutcome::Counted | AckOutcome::Duplicate) {
                         device.counted.insert(ack.id);
@@ -148,7 +148,7 @@ impl World {
     }
 
     /// Returns the devices counted in each committed round, with the id they answered, from the journal.
-    fn rounds(&self) -> Vec<(u32, BTreeMap<u64, u32>)> {
+    fn rounds(&self) -> Vec<(u32, BTreeMap<DeviceId, u32>)> {
         let lines = self.coordinator.store().journal(0).unwrap();
         let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
         for line in &lines {
@@ -166,7 +166,7 @@ impl World {
                 }
                 JournalEntry::Committed(committed) => {
                     assert_eq!(committed.round, last);
-                    let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
+                    let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
                     assert_eq!(participants, open.keys().copied().collect());
                     rounds.push((last, std::mem::take(&mut open)));
                 }
@@ -213,21 +213,21 @@ proptest! {
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
         let rounds = world.rounds();
         prop_assert!(rounds.iter().all(|(_, counted)| counted.len() == setup.fleet_size));
-        for (device, own) in (0u64..).zip(&world.devices) {
+        for (device, own) in (0..).map(DeviceId).zip(&world.devices) {
             for id in &own.counted {
                 let kept = rounds.iter().any(|(_, counted)| counted.get(&device) == Some(&id.round));
                 prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
             }
         }
         // The stored rounds agree.
-        let mut kept: Vec<(u32, BTreeSet<u64>)> = Vec::new();
+        let mut kept: Vec<(u32, BTreeSet<DeviceId>)> = Vec::new();
         let take = |line: &str| {
             let round: CommittedRound = serde_json::from_str(line).unwrap();
             kept.push((round.exchange, round.participants.into_iter().collect()));
             true
         };
         world.coordinator.store().read_snapshot().unwrap().rounds(take).unwrap();
-        let told: Vec<(u32, BTreeSet<u64>)> =
+        let told: Vec<(u32, BTreeSet<DeviceId>)> =
             rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
         prop_assert_eq!(kept, told);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::common::{random, tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
 use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
-use fedspan_engine::Request;
+use fedspan_engine::{DeviceId, Request};
 use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
 use fedspan_protocol::assembly::plan;
@@ -52,7 +52,7 @@ fn request() -> Request {
 fn gate() -> Arc<Acceptor> {
     let mut table = KeyTable::new();
     for device in [1, 2] {
-        table.insert(device, key(device), 0).unwrap();
+        table.insert(DeviceId(device), key(device), 0).unwrap();
     }
     let model = hello(1, 256).capabilities.model;
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };

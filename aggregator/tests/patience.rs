@@ -1,7 +1,7 @@
 //! Retry of a round that no device can answer yet.
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::{Action, Engine, Event};
+use fedspan_engine::{Action, DeviceId, Engine, Event};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\
@@ -16,19 +16,19 @@ fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
 #[test]
 fn declined_round_is_retried_until_answered() {
     let mut engine = Fleet::parse("fleet.toml", FLEET).unwrap().engine();
-    let mut actions = happens(&mut engine, 0, Event::Joined(7));
+    let mut actions = happens(&mut engine, 0, Event::Joined(DeviceId(7)));
     let mut now = 0;
     for attempt in 1..=20 {
-        let [Action::Open(7, opening)] = actions.as_slice() else { panic!("{actions:?}") };
+        let [Action::Open(DeviceId(7), opening)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!(opening.id.round, attempt);
         now += 10;
         let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
-        assert_eq!(happens(&mut engine, now, Event::Declined(7, decline)), []);
+        assert_eq!(happens(&mut engine, now, Event::Declined(DeviceId(7), decline)), []);
         let wake = engine.wake().expect("a time to try again");
         assert!(wake >= now + 1000);
         assert_eq!(happens(&mut engine, wake - 1, Event::Tick), []);
         // Reconnecting does not make it retry earlier.
-        assert_eq!(happens(&mut engine, wake - 1, Event::Joined(7)), []);
+        assert_eq!(happens(&mut engine, wake - 1, Event::Joined(DeviceId(7))), []);
         now = wake;
         actions = happens(&mut engine, now, Event::Tick);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::Scratch;
 use fedspan_aggregator::store::{Row, Store};
-use fedspan_engine::Record;
+use fedspan_engine::{DeviceId, Record};
 use fedspan_engine::privacy::Account;
 use getrandom::SysRng;
 
@@ -17,7 +17,7 @@ const LINES: u64 = 110_000;
 fn account(device: u64, spent: u64) -> Row {
     let mut account = Account::default();
     (account.release, account.budget, account.spent) = (3, 1_000, spent);
-    Row::Engine(Record::Account(device, account))
+    Row::Engine(Record::Account(DeviceId(device), account))
 }
 
 /// Writes `count` transactions of an account and a line, and returns their durations, ascending.

@@ -8,7 +8,7 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::RoundKeyStorage;
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::{Action, Checkpoint, Event, Phase, RoundBroadcast, RoundRecord};
+use fedspan_engine::{Action, Checkpoint, DeviceId, Event, Phase, RoundBroadcast, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ impl World {
     }
 
     fn join(&mut self) {
-        self.sent = (0..self.devices).map(Event::Joined).collect();
+        self.sent = (0..self.devices).map(|device| Event::Joined(DeviceId(device))).collect();
     }
 
     /// Lets the server handle `batch` events and flush.
@@ -80,12 +80,12 @@ impl World {
                     match ack.outcome {
                         AckOutcome::Counted => {
                             assert!(
-                                self.acknowledged.insert((device, ack.id)),
+                                self.acknowledged.insert((device.0, ack.id)),
                                 "counted twice: {device} {ack:?}"
                             );
                         }
                         // The acknowledgement was lost in the power cut.
-                        AckOutcome::Duplicate => drop(self.acknowledged.insert((device, ack.id))),
+                        AckOutcome::Duplicate => drop(self.acknowledged.insert((device.0, ack.id))),
                         _ => {}
                     }
                 }
@@ -124,7 +124,7 @@ fn extended_deadline_survives_restart() {
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     assert_eq!(world.coordinator.engine().wake(), Some(60));
     handle(&mut world, 60, Event::Tick);
-    handle(&mut world, 70, Event::Update(0, honest(0, &opening)));
+    handle(&mut world, 70, Event::Update(DeviceId(0), honest(DeviceId(0), &opening)));
     let waits = |world: &World| {
         let round = world.coordinator.engine().open_round().unwrap();
         (round.deadline, round.asking_everyone, round.participants.len())
@@ -134,10 +134,10 @@ fn extended_deadline_survives_restart() {
     assert_eq!(waits(&world), (Some(120), true, 1));
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 70);
     // New devices are asked as without a restart, and the round is not closed before.
-    let asked = handle(&mut world, 71, Event::Joined(20));
-    assert!(asked.iter().any(|action| matches!(action, Action::Open(20, _))), "{asked:?}");
+    let asked = handle(&mut world, 71, Event::Joined(DeviceId(20)));
+    assert!(asked.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{asked:?}");
     assert!(handle(&mut world, 119, Event::Tick).is_empty());
-    handle(&mut world, 119, Event::Update(20, honest(20, &opening)));
+    handle(&mut world, 119, Event::Update(DeviceId(20), honest(DeviceId(20), &opening)));
     let closed = handle(&mut world, 120, Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
     // The clock continues between rounds as well.
@@ -164,14 +164,14 @@ fn failing_campaign_acknowledges_nothing() {
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     let mut flushed = Vec::new();
     for device in 0..2 {
-        world.coordinator.handle(0, Event::Update(device, opposite(device, &opening)));
+        world.coordinator.handle(0, Event::Update(DeviceId(device), opposite(DeviceId(device), &opening)));
         flushed.push(world.coordinator.flush().unwrap());
     }
-    assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(0, _)]), "{flushed:?}");
+    assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(DeviceId(0), _)]), "{flushed:?}");
     assert!(matches!(flushed[1].actions.as_slice(), [Action::Failed(_)]), "{flushed:?}");
     assert_eq!(flushed[1].lines, []);
     let stored = world.coordinator.store().load().unwrap().unwrap();
-    assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [0]);
+    assert_eq!(stored.updates.iter().map(|(device, _)| *device).collect::<Vec<_>>(), [DeviceId(0)]);
     assert_eq!(stored.open_round(), Some(opening.id));
 }
 

@@ -27,9 +27,9 @@ const POLICIES: [&str; 14] = [
 
 /// Response times of a fleet's devices, in ms.
 const PACES: [fn(DeviceId) -> u64; 3] = [
-    |device| 100 + 50 * device / DEVICES,
-    |device| 10 + 20 * device * device,
-    |device| 1000 / (device % 7 + 1) + device,
+    |DeviceId(device)| 100 + 50 * device / DEVICES,
+    |DeviceId(device)| 10 + 20 * device * device,
+    |DeviceId(device)| 1000 / (device % 7 + 1) + device,
 ];
 
 fn engine(policy: &str, rule: &str) -> Engine {
@@ -59,7 +59,7 @@ fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) 
     assert_eq!(fresh.checkpoint(), expected.checkpoint());
     let mut actions = Vec::new();
     fresh.handle(now, Event::Resumed, &mut actions);
-    (0..DEVICES).for_each(|device| fresh.handle(now, Event::Joined(device), &mut actions));
+    (0..DEVICES).for_each(|device| fresh.handle(now, Event::Joined(DeviceId(device)), &mut actions));
     fresh
 }
 
@@ -71,7 +71,7 @@ fn campaign(
 ) -> (Vec<RoundSummary>, Engine) {
     let (mut engine, mut now, mut rounds) = (engine(policy, rule), 0, Vec::new());
     let mut effects = RecordedEffects::default();
-    (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(device), &mut effects));
+    (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(DeviceId(device)), &mut effects));
     while engine.phase() != Phase::FitHead {
         if restart == Restart::Opening {
             engine = restored(self::engine(policy, rule), now, &engine, &effects.records);

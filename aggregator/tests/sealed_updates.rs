@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const MARK: f32 = 1.234_567_9;
 
 fn opened(round: u32) -> Row {
-    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
+    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
     let id = RoundId { round, stage: 3 };
     let checkpoint = Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open };
     Row::Engine(Record::Checkpoint(checkpoint))
@@ -60,24 +60,24 @@ fn key_lives_as_long_as_its_round() {
     store.begin(1, "").unwrap();
     store.apply(&[opened(7)]).unwrap();
     assert_eq!(key(path), None, "nothing has been counted yet");
-    store.apply(&[counted(7, 0, 9)]).unwrap();
+    store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
     let first = key(path).expect("the key of round 7");
     assert_eq!(std::fs::metadata(path.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
     // The next server loads it.
     let mut store = Store::open(path, SysRng).unwrap();
-    store.apply(&[counted(7, 1, 5)]).unwrap();
-    assert_eq!((there(&store).unwrap(), key(path)), (vec![9, 5], Some(first.clone())));
+    store.apply(&[counted(7, 1, DeviceId(5))]).unwrap();
+    assert_eq!((there(&store).unwrap(), key(path)), ([9, 5].map(DeviceId).to_vec(), Some(first.clone())));
     let backup = std::fs::read(path.join(FILE)).unwrap();
     assert!(!finds(&backup), "an update in the clear");
     store.apply(&[opened(8)]).unwrap();
     assert_eq!(key(path), None);
-    store.apply(&[counted(8, 0, 9), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
+    store.apply(&[counted(8, 0, DeviceId(9)), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
     // One call closes a round, opens the next and counts updates in both.
-    store.apply(&[counted(8, 1, 1), opened(9), counted(9, 0, 5), counted(9, 1, 1)]).unwrap();
-    assert_eq!(there(&store).unwrap(), [5, 1]);
+    store.apply(&[counted(8, 1, DeviceId(1)), opened(9), counted(9, 0, DeviceId(5)), counted(9, 1, DeviceId(1))]).unwrap();
+    assert_eq!(there(&store).unwrap(), [5, 1].map(DeviceId));
     assert!(key(path).is_some_and(|third| third != second));
     drop(store);
     assert!(!finds(&std::fs::read(path.join(FILE)).unwrap()));
@@ -115,12 +115,12 @@ fn found_key_is_synced_before_use() {
         store.begin(1, "").unwrap();
         store.apply(&[opened(7)]).unwrap();
         disk.fail(Faults::After(0));
-        store.apply(&[counted(7, 0, 9)]).unwrap_err();
+        store.apply(&[counted(7, 0, DeviceId(9))]).unwrap_err();
         found += usize::from(disk.keys().0.is_some());
         disk.fail(Faults::None);
-        store.apply(&[counted(7, 0, 9)]).unwrap();
+        store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
         disk.cut();
-        assert_eq!(there(&disk.store()).unwrap(), [9], "seed {seed}");
+        assert_eq!(there(&disk.store()).unwrap(), [DeviceId(9)], "seed {seed}");
     }
     assert!(found > 50, "{found}");
 }
@@ -137,19 +137,19 @@ fn leftovers_are_replaced() {
         std::fs::write(path.join(name), b"half a key").unwrap();
     }
     assert!(there(&store).unwrap().is_empty());
-    store.apply(&[counted(7, 0, 9)]).unwrap();
-    assert_eq!(there(&store).unwrap(), [9]);
+    store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
+    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
     assert!(!path.join("round.key.partial").exists());
     store.begin(2, "").unwrap();
     assert_eq!(key(path), None, "another campaign");
     // A directory cannot be erased like a key file.
     store.apply(&[opened(7)]).unwrap();
     std::fs::create_dir(path.join(KEY_FILE)).unwrap();
-    let error = store.apply(&[counted(7, 0, 9)]).unwrap_err();
+    let error = store.apply(&[counted(7, 0, DeviceId(9))]).unwrap_err();
     assert!(error.may_pass() && error.to_string().contains(KEY_FILE), "{error}");
     std::fs::remove_dir(path.join(KEY_FILE)).unwrap();
-    store.apply(&[counted(7, 0, 9)]).unwrap();
-    assert_eq!(there(&store).unwrap(), [9]);
+    store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
+    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
 }
 
 /// Source of randomness that fails now and then.
@@ -169,13 +169,13 @@ fn failing_entropy_writes_nothing() {
     store.begin(1, "").unwrap();
     store.apply(&[opened(7)]).unwrap();
     let mut failed = 0;
-    while let Err(error) = store.apply(&[counted(7, 0, 9)]) {
+    while let Err(error) = store.apply(&[counted(7, 0, DeviceId(9))]) {
         assert!(matches!(error, StoreError::NoEntropy) && error.may_pass(), "{error}");
         failed += 1;
         assert!(failed < 10);
     }
     assert!(failed > 0);
-    assert_eq!(there(&store).unwrap(), [9]);
+    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
 }
 
 proptest! {
@@ -197,7 +197,7 @@ proptest! {
             let mut records = Vec::new();
             let (before, from) = (round, count);
             for _ in 0..what {
-                records.push(counted(round, count, count.into()));
+                records.push(counted(round, count, DeviceId(count.into())));
                 count += 1;
             }
             if what % 2 == 0 {
@@ -205,7 +205,7 @@ proptest! {
                 records.push(opened(round));
                 count = 0;
                 if what == 2 {
-                    records.push(counted(round, 0, 0));
+                    records.push(counted(round, 0, DeviceId(0)));
                     count = 1;
                 }
             }
@@ -229,7 +229,7 @@ proptest! {
             if applied.is_ok() || waits {
                 prop_assert_eq!(key.is_some(), count > 0, "round {} with {} updates", round, count);
             }
-            let devices: Vec<u64> = (0..count.into()).collect();
+            let devices: Vec<DeviceId> = (0..count.into()).map(DeviceId).collect();
             prop_assert_eq!(there(&store).unwrap(), devices);
             prop_assert!(!finds(&disk.image()));
         }

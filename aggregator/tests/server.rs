@@ -9,7 +9,7 @@ use crate::common::campaign::{honest, honest_values};
 use crate::common::{Scratch, ServerProcess, bits, encoded, frame, hello, line_with};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::ResumeError;
-use fedspan_engine::{Action, Engine, Event, Phase};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Phase};
 
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_aggregator::store::{self, StoreError};
@@ -239,7 +239,7 @@ async fn converse(
 }
 
 fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> {
-    let values = honest_values(id, &round.task, 6, 2, sent);
+    let values = honest_values(DeviceId(id), &round.task, 6, 2, sent);
     let describe = |role, (rows, cols)| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
     let mut tensors: Descriptors = match round.task {
         Task::FedRep { upload, .. } => [describe(upload.role(), (6, 2))].into_iter().collect(),
@@ -321,7 +321,7 @@ impl Devices {
 /// Runs the campaign in the engine alone and returns the engine.
 fn undisturbed(fleet: &str, devices: u64) -> Engine {
     let mut engine = Fleet::parse("fleet.toml", fleet).unwrap().engine();
-    let mut queue: Vec<Event> = (0..devices).map(Event::Joined).rev().collect();
+    let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
         engine.handle(0, event, &mut actions);

@@ -16,7 +16,7 @@ use getrandom::SysRng;
 use proptest::prelude::*;
 
 fn checkpoint(round: u32, state: Vec<f64>) -> Row {
-    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![1, 5, 9] });
+    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
     Row::Engine(Record::Checkpoint(Checkpoint {
         id: RoundId { round, stage: 3 },
         done: Phase::Train(round - 1),
@@ -44,10 +44,10 @@ fn filled(directory: &Path) -> CampaignState {
     assert_eq!(store.load().unwrap(), None);
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
-    store.apply(&[counted(7, 0, 9), Row::Engine(Record::Excluded(5))]).unwrap();
+    store.apply(&[counted(7, 0, DeviceId(9)), Row::Engine(Record::Excluded(DeviceId(5)))]).unwrap();
     let waits = DeadlineState { deadline: Some(90), asking_everyone: true };
     let waits = Row::Engine(Record::Deadline(waits));
-    store.apply(&[counted(7, 1, 1), waits, Row::JournalEntry(1, "[]".to_owned()), Row::Clock(33)]).unwrap();
+    store.apply(&[counted(7, 1, DeviceId(1)), waits, Row::JournalEntry(1, "[]".to_owned()), Row::Clock(33)]).unwrap();
     store.load().unwrap().unwrap()
 }
 
@@ -64,13 +64,13 @@ fn records_are_read_back() {
         Row::Engine(Record::Counted(_, device, counted)) => (device, counted),
         _ => unreachable!(),
     };
-    assert_eq!(stored.updates, [of(counted(7, 0, 9)), of(counted(7, 1, 1))]);
-    assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[5][..], 2, 33));
+    assert_eq!(stored.updates, [of(counted(7, 0, DeviceId(9))), of(counted(7, 1, DeviceId(1)))]);
+    assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[DeviceId(5)][..], 2, 33));
     assert_eq!(stored.deadline, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was excluded and counts after all; a new checkpoint, which ends the round.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
-    store.apply(&[counted(7, 2, 5)]).unwrap();
+    store.apply(&[counted(7, 2, DeviceId(5))]).unwrap();
     assert!(store.load().unwrap().unwrap().excluded.is_empty());
     store.apply(&[checkpoint(8, vec![1.0])]).unwrap();
     let now = store.load().unwrap().unwrap();
@@ -235,8 +235,8 @@ fn flipped_bit_after_crash_rolls_nothing_back() {
     let (running, copy) = (Scratch::new(), Scratch::new());
     drop(filled(running.path()));
     let mut store = Store::open(running.path(), SysRng).unwrap();
-    store.apply(&[counted(7, 2, 12), Row::JournalEntry(2, "x".repeat(300))]).unwrap();
-    store.apply(&[counted(7, 3, 14), Row::JournalEntry(3, "y".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 2, DeviceId(12)), Row::JournalEntry(2, "x".repeat(300))]).unwrap();
+    store.apply(&[counted(7, 3, DeviceId(14)), Row::JournalEntry(3, "y".repeat(300))]).unwrap();
     let expected = store.load().unwrap().unwrap();
     let whole = std::fs::read(running.path().join(FILE)).unwrap();
     std::fs::copy(running.path().join("round.key"), copy.path().join("round.key")).unwrap();
@@ -280,9 +280,9 @@ fn contradictions_are_damage() {
     let cases: [&[Row]; 4] = [
         &[checkpoint(7, vec![1.0, f64::NAN])],
         // Of a round that is not open; the first is missing; two are the same.
-        &[checkpoint(7, vec![1.0]), counted(6, 0, 1)],
-        &[checkpoint(7, vec![1.0]), counted(7, 1, 1)],
-        &[checkpoint(7, vec![1.0]), counted(7, 0, 1), counted(7, 0, 2)],
+        &[checkpoint(7, vec![1.0]), counted(6, 0, DeviceId(1))],
+        &[checkpoint(7, vec![1.0]), counted(7, 1, DeviceId(1))],
+        &[checkpoint(7, vec![1.0]), counted(7, 0, DeviceId(1)), counted(7, 0, DeviceId(2))],
     ];
     for records in cases {
         let mut store = Disk::new(1).store();

@@ -1,6 +1,8 @@
 //! Types that every part of the engine uses: devices, time, tensors, requests and updates.
 
 use std::fmt;
+use std::num::ParseIntError;
+use std::str::FromStr;
 
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{RoundId, Task};
@@ -8,7 +10,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use serde::{Deserialize, Serialize};
 
 /// Identity of a device on the server: the number with which it authenticates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceId(pub u64);
 
@@ -18,10 +20,25 @@ impl From<u64> for DeviceId {
     }
 }
 
-/// Formats the number.
+/// Formats the number alone.
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Formats the number alone, so that lists of devices are lists of numbers.
+impl fmt::Debug for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
     }
 }
 

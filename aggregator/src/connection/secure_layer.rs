@@ -10,6 +10,7 @@ use fedspan_protocol::secure::{Channel, HandshakeInit, NONCE, OpenError, TAG, tr
 
 use super::Acceptor;
 use crate::keys::AcceptedKey;
+use fedspan_engine::DeviceId;
 
 /// Result of processing one frame.
 pub(super) enum Decrypted<'a> {
@@ -158,7 +159,7 @@ impl SecureLayer {
                     // A copy of the hello that began this session: delayed, or recorded by an attacker.
                     return Decrypted::Dropped;
                 }
-                match keys.lookup(hello.device, greeting.epoch) {
+                match keys.lookup(DeviceId(hello.device), greeting.epoch) {
                     Some(key) => self.answer_hello(hello, transcript, key).unwrap_or(Decrypted::Dropped),
                     None => Decrypted::Refused(Refusal::UnknownDevice, None),
                 }

@@ -231,7 +231,7 @@ impl ServerCore {
         let device = self.peers.get(&peer).map(|known| known.device);
         if traffic.unchosen > 0 && self.may_log(now, LogKind::NoRidgeChoice) {
             tracing::warn!(
-                device,
+                device = device.map(|device| device.0),
                 %from,
                 "device cannot choose the ridge of its head and uses the published one (firmware without ridge-choice, fixed point, or samples seen once)"
             );
@@ -248,14 +248,14 @@ impl ServerCore {
                     self.peers.remove(&old);
                 }
                 if self.may_log(now, LogKind::Joined) {
-                    tracing::info!(device, %from, "device joined");
+                    tracing::info!(device = device.0, %from, "device joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
                 self.joined(now, device, privacy)
             }
             (PeerEventKind::Refused(refusal), device) => {
                 if self.may_log(now, LogKind::Refused) {
-                    tracing::warn!(device, %from, reason = %refusal, "device refused");
+                    tracing::warn!(device = device.map(|device| device.0), %from, reason = %refusal, "device refused");
                 }
             }
             (PeerEventKind::TurnedAway, _) => {
@@ -283,7 +283,7 @@ impl ServerCore {
             }
             (PeerEventKind::Decline(decline), Some(device)) => {
                 if self.may_log(now, LogKind::Declined) {
-                    tracing::warn!(device, %from, round = decline.id.round, reason = %decline.reason, "round declined");
+                    tracing::warn!(device = device.0, %from, round = decline.id.round, reason = %decline.reason, "round declined");
                 }
                 self.apply_event(now, Event::Declined(device, decline))
             }
@@ -308,7 +308,7 @@ impl ServerCore {
 
     fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
         if self.may_log(now, LogKind::Left) {
-            tracing::info!(device, %from, reason = ?gone, "device left");
+            tracing::info!(device = device.0, %from, reason = ?gone, "device left");
         }
     }
 
@@ -484,7 +484,7 @@ impl ServerCore {
             && self.may_log(now, LogKind::Rejected)
         {
             let from = self.peer(device).map(|known| tracing::field::display(&known.from));
-            tracing::warn!(device, from, round = ack.id.round, reason = %reason, "update rejected");
+            tracing::warn!(device = device.0, from, round = ack.id.round, reason = %reason, "update rejected");
         }
     }
 
@@ -495,7 +495,7 @@ impl ServerCore {
             let from = known.from.clone();
             self.connections.congested += 1;
             if self.may_log(now, LogKind::CutOff) {
-                tracing::warn!(device, %from, "device cut off: command queue full");
+                tracing::warn!(device = device.0, %from, "device cut off: command queue full");
             }
             self.cut_off(device);
         }
@@ -517,7 +517,7 @@ impl ServerCore {
 
     fn cut_off_over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
         if self.may_log(now, LogKind::CutOff) {
-            tracing::warn!(device, %from, "device cut off: update quota exceeded");
+            tracing::warn!(device = device.0, %from, "device cut off: update quota exceeded");
         }
         self.connections.over_quota += 1;
         self.cut_off(device);

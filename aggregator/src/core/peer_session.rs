@@ -410,7 +410,7 @@ impl PeerSession {
         let Some(message) = message else { return State::Reply };
         match message {
             PeerMessage::Hello(hello) if self.awaits_hello() => {
-                State::Greeting(hello.device, hello.capabilities.privacy)
+                State::Greeting(DeviceId(hello.device), hello.capabilities.privacy)
             }
             // Each hello is answered with a whole round. A device whose welcome was lost repeats it once or
             // twice; on a persistent link every restart adds one.

@@ -117,8 +117,8 @@ fn full_disk_delays_acknowledgements() {
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(64);
     let (other, mut others) = command_queue(64);
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, sender));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, other));
     let round = opened(&mut commands).pop().expect("a round");
     disk.set_full(true);
     handle_and_flush(&mut core, 0, update(&round));
@@ -153,8 +153,8 @@ fn campaign_clock_pauses_during_write_stall() {
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(4);
     let (other, mut others) = command_queue(4);
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, sender));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, other));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, sender));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, other));
     let round = opened(&mut commands).pop().expect("a round");
     opened(&mut others);
     disk.set_full(true);
@@ -186,7 +186,7 @@ fn trained(core: &mut ServerCore) -> Vec<Receiver<Command>> {
     let queue_pairs = [command_queue(64), command_queue(64)];
     let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        handle_and_flush(core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(core, device, PeerEventKind::Hello(DeviceId(device), Privacy::None, commands));
     }
     while !core.is_fitting() {
         let round = opened(&mut queues[0]).pop().expect("a round");
@@ -255,7 +255,7 @@ fn repeated_declines_are_journalled_once() {
     let queue_pairs = [command_queue(16), command_queue(16)];
     let (senders, _receivers): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(&mut core, device, PeerEventKind::Hello(DeviceId(device), Privacy::None, commands));
     }
     let id = core.engine().open_round().unwrap().broadcast.id;
     for round in [id.round, 0, 77] {
@@ -279,8 +279,8 @@ fn cutting_off_last_device_commits_round() {
     let (honest, mut queues) = command_queue(16);
     // The queue has room for one opening, which stays in it.
     let (stalled, _unread) = command_queue(1);
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, stalled));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, stalled));
     let first = opened(&mut queues);
     handle_and_flush(&mut core, 0, update(first.first().expect("the first round")));
     handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
@@ -301,8 +301,8 @@ fn ended_session_is_not_cut_off() {
     let mut core = core(state.path());
     let (honest, mut queues) = command_queue(16);
     let (sender, gone) = command_queue(16);
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, honest));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, sender));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, sender));
     let first = opened(&mut queues).pop().expect("a round");
     drop(gone);
     handle_and_flush(&mut core, 1, update(&first));
@@ -321,17 +321,17 @@ fn queued_event_under_revoked_key_is_discarded() {
         let state = tempfile::tempdir().unwrap();
         let mut core = core(state.path());
         let mut table = KeyTable::new();
-        table.insert(0, Key::new(0, [1; 32]), 0).unwrap();
-        table.insert(1, Key::new(0, [2; 32]), 0).unwrap();
-        let keys = [table.lookup(0, 0).unwrap(), table.lookup(1, 0).unwrap()];
+        table.insert(DeviceId(0), Key::new(0, [1; 32]), 0).unwrap();
+        table.insert(DeviceId(1), Key::new(0, [2; 32]), 0).unwrap();
+        let keys = [table.lookup(DeviceId(0), 0).unwrap(), table.lookup(DeviceId(1), 0).unwrap()];
         let queue_pairs = [command_queue(16), command_queue(16), command_queue(16)];
         let ([honest, lost, again], [mut queues, mut gone, mut never]) = unzip(queue_pairs);
-        handle_and_flush_under(&mut core, 0, Some(&keys[0]), PeerEventKind::Hello(0, Privacy::None, honest));
-        handle_and_flush_under(&mut core, 1, Some(&keys[1]), PeerEventKind::Hello(1, Privacy::None, lost));
+        handle_and_flush_under(&mut core, 0, Some(&keys[0]), PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
+        handle_and_flush_under(&mut core, 1, Some(&keys[1]), PeerEventKind::Hello(DeviceId(1), Privacy::None, lost));
         let round = opened(&mut queues).pop().expect("a round");
-        table.revoke(&[1], 1).unwrap();
+        table.revoke(&[DeviceId(1)], 1).unwrap();
         let (peer, what) = match waiting {
-            "hello" => (2, PeerEventKind::Hello(1, Privacy::None, again)),
+            "hello" => (2, PeerEventKind::Hello(DeviceId(1), Privacy::None, again)),
             "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
             "update" => (1, update(&round)),
             _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
@@ -389,7 +389,7 @@ fn log_limits_refusals_and_declines() {
         let queue_pairs = [command_queue(16), command_queue(16)];
         let (senders, _receivers): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
         for (device, commands) in (0..).zip(senders) {
-            handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+            handle_and_flush(&mut core, device, PeerEventKind::Hello(DeviceId(device), Privacy::None, commands));
         }
         let id = core.engine().open_round().unwrap().broadcast.id;
         for peer in 10..10 + hellos {
@@ -461,7 +461,7 @@ fn repeated_round_has_own_quota() {
     let queue_pairs = [command_queue(16), command_queue(16)];
     let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(&mut core, device, PeerEventKind::Hello(DeviceId(device), Privacy::None, commands));
     }
     for minute in 0..40 {
         let round = opened(&mut queues[0]).pop().expect("the repeated round");
@@ -493,7 +493,7 @@ fn unread_updates_use_no_quota_of_reopened_round() {
     let queue_pairs = [command_queue(99), command_queue(99)];
     let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
-        handle_and_flush(&mut core, device, PeerEventKind::Hello(device, Privacy::None, commands));
+        handle_and_flush(&mut core, device, PeerEventKind::Hello(DeviceId(device), Privacy::None, commands));
     }
     let round = opened(&mut queues[1]).pop().expect("a round");
     for _ in 0..2 * core.quota.most {
@@ -523,8 +523,8 @@ fn late_updates_use_no_quota_of_next_round() {
     let mut core = core(state.path());
     let queue_pairs = [command_queue(99), command_queue(99), command_queue(99)];
     let ([first, second, again], [mut queues, mut gone, mut back]) = unzip(queue_pairs);
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
     let old = opened(&mut queues).pop().expect("a round");
     handle_and_flush(&mut core, 0, update(&old));
     handle_and_flush(&mut core, 1, update(&old));
@@ -536,7 +536,7 @@ fn late_updates_use_no_quota_of_next_round() {
     assert!(is_over(&mut gone));
     assert_eq!(core.status().connections.over_quota, 1);
     handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Ended));
-    handle_and_flush(&mut core, 2, PeerEventKind::Hello(1, Privacy::None, again));
+    handle_and_flush(&mut core, 2, PeerEventKind::Hello(DeviceId(1), Privacy::None, again));
     let new = opened(&mut back).pop().expect("the next round");
     handle_and_flush(&mut core, 0, update(&new));
     handle_and_flush(&mut core, 2, update(&new));

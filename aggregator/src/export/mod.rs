@@ -12,7 +12,7 @@ use crate::config::Fleet;
 use crate::durable_engine::{ResumeError, restore, with_stored_settings};
 use crate::journal::{self, CommittedRound};
 use crate::store::{CampaignState, OfflineStore, StoreError};
-use fedspan_engine::Tensor;
+use fedspan_engine::{DeviceId, Tensor};
 use fedspan_engine::linalg::{Matrix, from_f32};
 use fedspan_engine::privacy::Delta;
 use fedspan_engine::privacy::ledger_units::epsilon_of;
@@ -91,7 +91,7 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     let mut engine = fleet.engine();
     restore(&mut engine, stored, &fleet.fingerprint())?;
     let delta = fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta);
-    let ledger: BTreeMap<u64, serde_json::Value> = stored
+    let ledger: BTreeMap<DeviceId, serde_json::Value> = stored
         .accounts
         .iter()
         .map(|(device, account)| {

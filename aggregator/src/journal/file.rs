@@ -166,10 +166,11 @@ mod tests {
 
     use super::*;
     use crate::journal::{Committed, read};
+    use fedspan_engine::DeviceId;
 
     fn line(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
-        JournalEntry::Committed(Committed { at: 1, round, participants: vec![3, 1], representation })
+        JournalEntry::Committed(Committed { at: 1, round, participants: [3, 1].map(DeviceId).to_vec(), representation })
     }
 
     #[test]

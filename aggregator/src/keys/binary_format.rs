@@ -140,7 +140,7 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
 
 fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
     let accepted = u8::from(row.current.is_some()) + u8::from(row.previous.is_some());
-    file.extend_from_slice(&device.to_le_bytes());
+    file.extend_from_slice(&device.0.to_le_bytes());
     file.extend_from_slice(&row.epoch.to_le_bytes());
     file.push(accepted);
     for time in [row.created, row.rotated.unwrap_or(NEVER), row.revoked.unwrap_or(NEVER)] {
@@ -173,14 +173,14 @@ fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
     let [rotated, revoked] = [rotated, revoked].map(|time| (time != NEVER).then_some(time));
     let (current, previous) = (Zeroizing::new(take(fields)?), Zeroizing::new(take(fields)?));
     let unused = |key: &[u8; KEY]| key.iter().all(|byte| *byte == 0);
-    let key = |epoch, bytes: &[u8; KEY]| Some(AcceptedKey::new(device, Key::new(epoch, *bytes)));
+    let key = |epoch, bytes: &[u8; KEY]| Some(AcceptedKey::new(DeviceId(device), Key::new(epoch, *bytes)));
     let (current, previous): (Option<Arc<AcceptedKey>>, Option<Arc<AcceptedKey>>) = match accepted {
         0 if unused(&current) && unused(&previous) && revoked.is_some() => (None, None),
         1 if unused(&previous) && revoked.is_none() => (key(epoch, &current), None),
         2 if revoked.is_none() => (key(epoch, &current), key(epoch.checked_sub(1)?, &previous)),
         _ => return None,
     };
-    Some((device, Row { epoch, created, rotated, revoked, current, previous }))
+    Some((DeviceId(device), Row { epoch, created, rotated, revoked, current, previous }))
 }
 
 /// Takes the next field.

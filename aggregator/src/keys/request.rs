@@ -21,7 +21,7 @@ pub struct DeviceRange {
 
 impl DeviceRange {
     fn len(self) -> usize {
-        let steps = usize::try_from(self.last.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let steps = usize::try_from(self.last.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
         steps.saturating_add(1)
     }
 }
@@ -73,7 +73,7 @@ pub fn ranges(devices: impl IntoIterator<Item = DeviceId>) -> String {
     let mut ranges: Vec<DeviceRange> = Vec::new();
     for device in devices {
         match ranges.last_mut() {
-            Some(range) if range.last.checked_add(1) == Some(device) => range.last = device,
+            Some(range) if range.last.0.checked_add(1) == Some(device.0) => range.last = device,
             _ => ranges.push(DeviceRange { first: device, last: device }),
         }
     }
@@ -139,7 +139,7 @@ fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
         return Err(KeyError::Full { devices, most: DEVICES_MAX });
     }
     let mut seen = BTreeSet::new();
-    let mut all = ranges.iter().flat_map(|range| range.first..=range.last);
+    let mut all = ranges.iter().flat_map(|range| (range.first.0..=range.last.0).map(DeviceId));
     match all.find(|device| !seen.insert(*device)) {
         Some(device) => Err(KeyError::Twice { device }),
         None => Ok(seen.into_iter().collect()),

@@ -397,9 +397,9 @@ mod tests {
         let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
         let rows = |store: &KeyStore| store.keys().read(|table| table.list().collect::<Vec<_>>());
         let steps: [(&str, Step); 4] = [
-            ("add", |store| store.add(&[1, 2], false, 1)),
-            ("rotate", |store| store.rotate(&[1], 2)),
-            ("revoke", |store| store.revoke(&[2], 3)),
+            ("add", |store| store.add(&[DeviceId(1), DeviceId(2)], false, 1)),
+            ("rotate", |store| store.rotate(&[DeviceId(1)], 2)),
+            ("revoke", |store| store.revoke(&[DeviceId(2)], 3)),
             ("the end of a round", |store| store.round_closed().map(|_| ())),
         ];
         for (name, step) in steps {
@@ -422,7 +422,7 @@ mod tests {
             assert_eq!(rows(&store), now, "{name}");
         }
         store.sync = full_disk;
-        store.revoke(&[1], 4).unwrap_err();
+        store.revoke(&[DeviceId(1)], 4).unwrap_err();
         store.sync = private_file::sync_directory;
         store.round_closed().unwrap();
         assert!(!store.unwritten);

@@ -144,7 +144,7 @@ fn identity(round: RoundId) -> [u8; ID] {
 }
 
 fn associated_data(round: RoundId, device: DeviceId) -> Vec<u8> {
-    [identity(round).as_slice(), &device.to_le_bytes()].concat()
+    [identity(round).as_slice(), &device.0.to_le_bytes()].concat()
 }
 
 fn encode(round: RoundId, key: &[u8; KEY]) -> Zeroizing<Vec<u8>> {

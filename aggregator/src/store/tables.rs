@@ -11,7 +11,7 @@ use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, CountedUpdate};
+use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId};
 
 /// Format written by this version. 1 was not a database; 2 did not encrypt updates; 3 had no rounds, 4 no
 /// clock.
@@ -85,7 +85,7 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
     for entry in read.open_table(ACCOUNTS)?.iter()? {
         let (device, bytes) = entry?;
         let account: Account = decode("an account", bytes.value())?;
-        accounts.push((device.value(), account));
+        accounts.push((DeviceId(device.value()), account));
     }
     let next_journal_line = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
     let mut round_aliases = Vec::new();
@@ -132,18 +132,18 @@ pub(super) fn load(
             Some(decryptor) => decryptor,
             none => none.insert(cipher.decryptor(id)?),
         };
-        let counted: CountedUpdate = decode("an update", &decryptor.open(device, sealed.value())?)?;
+        let counted: CountedUpdate = decode("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
         if counted.update.id != id && !stored.round_aliases.contains(&counted.update.id) {
             return Err(other());
         }
-        updates.push((device, counted));
+        updates.push((DeviceId(device), counted));
     }
     updates.sort_by_key(|(_, counted)| counted.order);
     if updates.iter().zip(0..).any(|((_, counted), order)| counted.order != order) {
         return Err(DatabaseError::Damaged("an update is missing".to_owned()));
     }
     for entry in read.open_table(OUT)?.iter()? {
-        stored.excluded.push(entry?.0.value());
+        stored.excluded.push(DeviceId(entry?.0.value()));
     }
     Ok(Some(stored))
 }

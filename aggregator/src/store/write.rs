@@ -161,13 +161,13 @@ fn write_rows(
                 Row::Engine(Record::Counted(id, device, counted)) => {
                     cipher.begin(*id)?;
                     let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode(counted)?))?;
-                    updates.insert((id.round, id.stage, *device), sealed.as_slice())?;
-                    excluded.remove(device)?;
+                    updates.insert((id.round, id.stage, device.0), sealed.as_slice())?;
+                    excluded.remove(device.0)?;
                 }
-                Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device, ())?),
-                Row::Engine(Record::Reinvited(device)) => drop(excluded.remove(device)?),
+                Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device.0, ())?),
+                Row::Engine(Record::Reinvited(device)) => drop(excluded.remove(device.0)?),
                 Row::Engine(Record::Account(device, account)) => {
-                    accounts.insert(device, encode(account)?.as_slice())?;
+                    accounts.insert(device.0, encode(account)?.as_slice())?;
                 }
                 // [`Row::of`] makes no such rows.
                 Row::Engine(

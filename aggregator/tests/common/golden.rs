@@ -50,7 +50,7 @@ pub fn copy(name: &str, state: &Path) {
 
 /// Returns the response time of a device in ms.
 fn pace(device: DeviceId) -> u64 {
-    50 + 2 * device
+    50 + 2 * device.0
 }
 
 /// Returns the update of a device: for FedRep a step that makes progress, for others random numbers per round,
@@ -60,7 +60,7 @@ fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
         return honest(device, opening);
     }
     let RoundId { round, .. } = opening.id;
-    let random = &mut stream(u64::from(round), Purpose::Truth, device);
+    let random = &mut stream(u64::from(round), Purpose::Truth, device.0);
     let tensors = opening.request.expects.iter().map(|wanted| {
         let matrix = super::gaussian(wanted.rows.into(), wanted.cols.into(), random) * 0.25;
         let matrix = match wanted.role {
@@ -69,7 +69,7 @@ fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
         };
         Tensor { role: wanted.role, rows: wanted.rows, cols: wanted.cols, values: to_f32(&matrix) }
     });
-    super::update(opening.id, 1 + device as u32 % 5, &opening.request.expects, tensors.collect())
+    super::update(opening.id, 1 + device.0 as u32 % 5, &opening.request.expects, tensors.collect())
 }
 
 /// Campaign with all its devices.
@@ -110,9 +110,9 @@ impl GoldenCampaign {
         for device in 0..self.fleet.expected as u64 {
             if self.fleet.privacy.is_some() {
                 let privacy = Privacy::Gaussian { release: 1000 + device as u32, budget: 1 << 40, spent: 0 };
-                self.coordinator.record_privacy(device, privacy);
+                self.coordinator.record_privacy(DeviceId(device), privacy);
             }
-            self.coordinator.handle(self.now, Event::Joined(device));
+            self.coordinator.handle(self.now, Event::Joined(DeviceId(device)));
         }
         self.settle();
         self
@@ -133,7 +133,7 @@ impl GoldenCampaign {
                         Phase::Train(number) => format!("round {number}"),
                         other => panic!("{other:?}"),
                     };
-                    let counted = record.participants.iter().map(u64::to_string).collect::<Vec<_>>();
+                    let counted = record.participants.iter().map(DeviceId::to_string).collect::<Vec<_>>();
                     let _ = writeln!(self.rounds, "{phase}: {digest} of {}", counted.join(" "));
                 }
                 _ => {}

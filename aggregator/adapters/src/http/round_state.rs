@@ -130,9 +130,9 @@ impl RoundState {
             return;
         }
         let number = self.committed + 1;
-        let fleet: Vec<DeviceId> = (0..self.clients).map(|client| client as DeviceId).collect();
+        let fleet: Vec<DeviceId> = (0..self.clients).map(|client| DeviceId(client as u64)).collect();
         let cohort = self.policy.cohort(number, &fleet);
-        let invited = cohort.devices.iter().filter_map(|device| usize::try_from(*device).ok()).collect();
+        let invited = cohort.devices.iter().filter_map(|device| usize::try_from(device.0).ok()).collect();
         self.open = Some(OpenRound {
             number,
             kind: self.rules.method.round_kind(number),

@@ -1,5 +1,6 @@
 //! Command `keys`: through the running server, where it takes effect at once, or on the key store's file.
 
+use fedspan_engine::DeviceId;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -314,7 +315,7 @@ fn export(
     text: &str,
 ) -> Result<String, Stop> {
     let keys = parse_keys(text).map_err(|_| failed("the answer of the server holds no keys"))?;
-    let records = keys.into_iter().map(|(device, key)| Provision { device, key, noise });
+    let records = keys.into_iter().map(|(device, key)| Provision { device: device.0, key, noise });
     let (length, noisy) = match noise {
         Some(noise) => (PROVISION_WITH_NOISE, format!("; noise multiplier {:.2}", multiplier(&noise))),
         None => (PROVISION, String::new()),
@@ -333,7 +334,7 @@ fn export(
                 records.iter().take(index).for_each(|record| drop(std::fs::remove_file(path(record.device))));
             })?;
         }
-        let (count, which) = (records.len(), ranges(records.iter().map(|record| record.device)));
+        let (count, which) = (records.len(), ranges(records.iter().map(|record| DeviceId(record.device))));
         return Ok(format!(
             "{}: {count} records of {length} bytes, devices {which}{noisy}\n",
             directory.display()
@@ -359,7 +360,7 @@ fn export(
         };
     }
     create_private(output, text.as_bytes()).map_err(failed)?;
-    let which = ranges(records.iter().map(|record| record.device));
+    let which = ranges(records.iter().map(|record| DeviceId(record.device)));
     Ok(format!("{name}: {} keys, devices {which}\n", records.len()))
 }
 

@@ -161,8 +161,8 @@ fn unanswered_round_is_resent() {
     let (mut session, mut commands) = begin(false, 0);
     let mut core = fleet().engine();
     let mut actions = Vec::new();
-    core.handle(0, fedspan_engine::Event::Joined(3), &mut actions);
-    let Some(fedspan_engine::Action::Open(3, opening)) = actions.pop() else { panic!("a round") };
+    core.handle(0, fedspan_engine::Event::Joined(DeviceId(3)), &mut actions);
+    let Some(fedspan_engine::Action::Open(DeviceId(3), opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
     let _ = feed(&mut session, 0, &hello(3));
     session.execute(Command::Open(opening));
@@ -264,7 +264,7 @@ fn closed_session_sends_queued_frames() {
     session.receive(&hello(3));
     assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
     session.admit();
-    let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(3, _, sender), .. }) =
+    let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(DeviceId(3), _, sender), .. }) =
         session.next(0, &mut frame)
     else {
         panic!("a hello")

@@ -10,16 +10,16 @@ fn rotation_after_training_has_no_grace() {
     let entropy = || ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::KeyFile(zeroize::Zeroizing::new([7; 32]));
     let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
-    store.add(&[0, 1], false, 1).unwrap();
+    store.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let key_store = SharedKeyStore::new(store);
     let mut core = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     let rotate = || key_store.answer(r#"{"rotate":"all"}"#, 2).to_string();
     assert!(rotate().contains("rotating"));
     let _heard = trained(&mut core);
     let keys = key_store.keys();
-    assert!(keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some(), "a round has closed");
+    assert!(keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(0), 1).is_some(), "a round has closed");
     assert!(!rotate().contains("rotating"));
-    assert!(keys.lookup(0, 1).is_none() && keys.lookup(0, 2).is_some());
+    assert!(keys.lookup(DeviceId(0), 1).is_none() && keys.lookup(DeviceId(0), 2).is_some());
     // Nor is there a grace after a restart before any device has joined.
     drop((core, key_store));
     let key_store = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
@@ -44,33 +44,33 @@ fn replaced_keys_stay_until_round_is_durable() {
         (ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap(), key_store)
     };
     let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
-    keys.add(&[0, 1], false, 1).unwrap();
+    keys.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let (mut core, key_store) = begin(keys);
     let [(first, mut queues), (second, _unread), (again, mut back)] =
         [command_queue(16), command_queue(16), command_queue(16)];
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
     let round = opened(&mut queues).pop().expect("a round");
     handle_and_flush(&mut core, 0, update(&round));
     assert!(key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
     disk.set_full(true);
     handle_and_flush(&mut core, 1, update(&round));
     assert!(core.is_stalled() && core.is_fitting());
-    assert!(key_store.keys().lookup(1, 0).is_some(), "its round has not closed");
+    assert!(key_store.keys().lookup(DeviceId(1), 0).is_some(), "its round has not closed");
     // Power cut.
     drop((core, key_store));
     disk.set_full(false);
     let (mut core, key_store) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
-    assert_eq!(core.engine().open_round().map(|round| round.participants.clone()), Some(vec![0]));
-    let old = key_store.keys().lookup(1, 0).expect("the key that it may still have");
-    handle_and_flush_under(&mut core, 2, Some(&old), PeerEventKind::Hello(1, Privacy::None, again));
+    assert_eq!(core.engine().open_round().map(|round| round.participants.clone()), Some(vec![DeviceId(0)]));
+    let old = key_store.keys().lookup(DeviceId(1), 0).expect("the key that it may still have");
+    handle_and_flush_under(&mut core, 2, Some(&old), PeerEventKind::Hello(DeviceId(1), Privacy::None, again));
     let round = opened(&mut back).pop().expect("the same round");
     handle_and_flush_under(&mut core, 2, Some(&old), update(&round));
     assert_eq!(core.done, 1);
-    assert!(key_store.keys().lookup(1, 0).is_none() && key_store.keys().lookup(1, 1).is_some());
+    assert!(key_store.keys().lookup(DeviceId(1), 0).is_none() && key_store.keys().lookup(DeviceId(1), 1).is_some());
     drop((core, key_store));
     let keys = KeyStore::open(&path, &unlock, entropy()).unwrap().keys();
-    assert!(keys.lookup(1, 0).is_none() && keys.lookup(0, 0).is_none() && keys.lookup(0, 1).is_some());
+    assert!(keys.lookup(DeviceId(1), 0).is_none() && keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(0), 1).is_some());
 }
 
 /// No round is left and no device is connected, so a grace would never end.
@@ -81,7 +81,7 @@ fn graces_end_with_last_round() {
     let entropy = || ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
     let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
-    keys.add(&[0, 1], false, 1).unwrap();
+    keys.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let key_store = SharedKeyStore::new(keys);
     let text = text(state.path()).replace("rounds = 3", "rounds = 1");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
@@ -89,8 +89,8 @@ fn graces_end_with_last_round() {
     let nonces: Box<dyn Entropy> = Box::new(entropy());
     let mut core = ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap();
     let [(first, mut queues), (second, _unread)] = [command_queue(16), command_queue(16)];
-    handle_and_flush(&mut core, 0, PeerEventKind::Hello(0, Privacy::None, first));
-    handle_and_flush(&mut core, 1, PeerEventKind::Hello(1, Privacy::None, second));
+    handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
+    handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
     let round = opened(&mut queues).pop().expect("a round");
     handle_and_flush(&mut core, 0, update(&round));
     handle_and_flush(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
