@@ -111,7 +111,8 @@ fn refusals_name_the_missing_capability() {
 
 #[test]
 fn allow_list_restricts_devices() {
-    let needs = requirements_of(SHAPE, "name = \"fedrep\"", Some(vec![DeviceId(3), DeviceId(5), DeviceId(u64::MAX)]));
+    let needs =
+        requirements_of(SHAPE, "name = \"fedrep\"", Some(vec![DeviceId(3), DeviceId(5), DeviceId(u64::MAX)]));
     for device in [3, 5, u64::MAX] {
         assert_eq!(needs.admit(&changed(|h| h.device = device)), Ok(()));
     }

@@ -229,7 +229,8 @@ fn custom_policy_chooses_the_cohorts() {
         fleet.custom_engine(CustomParts::default().with_participation("pairs", pairs))
     };
     let (mut whole, mut interrupted) = (engine(), engine());
-    let (mut queue, mut cohorts) = (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
+    let (mut queue, mut cohorts) =
+        (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
         whole.handle(0, event, &mut actions);

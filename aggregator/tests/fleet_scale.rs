@@ -229,7 +229,8 @@ impl World {
 
 /// Computes the scale of the fleet's samples.
 fn expected_scale() -> Scale {
-    let all = |j: usize| (0..3).flat_map(|device| device_samples(DeviceId(device))[j].clone()).collect::<Vec<_>>();
+    let all =
+        |j: usize| (0..3).flat_map(|device| device_samples(DeviceId(device))[j].clone()).collect::<Vec<_>>();
     Scale::standard(&(0..FEATURES).map(|j| oracle(&all(j))).collect::<Vec<_>>())
 }
 

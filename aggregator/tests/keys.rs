@@ -164,7 +164,10 @@ fn connection_sees_revocation_before_next_frame() {
     assert_eq!(table.lookup(DeviceId(7), 0).unwrap_err(), LookupError::Revoked);
     assert_eq!(table.lookup(DeviceId(9), 0).unwrap_err(), LookupError::Unknown);
     assert_eq!(table.lookup(DeviceId(8), 1).unwrap_err(), LookupError::Epoch { current: 0 });
-    assert_eq!(table.add(&[DeviceId(7)], false, NOW, &mut entropy(2)), Err(KeyError::Revoked { device: DeviceId(7), epoch: 0 }));
+    assert_eq!(
+        table.add(&[DeviceId(7)], false, NOW, &mut entropy(2)),
+        Err(KeyError::Revoked { device: DeviceId(7), epoch: 0 })
+    );
     table.add(&[DeviceId(7)], true, NOW + 2, &mut entropy(2)).unwrap();
     assert!(!seven.is_accepted(), "a key that was withdrawn does not come back");
     let row = table.get(DeviceId(7)).unwrap();
@@ -198,18 +201,27 @@ fn refusals_name_numbers_and_change_nothing() {
     let rotating = KeyError::Rotating { device: DeviceId(7), epoch: u16::MAX };
     assert_eq!(table.rotate(&[DeviceId(7)], NOW, &mut entropy), Err(rotating));
     table.round_closed();
-    assert_eq!(table.rotate(&[DeviceId(7)], NOW, &mut entropy), Err(KeyError::UsedUp { device: DeviceId(7) }));
+    assert_eq!(
+        table.rotate(&[DeviceId(7)], NOW, &mut entropy),
+        Err(KeyError::UsedUp { device: DeviceId(7) })
+    );
     let exists = KeyError::Exists { device: DeviceId(7), epoch: u16::MAX };
     assert_eq!(table.add(&[DeviceId(6), DeviceId(7)], true, NOW, &mut entropy), Err(exists));
     assert_eq!(table.insert(DeviceId(7), Key::new(0, [0; 32]), NOW), Err(exists));
     table.revoke(&[DeviceId(7)], NOW).unwrap();
-    assert_eq!(table.add(&[DeviceId(7)], true, NOW, &mut entropy), Err(KeyError::UsedUp { device: DeviceId(7) }));
+    assert_eq!(
+        table.add(&[DeviceId(7)], true, NOW, &mut entropy),
+        Err(KeyError::UsedUp { device: DeviceId(7) })
+    );
     let revoked = KeyError::Revoked { device: DeviceId(7), epoch: u16::MAX };
     assert_eq!(table.revoke(&[DeviceId(7)], NOW), Err(revoked));
     assert_eq!(table.insert(DeviceId(7), Key::new(0, [0; 32]), NOW), Err(revoked));
     assert_eq!(table.export(&[DeviceId(7)]).unwrap_err(), revoked);
     assert_eq!(table.add(&[], false, NOW, &mut entropy), Err(KeyError::NoDevices));
-    assert_eq!(table.add(&[DeviceId(5), DeviceId(5)], false, NOW, &mut entropy), Err(KeyError::Twice { device: DeviceId(5) }));
+    assert_eq!(
+        table.add(&[DeviceId(5), DeviceId(5)], false, NOW, &mut entropy),
+        Err(KeyError::Twice { device: DeviceId(5) })
+    );
     assert_eq!(table.add(&[DeviceId(5)], false, NOW, &mut FailingEntropy), Err(KeyError::NoEntropy));
     assert_eq!(table.export(&[DeviceId(5)]).unwrap_err(), KeyError::Unknown { device: DeviceId(5) });
     assert_eq!(table.len(), 1);
@@ -245,7 +257,10 @@ fn key_text_reports_mistakes_by_line() {
     let text = format!("# comment\n\n 7  65535\t{key} \r\n18446744073709551615 0 {}\n", key.to_uppercase());
     let keys = parse_keys(&text).unwrap();
     assert_eq!(keys.len(), 2);
-    assert_eq!((keys[&DeviceId(7)].epoch(), keys[&DeviceId(7)].expose()[..3].to_vec()), (u16::MAX, vec![0x01, 0x23, 0x45]));
+    assert_eq!(
+        (keys[&DeviceId(7)].epoch(), keys[&DeviceId(7)].expose()[..3].to_vec()),
+        (u16::MAX, vec![0x01, 0x23, 0x45])
+    );
     assert_eq!(keys[&DeviceId(u64::MAX)].expose(), keys[&DeviceId(7)].expose());
     for (line, mistake) in [
         ("7 0".to_owned(), LineMistake::Fields),

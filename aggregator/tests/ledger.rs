@@ -268,7 +268,11 @@ fn engine_charges_received_updates() {
     let mut engine = Setup { fleet_size: 3, min_count: 2, ..plain() }.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
-        engine.record_privacy(DeviceId(device), Privacy::Gaussian { release: 10, budget: 100, spent: 0 }, &mut actions);
+        engine.record_privacy(
+            DeviceId(device),
+            Privacy::Gaussian { release: 10, budget: 100, spent: 0 },
+            &mut actions,
+        );
         engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
     }
     let open = |actions: &mut Vec<Action>| {

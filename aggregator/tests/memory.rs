@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::common::{random, tensors};
 use fedspan_aggregator::connection::{Acceptor, Connection, PeerMessage};
 use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyError, KeyTable};
-use fedspan_engine::{DeviceId, Request};
 use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
+use fedspan_engine::{DeviceId, Request};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{

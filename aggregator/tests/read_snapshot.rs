@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::Scratch;
 use fedspan_aggregator::store::{Row, Store};
-use fedspan_engine::{DeviceId, Record};
 use fedspan_engine::privacy::Account;
+use fedspan_engine::{DeviceId, Record};
 use getrandom::SysRng;
 
 const DEVICES: u64 = 10_000;

@@ -19,7 +19,8 @@ use proptest::prelude::*;
 const MARK: f32 = 1.234_567_9;
 
 fn opened(round: u32) -> Row {
-    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
+    let open =
+        Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
     let id = RoundId { round, stage: 3 };
     let checkpoint = Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open };
     Row::Engine(Record::Checkpoint(checkpoint))
@@ -76,7 +77,14 @@ fn key_lives_as_long_as_its_round() {
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
     // One call closes a round, opens the next and counts updates in both.
-    store.apply(&[counted(8, 1, DeviceId(1)), opened(9), counted(9, 0, DeviceId(5)), counted(9, 1, DeviceId(1))]).unwrap();
+    store
+        .apply(&[
+            counted(8, 1, DeviceId(1)),
+            opened(9),
+            counted(9, 0, DeviceId(5)),
+            counted(9, 1, DeviceId(1)),
+        ])
+        .unwrap();
     assert_eq!(there(&store).unwrap(), [5, 1].map(DeviceId));
     assert!(key(path).is_some_and(|third| third != second));
     drop(store);

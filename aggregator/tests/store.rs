@@ -16,7 +16,8 @@ use getrandom::SysRng;
 use proptest::prelude::*;
 
 fn checkpoint(round: u32, state: Vec<f64>) -> Row {
-    let open = Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
+    let open =
+        Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
     Row::Engine(Record::Checkpoint(Checkpoint {
         id: RoundId { round, stage: 3 },
         done: Phase::Train(round - 1),
@@ -47,7 +48,9 @@ fn filled(directory: &Path) -> CampaignState {
     store.apply(&[counted(7, 0, DeviceId(9)), Row::Engine(Record::Excluded(DeviceId(5)))]).unwrap();
     let waits = DeadlineState { deadline: Some(90), asking_everyone: true };
     let waits = Row::Engine(Record::Deadline(waits));
-    store.apply(&[counted(7, 1, DeviceId(1)), waits, Row::JournalEntry(1, "[]".to_owned()), Row::Clock(33)]).unwrap();
+    store
+        .apply(&[counted(7, 1, DeviceId(1)), waits, Row::JournalEntry(1, "[]".to_owned()), Row::Clock(33)])
+        .unwrap();
     store.load().unwrap().unwrap()
 }
 
@@ -65,7 +68,10 @@ fn records_are_read_back() {
         _ => unreachable!(),
     };
     assert_eq!(stored.updates, [of(counted(7, 0, DeviceId(9))), of(counted(7, 1, DeviceId(1)))]);
-    assert_eq!((stored.excluded.as_slice(), stored.next_journal_line, stored.clock), (&[DeviceId(5)][..], 2, 33));
+    assert_eq!(
+        (stored.excluded.as_slice(), stored.next_journal_line, stored.clock),
+        (&[DeviceId(5)][..], 2, 33)
+    );
     assert_eq!(stored.deadline, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was excluded and counts after all; a new checkpoint, which ends the round.

@@ -1,6 +1,7 @@
 //! Device dropouts, independent and correlated, and rounds with a deadline: counted devices, round times, and a
 //! small sweep with the thresholds that `sim/DROPOUT.md` states.
 
+use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
@@ -42,7 +43,7 @@ fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
 
-fn sets(outcome: &Outcome) -> Vec<Vec<u64>> {
+fn sets(outcome: &Outcome) -> Vec<Vec<DeviceId>> {
     let sorted = |row: &RoundRow| {
         let mut devices = row.participants.clone();
         devices.sort_unstable();
@@ -67,7 +68,11 @@ fn straggler_past_the_deadline_never_counts() {
             let mut slowest: f64 = 0.0;
             for client in 0..12u64 {
                 let time = times.time(client as usize, round, &ONE);
-                assert_eq!(row.participants.contains(&client), time < limit, "{client} in {round}: {time}");
+                assert_eq!(
+                    row.participants.contains(&DeviceId(client)),
+                    time < limit,
+                    "{client} in {round}: {time}"
+                );
                 slowest = slowest.max(time);
                 if time < limit {
                     in_time.insert((client as usize, round), time);

@@ -1,6 +1,7 @@
 //! Devices that differ in speed, drop out, and have slow links: round times, counted devices, and results that
 //! must not change.
 
+use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 
 use crate::common::{code, directory, errors, program};
@@ -71,8 +72,8 @@ fn round_times_follow_the_trace_cyclically() {
     let rows = "client,round,time\n0,1,1\n1,1,2\n2,1,0.5\n0,2,4\n1,2,0\n2,2,3\n";
     let fixed = traced_outcome("rounds", rows, "communication = 10\n");
     assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
-    let arrivals: Vec<&[u64]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
-    assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]]);
+    let arrivals: Vec<&[DeviceId]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
+    assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]].map(|round| round.map(DeviceId)));
     // The order of columns does not matter, and without a round column all rounds are equal.
     let same = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
     assert!(durations(&same).iter().all(|time| close(*time, 2.5)));
@@ -154,7 +155,11 @@ fn devices_without_times_never_answer() {
     };
     let outcome = run("3").unwrap();
     assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| close(*time, f64::from(round))));
-    assert!(trained(&outcome).iter().all(|row| row.participants == [0, 1, 2] && row.cohort.len() == 12));
+    assert!(
+        trained(&outcome)
+            .iter()
+            .all(|row| row.participants == [0, 1, 2].map(DeviceId) && row.cohort.len() == 12)
+    );
     assert!(matches!(run("4"), Err(RunError::Silent)));
 }
 
@@ -237,13 +242,13 @@ fn next_arrival_replaces_a_dropout() {
     let changes = ["fleet.speed=exponential", "fleet.dropout=0.3", "algorithm.rounds=30", doubling];
     let outcome = outcome(&changes, 5);
     let (times, _) = times(LINEAR, &changes, 5);
-    let mut by_time: Vec<u64> = (0..12).collect();
-    by_time.sort_by(|a, b| times.time(*a as usize, 1, &ONE).total_cmp(&times.time(*b as usize, 1, &ONE)));
+    let mut by_time: Vec<DeviceId> = (0..12).map(DeviceId).collect();
+    by_time.sort_by(|a, b| times.time(a.0 as usize, 1, &ONE).total_cmp(&times.time(b.0 as usize, 1, &ONE)));
     let mut replaced = 0;
     for (row, took) in trained(&outcome).iter().zip(durations(&outcome)) {
         assert_eq!(row.participants.len(), 4);
         let slowest = *row.participants.last().unwrap();
-        assert!(close(took, times.time(slowest as usize, 1, &ONE)), "the slowest that counts");
+        assert!(close(took, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
         // Counted devices are in order of their times, with gaps at dropouts.
@@ -323,9 +328,12 @@ fn links_differ_between_devices_not_between_rounds() {
     let spread = with_link(&["fleet.bandwidth=100", "fleet.bandwidth_spread=1"], 1);
     let order =
         |outcome: &Outcome| trained(outcome).iter().map(|r| r.participants.clone()).collect::<Vec<_>>();
-    assert!(order(&alike).iter().all(|row| row.iter().copied().eq(0..12)), "equals come in their order");
+    assert!(
+        order(&alike).iter().all(|row| row.iter().copied().eq((0..12).map(DeviceId))),
+        "equals come in their order"
+    );
     let order = order(&spread);
-    assert!(order.iter().all(|row| *row == order[0]) && !order[0].iter().copied().eq(0..12));
+    assert!(order.iter().all(|row| *row == order[0]) && !order[0].iter().copied().eq((0..12).map(DeviceId)));
     assert!(durations(&spread)[0] > durations(&alike)[0], "the slowest of twelve is slower than the median");
 }
 

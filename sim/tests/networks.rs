@@ -2,6 +2,7 @@
 //! settings.
 
 use crate::common::{code, directory, errors, program, text};
+use fedspan_engine::DeviceId;
 use fedspan_engine::config::names_for_model;
 use fedspan_protocol::tensor::Role;
 use fedspan_sim_core::data::Labels;
@@ -63,7 +64,7 @@ fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
     let [_, round] = &outcome.rounds[..] else { panic!("one round") };
     let [asked] = round.participants[..] else { panic!("one client") };
-    for (number, client) in (0..).zip(&outcome.clients) {
+    for (number, client) in (0..).map(DeviceId).zip(&outcome.clients) {
         assert_eq!(number == asked, client.head.iter().any(|value| *value != 0.0), "{number}");
         if number != asked {
             assert!((client.loss - 10f64.ln()).abs() < 1e-6);

@@ -8,7 +8,7 @@ use fedspan_client::Millis;
 use fedspan_client::source::Recording;
 use fedspan_client::{Linear, Task, Workspace};
 use fedspan_engine::aggregate::{RoundAggregate, Rule, TRIM, UpdateWeight};
-use fedspan_engine::{Tensor as Update, Weighting};
+use fedspan_engine::{DeviceId, Tensor as Update, Weighting};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::message::{
     Descriptors, HeadSolve, RoundId, RoundOpen, Task as Wire, ToDevice, Upload, decode,
@@ -260,7 +260,7 @@ fn aggregate(bencher: Bencher, (rule, n): (Rule, u32)) {
     bencher.bench_local(|| {
         let mut round = RoundAggregate::new(rule, Weighting::Samples, d * k);
         for (device, update) in (0..).zip(&updates) {
-            round.absorb(device, UpdateWeight::from_samples(40), black_box(update));
+            round.absorb(DeviceId(device), UpdateWeight::from_samples(40), black_box(update));
         }
         match rule.is_for_subspaces() {
             true => round.take_subspace(&reference).expect("full rank").map(|b| b.iter().copied().collect()),

@@ -1,5 +1,6 @@
 //! Keys of a test fleet: a key store next to the server's state, and the key of each device.
 
+use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,13 +25,13 @@ pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key
     let store = match path.exists() {
         true => KeyStore::open(&path, &unlock, random),
         false => KeyStore::create(&path, &unlock, cost, random).and_then(|mut store| {
-            store.add(&(0..devices).collect::<Vec<_>>(), false, 0)?;
+            store.add(&(0..devices).map(DeviceId).collect::<Vec<_>>(), false, 0)?;
             Ok(store)
         }),
     };
     let store = store.map_err(|error| error.to_string())?;
     let table = store.keys();
-    let known = |device| Some((device, table.lookup(device, 0)?.key().clone()));
+    let known = |device| Some((device, table.lookup(DeviceId(device), 0)?.key().clone()));
     let given = (0..devices).filter_map(known).collect();
     Ok((Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2))), given))
 }

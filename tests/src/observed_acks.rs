@@ -1,5 +1,6 @@
 //! Acknowledgements as devices received them on the wire, compared with what the server has stored.
 
+use fedspan_engine::DeviceId;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::pin::Pin;
@@ -52,7 +53,7 @@ pub fn audit(
 ) -> Result<Audit, String> {
     let lines = journal::read(&state.join(journal::FILE)).map_err(|error| error.to_string())?;
     let (mut counted, mut rounds, mut mid_round) = (BTreeSet::new(), 0, 0);
-    let mut open: BTreeSet<u64> = BTreeSet::new();
+    let mut open: BTreeSet<DeviceId> = BTreeSet::new();
     let mut representation = None;
     for line in &lines {
         match line {
@@ -67,7 +68,7 @@ pub fn audit(
             }
             JournalEntry::Committed(committed) => {
                 rounds += 1;
-                let participants: BTreeSet<u64> = committed.participants.iter().copied().collect();
+                let participants: BTreeSet<DeviceId> = committed.participants.iter().copied().collect();
                 if participants != open || participants.len() != devices {
                     return Err(format!(
                         "round {} was committed with other devices than the journal counted",
@@ -83,7 +84,7 @@ pub fn audit(
     }
     let mut counts = BTreeSet::new();
     for (device, round, outcome) in acks.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        if !counted.contains(&(*device, *round)) {
+        if !counted.contains(&(DeviceId(*device), *round)) {
             return Err(format!(
                 "device {device} received {outcome:?} for round {round}, but the journal has no such update"
             ));

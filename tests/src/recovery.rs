@@ -87,7 +87,7 @@ fn measure_in(
     for _ in 0..times {
         let began = Instant::now();
         let (mut child, address) = start(server, &config)?;
-        await_round(address, devices - 1).map_err(|error| error.to_string())?;
+        await_round(address, DeviceId(devices - 1)).map_err(|error| error.to_string())?;
         found.push(began.elapsed());
         let _ = child.kill();
         let _ = child.wait();
@@ -95,7 +95,7 @@ fn measure_in(
     found.sort();
     let bytes = std::fs::metadata(state.join(FILE)).map_err(|error| error.to_string())?.len();
     let (mut child, address) = start(server, &config)?;
-    let exported = await_round(address, devices - 1)
+    let exported = await_round(address, DeviceId(devices - 1))
         .map_err(|error| error.to_string())
         .and_then(|()| export(server, child.id(), &config, &directory.join("out")));
     let _ = child.kill();
@@ -132,7 +132,7 @@ fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Expor
 
 /// Says hello as `device` and waits until the server sends it the open round.
 fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
-    let hello = Hello::new(device, capabilities(FRAME_LIMIT));
+    let hello = Hello::new(device.0, capabilities(FRAME_LIMIT));
     let mut bytes = vec![0; wire_capacity(usize::from(FRAME_LIMIT))];
     let sent = encode(&ToServer::Hello(hello), 0, |_| {}, &mut bytes).map_err(Error::other)?;
     let mut stream = TcpStream::connect(address)?;
@@ -170,7 +170,7 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     };
     let (mut coordinator, _) =
         DurableEngine::new(fleet.engine(), store, &about).map_err(|error| error.to_string())?;
-    (0..devices).for_each(|device| coordinator.handle(0, Event::Joined(device)));
+    (0..devices).for_each(|device| coordinator.handle(0, Event::Joined(DeviceId(device))));
     for round in 0..=rounds {
         let settled = coordinator.flush().map_err(|error| error.to_string())?;
         let opening = settled.actions.into_iter().find_map(|action| match action {
@@ -180,8 +180,8 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
         let opening = opening.ok_or("no round was opened")?;
         let last = if round == rounds { devices.saturating_sub(1) } else { devices };
         for device in 0..last {
-            let update = answer(device, &opening);
-            coordinator.handle(u64::from(round) + 1, Event::Update(device, update));
+            let update = answer(DeviceId(device), &opening);
+            coordinator.handle(u64::from(round) + 1, Event::Update(DeviceId(device), update));
             if device % 256 == 255 && device + 1 < last {
                 coordinator.flush().map_err(|error| error.to_string())?;
             }
@@ -195,7 +195,7 @@ fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let expects = &opening.request.expects;
     let tensor = |(place, tensor): (usize, &fedspan_protocol::tensor::TensorDescriptor)| {
         #[allow(clippy::cast_precision_loss, reason = "any number will do")]
-        let value = |number: usize| ((number * 37 + place) as u64 + device % 101) as f32 * 1e-4;
+        let value = |number: usize| ((number * 37 + place) as u64 + device.0 % 101) as f32 * 1e-4;
         let values = (0..tensor.elements()).map(value).collect();
         Tensor { role: tensor.role, rows: tensor.rows, cols: tensor.cols, values }
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::to_f32;
-use fedspan_engine::{Action, Event};
+use fedspan_engine::{Action, DeviceId, Event};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
@@ -20,7 +20,11 @@ use fedspan_sim_core::scenario::Scenario;
 ///
 /// # Errors
 /// If a client that should count does not exist or sends no update, or the engine fails.
-pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) -> Result<Vec<f32>, String> {
+pub fn replay(
+    scenario: &Scenario,
+    dataset: &Dataset,
+    rounds: &[BTreeSet<DeviceId>],
+) -> Result<Vec<f32>, String> {
     let mut engine = engine(scenario, dataset, scenario.seed, None);
     let build = DeviceFactory::new(scenario, dataset, scenario.seed, SeedSource::System)
         .map_err(|error| error.to_string())?;
@@ -34,7 +38,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
         device.inbox.clear();
         device.pump();
         devices.push(device);
-        engine.handle(0, Event::Joined(index as u64), &mut actions);
+        engine.handle(0, Event::Joined(DeviceId(index as u64)), &mut actions);
     }
     let mut done = 0;
     loop {
@@ -48,7 +52,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                         events.push((id, Event::Declined(id, Decline { id: opening.id, reason })));
                         continue;
                     }
-                    let index = usize::try_from(id).map_err(|error| error.to_string())?;
+                    let index = usize::try_from(id.0).map_err(|error| error.to_string())?;
                     let device = devices.get_mut(index).ok_or("no such device")?;
                     device.connection.open(&opening);
                     device.pump();
@@ -59,7 +63,7 @@ pub fn replay(scenario: &Scenario, dataset: &Dataset, rounds: &[BTreeSet<u64>]) 
                     }
                 }
                 Action::Acknowledge(id, ack) => {
-                    let index = usize::try_from(id).map_err(|error| error.to_string())?;
+                    let index = usize::try_from(id.0).map_err(|error| error.to_string())?;
                     let device = devices.get_mut(index).ok_or("no such device")?;
                     device.connection.send(ToDevice::Ack(ack));
                     device.pump();

@@ -1,5 +1,6 @@
 //! Device identity: wrong keys, epochs and devices, and keys that are revoked or rotated while in use.
 
+use fedspan_engine::DeviceId;
 use std::sync::Arc;
 
 use crate::common::{
@@ -77,7 +78,7 @@ fn revocation_applies_from_the_next_frame() {
         // The key is revoked after part of the update has arrived.
         server.receive(&update[..after]);
         assert!(server.events.is_empty());
-        table.revoke(&[DEVICE], 1).unwrap();
+        table.revoke(&[DeviceId(DEVICE)], 1).unwrap();
         assert!(server.connection.is_revoked());
         server.connection.send(ToDevice::RoundClosed(RoundId { round: 1, stage: 0 }));
         assert!(server.frames().is_empty(), "nothing is sent after the revocation");
@@ -98,7 +99,7 @@ fn revocation_applies_from_the_next_frame() {
     server.connection.open(&opening(1));
     let down = server.frames();
     let update = board.receive_all(&down);
-    table.revoke(&[DEVICE], 1).unwrap();
+    table.revoke(&[DeviceId(DEVICE)], 1).unwrap();
     server.receive(&update);
     assert_eq!((server.updates(), &server.events[..]), (0, &[PeerMessage::Revoked][..]));
     // A handshake that started before the revocation and is confirmed afterwards.
@@ -107,7 +108,7 @@ fn revocation_applies_from_the_next_frame() {
         (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate(&keys, 1)));
     let down = server.receive(&board.link_up());
     let alive = board.receive_all(&down);
-    table.revoke(&[DEVICE], 1).unwrap();
+    table.revoke(&[DeviceId(DEVICE)], 1).unwrap();
     assert!(server.receive(&alive).is_empty());
     assert_eq!(server.events, [PeerMessage::Revoked]);
 }
@@ -115,8 +116,8 @@ fn revocation_applies_from_the_next_frame() {
 #[test]
 fn rotation_accepts_both_keys_until_a_round_closes() {
     let mut table = table();
-    table.rotate(&[DEVICE], 1, &mut ChaCha20Rng::seed_from_u64(3)).unwrap();
-    let new = table.export(&[DEVICE]).unwrap()[0].key().clone();
+    table.rotate(&[DeviceId(DEVICE)], 1, &mut ChaCha20Rng::seed_from_u64(3)).unwrap();
+    let new = table.export(&[DeviceId(DEVICE)]).unwrap()[0].key().clone();
     assert_eq!(new.epoch(), 1);
     let keys = ActiveKeys::new(table);
     let gate = gate(&keys, 1);
@@ -146,7 +147,7 @@ fn rotation_accepts_both_keys_until_a_round_closes() {
 #[test]
 fn connection_never_carries_messages_of_another_device() {
     let mut table = table();
-    table.insert(OTHER, Key::new(0, [0x77; 32]), 0).unwrap();
+    table.insert(DeviceId(OTHER), Key::new(0, [0x77; 32]), 0).unwrap();
     let gate = gate(&ActiveKeys::new(table), 1);
     let (mut board, mut server) = connected(&gate, NoStore, 1);
     let mut other = Board::new(OTHER, Protection::Key(Key::new(0, [0x77; 32])), NoStore, 2);

@@ -3,6 +3,7 @@
 //! Needs QEMU and the boards' targets; `tests/run` reports when they are missing.
 #![cfg(feature = "emulation")]
 
+use fedspan_engine::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -150,10 +151,10 @@ fn learnt(emulated: &EmulationResult) -> impl Iterator<Item = &serde_json::Value
 }
 
 /// Clients that counted in each round, by index.
-fn counted(emulated: &EmulationResult) -> Vec<BTreeSet<u64>> {
+fn counted(emulated: &EmulationResult) -> Vec<BTreeSet<DeviceId>> {
     let each = |round: &serde_json::Value| {
         let participants = round["participants"].as_array().expect("a list").iter();
-        participants.map(|device| device.as_u64().expect("a number") - 1).collect()
+        participants.map(|device| DeviceId(device.as_u64().expect("a number") - 1)).collect()
     };
     learnt(emulated).map(each).collect()
 }
@@ -248,7 +249,7 @@ async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, res
         assert_eq!(board.number("resets"), u64::from(resets), "{}", board.line);
         check_restored_records(board);
         // Some rounds counted the board and some did not.
-        let missed = counted.iter().filter(|round| !round.contains(&(board.device - 1))).count();
+        let missed = counted.iter().filter(|round| !round.contains(&DeviceId(board.device - 1))).count();
         assert!(missed > 0 && missed < counted.len(), "{missed} of {}", counted.len());
     }
     for board in &emulated.boards[n..] {

@@ -2,6 +2,7 @@
 //! whatever order updates arrive. No assertion depends on durations.
 #![allow(clippy::indexing_slicing)]
 
+use fedspan_engine::DeviceId;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -310,9 +311,9 @@ async fn journal_of_another_campaign_is_refused() {
     let mut unknown = lines.clone();
     for line in &mut unknown {
         if let JournalEntry::Answered(answered) = line
-            && answered.device == 5
+            && answered.device == DeviceId(5)
         {
-            answered.device = 99;
+            answered.device = DeviceId(99);
         }
     }
     assert!(matches!(check_replay(&one, &unknown), Err(ReplayCheckError::Device { device: 99, last: 15 })));

@@ -14,7 +14,7 @@ use fedspan_client::task::{HeadFit, Usage};
 use fedspan_client::{Linear, Memory, Session, SourceError, Task, Workspace};
 use fedspan_client::{SampleSource, Samples, Targets};
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::{Action, Engine, Event as EngineEvent, Phase};
+use fedspan_engine::{Action, DeviceId, Engine, Event as EngineEvent, Phase};
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_protocol::message::{
     CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, HeadSolve, Model, RoundId, RoundOpen,
@@ -222,20 +222,20 @@ fn campaign(
     while !events.is_empty() {
         for (id, inbound) in events.drain(..) {
             let event = match inbound {
-                PeerMessage::Hello(_) => EngineEvent::Joined(id),
-                PeerMessage::Update(update) => EngineEvent::Update(id, update),
-                PeerMessage::Decline(decline) => EngineEvent::Declined(id, decline),
+                PeerMessage::Hello(_) => EngineEvent::Joined(DeviceId(id)),
+                PeerMessage::Update(update) => EngineEvent::Update(DeviceId(id), update),
+                PeerMessage::Decline(decline) => EngineEvent::Declined(DeviceId(id), decline),
                 other => panic!("{id}: {other:?}"),
             };
             engine.handle(0, event, &mut actions);
         }
         for action in actions.drain(..) {
             match action {
-                Action::Open(id, opening) => devices[id as usize].connection().open(&opening),
-                Action::Close(id, round) => devices[id as usize].connection().close_round(round),
+                Action::Open(id, opening) => devices[id.0 as usize].connection().open(&opening),
+                Action::Close(id, round) => devices[id.0 as usize].connection().close_round(round),
                 Action::Acknowledge(id, ack) => {
                     let message = fedspan_protocol::message::ToDevice::Ack(ack);
-                    devices[id as usize].connection().send(message);
+                    devices[id.0 as usize].connection().send(message);
                 }
                 Action::Commit(_) | Action::Finished => {}
                 Action::Failed(failure) => panic!("{failure}"),

@@ -73,11 +73,17 @@ fn unread_update_keeps_device_in_round() {
     let outcome = AckOutcome::Rejected(Rejection::NotAsked);
     assert_eq!(say(Event::Unread(DeviceId(7), broadcast.id)).0, ack(DeviceId(7), broadcast.id, outcome));
     let next = RoundId { round: broadcast.id.round + 1, stage: 0 };
-    assert_eq!(say(Event::Unread(DeviceId(0), next)).0, ack(DeviceId(0), next, AckOutcome::Rejected(Rejection::WrongRound)));
+    assert_eq!(
+        say(Event::Unread(DeviceId(0), next)).0,
+        ack(DeviceId(0), next, AckOutcome::Rejected(Rejection::WrongRound))
+    );
     let counted = say(Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast))).0;
     assert_eq!(counted, ack(DeviceId(0), broadcast.id, AckOutcome::Counted));
     say(Event::Update(DeviceId(1), honest(DeviceId(1), &broadcast)));
-    assert_eq!(say(Event::Unread(DeviceId(0), broadcast.id)).0, ack(DeviceId(0), broadcast.id, AckOutcome::Late));
+    assert_eq!(
+        say(Event::Unread(DeviceId(0), broadcast.id)).0,
+        ack(DeviceId(0), broadcast.id, AckOutcome::Late)
+    );
 }
 
 /// The whole cohort is gone for good, and another device is present.
@@ -278,7 +284,11 @@ fn late_update_never_counts() {
             let began = 100 * round;
             let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
             for device in 0..2 {
-                engine.handle(began + 99, Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)), &mut actions);
+                engine.handle(
+                    began + 99,
+                    Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
+                    &mut actions,
+                );
             }
             assert_eq!(engine.wake(), Some(began + 100));
             actions.clear();
@@ -294,7 +304,11 @@ fn late_update_never_counts() {
             assert_eq!(counted, Some((vec![DeviceId(0), DeviceId(1)], Some(3))));
             if straggler_answers {
                 actions.clear();
-                engine.handle(began + 100, Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast)), &mut actions);
+                engine.handle(
+                    began + 100,
+                    Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast)),
+                    &mut actions,
+                );
                 let ack = Ack { id: broadcast.id, outcome: AckOutcome::Late };
                 assert_eq!(actions, [Action::Acknowledge(DeviceId(2), ack)]);
             }
@@ -650,7 +664,10 @@ fn widened_round_is_restored() {
     [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(DeviceId(device)), &mut actions));
     engine.handle(3, Event::Update(DeviceId(7), honest(DeviceId(7), &broadcast)), &mut actions);
     let round = engine.open_round().unwrap();
-    assert_eq!((round.broadcast.id, round.participants.as_slice()), (broadcast.id, &[0, 7].map(DeviceId)[..]));
+    assert_eq!(
+        (round.broadcast.id, round.participants.as_slice()),
+        (broadcast.id, &[0, 7].map(DeviceId)[..])
+    );
 
     let mut again = setup.engine();
     assert!(again.resume(3, &checkpoint));

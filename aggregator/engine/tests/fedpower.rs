@@ -293,7 +293,8 @@ fn lost_reference_is_replaced_and_span_is_kept() {
     let all = covariances(6, 12, 3, 0.1, 7);
     let truth = top_eigenspace(&mean(&all), 3);
     let start = random_basis(12, 3, &mut random(8));
-    let parameters = FedPowerParameters { iterations: 30, local_steps: 3, reference: Some(DeviceId(4)), ..ALGORITHM_2 };
+    let parameters =
+        FedPowerParameters { iterations: 30, local_steps: 3, reference: Some(DeviceId(4)), ..ALGORITHM_2 };
     let fleet = [0, 1, 2, 3, 4, 5].map(DeviceId);
     let go = |lost: fn(usize, DeviceId) -> bool| {
         let mut server = FedPower::new(start.clone(), parameters);
@@ -339,10 +340,15 @@ fn draws_act_as_weights() {
     let start = random_basis(9, 2, &mut random(10));
     let parameters = FedPowerParameters { iterations: 4, local_steps: 2, ..ALGORITHM_2 };
     let mut drawn = FedPower::new(start.clone(), parameters);
-    let mut repeated = FedPower::new(start, FedPowerParameters { reference: Some(DeviceId(10)), ..parameters });
+    let mut repeated =
+        FedPower::new(start, FedPowerParameters { reference: Some(DeviceId(10)), ..parameters });
     let request = drawn.request();
     let mut share = |device: usize, draws: u32| {
-        drawn.absorb(DeviceId(device as u64), UpdateWeight { samples: 1, draws }, &answer(&all[device], &request));
+        drawn.absorb(
+            DeviceId(device as u64),
+            UpdateWeight { samples: 1, draws },
+            &answer(&all[device], &request),
+        );
     };
     // Device 0 is invited as the reference only.
     share(0, 0);
@@ -390,7 +396,11 @@ fn sampling_with_replacement_is_uniform() {
         assert_eq!(policy.cohort(round, &fleet), cohort);
         let mut with = cohort.clone();
         with.add_reference(DeviceId(1));
-        assert!(with.devices.is_sorted() && with.devices.contains(&DeviceId(1)) && with.target == with.devices.len());
+        assert!(
+            with.devices.is_sorted()
+                && with.devices.contains(&DeviceId(1))
+                && with.target == with.devices.len()
+        );
         assert_eq!(with.draws.values().sum::<u32>(), 6);
     }
     let expected = f64::from(rounds) * 0.6;

@@ -259,7 +259,10 @@ fn stale_device_receives_all_tensors() {
     // The round closes without the device, and the next one is opened on it with all tensors.
     assert_eq!(world.engine.phase(), Phase::Train(3));
     assert_eq!(world.roles(DeviceId(1)), BOTH);
-    assert_eq!((world.roles(DeviceId(0)), world.roles(DeviceId(2))), (vec![Role::AdapterDown], vec![Role::AdapterDown]));
+    assert_eq!(
+        (world.roles(DeviceId(0)), world.roles(DeviceId(2))),
+        (vec![Role::AdapterDown], vec![Role::AdapterDown])
+    );
     // A device that was late for the last round holds its tensors; one that did not answer does not.
     for device in [0, 2] {
         let tensors = world.answer(DeviceId(device));

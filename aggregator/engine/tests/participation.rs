@@ -11,7 +11,8 @@ use fedspan_engine::{DeviceId, Participation};
 use proptest::prelude::*;
 
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
-    proptest::collection::btree_set(any::<u64>(), 1..60).prop_map(|set| set.into_iter().map(DeviceId).collect())
+    proptest::collection::btree_set(any::<u64>(), 1..60)
+        .prop_map(|set| set.into_iter().map(DeviceId).collect())
 }
 
 fn fraction(rate: f64, over_select: f64, seed: u64) -> Fraction {

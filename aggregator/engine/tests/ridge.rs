@@ -201,7 +201,11 @@ fn impossible_scores_are_rejected() {
 #[test]
 fn devices_have_equal_weight() {
     let mut life = Life::trained(Some(100));
-    life.answers(DeviceId(0), RIDGE_SAMPLES_MAX, |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 });
+    life.answers(
+        DeviceId(0),
+        RIDGE_SAMPLES_MAX,
+        |place| if place == 12 { RIDGE_SAMPLES_MAX as f32 } else { 0.0 },
+    );
     life.answers(DeviceId(1), 10, |place| if place == 5 { 10.0 } else { 0.0 });
     life.answers(DeviceId(2), 10, |place| if place == 5 { 10.0 } else { 0.0 });
     assert_eq!(life.published(), ridge(5));
@@ -215,7 +219,8 @@ fn restart_keeps_ridge_scores() {
         let checkpoint = life.engine.checkpoint();
         assert_eq!(checkpoint.done, Phase::Train(1));
         let broadcast = life.broadcast();
-        let answer = |device: DeviceId| scores(&broadcast, 40 + device.0 as u32, peak(5 + device.0 as usize, 40));
+        let answer =
+            |device: DeviceId| scores(&broadcast, 40 + device.0 as u32, peak(5 + device.0 as usize, 40));
         for device in 0..answered {
             life.handle(2, Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
@@ -307,7 +312,8 @@ fn campaign_continues_after_scores_become_private() {
 #[test]
 fn foreign_checkpoint_is_refused() {
     let mut life = Life::trained(Some(100));
-    (0..3).for_each(|device| assert_eq!(life.answers(DeviceId(device), 40, peak(5, 40)), AckOutcome::Counted));
+    (0..3)
+        .for_each(|device| assert_eq!(life.answers(DeviceId(device), 40, peak(5, 40)), AckOutcome::Counted));
     let good = life.engine.checkpoint();
     let with = |change: &dyn Fn(&mut Checkpoint)| {
         let mut changed = good.clone();

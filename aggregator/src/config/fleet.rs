@@ -345,7 +345,8 @@ fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Prob
 fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, Duration), Problem> {
     let expected = section.size("expected", None, 1..=1_000_000)?;
     let allowed = "a list of device numbers from 0";
-    let list = section.list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()).map(DeviceId))?;
+    let list = section
+        .list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()).map(DeviceId))?;
     let absence = section.number("absence", Some(30.0), 0.0..=1e7)?;
     section.finish()?;
     let distinct = list.map(|mut devices| {

@@ -326,8 +326,18 @@ fn queued_event_under_revoked_key_is_discarded() {
         let keys = [table.lookup(DeviceId(0), 0).unwrap(), table.lookup(DeviceId(1), 0).unwrap()];
         let queue_pairs = [command_queue(16), command_queue(16), command_queue(16)];
         let ([honest, lost, again], [mut queues, mut gone, mut never]) = unzip(queue_pairs);
-        handle_and_flush_under(&mut core, 0, Some(&keys[0]), PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
-        handle_and_flush_under(&mut core, 1, Some(&keys[1]), PeerEventKind::Hello(DeviceId(1), Privacy::None, lost));
+        handle_and_flush_under(
+            &mut core,
+            0,
+            Some(&keys[0]),
+            PeerEventKind::Hello(DeviceId(0), Privacy::None, honest),
+        );
+        handle_and_flush_under(
+            &mut core,
+            1,
+            Some(&keys[1]),
+            PeerEventKind::Hello(DeviceId(1), Privacy::None, lost),
+        );
         let round = opened(&mut queues).pop().expect("a round");
         table.revoke(&[DeviceId(1)], 1).unwrap();
         let (peer, what) = match waiting {
@@ -389,7 +399,11 @@ fn log_limits_refusals_and_declines() {
         let queue_pairs = [command_queue(16), command_queue(16)];
         let (senders, _receivers): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
         for (device, commands) in (0..).zip(senders) {
-            handle_and_flush(&mut core, device, PeerEventKind::Hello(DeviceId(device), Privacy::None, commands));
+            handle_and_flush(
+                &mut core,
+                device,
+                PeerEventKind::Hello(DeviceId(device), Privacy::None, commands),
+            );
         }
         let id = core.engine().open_round().unwrap().broadcast.id;
         for peer in 10..10 + hellos {

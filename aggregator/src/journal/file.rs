@@ -170,7 +170,12 @@ mod tests {
 
     fn line(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
-        JournalEntry::Committed(Committed { at: 1, round, participants: [3, 1].map(DeviceId).to_vec(), representation })
+        JournalEntry::Committed(Committed {
+            at: 1,
+            round,
+            participants: [3, 1].map(DeviceId).to_vec(),
+            representation,
+        })
     }
 
     #[test]

@@ -18,10 +18,9 @@ use std::collections::BTreeMap;
 pub use builder::{Simulation, SimulationBuilder};
 pub use devices::gate;
 pub use engine::engine;
-use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::Scale;
 use fedspan_engine::linalg::Matrix;
-use fedspan_engine::{ChosenRidge, Counters, CustomError, DeviceId, Failure};
+use fedspan_engine::{ChosenRidge, Counters, CustomError, DeviceId, Failure, Tensor};
 use fedspan_protocol::message::Refusal;
 pub use fit_stats::FitStats;
 pub use prepare::{Job, given_start};
@@ -113,9 +112,9 @@ pub struct RoundRow {
     /// Stage of the participation schedule.
     pub stage: u16,
     /// Devices that were asked.
-    pub cohort: Vec<u64>,
+    pub cohort: Vec<DeviceId>,
     /// Devices whose updates counted, in order of arrival.
-    pub participants: Vec<u64>,
+    pub participants: Vec<DeviceId>,
     /// Cumulative simulated time, in mean computations.
     pub time: f64,
     /// Figures after the round; `None` if the round was not evaluated.

@@ -188,8 +188,8 @@ fn custom_parts_replace_the_scenarios() {
     assert_eq!(bits(&full), own);
     let halves = || simulation().participation("halves", Box::new(Halves)).run().unwrap();
     assert_eq!(bits(&halves()), bits(&halves()));
-    let cohorts: Vec<Vec<u64>> = halves().rounds.into_iter().skip(1).map(|row| row.cohort).collect();
-    assert_eq!(cohorts[..2], [vec![1, 3, 5, 7], vec![0, 2, 4, 6]]);
+    let cohorts: Vec<Vec<DeviceId>> = halves().rounds.into_iter().skip(1).map(|row| row.cohort).collect();
+    assert_eq!(cohorts[..2], [[1, 3, 5, 7], [0, 2, 4, 6]].map(|half| half.map(DeviceId).to_vec()));
     assert_eq!(cohorts.len(), 6);
     let ruled = |rule| bits(&simulation().rule(rule).run().unwrap());
     assert_eq!(ruled(Rule::MEAN), own);
@@ -206,7 +206,7 @@ struct Halves;
 
 impl Participation for Halves {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
-        Cohort::new(fleet.iter().copied().filter(|device| device % 2 == u64::from(round % 2)).collect())
+        Cohort::new(fleet.iter().copied().filter(|device| device.0 % 2 == u64::from(round % 2)).collect())
     }
 }
 

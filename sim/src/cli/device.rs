@@ -1,5 +1,6 @@
 //! `device`: one virtual device that takes part in the campaign of a real server.
 
+use fedspan_engine::DeviceId;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -104,8 +105,9 @@ fn identity(arguments: &DeviceOptions) -> Result<Identity, String> {
     let device = arguments.wearer as u64;
     let Some(file) = &arguments.keys else { return Ok(Identity::plaintext(device)) };
     let mut keys = read_keys(file).map_err(|error| error.to_string())?;
-    let key =
-        keys.remove(&device).ok_or_else(|| format!("{}: no key of device {device} in it", file.display()))?;
+    let key = keys
+        .remove(&DeviceId(device))
+        .ok_or_else(|| format!("{}: no key of device {device} in it", file.display()))?;
     let mut seed = [0; 32];
     SysRng.try_fill_bytes(&mut seed).map_err(|error| format!("no randomness: {error}"))?;
     Ok(Identity::with_key(device, key, ChaCha8Rng::from_seed(seed)))

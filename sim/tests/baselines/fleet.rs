@@ -6,7 +6,7 @@ use fedspan_client::source::Recording;
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
 use fedspan_engine::algorithm::Algorithm;
 use fedspan_engine::algorithm::network::{Front, NetworkMethod, NetworkParameters, NetworkShape};
-use fedspan_engine::{Tensor, Weighting};
+use fedspan_engine::{DeviceId, Tensor, Weighting};
 use fedspan_protocol::message::{DeclineReason, Descent, HeadSolve, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::Encoding;
 use fedspan_sim_core::data::{Labels, Set};
@@ -121,7 +121,7 @@ impl Fleet {
                 sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
                 self.algorithm.request().expects
             );
-            self.algorithm.absorb(device as u64, UpdateWeight::from_samples(M as u32), &sent);
+            self.algorithm.absorb(DeviceId(device as u64), UpdateWeight::from_samples(M as u32), &sent);
         }
         self.algorithm.finish().unwrap();
         self.round += 1;

@@ -144,7 +144,7 @@ pub fn key_lines(bytes: &[u8]) -> Work {
             let content = lines.iter().map(|line| line.trim_ascii());
             let full = content.filter(|line| !line.is_empty() && !line.starts_with('#')).count();
             assert_eq!(keys.len(), full);
-            let again: String = keys.iter().map(|(device, key)| hex(*device, key)).collect();
+            let again: String = keys.iter().map(|(device, key)| hex(device.0, key)).collect();
             assert_eq!(parse_keys(&again).as_ref(), Ok(keys));
         }
         Err((number, mistake)) => {

@@ -1,6 +1,6 @@
 //! Effects of each fault on a world.
 
-use fedspan_engine::Phase;
+use fedspan_engine::{DeviceId, Phase};
 
 use super::Millis;
 use super::fault_schedule::Fault;
@@ -115,15 +115,15 @@ impl World<'_> {
                 // stall, when the journal length is not final.
                 let waits =
                     self.server.is_stalled() || matches!(self.server.phase(), None | Some(Phase::Waiting));
-                if self.history.is_revoked(device) {
+                if self.history.is_revoked(DeviceId(device)) {
                     // A device is revoked only once.
                 } else if waits && !self.is_healed {
                     self.queue.after(1_000, Event::Fault(fault));
                 } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
                     let lines = coordinator.lines();
-                    if self.server.revoke(device)? {
+                    if self.server.revoke(DeviceId(device))? {
                         self.report.faults.revoked += 1;
-                        self.history.record_revocation(device, lines);
+                        self.history.record_revocation(DeviceId(device), lines);
                     }
                 }
             }

@@ -55,7 +55,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
     let mut engine = fleet.engine();
     let mut actions = Vec::new();
     for device in 0..fleet.expected as u64 {
-        engine.handle(0, Event::Joined(device), &mut actions);
+        engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
     }
     for round in rounds {
         let mut events = Vec::new();
@@ -148,7 +148,7 @@ impl FaultFreeDevices {
     }
 
     fn device(&mut self, device: DeviceId) -> Result<&mut SimDevice, Violation> {
-        let slot = usize::try_from(device).ok().and_then(|slot| self.0.get_mut(slot));
+        let slot = usize::try_from(device.0).ok().and_then(|slot| self.0.get_mut(slot));
         slot.ok_or_else(|| Violation::new(format!("the plan has no device {device}")))
     }
 }

@@ -69,7 +69,7 @@ impl Server {
                 let random = ChaCha20Rng::seed_from_u64(seed);
                 let mut store = KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, random)
                     .map_err(|error| error.to_string())?;
-                let devices: Vec<DeviceId> = (0..fleet.expected as u64).collect();
+                let devices: Vec<DeviceId> = (0..fleet.expected as u64).map(DeviceId).collect();
                 store.add(&devices, false, 0).map_err(|error| error.to_string())?;
                 Some(KeyFile { path, desk: Some(SharedKeyStore::new(store)) })
             }

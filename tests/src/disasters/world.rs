@@ -141,7 +141,7 @@ fn world(
     let nodes = (0..plan.dataset.clients.len())
         .map(|index| {
             let id = index as u64;
-            let protection = server.key(id).map_or(Protection::Plaintext, Protection::Key);
+            let protection = server.key(DeviceId(id)).map_or(Protection::Plaintext, Protection::Key);
             Node {
                 device: Device::new(id, protection),
                 link: Link::new(plan.is_serial, &mut random),
@@ -252,7 +252,7 @@ impl World<'_> {
         let (rounds, counted) = self.history.verify(self.plan, coordinator)?;
         if self.plan.is_private {
             let accounts = coordinator.engine().ledger().accounts();
-            for (id, node) in (0..).zip(&self.nodes) {
+            for (id, node) in (0..).map(DeviceId).zip(&self.nodes) {
                 let known = accounts.get(&id).map(|account| account.spent);
                 if node.device.spent() != known && !self.history.is_revoked(id) {
                     return Err(Violation::new(format!(
@@ -506,7 +506,7 @@ impl World<'_> {
             return Ok(());
         }
         if output.counted > 0 {
-            self.history.record_observed_ack(index as u64, node.device.last_round());
+            self.history.record_observed_ack(DeviceId(index as u64), node.device.last_round());
         }
         let number = node.link.number;
         for frame in output.frames {

@@ -1,5 +1,6 @@
 //! Keys of the devices, and configuration of the server.
 
+use fedspan_engine::DeviceId;
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
@@ -57,11 +58,11 @@ impl Plan {
         let mut keys =
             KeyStore::create(&store, &unlock, Argon2Cost::RECOMMENDED, entropy).map_err(Error::other)?;
         let all: Vec<u64> = (1..).take(self.devices + self.insiders).collect();
-        keys.add(&all, false, 0).map_err(Error::other)?;
+        keys.add(&all.iter().copied().map(DeviceId).collect::<Vec<_>>(), false, 0).map_err(Error::other)?;
         let identity = |device: u64| {
             let known = keys
                 .keys()
-                .lookup(device, 0)
+                .lookup(DeviceId(device), 0)
                 .ok_or_else(|| Error::other("the key store lacks a key that was just added"))?;
             Ok(Identity { device, key: known.key().clone(), frame_limit: self.frame_limit })
         };

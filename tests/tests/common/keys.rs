@@ -3,6 +3,7 @@
 use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
 use fedspan_client::secure::Key;
 use fedspan_client::session::Protection;
+use fedspan_engine::DeviceId;
 
 pub const DEVICE: u64 = 0x0123_4567_89ab_cdef;
 pub const OTHER: u64 = 77;
@@ -15,7 +16,7 @@ pub fn keys() -> ActiveKeys {
 
 pub fn table() -> KeyTable {
     let mut table = KeyTable::new();
-    table.insert(DEVICE, Key::new(0, SECRET), 0).unwrap();
+    table.insert(DeviceId(DEVICE), Key::new(0, SECRET), 0).unwrap();
     table
 }
 

@@ -17,7 +17,10 @@ fn rotation_after_training_has_no_grace() {
     assert!(rotate().contains("rotating"));
     let _heard = trained(&mut core);
     let keys = key_store.keys();
-    assert!(keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(0), 1).is_some(), "a round has closed");
+    assert!(
+        keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(0), 1).is_some(),
+        "a round has closed"
+    );
     assert!(!rotate().contains("rotating"));
     assert!(keys.lookup(DeviceId(0), 1).is_none() && keys.lookup(DeviceId(0), 2).is_some());
     // Nor is there a grace after a restart before any device has joined.
@@ -67,10 +70,17 @@ fn replaced_keys_stay_until_round_is_durable() {
     let round = opened(&mut back).pop().expect("the same round");
     handle_and_flush_under(&mut core, 2, Some(&old), update(&round));
     assert_eq!(core.done, 1);
-    assert!(key_store.keys().lookup(DeviceId(1), 0).is_none() && key_store.keys().lookup(DeviceId(1), 1).is_some());
+    assert!(
+        key_store.keys().lookup(DeviceId(1), 0).is_none()
+            && key_store.keys().lookup(DeviceId(1), 1).is_some()
+    );
     drop((core, key_store));
     let keys = KeyStore::open(&path, &unlock, entropy()).unwrap().keys();
-    assert!(keys.lookup(DeviceId(1), 0).is_none() && keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(0), 1).is_some());
+    assert!(
+        keys.lookup(DeviceId(1), 0).is_none()
+            && keys.lookup(DeviceId(0), 0).is_none()
+            && keys.lookup(DeviceId(0), 1).is_some()
+    );
 }
 
 /// No round is left and no device is connected, so a grace would never end.

@@ -1,5 +1,6 @@
 //! Keys of an emulated fleet: made for one run, and given to the boards as provisioning records.
 
+use fedspan_engine::DeviceId;
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::config::Security;
@@ -32,15 +33,15 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     let unlock = Unlock::from_key_file(key_file).map_err(|error| failed(&error))?;
     let mut store =
         KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
-    let devices: Vec<u64> = (1..=plan.boards as u64).collect();
+    let devices: Vec<DeviceId> = (1..=plan.boards as u64).map(DeviceId).collect();
     // The creation time does not matter: the keys exist only as long as the fleet.
     store.add(&devices, false, 0).map_err(|error| failed(&error))?;
     for device in devices {
         let accepted = store.keys().lookup(device, 0).ok_or_else(|| failed(&"no key was made"))?;
         let mut record = [0; PROVISION];
-        let provision = Provision { device, key: accepted.key().clone(), noise: None };
+        let provision = Provision { device: device.0, key: accepted.key().clone(), noise: None };
         provision.write(&mut record).map_err(|error| failed(&error))?;
-        create_private(&file(plan.scratch, device), &record).map_err(|error| failed(&error))?;
+        create_private(&file(plan.scratch, device.0), &record).map_err(|error| failed(&error))?;
     }
     Ok(Protection::Keys(store, Box::new(SysRng)))
 }

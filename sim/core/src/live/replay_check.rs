@@ -1,5 +1,6 @@
 //! Replay check: repeats a server's decisions in the simulator, at the times of the server's journal.
 
+use fedspan_engine::DeviceId;
 use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Mismatch};
@@ -66,8 +67,8 @@ pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<Repla
     let mut job = Job::prepare(&scenario, scenario.seed)?;
     job.dataset.newcomers.clear();
     let clients = job.dataset.clients.len();
-    if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= clients as u64) {
-        return Err(ReplayCheckError::Device { device, last: clients - 1 });
+    if let Some(device) = replay.devices().into_iter().rfind(|device| *device >= DeviceId(clients as u64)) {
+        return Err(ReplayCheckError::Device { device: device.0, last: clients - 1 });
     }
     match job.replay(&mut replay) {
         Ok(outcome) => Ok(ReplayCheck { replay, outcome: Some(outcome) }),

@@ -1,5 +1,6 @@
 //! Result files of one run. Every file is written under a temporary name and renamed when it is complete.
 
+use fedspan_engine::DeviceId;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -32,8 +33,8 @@ impl WriteError {
 struct RoundLine<'a> {
     round: u32,
     stage: u16,
-    cohort: &'a [u64],
-    participants: &'a [u64],
+    cohort: &'a [DeviceId],
+    participants: &'a [DeviceId],
     time: f64,
     #[serde(flatten)]
     figures: Figures,

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_client::memory::Shape;
-use fedspan_engine::{Action, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Failure, Millis, NotCounted, Phase, RoundBroadcast};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 use super::arrivals::{ArrivalQueue, PendingAnswer};
@@ -169,8 +169,8 @@ impl<'a> Simulation<'a> {
             self.time = opened_at;
         }
         for id in 0..self.dataset.clients.len() as u64 {
-            self.engine.record_privacy(id, self.devices.privacy(id), actions);
-            self.handle(Event::Joined(id), actions);
+            self.engine.record_privacy(DeviceId(id), self.devices.privacy(id), actions);
+            self.handle(Event::Joined(DeviceId(id)), actions);
         }
     }
 
@@ -234,19 +234,19 @@ impl<'a> Simulation<'a> {
         let id = index as u64;
         if asked.dropped_out {
             let decline = Decline { id: asked.id, reason: DeclineReason::Device };
-            return self.handle(Event::Declined(id, decline), actions);
+            return self.handle(Event::Declined(DeviceId(id), decline), actions);
         }
         let Some(device) = self.devices.get(index) else { return };
         for inbound in std::mem::take(&mut device.inbox) {
             let event = match inbound {
-                PeerMessage::Update(update) => Event::Update(id, update),
-                PeerMessage::UnreadUpdate(round) => Event::Unread(id, round),
+                PeerMessage::Update(update) => Event::Update(DeviceId(id), update),
+                PeerMessage::UnreadUpdate(round) => Event::Unread(DeviceId(id), round),
                 PeerMessage::Decline(decline) => {
                     if decline.reason == DeclineReason::UpdateNonFinite {
                         self.record_divergence(id, decline.id.round);
                     }
                     self.last_failure = Some((id, NotCounted::Declined(decline.reason)));
-                    Event::Declined(id, decline)
+                    Event::Declined(DeviceId(id), decline)
                 }
                 _ => continue,
             };
@@ -263,7 +263,7 @@ impl<'a> Simulation<'a> {
             self.failed_attempts += 1;
             if self.failed_attempts >= MAX_FAILED_ATTEMPTS {
                 let round = self.engine.checkpoint().id.round;
-                return Err(Failure::NoUpdates { round, device, reason }.into());
+                return Err(Failure::NoUpdates { round, device: DeviceId(device), reason }.into());
             }
         }
         #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are 10^9 units")]
@@ -297,7 +297,7 @@ impl<'a> Simulation<'a> {
         let period = self.trains().then(|| opening.id.round.saturating_add(extended));
         let asked = match &mut self.replay {
             Some(replay) => {
-                let (at, rank) = replay.due(device, opening.id.round);
+                let (at, rank) = replay.due(DeviceId(device), opening.id.round);
                 PendingAnswer { id: opening.id, at, rank, dropped_out: false }
             }
             None => self.arrivals.schedule(index, opening, self.time, period),

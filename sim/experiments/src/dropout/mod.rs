@@ -254,7 +254,7 @@ impl RunResult {
             complete += usize::from(row.participants.len() >= wanted);
             answers += row.participants.len();
             for device in &row.participants {
-                if let Some(there) = usize::try_from(*device).ok().and_then(|index| there.get_mut(index)) {
+                if let Some(there) = usize::try_from(device.0).ok().and_then(|index| there.get_mut(index)) {
                     *there += 1;
                 }
             }

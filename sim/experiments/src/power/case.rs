@@ -150,7 +150,7 @@ impl Case {
         let variance = self.variance(fleet)?;
         let start = random_start(fleet.truth.nrows(), self.rank, seed);
         let mut server = FedPower::new(start, self.parameters());
-        let devices: Vec<DeviceId> = (0..fleet.grams.len() as u64).collect();
+        let devices: Vec<DeviceId> = (0..fleet.grams.len() as u64).map(DeviceId).collect();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the fleet")]
         let draws = (self.participation * devices.len() as f64).round().max(1.0) as usize;
         let mut policy = WithReplacement { draws, seed };
@@ -165,11 +165,11 @@ impl Case {
             }
             let request = server.request();
             for device in cohort.devices {
-                let private =
-                    variance.map(|(variance, grid)| (variance, 1.0 / grid, noise_seed(seed, round, device)));
+                let private = variance
+                    .map(|(variance, grid)| (variance, 1.0 / grid, noise_seed(seed, round, device.0)));
                 let tensors = device_update(fleet, device, &request, private)?;
                 let draws = cohort.draws.get(&device).copied().unwrap_or(1);
-                server.absorb(device, UpdateWeight { samples: fleet.declared(device), draws }, &tensors);
+                server.absorb(device, UpdateWeight { samples: fleet.declared(device.0), draws }, &tensors);
             }
             server.finish()?;
             distances.push(principal_angle_distance(server.representation(), &fleet.truth));
@@ -190,7 +190,7 @@ fn device_update(
         return Ok(Vec::new());
     };
     let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
-    let index = usize::try_from(device).unwrap_or(usize::MAX);
+    let index = usize::try_from(device.0).unwrap_or(usize::MAX);
     let samples = fleet.samples.get(index).copied().unwrap_or(1);
     let product = |z: &Matrix, iteration: u64| {
         let mut y = fleet.product(index, z).unwrap_or_else(|| z.clone());

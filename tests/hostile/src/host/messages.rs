@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use fedspan_engine::RoundBroadcast;
 use fedspan_engine::admission::Requirements;
-use fedspan_engine::{Request, Tensor};
+use fedspan_engine::{DeviceId, Request, Tensor};
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::message::{
     Capabilities, Chunk, Decline, DeclineReason, Descriptors, HeadSolve, Hello, Missing, Model, Numeric,
@@ -25,7 +25,7 @@ pub const WELCOME: Welcome = Welcome { campaign: 3, idle_milliseconds: 5_000 };
 /// Requirements of the rounds; only devices 7 and 8 may join.
 pub fn requirements() -> Requirements {
     let requests: Vec<Request> = openings().iter().map(|opening| opening.request.clone()).collect();
-    Requirements::new(MODEL, &requests, Some(vec![7, 8]))
+    Requirements::new(MODEL, &requests, Some(vec![DeviceId(7), DeviceId(8)]))
 }
 
 /// Rounds 1 and 2, with one and two tensors in each direction.

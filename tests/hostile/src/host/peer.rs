@@ -1,6 +1,7 @@
 //! The honest device with a key: it says hello, seals its messages, and knows which of its frames a server
 //! may accept.
 
+use fedspan_engine::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_aggregator::connection::{PeerMessage, Traffic};
@@ -58,7 +59,7 @@ impl Default for Peer {
     fn default() -> Self {
         let mut table = KeyTable::new();
         for device in DEVICES {
-            table.insert(device, key(device), 0).expect("a new device");
+            table.insert(DeviceId(device), key(device), 0).expect("a new device");
         }
         Self {
             table,
@@ -114,7 +115,7 @@ impl Peer {
 
     pub fn revoke(&mut self, device: u8) {
         // Revoking a key twice fails, which does not matter here.
-        let _ = self.table.revoke(&[DEVICES[usize::from(device) % DEVICES.len()]], 1);
+        let _ = self.table.revoke(&[DeviceId(DEVICES[usize::from(device) % DEVICES.len()])], 1);
     }
 
     /// Seals a message, however malformed; empty before the server's answer.

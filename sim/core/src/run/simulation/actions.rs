@@ -21,7 +21,7 @@ impl Simulation<'_> {
         while let Some(action) = queue.pop_front() {
             match action {
                 Action::Acknowledge(device, ack) => self.acknowledge(device, ack),
-                Action::Open(device, opening) => self.send_round(device, &opening),
+                Action::Open(device, opening) => self.send_round(device.0, &opening),
                 Action::Close(device, id) => self.close(device, id),
                 Action::Commit(record) => self.commit(&record, &mut queue, watcher)?,
                 Action::Finished => self.finished = true,
@@ -34,18 +34,18 @@ impl Simulation<'_> {
     fn acknowledge(&mut self, device: DeviceId, ack: Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome {
             if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
-                self.record_divergence(device, ack.id.round);
+                self.record_divergence(device.0, ack.id.round);
             }
-            self.last_failure = Some((device, NotCounted::Rejected(reason)));
+            self.last_failure = Some((device.0, NotCounted::Rejected(reason)));
         }
-        if let Some(device) = self.devices.get(usize::try_from(device).unwrap_or(usize::MAX)) {
+        if let Some(device) = self.devices.get(usize::try_from(device.0).unwrap_or(usize::MAX)) {
             device.connection.send(ToDevice::Ack(ack));
         }
     }
 
     /// Ends a round on a device.
     fn close(&mut self, device: DeviceId, id: RoundId) {
-        let index = usize::try_from(device).unwrap_or(usize::MAX);
+        let index = usize::try_from(device.0).unwrap_or(usize::MAX);
         let unheard = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
         let late = replay.is_some_and(|known| known.was_late(device, id.round));

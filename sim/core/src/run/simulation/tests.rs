@@ -1,4 +1,5 @@
 use fedspan_client::Task;
+use fedspan_engine::DeviceId;
 
 use super::*;
 use crate::run::engine;
@@ -23,7 +24,7 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     run.devices.connect(&dataset.clients, JoinTime::BeforeTraining)?;
     let mut actions = Vec::new();
     for id in 0..9 {
-        run.engine.handle(0, Event::Joined(id), &mut actions);
+        run.engine.handle(0, Event::Joined(DeviceId(id)), &mut actions);
     }
     let mut lost = 0;
     loop {
