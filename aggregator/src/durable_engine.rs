@@ -180,7 +180,7 @@ impl DurableEngine {
         let is_the_same =
             |stored: &CampaignState| difference(&stored.configuration, configuration).is_empty();
         let stored = stored.filter(|stored| stored.checkpoint.is_some() || is_the_same(stored));
-        let (mut number, mut clock, mut after) = (*number, 0, None);
+        let (mut number, mut clock, mut after) = (*number, Millis::ZERO, None);
         if let Some(stored) = &stored {
             restore(&mut engine, stored, configuration)?;
             (number, clock) = (stored.campaign, stored.clock);

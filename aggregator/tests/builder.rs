@@ -13,8 +13,8 @@ use fedspan_engine::aggregate::{AggregationRule, Rule, UpdateWeight, Weighted};
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
 use fedspan_engine::linalg::{Matrix, RankDeficient};
 use fedspan_engine::{
-    Action, Cohort, CustomError, CustomParts, DeviceId, Engine, Event, Participation, Phase, Request, Tensor,
-    Weighting,
+    Action, Cohort, CustomError, CustomParts, DeviceId, Engine, Event, Millis, Participation, Phase, Request,
+    Tensor, Weighting,
 };
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::Encoding;
@@ -56,7 +56,7 @@ fn undisturbed(mut engine: Engine) -> Engine {
     let mut queue: Vec<Event> = (0..3).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
-        engine.handle(0, event, &mut actions);
+        engine.handle(Millis::ZERO, event, &mut actions);
         for action in actions {
             if let Action::Open(device, opening) = action {
                 queue.insert(0, Event::Update(device, honest(device, &opening)));
@@ -233,14 +233,14 @@ fn custom_policy_chooses_the_cohorts() {
         (Vec::from([2, 1, 0].map(|device| Event::Joined(DeviceId(device)))), Vec::new());
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
-        whole.handle(0, event, &mut actions);
+        whole.handle(Millis::ZERO, event, &mut actions);
         let Some(round) = whole.open_round().filter(|_| matches!(whole.phase(), Phase::Train(_))) else {
             continue;
         };
         if actions.iter().any(|action| matches!(action, Action::Open(..))) {
             let cohort: Vec<DeviceId> = round.cohort.iter().copied().collect();
             interrupted = engine();
-            assert!(interrupted.resume(0, &whole.checkpoint()));
+            assert!(interrupted.resume(Millis::ZERO, &whole.checkpoint()));
             assert_eq!(interrupted.open_round().unwrap().cohort, round.cohort);
             // A target of three, which two devices cannot reach, is met by both.
             queue.extend(cohort.iter().rev().map(|id| Event::Update(*id, honest(*id, &round.broadcast))));

@@ -1,10 +1,10 @@
 //! Configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its place,
 //! the value found and the values allowed.
 
-use fedspan_engine::DeviceId;
 use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Security};
+use fedspan_engine::DeviceId;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::network::{FedAvg, NetworkMethod, Scaffold};
 use fedspan_engine::config::{Init, Method, NetworkSection, Source, nearest};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Tensor;
 use fedspan_engine::algorithm::scale::{FeatureMoments, FeatureSums, Scale};
-use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, Update};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, RoundBroadcast, Update};
 use fedspan_protocol::message::{AckOutcome, Rejection, Task};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 use proptest::prelude::*;
@@ -202,7 +202,7 @@ impl World {
 
     fn say(&mut self, event: Event) {
         let mut actions = Vec::new();
-        self.engine.handle(1, event, &mut actions);
+        self.engine.handle(Millis::new(1), event, &mut actions);
         for action in actions {
             match action {
                 Action::Open(device, opening) => {
@@ -376,9 +376,9 @@ fn restart_keeps_scale_and_model() {
             }
         }
         let mut again = World::new(fleet.engine());
-        assert!(again.engine.resume(1, &round), "{moment}");
+        assert!(again.engine.resume(Millis::new(1), &round), "{moment}");
         for (device, update) in counted {
-            assert!(again.engine.replay_update(1, device, &update));
+            assert!(again.engine.replay_update(Millis::new(1), device, &update));
         }
         again.say(Event::Resumed);
         (0..3).for_each(|device| again.say(Event::Joined(DeviceId(device))));
@@ -391,7 +391,7 @@ fn restart_keeps_scale_and_model() {
     damaged.done = Phase::Start(1);
     damaged.id.round = 1;
     damaged.state[0] = 6.0;
-    assert!(!fleet.engine().resume(1, &damaged));
+    assert!(!fleet.engine().resume(Millis::new(1), &damaged));
 }
 
 #[test]

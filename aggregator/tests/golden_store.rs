@@ -10,7 +10,7 @@ use crate::common::stored_campaign::{configuration, durable_engine};
 use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::store::{Store, StoreError};
-use fedspan_engine::{Action, DeviceId, Event, Phase};
+use fedspan_engine::{Action, DeviceId, Event, Millis, Phase};
 use fedspan_protocol::frame::crc32c;
 use getrandom::SysRng;
 
@@ -57,8 +57,9 @@ fn current_format_is_resumed() {
     let opening = Arc::clone(&round.broadcast);
     // The other devices answer as they would have.
     for device in 2..5 {
-        durable_engine.handle(5, Event::Joined(DeviceId(device)));
-        durable_engine.handle(5, Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+        durable_engine.handle(Millis::new(5), Event::Joined(DeviceId(device)));
+        durable_engine
+            .handle(Millis::new(5), Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
     }
     let actions = durable_engine.flush().unwrap().actions;
     let committed = actions.iter().find_map(|action| match action {

@@ -1,6 +1,5 @@
 //! Key store file: content, permissions, and every kind of corruption.
 
-use fedspan_engine::DeviceId;
 use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -12,6 +11,7 @@ use fedspan_aggregator::keys::{
     Answer, Argon2Cost, Corruption, Derivation, DeviceRange, DeviceSelector, KeyState, KeyStatus, KeyStore,
     KeyStoreError, KeyTextError, LineMistake, Request, Unlock, UnlockError, read_keys,
 };
+use fedspan_engine::DeviceId;
 use fedspan_files::FileError;
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;

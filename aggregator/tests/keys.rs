@@ -1,12 +1,12 @@
 //! Key table compared with a model; active keys while connections hold them.
 
-use fedspan_engine::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fedspan_aggregator::keys::{
     AcceptedKey, ActiveKeys, Entropy, KeyError, KeyState, KeyTable, LineMistake, LookupError, parse_keys,
 };
+use fedspan_engine::DeviceId;
 use fedspan_protocol::secure::Key;
 use proptest::prelude::*;
 use rand_chacha::ChaCha20Rng;

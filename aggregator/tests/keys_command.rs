@@ -1,6 +1,5 @@
 //! Command `keys`: on the key store's file, and through the control socket of a running server.
 
-use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};
 use std::io::BufReader;
@@ -12,6 +11,7 @@ use crate::common::{ServerProcess, closed, line_with, output, said, spawned};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::keys::{ActiveKeys, Argon2Cost, KeyStore, Unlock, parse_keys, read_keys};
 use fedspan_aggregator::server::{Protection, Server, query};
+use fedspan_engine::DeviceId;
 use fedspan_protocol::secure::{Key, Provision};
 use getrandom::SysRng;
 use rand_chacha::ChaCha20Rng;

@@ -10,7 +10,7 @@ use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
 use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, Ledger, NoiseMultiplier, PrivacyRequirement, Releases, releases,
 };
-use fedspan_engine::{Action, DeviceId, Engine, Event};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
 use fedspan_protocol::message::{
     HeadSolve, Model, PowerRows, PowerUpload, Privacy, Refusal, Requirement, Task, Upload,
 };
@@ -273,7 +273,7 @@ fn engine_charges_received_updates() {
             Privacy::Gaussian { release: 10, budget: 100, spent: 0 },
             &mut actions,
         );
-        engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
+        engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions);
     }
     let open = |actions: &mut Vec<Action>| {
         let opening = actions.drain(..).find_map(|action| match action {
@@ -287,36 +287,44 @@ fn engine_charges_received_updates() {
     };
     let first = open(&mut actions);
     for device in [0, 0, 1, 1] {
-        engine.handle(1, Event::Update(DeviceId(device), honest(DeviceId(device), &first)), &mut actions);
+        engine.handle(
+            Millis::new(1),
+            Event::Update(DeviceId(device), honest(DeviceId(device), &first)),
+            &mut actions,
+        );
     }
     assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
     // A rejected update has left the device nevertheless.
     let mut large = honest(DeviceId(2), &first);
     large.tensors[0].values.fill(1e5);
-    engine.handle(2, Event::Update(DeviceId(2), large), &mut actions);
+    engine.handle(Millis::new(2), Event::Update(DeviceId(2), large), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     assert_eq!(engine.counters().norm_over_bound, 1);
     // The round is over: a late update is charged, one that was never sent is not.
     let second = open(&mut actions);
     assert_ne!(first.id, second.id);
-    engine.handle(3, Event::Update(DeviceId(2), honest(DeviceId(2), &first)), &mut actions);
+    engine.handle(Millis::new(3), Event::Update(DeviceId(2), honest(DeviceId(2), &first)), &mut actions);
     assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 10], 1));
     let mut unheard = honest(DeviceId(1), &second);
     unheard.id.round = 77;
-    engine.handle(3, Event::Update(DeviceId(1), unheard), &mut actions);
+    engine.handle(Millis::new(3), Event::Update(DeviceId(1), unheard), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     // An update too late for its round has left the device, decoded or not.
     for device in [0, 1] {
-        engine.handle(4, Event::Update(DeviceId(device), honest(DeviceId(device), &second)), &mut actions);
+        engine.handle(
+            Millis::new(4),
+            Event::Update(DeviceId(device), honest(DeviceId(device), &second)),
+            &mut actions,
+        );
     }
-    engine.handle(200, Event::Tick, &mut actions);
+    engine.handle(Millis::new(200), Event::Tick, &mut actions);
     assert_ne!(
         engine.open_round().map(|round| round.broadcast.id),
         Some(second.id),
         "the deadline has passed"
     );
-    engine.handle(201, Event::Unread(DeviceId(2), second.id), &mut actions);
+    engine.handle(Millis::new(201), Event::Unread(DeviceId(2), second.id), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);
-    engine.handle(202, Event::Update(DeviceId(2), honest(DeviceId(2), &second)), &mut actions);
+    engine.handle(Millis::new(202), Event::Update(DeviceId(2), honest(DeviceId(2), &second)), &mut actions);
     assert_eq!(spent(&engine), [20, 20, 20]);
 }

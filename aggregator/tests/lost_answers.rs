@@ -9,7 +9,7 @@ use crate::common::campaign::{Setup, honest, live, plain, result, setup};
 use crate::common::storage::Disk;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::journal::{CommittedRound, JournalEntry, Outcome};
-use fedspan_engine::{Action, DeviceId, Event, Phase, RoundBroadcast, Update};
+use fedspan_engine::{Action, DeviceId, Event, Millis, Phase, RoundBroadcast, Update};
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, RoundId};
 use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
@@ -104,7 +104,7 @@ impl World {
             // Nothing is sent: advance to the next timer.
             match self.coordinator.engine().wake() {
                 Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
-                    self.now = wake.max(self.now);
+                    self.now = (wake.max(Millis::new(self.now))).as_u64();
                     Event::Tick
                 }
                 _ => {
@@ -113,7 +113,7 @@ impl World {
                 }
             }
         });
-        self.coordinator.handle(self.now, event);
+        self.coordinator.handle(Millis::new(self.now), event);
         for action in self.coordinator.flush().unwrap().actions {
             match action {
                 Action::Open(device, opening) => self.opened(device.0, &opening),

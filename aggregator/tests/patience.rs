@@ -1,7 +1,7 @@
 //! Retry of a round that no device can answer yet.
 
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::{Action, DeviceId, Engine, Event};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
 use fedspan_protocol::message::{Decline, DeclineReason};
 
 const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\
@@ -9,7 +9,7 @@ const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\
 
 fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
-    engine.handle(now, event, &mut actions);
+    engine.handle(Millis::new(now), event, &mut actions);
     actions
 }
 
@@ -25,11 +25,11 @@ fn declined_round_is_retried_until_answered() {
         let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
         assert_eq!(happens(&mut engine, now, Event::Declined(DeviceId(7), decline)), []);
         let wake = engine.wake().expect("a time to try again");
-        assert!(wake >= now + 1000);
-        assert_eq!(happens(&mut engine, wake - 1, Event::Tick), []);
+        assert!(wake >= Millis::new(now + 1000));
+        assert_eq!(happens(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Tick), []);
         // Reconnecting does not make it retry earlier.
-        assert_eq!(happens(&mut engine, wake - 1, Event::Joined(DeviceId(7))), []);
-        now = wake;
+        assert_eq!(happens(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Joined(DeviceId(7))), []);
+        now = wake.as_u64();
         actions = happens(&mut engine, now, Event::Tick);
     }
     assert_eq!(engine.counters().declined, 20);

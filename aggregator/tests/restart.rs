@@ -8,7 +8,7 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::RoundKeyStorage;
 use fedspan_engine::aggregate::Rule;
-use fedspan_engine::{Action, Checkpoint, DeviceId, Event, Phase, RoundBroadcast, RoundRecord};
+use fedspan_engine::{Action, Checkpoint, DeviceId, Event, Millis, Phase, RoundBroadcast, RoundRecord};
 use fedspan_protocol::message::{AckOutcome, RoundId};
 use proptest::prelude::*;
 
@@ -65,7 +65,7 @@ impl World {
     fn step(&mut self, batch: usize) {
         for _ in 0..batch {
             let Some(event) = self.sent.pop_front() else { break };
-            self.coordinator.handle(0, event);
+            self.coordinator.handle(Millis::ZERO, event);
         }
         let settled = self.coordinator.flush().unwrap();
         for action in settled.actions {
@@ -122,27 +122,27 @@ fn extended_deadline_survives_restart() {
         world.coordinator.flush().unwrap().actions
     };
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
-    assert_eq!(world.coordinator.engine().wake(), Some(60));
-    handle(&mut world, 60, Event::Tick);
-    handle(&mut world, 70, Event::Update(DeviceId(0), honest(DeviceId(0), &opening)));
+    assert_eq!(world.coordinator.engine().wake(), Some(Millis::new(60)));
+    handle(&mut world, Millis::new(60), Event::Tick);
+    handle(&mut world, Millis::new(70), Event::Update(DeviceId(0), honest(DeviceId(0), &opening)));
     let waits = |world: &World| {
         let round = world.coordinator.engine().open_round().unwrap();
         (round.deadline, round.asking_everyone, round.participants.len())
     };
-    assert_eq!(waits(&world), (Some(120), true, 1));
+    assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
     world.cut();
-    assert_eq!(waits(&world), (Some(120), true, 1));
-    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 70);
+    assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
+    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(70));
     // New devices are asked as without a restart, and the round is not closed before.
-    let asked = handle(&mut world, 71, Event::Joined(DeviceId(20)));
+    let asked = handle(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
     assert!(asked.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{asked:?}");
-    assert!(handle(&mut world, 119, Event::Tick).is_empty());
-    handle(&mut world, 119, Event::Update(DeviceId(20), honest(DeviceId(20), &opening)));
-    let closed = handle(&mut world, 120, Event::Tick);
+    assert!(handle(&mut world, Millis::new(119), Event::Tick).is_empty());
+    handle(&mut world, Millis::new(119), Event::Update(DeviceId(20), honest(DeviceId(20), &opening)));
+    let closed = handle(&mut world, Millis::new(120), Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
     // The clock continues between rounds as well.
     world.cut();
-    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, 120);
+    assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(120));
 }
 
 /// Nothing that led to the failure of a campaign is written or acknowledged, so that a restarted server may try
@@ -164,7 +164,9 @@ fn failing_campaign_acknowledges_nothing() {
     let opening = world.coordinator.engine().open_round().unwrap().broadcast.clone();
     let mut flushed = Vec::new();
     for device in 0..2 {
-        world.coordinator.handle(0, Event::Update(DeviceId(device), opposite(DeviceId(device), &opening)));
+        world
+            .coordinator
+            .handle(Millis::ZERO, Event::Update(DeviceId(device), opposite(DeviceId(device), &opening)));
         flushed.push(world.coordinator.flush().unwrap());
     }
     assert!(matches!(flushed[0].actions.as_slice(), [Action::Acknowledge(DeviceId(0), _)]), "{flushed:?}");
@@ -241,7 +243,7 @@ proptest! {
             // Until the disk fails.
             while steps < 60 && !world.sent.is_empty() {
                 let event = world.sent.pop_front().unwrap();
-                world.coordinator.handle(0, event);
+                world.coordinator.handle(Millis::ZERO, event);
                 match world.coordinator.flush() {
                     Ok(settled) => {
                         for action in settled.actions {
@@ -284,7 +286,7 @@ proptest! {
         let id = RoundId { round: 9, stage: 0 };
         let rounds = setup.engine().checkpoint().rounds;
         let of = |done, len| Checkpoint { id, done, rounds, state: vec![0.5; len], open: None };
-        prop_assert!(!setup.engine().resume(0, &of(Phase::Train(number), len)));
-        prop_assert_eq!(setup.power, setup.engine().resume(0, &of(Phase::Start(1), D * K)));
+        prop_assert!(!setup.engine().resume(Millis::ZERO, &of(Phase::Train(number), len)));
+        prop_assert_eq!(setup.power, setup.engine().resume(Millis::ZERO, &of(Phase::Start(1), D * K)));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, Record, RecordedEffects};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::RoundId;
 
 const DEVICES: u64 = 50;
@@ -55,11 +55,12 @@ type RoundSummary = (RoundId, usize, Vec<DeviceId>);
 
 /// Replays the records of an engine in a new one, and lets all devices join.
 fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) -> Engine {
-    assert!(fresh.replay(now, records), "{:?} cannot be replayed", expected.phase());
+    assert!(fresh.replay(Millis::new(now), records), "{:?} cannot be replayed", expected.phase());
     assert_eq!(fresh.checkpoint(), expected.checkpoint());
     let mut actions = Vec::new();
-    fresh.handle(now, Event::Resumed, &mut actions);
-    (0..DEVICES).for_each(|device| fresh.handle(now, Event::Joined(DeviceId(device)), &mut actions));
+    fresh.handle(Millis::new(now), Event::Resumed, &mut actions);
+    (0..DEVICES)
+        .for_each(|device| fresh.handle(Millis::new(now), Event::Joined(DeviceId(device)), &mut actions));
     fresh
 }
 
@@ -71,21 +72,22 @@ fn campaign(
 ) -> (Vec<RoundSummary>, Engine) {
     let (mut engine, mut now, mut rounds) = (engine(policy, rule), 0, Vec::new());
     let mut effects = RecordedEffects::default();
-    (0..DEVICES).for_each(|device| engine.handle(now, Event::Joined(DeviceId(device)), &mut effects));
+    (0..DEVICES)
+        .for_each(|device| engine.handle(Millis::new(now), Event::Joined(DeviceId(device)), &mut effects));
     while engine.phase() != Phase::FitHead {
         if restart == Restart::Opening {
             engine = restored(self::engine(policy, rule), now, &engine, &effects.records);
         }
         let open = engine.open_round().expect("a round is open");
         let (opening, target) = (open.broadcast.clone(), open.target);
-        let mut answers: Vec<(u64, DeviceId)> =
-            open.cohort.iter().map(|device| (open.opened_at + pace(*device), *device)).collect();
+        let mut answers: Vec<(Millis, DeviceId)> =
+            open.cohort.iter().map(|device| (open.opened_at + Millis::new(pace(*device)), *device)).collect();
         answers.sort_unstable();
         let mut counted: Vec<DeviceId> = Vec::new();
         for (at, device) in answers {
-            now = at;
+            now = at.as_u64();
             effects.actions.clear();
-            engine.handle(now, Event::Update(device, honest(device, &opening)), &mut effects);
+            engine.handle(Millis::new(now), Event::Update(device, honest(device, &opening)), &mut effects);
             counted.push(device);
             if effects.actions.iter().any(|action| matches!(action, Action::Commit(_))) {
                 break;

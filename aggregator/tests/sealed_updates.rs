@@ -9,7 +9,9 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::keys::{Entropy, KeyError};
 use fedspan_aggregator::store::{FILE, KEY_FILE, Row, Store, StoreError, read};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId, OpenRoundCheckpoint, Phase, Record, Update};
+use fedspan_engine::{
+    Checkpoint, CountedUpdate, DeviceId, Millis, OpenRoundCheckpoint, Phase, Record, Update,
+};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
@@ -19,8 +21,10 @@ use proptest::prelude::*;
 const MARK: f32 = 1.234_567_9;
 
 fn opened(round: u32) -> Row {
-    let open =
-        Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
+    let open = Some(OpenRoundCheckpoint {
+        opened_at: Millis::new(17),
+        fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)],
+    });
     let id = RoundId { round, stage: 3 };
     let checkpoint = Checkpoint { id, done: Phase::Train(round - 1), rounds: 50, state: vec![1.0], open };
     Row::Engine(Record::Checkpoint(checkpoint))
@@ -35,7 +39,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 32, cols: 1, values }],
     };
-    let counted = CountedUpdate { order, at: 20, update };
+    let counted = CountedUpdate { order, at: Millis::new(20), update };
     Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 

@@ -9,7 +9,7 @@ use crate::common::campaign::{honest, honest_values};
 use crate::common::{Scratch, ServerProcess, bits, encoded, frame, hello, line_with};
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::ResumeError;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Phase};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase};
 
 use fedspan_aggregator::server::{Protection, ServeError, Server, Status, query};
 use fedspan_aggregator::store::{self, StoreError};
@@ -324,7 +324,7 @@ fn undisturbed(fleet: &str, devices: u64) -> Engine {
     let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
-        engine.handle(0, event, &mut actions);
+        engine.handle(Millis::ZERO, event, &mut actions);
         for action in actions {
             if let Action::Open(device, opening) = action {
                 queue.insert(0, Event::Update(device, honest(device, &opening)));

@@ -8,7 +8,7 @@ use crate::common::storage::{Disk, Faults};
 use fedspan_aggregator::store::{CampaignState, FILE, Row, Store, StoreError, read};
 use fedspan_engine::Tensor;
 use fedspan_engine::{
-    Checkpoint, CountedUpdate, DeadlineState, DeviceId, OpenRoundCheckpoint, Phase, Record, Update,
+    Checkpoint, CountedUpdate, DeadlineState, DeviceId, Millis, OpenRoundCheckpoint, Phase, Record, Update,
 };
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::Role;
@@ -16,8 +16,10 @@ use getrandom::SysRng;
 use proptest::prelude::*;
 
 fn checkpoint(round: u32, state: Vec<f64>) -> Row {
-    let open =
-        Some(OpenRoundCheckpoint { opened_at: 17, fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)] });
+    let open = Some(OpenRoundCheckpoint {
+        opened_at: Millis::new(17),
+        fleet: vec![DeviceId(1), DeviceId(5), DeviceId(9)],
+    });
     Row::Engine(Record::Checkpoint(Checkpoint {
         id: RoundId { round, stage: 3 },
         done: Phase::Train(round - 1),
@@ -36,7 +38,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
         descriptors: Vec::new(),
         tensors: vec![Tensor { role: Role::Gradient, rows: 3, cols: 1, values }],
     };
-    let counted = CountedUpdate { order, at: u64::from(order) + 20, update };
+    let counted = CountedUpdate { order, at: Millis::new(u64::from(order) + 20), update };
     Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
@@ -46,10 +48,15 @@ fn filled(directory: &Path) -> CampaignState {
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
     store.apply(&[counted(7, 0, DeviceId(9)), Row::Engine(Record::Excluded(DeviceId(5)))]).unwrap();
-    let waits = DeadlineState { deadline: Some(90), asking_everyone: true };
+    let waits = DeadlineState { deadline: Some(Millis::new(90)), asking_everyone: true };
     let waits = Row::Engine(Record::Deadline(waits));
     store
-        .apply(&[counted(7, 1, DeviceId(1)), waits, Row::JournalEntry(1, "[]".to_owned()), Row::Clock(33)])
+        .apply(&[
+            counted(7, 1, DeviceId(1)),
+            waits,
+            Row::JournalEntry(1, "[]".to_owned()),
+            Row::Clock(Millis::new(33)),
+        ])
         .unwrap();
     store.load().unwrap().unwrap()
 }
@@ -70,9 +77,12 @@ fn records_are_read_back() {
     assert_eq!(stored.updates, [of(counted(7, 0, DeviceId(9))), of(counted(7, 1, DeviceId(1)))]);
     assert_eq!(
         (stored.excluded.as_slice(), stored.next_journal_line, stored.clock),
-        (&[DeviceId(5)][..], 2, 33)
+        (&[DeviceId(5)][..], 2, Millis::new(33))
     );
-    assert_eq!(stored.deadline, Some(DeadlineState { deadline: Some(90), asking_everyone: true }));
+    assert_eq!(
+        stored.deadline,
+        Some(DeadlineState { deadline: Some(Millis::new(90)), asking_everyone: true })
+    );
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
     // A device that was excluded and counts after all; a new checkpoint, which ends the round.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
@@ -84,7 +94,7 @@ fn records_are_read_back() {
         (now.updates, now.excluded, now.deadline, now.next_journal_line),
         (Vec::new(), Vec::new(), None, 2)
     );
-    assert_eq!(now.clock, 33, "it does not go back with the round");
+    assert_eq!(now.clock, Millis::new(33), "it does not go back with the round");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
     // A new campaign keeps the journal.
     store.begin(1, "seed = 2\n").unwrap();

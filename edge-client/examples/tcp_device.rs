@@ -345,7 +345,7 @@ pub fn take_part<'a>(
     random: ChaCha20Rng,
 ) -> Result<Device<'a>, String> {
     let began = Instant::now();
-    let clock = || Millis::new(began.elapsed().as_millis() as u64);
+    let clock = || Millis::from(began.elapsed());
     // README
     let model = Linear::new(Workspace::<D, K, C>::new()); // all the memory of the model
     let config = Config { leave_when_fitted: true, ..Config::new(device) };

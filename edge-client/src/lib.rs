@@ -17,7 +17,7 @@ pub mod session;
 pub mod source;
 pub mod store;
 pub mod task;
-pub mod time;
+pub use fedspan_protocol::time;
 #[cfg(feature = "nalgebra")]
 mod views;
 

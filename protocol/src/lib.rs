@@ -18,5 +18,6 @@ pub mod orthonormal;
 mod reason;
 pub mod secure;
 pub mod tensor;
+pub mod time;
 
 pub use error::Error;

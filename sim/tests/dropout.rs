@@ -1,11 +1,11 @@
 //! Device dropouts, independent and correlated, and rounds with a deadline: counted devices, round times, and a
 //! small sweep with the thresholds that `sim/DROPOUT.md` states.
 
-use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use crate::common::{code, directory, errors, has, program, text};
+use fedspan_engine::DeviceId;
 use fedspan_experiments::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
 use fedspan_protocol::message::Task;
 use fedspan_sim_core::progress::Progress;

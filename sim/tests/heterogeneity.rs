@@ -1,10 +1,10 @@
 //! Devices that differ in speed, drop out, and have slow links: round times, counted devices, and results that
 //! must not change.
 
-use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 
 use crate::common::{code, directory, errors, program};
+use fedspan_engine::DeviceId;
 use fedspan_protocol::message::Task;
 use fedspan_sim_core::data::{Dataset, Labels};
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, RoundRow, RunError, Times};

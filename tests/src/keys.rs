@@ -1,11 +1,11 @@
 //! Keys of a test fleet: a key store next to the server's state, and the key of each device.
 
-use fedspan_engine::DeviceId;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use fedspan_aggregator::keys::{Argon2Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
+use fedspan_engine::DeviceId;
 use fedspan_protocol::secure::Key;
 use fedspan_sim_core::device::Identity;
 use rand_chacha::{ChaCha8Rng, ChaCha20Rng};

@@ -1,6 +1,5 @@
 //! Acknowledgements as devices received them on the wire, compared with what the server has stored.
 
-use fedspan_engine::DeviceId;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::pin::Pin;
@@ -9,6 +8,7 @@ use std::task::{Context, Poll};
 
 use fedspan_aggregator::journal::{self, JournalEntry, Outcome};
 use fedspan_aggregator::store;
+use fedspan_engine::DeviceId;
 use fedspan_protocol::frame::{Decoder, FeedResult, crc32c};
 use fedspan_protocol::limits::FRAME_LIMIT_MAX;
 use fedspan_protocol::message::{AckOutcome, ToDevice, decode};

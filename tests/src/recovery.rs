@@ -11,7 +11,7 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::{FILE, Store};
 use fedspan_engine::Tensor;
-use fedspan_engine::{Action, DeviceId, Event, RoundBroadcast, Update};
+use fedspan_engine::{Action, DeviceId, Event, Millis, RoundBroadcast, Update};
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
@@ -170,7 +170,7 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     };
     let (mut coordinator, _) =
         DurableEngine::new(fleet.engine(), store, &about).map_err(|error| error.to_string())?;
-    (0..devices).for_each(|device| coordinator.handle(0, Event::Joined(DeviceId(device))));
+    (0..devices).for_each(|device| coordinator.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
     for round in 0..=rounds {
         let settled = coordinator.flush().map_err(|error| error.to_string())?;
         let opening = settled.actions.into_iter().find_map(|action| match action {
@@ -181,7 +181,7 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
         let last = if round == rounds { devices.saturating_sub(1) } else { devices };
         for device in 0..last {
             let update = answer(DeviceId(device), &opening);
-            coordinator.handle(u64::from(round) + 1, Event::Update(DeviceId(device), update));
+            coordinator.handle(Millis::new(u64::from(round) + 1), Event::Update(DeviceId(device), update));
             if device % 256 == 255 && device + 1 < last {
                 coordinator.flush().map_err(|error| error.to_string())?;
             }

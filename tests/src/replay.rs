@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fedspan_aggregator::connection::PeerMessage;
 use fedspan_engine::linalg::to_f32;
-use fedspan_engine::{Action, DeviceId, Event};
+use fedspan_engine::{Action, DeviceId, Event, Millis};
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice};
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::{Identity, client_session};
@@ -38,7 +38,7 @@ pub fn replay(
         device.inbox.clear();
         device.pump();
         devices.push(device);
-        engine.handle(0, Event::Joined(DeviceId(index as u64)), &mut actions);
+        engine.handle(Millis::ZERO, Event::Joined(DeviceId(index as u64)), &mut actions);
     }
     let mut done = 0;
     loop {
@@ -79,7 +79,7 @@ pub fn replay(
         // Declines first: with the last update the round closes.
         events.sort_by_key(|(_, event)| matches!(event, Event::Update(..)));
         for (_, event) in events {
-            engine.handle(0, event, &mut actions);
+            engine.handle(Millis::ZERO, event, &mut actions);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Device identity: wrong keys, epochs and devices, and keys that are revoked or rotated while in use.
 
-use fedspan_engine::DeviceId;
 use std::sync::Arc;
 
 use crate::common::{
@@ -13,6 +12,7 @@ use fedspan_client::Event;
 use fedspan_client::secure::Key;
 use fedspan_client::session::Protection;
 use fedspan_client::store::NoStore;
+use fedspan_engine::DeviceId;
 use fedspan_protocol::message::{Refusal, RoundId, ToDevice, ToServer};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;

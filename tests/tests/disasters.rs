@@ -1,6 +1,7 @@
 //! Simulated disasters: the same seed is the same world, and nothing that must never be is found in some of them. Many more are
 //! run by `disasters`.
 
+use fedspan_engine::Millis;
 use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};
 
 /// Everything that happens, in one number.
@@ -8,9 +9,9 @@ use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};
 struct Digest(u64);
 
 impl Watcher for Digest {
-    fn event(&mut self, now: u64, event: &str) {
+    fn event(&mut self, now: Millis, event: &str) {
         let mix = |hash: u64, byte: u64| (hash ^ byte).wrapping_mul(0x0100_0000_01b3);
-        self.0 = event.bytes().map(u64::from).chain([now]).fold(self.0, mix);
+        self.0 = event.bytes().map(u64::from).chain([now.as_u64()]).fold(self.0, mix);
     }
 
     fn wants_events(&self) -> bool {

@@ -3,11 +3,11 @@
 //! Needs QEMU and the boards' targets; `tests/run` reports when they are missing.
 #![cfg(feature = "emulation")]
 
-use fedspan_engine::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::store;
+use fedspan_engine::DeviceId;
 use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_protocol::frame::crc32c_f32;

@@ -2,13 +2,13 @@
 //! whatever order updates arrive. No assertion depends on durations.
 #![allow(clippy::indexing_slicing)]
 
-use fedspan_engine::DeviceId;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fedspan_aggregator::journal::{self, JournalEntry, JournalError, JournalPhase, Outcome};
 use fedspan_aggregator::server::{Protection, Server, Status, query};
+use fedspan_engine::DeviceId;
 use fedspan_sim_core::data::Dataset;
 use fedspan_sim_core::device::Identity;
 use fedspan_sim_core::live::{self, Plan, ReplayCheck, ReplayCheckError, campaign, check_replay};

@@ -227,7 +227,7 @@ fn campaign(
                 PeerMessage::Decline(decline) => EngineEvent::Declined(DeviceId(id), decline),
                 other => panic!("{id}: {other:?}"),
             };
-            engine.handle(0, event, &mut actions);
+            engine.handle(Millis::ZERO, event, &mut actions);
         }
         for action in actions.drain(..) {
             match action {

@@ -26,7 +26,13 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    (0..CLIENTS, prop_oneof![6 => Just(0_i64), 1 => -2..3_i64], 0..2_u8, 0..40_u64, any::<bool>())
+    (
+        0..CLIENTS,
+        prop_oneof![6 => Just(0_i64), 1 => -2..3_i64],
+        0..2_u8,
+        (0..40u64).prop_map(Millis::new),
+        any::<bool>(),
+    )
         .prop_map(|(client, ahead, id, pause, commits)| Step { client, ahead, id, pause, commits })
 }
 
@@ -42,12 +48,12 @@ proptest! {
     fn client_counts_once_and_rounds_advance(
         steps in prop::collection::vec(step(), 1..120),
         first in prop::option::of(1..4_usize),
-        deadline in prop::option::of(1..200_u64),
+        deadline in prop::option::of((1..200u64).prop_map(Millis::new)),
         minimum in 1..4_usize,
     ) {
         let rules = RoundRules { method: LoraMethod::RoLora, rounds: 6, deadline, minimum };
         let mut rounds = RoundState::new(rules, policy(first), CLIENTS, 0, AcceptedUpdates::new());
-        let mut now = 0;
+        let mut now = Millis::ZERO;
         rounds.open(now, AcceptedUpdates::new());
         let mut accepted: BTreeMap<u32, BTreeMap<ClientIndex, UpdateSummary>> = BTreeMap::new();
         let mut closing: Option<u32> = None;
@@ -84,7 +90,7 @@ proptest! {
                     let late = closed.deadline.is_some_and(|deadline| deadline <= now) && closed.updates.len() >= minimum;
                     prop_assert!(enough || late);
                     prop_assert_eq!(&closed.updates, &accepted[&closed.number]);
-                    prop_assert!(rounds.close(now + 1000).is_none(), "closed twice");
+                    prop_assert!(rounds.close(Millis::new((now + Millis::new(1000)).as_u64())).is_none(), "closed twice");
                     closing = Some(closed.number);
                 } else {
                     // The next deadline lies in the future.
@@ -100,7 +106,7 @@ proptest! {
         // A restart with the accepted updates restores the cohort and recognises the updates.
         let pending = accepted.remove(&(rounds.committed() + 1)).unwrap_or_default();
         let mut restarted = RoundState::new(rules, policy(first), CLIENTS, rounds.committed(), AcceptedUpdates::new());
-        restarted.open(0, pending.clone());
+        restarted.open(Millis::ZERO, pending.clone());
         let cohort_of = |rounds: &RoundState| rounds.current().map(|open| open.cohort.clone()).unwrap_or_default();
         prop_assert_eq!(cohort_of(&restarted), cohort_of(&rounds));
         for (client, known) in pending {

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{RoundId, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
+pub use fedspan_protocol::time::Millis;
 use serde::{Deserialize, Serialize};
 
 /// Identity of a device on the server: the number with which it authenticates.
@@ -41,9 +42,6 @@ impl FromStr for DeviceId {
         text.parse().map(Self)
     }
 }
-
-/// Milliseconds on the caller's clock.
-pub type Millis = u64;
 
 /// Tensor in host memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, random_basis, to_f32};
 use fedspan_engine::participation::{ClosedRound, DoubleBy, Doubling, Schedule, UpdateArrival};
 use fedspan_engine::random::{Purpose, Stream, stream};
-use fedspan_engine::{DeviceId, Participation};
+use fedspan_engine::{DeviceId, Millis, Participation};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
@@ -64,15 +64,24 @@ impl World {
             let gradient = (missed * head * -1.0 + noise) * head.transpose();
             let values = to_f32(&gradient);
             let tensors = [Tensor { role: Role::Gradient, rows: D as u16, cols: K as u16, values }];
-            let answer =
-                UpdateArrival { elapsed: *after, samples: 10 * place, tensors: &tensors, model: &self.model };
+            let answer = UpdateArrival {
+                elapsed: Millis::new(*after),
+                samples: 10 * place,
+                tensors: &tensors,
+                model: &self.model,
+            };
             policy.counted(&answer);
             sum += from_f32(D, K, &tensors[0].values);
         }
         let before = self.model.clone();
         self.model = orthonormal(&(&before - sum * (STEP / n as f64))).unwrap();
         let after = self.times[n - 1];
-        policy.closed(&ClosedRound { elapsed: after, short_of: None, before: &before, model: &self.model });
+        policy.closed(&ClosedRound {
+            elapsed: Millis::new(after),
+            short_of: None,
+            before: &before,
+            model: &self.model,
+        });
         (n, after)
     }
 
@@ -146,7 +155,7 @@ fn schedule_handles_models_without_representation() {
                 let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
                 let samples = 10 * place;
                 policy.counted(&UpdateArrival {
-                    elapsed: *after,
+                    elapsed: Millis::new(*after),
                     samples,
                     tensors: &tensors,
                     model: &before,
@@ -156,7 +165,7 @@ fn schedule_handles_models_without_representation() {
             world.model = sum / target as f64;
             let after = world.times[target - 1];
             policy.closed(&ClosedRound {
-                elapsed: after,
+                elapsed: Millis::new(after),
                 short_of: None,
                 before: &before,
                 model: &world.model,

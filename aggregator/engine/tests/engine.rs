@@ -10,7 +10,7 @@ use fedspan_engine::aggregate::Rule;
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
 use fedspan_engine::participation::DoubleBy;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, RoundBroadcast};
 use fedspan_engine::{Request, Weighting};
 use fedspan_protocol::message::{
     Ack, AckOutcome, Decline, DeclineReason, HeadSolve, Rejection, RoundId, Upload,
@@ -55,8 +55,8 @@ proptest! {
 fn unread_update_keeps_device_in_round() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
-    engine.handle(0, Event::Joined(DeviceId(0)), &mut actions);
-    engine.handle(0, Event::Joined(DeviceId(1)), &mut actions);
+    engine.handle(Millis::ZERO, Event::Joined(DeviceId(0)), &mut actions);
+    engine.handle(Millis::ZERO, Event::Joined(DeviceId(1)), &mut actions);
     let broadcast = actions.iter().find_map(|action| match action {
         Action::Open(DeviceId(0), broadcast) => Some(Arc::clone(broadcast)),
         _ => None,
@@ -64,7 +64,7 @@ fn unread_update_keeps_device_in_round() {
     let broadcast = broadcast.expect("asked");
     let mut say = |event| {
         let mut actions = Vec::new();
-        engine.handle(0, event, &mut actions);
+        engine.handle(Millis::ZERO, event, &mut actions);
         (actions, engine.counters())
     };
     let (actions, counters) = say(Event::Unread(DeviceId(0), broadcast.id));
@@ -154,16 +154,16 @@ fn short_round_keeps_updates_and_retries_later() {
     world.pending.clear();
     world.apply(Op::Decline(DeviceId(3), true));
     assert_eq!((world.model.last, world.model.commits.len()), (first, 0));
-    assert_eq!(world.engine.wake(), Some(75));
+    assert_eq!(world.engine.wake(), Some(Millis::new(75)));
     // Another attempt in vain. A device that keeps rejoining and declining does not postpone the next one.
     world.apply(Op::Advance(10));
     world.apply(Op::Leave(DeviceId(3)));
     world.apply(Op::Join(DeviceId(3)));
     assert_eq!(world.pending.remove(&DeviceId(3)).map(|broadcast| broadcast.id), Some(first));
     world.apply(Op::Decline(DeviceId(3), true));
-    assert_eq!(world.engine.wake(), Some(75));
+    assert_eq!(world.engine.wake(), Some(Millis::new(75)));
     for _ in 0..10 {
-        world.model.now = world.engine.wake().unwrap();
+        world.model.now = world.engine.wake().unwrap().as_u64();
         world.apply(Op::Tick);
         assert_eq!(world.pending.keys().copied().collect::<Vec<_>>(), [1, 3].map(DeviceId));
         world.pending.clear();
@@ -175,7 +175,7 @@ fn short_round_keeps_updates_and_retries_later() {
     world.apply(Op::Join(DeviceId(6)));
     assert_eq!(world.pending[&DeviceId(6)].id, first);
     world.apply(Op::Decline(DeviceId(6), true));
-    world.model.now = world.engine.wake().unwrap();
+    world.model.now = world.engine.wake().unwrap().as_u64();
     world.apply(Op::Tick);
     world.apply(Op::Answer(DeviceId(3), Kind::Good));
     assert_eq!(world.model.commits.len(), 0, "other devices may still answer");
@@ -219,13 +219,13 @@ fn short_round_without_patience_fails_after_three_attempts() {
     let mut engine = setup.engine();
     let mut actions = Vec::new();
     for device in 0..3 {
-        engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
+        engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions);
     }
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
     let mut handle = |event| {
         let mut actions = Vec::new();
-        engine.handle(0, event, &mut actions);
+        engine.handle(Millis::ZERO, event, &mut actions);
         actions.retain(|action| !matches!(action, Action::Acknowledge(..)));
         actions
     };
@@ -278,21 +278,21 @@ fn late_update_never_counts() {
         let mut engine = setup.engine();
         let mut actions = Vec::new();
         for device in 0..3 {
-            engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
+            engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions);
         }
         for round in 0..3u64 {
             let began = 100 * round;
             let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
             for device in 0..2 {
                 engine.handle(
-                    began + 99,
+                    Millis::new(began + 99),
                     Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
                     &mut actions,
                 );
             }
-            assert_eq!(engine.wake(), Some(began + 100));
+            assert_eq!(engine.wake(), Some(Millis::new(began + 100)));
             actions.clear();
-            engine.handle(began + 100, Event::Tick, &mut actions);
+            engine.handle(Millis::new(began + 100), Event::Tick, &mut actions);
             assert!(
                 actions.contains(&Action::Close(DeviceId(2), broadcast.id)),
                 "no Close for the device that is late"
@@ -305,7 +305,7 @@ fn late_update_never_counts() {
             if straggler_answers {
                 actions.clear();
                 engine.handle(
-                    began + 100,
+                    Millis::new(began + 100),
                     Event::Update(DeviceId(2), honest(DeviceId(2), &broadcast)),
                     &mut actions,
                 );
@@ -351,7 +351,7 @@ fn stage_that_lost_devices_closes_short() {
     world.apply(Op::Advance(49));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 0);
-    assert_eq!(world.engine.wake(), Some(50));
+    assert_eq!(world.engine.wake(), Some(Millis::new(50)));
     world.apply(Op::Advance(1));
     world.apply(Op::Tick);
     assert_eq!(world.model.commits.len(), 1);
@@ -443,19 +443,23 @@ fn start_that_ends_without_devices_can_be_restored() {
         records.extend(commits);
     };
     for device in [0, 1] {
-        handle(&mut engine, 0, Event::Joined(DeviceId(device)));
+        handle(&mut engine, Millis::ZERO, Event::Joined(DeviceId(device)));
     }
     for device in [0, 1, 0] {
         let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
-        handle(&mut engine, 1, Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)));
+        handle(
+            &mut engine,
+            Millis::new(1),
+            Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
+        );
     }
     for device in [0, 1] {
-        handle(&mut engine, 2, Event::Left(DeviceId(device)));
+        handle(&mut engine, Millis::new(2), Event::Left(DeviceId(device)));
     }
-    handle(&mut engine, 500, Event::Tick);
+    handle(&mut engine, Millis::new(500), Event::Tick);
     assert_eq!(records, [Phase::Start(1), Phase::Start(2)]);
     let mut resumed = setup.engine();
-    assert!(resumed.resume(500, &engine.checkpoint()));
+    assert!(resumed.resume(Millis::new(500), &engine.checkpoint()));
     assert_eq!(result(&resumed), result(&engine));
 }
 
@@ -468,16 +472,16 @@ fn finished_campaign_offers_heads_after_restart() {
     let last = life.kept.last().unwrap();
     assert_eq!(last.phase, Phase::Train(2));
     let mut engine = setup.engine();
-    assert!(engine.resume(0, &last.checkpoint));
+    assert!(engine.resume(Millis::ZERO, &last.checkpoint));
     let mut finished = 0;
     for device in [7, 0, 1, 2, 8] {
         let mut actions = Vec::new();
-        engine.handle(5, Event::Joined(DeviceId(device)), &mut actions);
+        engine.handle(Millis::new(5), Event::Joined(DeviceId(device)), &mut actions);
         let [Action::Open(to, broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!(*to, DeviceId(device));
         let answer = Event::Update(DeviceId(device), honest(DeviceId(device), broadcast));
         let mut actions = Vec::new();
-        engine.handle(6, answer, &mut actions);
+        engine.handle(Millis::new(6), answer, &mut actions);
         finished += actions.iter().filter(|action| **action == Action::Finished).count();
         assert_eq!(engine.phase() == Phase::Finished, [2, 8].contains(&device), "{device}");
     }
@@ -524,17 +528,17 @@ fn small_change_ends_training() {
         // Restarted before the round that ends training: the committed state is the one before.
         let before = &ended.kept[starts + last - 2];
         let mut engine = stopping.engine();
-        assert!(engine.resume(0, &before.checkpoint));
+        assert!(engine.resume(Millis::ZERO, &before.checkpoint));
         let rest = live(engine, 3, usize::MAX);
         assert_eq!(rest.kept.len(), 1);
         assert_eq!(result(&rest.engine), result(&ended.engine));
         // Restarted after it, as the server does it: heads are fitted at once.
         let after = ended.kept.last().unwrap();
         let mut engine = stopping.engine();
-        assert!(engine.resume(0, &after.checkpoint));
+        assert!(engine.resume(Millis::ZERO, &after.checkpoint));
         assert_eq!(engine.checkpoint().done, after.phase);
         let mut actions = Vec::new();
-        engine.handle(0, Event::Joined(DeviceId(9)), &mut actions);
+        engine.handle(Millis::ZERO, Event::Joined(DeviceId(9)), &mut actions);
         let [Action::Open(DeviceId(9), broadcast)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!((engine.phase(), broadcast.request.expects.len()), (Phase::FitHead, 0));
     }
@@ -552,13 +556,13 @@ fn small_change_does_not_end_start() {
 fn stopped_training_closes_round_and_fits_heads() {
     let mut engine = plain().engine();
     let mut actions = Vec::new();
-    engine.handle(0, Event::Joined(DeviceId(0)), &mut actions);
-    engine.finish_training(0, &mut actions);
+    engine.handle(Millis::ZERO, Event::Joined(DeviceId(0)), &mut actions);
+    engine.finish_training(Millis::ZERO, &mut actions);
     assert_eq!((engine.phase(), actions.len()), (Phase::Waiting, 0));
-    engine.handle(0, Event::Joined(DeviceId(1)), &mut actions);
+    engine.handle(Millis::ZERO, Event::Joined(DeviceId(1)), &mut actions);
     let first = engine.open_round().unwrap().broadcast.id;
     let mut actions = Vec::new();
-    engine.finish_training(1, &mut actions);
+    engine.finish_training(Millis::new(1), &mut actions);
     let closed: Vec<_> =
         actions.iter().filter(|a| matches!(a, Action::Close(_, id) if *id == first)).collect();
     assert_eq!(closed.len(), 2);
@@ -601,7 +605,7 @@ fn rank_deficient_round_is_repeated() {
         let setup = Setup { fleet_size: 1, min_count: 1, power: false, fedavg: false, patience, ..plain() };
         let mut engine = setup.engine();
         let mut actions = Vec::new();
-        engine.handle(0, Event::Joined(DeviceId(0)), &mut actions);
+        engine.handle(Millis::ZERO, Event::Joined(DeviceId(0)), &mut actions);
         let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
         let mut update = honest(DeviceId(0), &broadcast);
         for (index, value) in update.tensors[0].values.iter_mut().enumerate() {
@@ -609,7 +613,7 @@ fn rank_deficient_round_is_repeated() {
             *value = if index % K == 0 { sent / ETA } else { 0.0 };
         }
         actions.clear();
-        engine.handle(1, Event::Update(DeviceId(0), update), &mut actions);
+        engine.handle(Millis::new(1), Event::Update(DeviceId(0), update), &mut actions);
         (engine, broadcast.id, actions)
     };
     let (mut engine, id, actions) = ruin(Some(5));
@@ -617,20 +621,20 @@ fn rank_deficient_round_is_repeated() {
         matches!(actions[..], [Action::Acknowledge(DeviceId(0), Ack { outcome: AckOutcome::Counted, .. })]),
         "{actions:?}"
     );
-    assert_eq!((engine.counters().ruined, engine.wake()), (1, Some(6)));
+    assert_eq!((engine.counters().ruined, engine.wake()), (1, Some(Millis::new(6))));
     let mut actions = Vec::new();
-    engine.handle(6, Event::Tick, &mut actions);
+    engine.handle(Millis::new(6), Event::Tick, &mut actions);
     let [Action::Open(DeviceId(0), again)] = actions.as_slice() else { panic!("{actions:?}") };
     assert!(again.id.round > id.round && again.request == engine.open_round().unwrap().broadcast.request);
     let update = honest(DeviceId(0), again);
-    engine.handle(7, Event::Update(DeviceId(0), update), &mut actions);
+    engine.handle(Millis::new(7), Event::Update(DeviceId(0), update), &mut actions);
     assert!(actions.iter().any(|action| matches!(action, Action::Commit(_))));
     // With a retry delay of 0 the attempts are bounded.
     let (mut engine, _, _) = ruin(Some(0));
     let mut failed = false;
     for _ in 0..3 {
         let mut actions = Vec::new();
-        engine.handle(2, Event::Tick, &mut actions);
+        engine.handle(Millis::new(2), Event::Tick, &mut actions);
         let Some(Action::Open(DeviceId(0), broadcast)) = actions.pop() else { break };
         let mut update = honest(DeviceId(0), &broadcast);
         update.tensors[0]
@@ -639,7 +643,7 @@ fn rank_deficient_round_is_repeated() {
             .zip(&broadcast.request.tensors[0].values)
             .enumerate()
             .for_each(|(index, (value, sent))| *value = if index % K == 0 { sent / ETA } else { 0.0 });
-        engine.handle(2, Event::Update(DeviceId(0), update), &mut actions);
+        engine.handle(Millis::new(2), Event::Update(DeviceId(0), update), &mut actions);
         failed = matches!(actions.last(), Some(Action::Failed(_)));
     }
     assert!(failed && engine.counters().ruined == 2, "{:?}", engine.counters());
@@ -654,15 +658,17 @@ fn rank_deficient_round_is_repeated() {
 fn widened_round_is_restored() {
     let setup = Setup { fleet_size: 3, min_count: 2, ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
-    (0..3).for_each(|device| engine.handle(0, Event::Joined(DeviceId(device)), &mut actions));
+    (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));
     let (checkpoint, broadcast) = (engine.checkpoint(), Arc::clone(&engine.open_round().unwrap().broadcast));
-    engine.handle(1, Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast)), &mut actions);
+    engine.handle(Millis::new(1), Event::Update(DeviceId(0), honest(DeviceId(0), &broadcast)), &mut actions);
     for device in [1, 2] {
         let decline = Decline { id: broadcast.id, reason: DeclineReason::NoSamples };
-        engine.handle(1, Event::Declined(DeviceId(device), decline), &mut actions);
+        engine.handle(Millis::new(1), Event::Declined(DeviceId(device), decline), &mut actions);
     }
-    [7, 8].into_iter().for_each(|device| engine.handle(2, Event::Joined(DeviceId(device)), &mut actions));
-    engine.handle(3, Event::Update(DeviceId(7), honest(DeviceId(7), &broadcast)), &mut actions);
+    [7, 8]
+        .into_iter()
+        .for_each(|device| engine.handle(Millis::new(2), Event::Joined(DeviceId(device)), &mut actions));
+    engine.handle(Millis::new(3), Event::Update(DeviceId(7), honest(DeviceId(7), &broadcast)), &mut actions);
     let round = engine.open_round().unwrap();
     assert_eq!(
         (round.broadcast.id, round.participants.as_slice()),
@@ -670,13 +676,16 @@ fn widened_round_is_restored() {
     );
 
     let mut again = setup.engine();
-    assert!(again.resume(3, &checkpoint));
+    assert!(again.resume(Millis::new(3), &checkpoint));
     [1, 2].into_iter().for_each(|device| again.mark_excluded(DeviceId(device)));
     for (at, device) in [(1, 0), (3, 7)] {
-        assert!(again.replay_update(at, DeviceId(device), &honest(DeviceId(device), &broadcast)), "{device}");
+        assert!(
+            again.replay_update(Millis::new(at), DeviceId(device), &honest(DeviceId(device), &broadcast)),
+            "{device}"
+        );
     }
     let mut actions = Vec::new();
-    again.handle(3, Event::Resumed, &mut actions);
+    again.handle(Millis::new(3), Event::Resumed, &mut actions);
     let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
     assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7].map(DeviceId)[..]));
 }
@@ -687,34 +696,43 @@ fn widened_round_is_restored() {
 fn restored_round_does_not_wait_forever() {
     let setup = Setup { fleet_size: 3, min_count: 2, patience: Some(5_000), ..plain() };
     let (mut engine, mut actions) = (setup.engine(), Vec::new());
-    (0..3).for_each(|device| engine.handle(0, Event::Joined(DeviceId(device)), &mut actions));
+    (0..3).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions));
     let broadcast = Arc::clone(&engine.open_round().unwrap().broadcast);
     // Two devices leave before the third answers, which closes the round.
     for device in [1, 2] {
-        engine.handle(1, Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)), &mut actions);
-        engine.handle(1, Event::Left(DeviceId(device)), &mut actions);
+        engine.handle(
+            Millis::new(1),
+            Event::Update(DeviceId(device), honest(DeviceId(device), &broadcast)),
+            &mut actions,
+        );
+        engine.handle(Millis::new(1), Event::Left(DeviceId(device)), &mut actions);
     }
-    engine.handle(2, Event::Left(DeviceId(0)), &mut actions);
-    engine.handle(1_000_000, Event::Tick, &mut actions);
+    engine.handle(Millis::new(2), Event::Left(DeviceId(0)), &mut actions);
+    engine.handle(Millis::new(1_000_000), Event::Tick, &mut actions);
     let checkpoint = engine.checkpoint();
     assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
 
     let (mut again, mut actions) = (setup.engine(), Vec::new());
-    assert!(again.resume(1_000_000, &checkpoint));
+    assert!(again.resume(Millis::new(1_000_000), &checkpoint));
     let due = again.wake().expect("no time to wait is set");
-    (1..3).for_each(|device| again.handle(1_000_001, Event::Joined(DeviceId(device)), &mut actions));
+    (1..3).for_each(|device| {
+        again.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
+    });
     assert!(again.open_round().is_none(), "the third device may join");
     again.handle(due, Event::Tick, &mut actions);
     assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2].map(DeviceId));
 
     // If all return in time, the round opens with the last of them; otherwise with the fewest that suffice.
     let mut again = setup.engine();
-    assert!(again.resume(1_000_000, &checkpoint));
-    (0..3).for_each(|device| again.handle(1_000_001, Event::Joined(DeviceId(device)), &mut actions));
+    assert!(again.resume(Millis::new(1_000_000), &checkpoint));
+    (0..3).for_each(|device| {
+        again.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
+    });
     assert_eq!(again.open_round().unwrap().cohort.len(), 3);
     let mut again = setup.engine();
-    assert!(again.resume(1_000_000, &checkpoint));
+    assert!(again.resume(Millis::new(1_000_000), &checkpoint));
     again.handle(due, Event::Tick, &mut actions);
-    (0..2).for_each(|device| again.handle(due + 1, Event::Joined(DeviceId(device)), &mut actions));
+    (0..2)
+        .for_each(|device| again.handle(due + Millis::new(1), Event::Joined(DeviceId(device)), &mut actions));
     assert_eq!(again.open_round().unwrap().cohort.len(), 2);
 }

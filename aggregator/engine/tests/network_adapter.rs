@@ -9,7 +9,7 @@ use fedspan_engine::algorithm::Algorithm as _;
 use fedspan_engine::algorithm::network::{Adapter, Averaging, Front, NetworkParameters, NetworkShape};
 use fedspan_engine::linalg::{Matrix, from_f32, product};
 use fedspan_engine::participation::Full;
-use fedspan_engine::{Action, DeviceId, Engine, Event, Phase, RoundBroadcast, RoundRecord, Settings};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, Phase, RoundBroadcast, RoundRecord, Settings};
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -50,12 +50,12 @@ impl World {
             fleet_size: devices as usize,
             rounds: 50,
             final_head: HeadSolve::Sgd { epochs: 0, descent: DESCENT },
-            deadline: Some(1000),
+            deadline: Some(Millis::new(1000)),
             min_count: 1,
             norm_bound: 1e6,
             samples: SampleCap { max_samples: 1000, relative: false },
-            absence: 1_000_000,
-            patience: Some(10),
+            absence: Millis::new(1_000_000),
+            patience: Some(Millis::new(10)),
             stop_change: None,
         };
         let server = Box::new(Adapter::new(parameters(), averaging));
@@ -70,7 +70,7 @@ impl World {
     fn handle(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.now += 1;
-        self.engine.handle(self.now, event, &mut actions);
+        self.engine.handle(Millis::new(self.now), event, &mut actions);
         for action in actions {
             match action {
                 Action::Open(device, broadcast) => drop(self.opened.insert(device, broadcast)),

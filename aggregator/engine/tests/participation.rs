@@ -7,7 +7,7 @@ use fedspan_engine::linalg::Matrix;
 use fedspan_engine::participation::{
     ClosedRound, DoubleBy, Doubling, DrawPer, FirstArrivals, Fraction, Full, Schedule, UpdateArrival,
 };
-use fedspan_engine::{DeviceId, Participation};
+use fedspan_engine::{DeviceId, Millis, Participation};
 use proptest::prelude::*;
 
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
@@ -84,7 +84,7 @@ fn empty_fleet_gives_empty_cohort() {
 
 fn close(policy: &mut dyn Participation) {
     let still = Matrix::identity(3, 1);
-    policy.closed(&ClosedRound { elapsed: 10, short_of: None, before: &still, model: &still });
+    policy.closed(&ClosedRound { elapsed: Millis::new(10), short_of: None, before: &still, model: &still });
 }
 
 /// Runs one round to its end.
@@ -225,8 +225,12 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
             answers += 1;
             samples += u64::from(*size);
             let b = Matrix::identity(3, 1);
-            let answer =
-                UpdateArrival { elapsed: after as u64, samples, tensors: &[] as &[Tensor], model: &b };
+            let answer = UpdateArrival {
+                elapsed: Millis::new(after as u64),
+                samples,
+                tensors: &[] as &[Tensor],
+                model: &b,
+            };
             policy.counted(&answer);
         }
         close(policy);

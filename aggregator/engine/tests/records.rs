@@ -3,14 +3,14 @@
 
 use crate::common::campaign::{Setup, honest, plain, result, setup};
 use crate::common::model::{Op, World, op};
-use fedspan_engine::{Action, DeviceId, Effects, Engine, Event, Phase, Record, RecordedEffects};
+use fedspan_engine::{Action, DeviceId, Effects, Engine, Event, Millis, Phase, Record, RecordedEffects};
 use fedspan_protocol::message::Privacy;
 use proptest::prelude::*;
 
 /// Replays records in a new engine and compares its durable state with that of the engine that emitted them.
 fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine) {
     let mut engine = setup.engine();
-    assert!(engine.replay(now, records), "cannot be replayed: {records:?}");
+    assert!(engine.replay(Millis::new(now), records), "cannot be replayed: {records:?}");
     let (found, wanted) = (engine.checkpoint(), expected.checkpoint());
     let bits = |state: &[f64]| state.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&found.state), bits(&wanted.state));
@@ -38,13 +38,13 @@ fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine
 fn record_takes_update_without_copying_it() {
     let setup = Setup { fleet_size: 2, ..plain() };
     let (mut engine, mut effects) = (setup.engine(), RecordedEffects::default());
-    (0..2).for_each(|device| engine.handle(0, Event::Joined(DeviceId(device)), &mut effects));
+    (0..2).for_each(|device| engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut effects));
     let opening = engine.open_round().expect("a round").broadcast.clone();
     for device in 0..2 {
         let update = honest(DeviceId(device), &opening);
         let address = update.tensors[0].values.as_ptr();
         effects.records.clear();
-        engine.handle(1, Event::Update(DeviceId(device), update), &mut effects);
+        engine.handle(Millis::new(1), Event::Update(DeviceId(device), update), &mut effects);
         let counted = effects.records.iter().find_map(|record| match record {
             Record::Counted(_, _, counted) => Some(counted),
             _ => None,
@@ -94,7 +94,7 @@ proptest! {
         }
         let (mut engine, mut effects) = (setup.engine(), ActionsOnly(Vec::new()));
         for (now, event) in &world.events {
-            engine.handle(*now, event.clone(), &mut effects);
+            engine.handle(Millis::new(*now), event.clone(), &mut effects);
         }
         prop_assert_eq!(effects.0, world.effects.actions);
         prop_assert_eq!(result(&engine), result(&world.engine));

@@ -22,7 +22,13 @@ const COUNT: usize = GRID.count as usize;
 const FALLBACK_RIDGE: f32 = 0.07;
 
 fn engine(deadline: Option<Millis>) -> Engine {
-    let mut engine = common::campaign::Setup { fleet_size: 3, rounds: 1, deadline, ..plain() }.engine();
+    let mut engine = common::campaign::Setup {
+        fleet_size: 3,
+        rounds: 1,
+        deadline: deadline.map(Millis::as_u64),
+        ..plain()
+    }
+    .engine();
     let head = HeadSolve::LeaveOneOut { fallback_ridge: FALLBACK_RIDGE };
     engine = engine.with_final_head(head);
     engine.with_ridge_scores(Some(2))
@@ -74,10 +80,10 @@ impl Life {
     fn trained(deadline: Option<Millis>) -> Self {
         let mut life = Self::new(engine(deadline));
         for device in 0..3 {
-            life.handle(0, Event::Joined(DeviceId(device)));
+            life.handle(Millis::ZERO, Event::Joined(DeviceId(device)));
         }
         for (device, broadcast) in std::mem::take(&mut life.open) {
-            life.handle(1, Event::Update(device, honest(device, &broadcast)));
+            life.handle(Millis::new(1), Event::Update(device, honest(device, &broadcast)));
         }
         assert_eq!((life.engine.phase(), life.open.len()), (Phase::RidgeScores, 3));
         life.outcomes.clear();
@@ -90,13 +96,13 @@ impl Life {
 
     fn answers(&mut self, device: DeviceId, samples: u32, right: impl Fn(usize) -> f32) -> AckOutcome {
         let update = scores(&self.broadcast(), samples, right);
-        self.handle(2, Event::Update(device, update));
+        self.handle(Millis::new(2), Event::Update(device, update));
         *self.outcomes.last().unwrap()
     }
 
     fn declines(&mut self, device: DeviceId) {
         let id = self.broadcast().id;
-        self.handle(2, Event::Declined(device, Decline { id, reason: DeclineReason::Task }));
+        self.handle(Millis::new(2), Event::Declined(device, Decline { id, reason: DeclineReason::Task }));
     }
 
     /// Ridge in the requests for heads.
@@ -114,7 +120,7 @@ fn ridge(place: usize) -> f32 {
 
 #[test]
 fn all_devices_score_and_receive_ridge() {
-    let mut life = Life::trained(Some(100));
+    let mut life = Life::trained(Some(Millis::new(100)));
     let broadcast = life.broadcast();
     let expects = TensorDescriptor::inline(Role::RidgeScores, Encoding::F32, 1, COUNT as u16);
     assert_eq!(broadcast.request.expects, [expects]);
@@ -132,9 +138,9 @@ fn all_devices_score_and_receive_ridge() {
         (ridge(6), 3, 1.0, false)
     );
     // A device that joins months later gets it as well.
-    life.handle(1_000_000, Event::Tick);
+    life.handle(Millis::new(1_000_000), Event::Tick);
     life.open.clear();
-    life.handle(2_000_000, Event::Joined(DeviceId(77)));
+    life.handle(Millis::new(2_000_000), Event::Joined(DeviceId(77)));
     let [(DeviceId(77), broadcast)] = &life.open[..] else { panic!() };
     assert_eq!(
         broadcast.request.task,
@@ -162,22 +168,22 @@ fn ridge_round_needs_no_device() {
 #[test]
 fn ridge_round_waits_until_deadline() {
     for (deadline, last) in [(Some(100), 101), (None, 600_001)] {
-        let mut life = Life::trained(deadline);
+        let mut life = Life::trained(deadline.map(Millis::new));
         life.answers(DeviceId(1), 50, peak(8, 50));
-        assert_eq!(life.engine.wake(), Some(last));
-        life.handle(last, Event::Tick);
+        assert_eq!(life.engine.wake(), Some(Millis::new(last)));
+        life.handle(Millis::new(last), Event::Tick);
         assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
     }
 }
 
 #[test]
 fn ridge_round_ignores_absent_devices() {
-    let mut life = Life::trained(Some(1000));
+    let mut life = Life::trained(Some(Millis::new(1000)));
     life.answers(DeviceId(0), 50, peak(8, 50));
-    life.handle(3, Event::Left(DeviceId(1)));
-    life.handle(3, Event::Left(DeviceId(2)));
+    life.handle(Millis::new(3), Event::Left(DeviceId(1)));
+    life.handle(Millis::new(3), Event::Left(DeviceId(2)));
     assert_eq!(life.engine.phase(), Phase::RidgeScores);
-    life.handle(60, Event::Tick);
+    life.handle(Millis::new(60), Event::Tick);
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
 }
 
@@ -186,7 +192,7 @@ fn ridge_round_ignores_absent_devices() {
 fn impossible_scores_are_rejected() {
     let rejected = AckOutcome::Rejected(Rejection::Tensors);
     let most = RIDGE_SAMPLES_MAX * RIDGE_DRAWS;
-    let mut life = Life::trained(Some(100));
+    let mut life = Life::trained(Some(Millis::new(100)));
     assert_eq!(life.answers(DeviceId(0), 80, |_| 81.0), rejected);
     assert_eq!(life.answers(DeviceId(0), 80, |_| 7.5), rejected);
     assert_eq!(life.answers(DeviceId(0), 80, |_| -1.0), rejected);
@@ -200,7 +206,7 @@ fn impossible_scores_are_rejected() {
 /// A device has the same weight whatever number of samples it declares.
 #[test]
 fn devices_have_equal_weight() {
-    let mut life = Life::trained(Some(100));
+    let mut life = Life::trained(Some(Millis::new(100)));
     life.answers(
         DeviceId(0),
         RIDGE_SAMPLES_MAX,
@@ -215,48 +221,48 @@ fn devices_have_equal_weight() {
 #[test]
 fn restart_keeps_ridge_scores() {
     for answered in 0..=3 {
-        let mut life = Life::trained(Some(100));
+        let mut life = Life::trained(Some(Millis::new(100)));
         let checkpoint = life.engine.checkpoint();
         assert_eq!(checkpoint.done, Phase::Train(1));
         let broadcast = life.broadcast();
         let answer =
             |device: DeviceId| scores(&broadcast, 40 + device.0 as u32, peak(5 + device.0 as usize, 40));
         for device in 0..answered {
-            life.handle(2, Event::Update(DeviceId(device), answer(DeviceId(device))));
+            life.handle(Millis::new(2), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         // As a server stores it: the checkpoint at the opening and the updates since, or the checkpoint at
         // the commit.
-        let mut again = engine(Some(100));
+        let mut again = engine(Some(Millis::new(100)));
         match life.commits.iter().find(|(phase, _)| *phase == Phase::RidgeScores) {
             Some((_, committed)) => {
                 assert_eq!(
                     (answered, committed.done, committed.ends_training()),
                     (3, Phase::RidgeScores, true)
                 );
-                assert!(again.resume(5, committed));
+                assert!(again.resume(Millis::new(5), committed));
             }
             None => {
-                assert!(again.resume(5, &checkpoint));
+                assert!(again.resume(Millis::new(5), &checkpoint));
                 for device in 0..answered {
-                    assert!(again.replay_update(2, DeviceId(device), &answer(DeviceId(device))));
+                    assert!(again.replay_update(Millis::new(2), DeviceId(device), &answer(DeviceId(device))));
                 }
             }
         }
         let mut again = Life::new(again);
-        again.handle(5, Event::Resumed);
+        again.handle(Millis::new(5), Event::Resumed);
         for device in 0..3 {
-            again.handle(6, Event::Joined(DeviceId(device)));
+            again.handle(Millis::new(6), Event::Joined(DeviceId(device)));
         }
         for device in answered..3 {
-            again.handle(7, Event::Update(DeviceId(device), answer(DeviceId(device))));
-            life.handle(7, Event::Update(DeviceId(device), answer(DeviceId(device))));
+            again.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            life.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
         assert_eq!((again.engine.phase(), again.published()), (Phase::FitHead, life.published()));
         assert_eq!(again.engine.chosen_ridge(), life.engine.chosen_ridge());
         assert_eq!(again.engine.checkpoint().state, life.engine.checkpoint().state);
         // The same for the round of final heads.
-        let mut later = engine(Some(100));
-        assert!(later.resume(9, &again.engine.checkpoint()));
+        let mut later = engine(Some(Millis::new(100)));
+        assert!(later.resume(Millis::new(9), &again.engine.checkpoint()));
         assert_eq!(later.chosen_ridge(), life.engine.chosen_ridge());
     }
 }
@@ -268,18 +274,18 @@ fn restart_keeps_ridge_scores() {
 fn campaign_continues_after_scores_become_private() {
     let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
     for answered in 0..=3 {
-        let mut life = Life::trained(Some(100));
+        let mut life = Life::trained(Some(Millis::new(100)));
         (0..answered).for_each(|device| assert_eq!(answer(&mut life, DeviceId(device)), AckOutcome::Counted));
         let checkpoint = life.engine.checkpoint();
         let last = checkpoint.id;
-        let mut hiding = engine(Some(100)).without_ridge_scores();
-        assert!(hiding.resume(5, &checkpoint), "{answered}");
+        let mut hiding = engine(Some(Millis::new(100))).without_ridge_scores();
+        assert!(hiding.resume(Millis::new(5), &checkpoint), "{answered}");
         let is_over = answered == 3;
         assert_eq!(hiding.open_round().is_some(), is_over);
         assert!(is_over || hiding.restore_dropped_id(last));
         let mut hiding = Life::new(hiding);
-        hiding.handle(5, Event::Resumed);
-        (0..3).for_each(|device| hiding.handle(6, Event::Joined(DeviceId(device))));
+        hiding.handle(Millis::new(5), Event::Resumed);
+        (0..3).for_each(|device| hiding.handle(Millis::new(6), Event::Joined(DeviceId(device))));
         let published = if is_over { ridge(5) } else { FALLBACK_RIDGE };
         assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, published));
         assert_eq!(hiding.engine.chosen_ridge().is_some(), is_over);
@@ -287,45 +293,45 @@ fn campaign_continues_after_scores_become_private() {
         // Later restarts, with `[privacy]` and without it again, keep the open round of heads.
         let later = hiding.engine.checkpoint();
         assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
-        for again in [engine(Some(100)).without_ridge_scores(), engine(Some(100))] {
+        for again in [engine(Some(Millis::new(100))).without_ridge_scores(), engine(Some(Millis::new(100)))] {
             let mut again = Life::new(again);
-            assert!(again.engine.resume(9, &later));
+            assert!(again.engine.resume(Millis::new(9), &later));
             assert_eq!((again.engine.phase(), again.broadcast().id), (Phase::FitHead, later.id));
             assert_eq!((again.published(), again.engine.is_trained()), (published, true));
             assert_eq!(again.engine.checkpoint().id, later.id);
         }
     }
     // Before any scores have arrived, none are requested.
-    let mut life = Life::new(engine(Some(100)));
-    (0..3).for_each(|device| life.handle(0, Event::Joined(DeviceId(device))));
-    let mut hiding = engine(Some(100)).without_ridge_scores();
-    assert!(hiding.resume(1, &life.engine.checkpoint()));
+    let mut life = Life::new(engine(Some(Millis::new(100))));
+    (0..3).for_each(|device| life.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
+    let mut hiding = engine(Some(Millis::new(100))).without_ridge_scores();
+    assert!(hiding.resume(Millis::new(1), &life.engine.checkpoint()));
     let mut hiding = Life::new(hiding);
-    hiding.handle(1, Event::Resumed);
-    (0..3).for_each(|device| hiding.handle(1, Event::Joined(DeviceId(device))));
+    hiding.handle(Millis::new(1), Event::Resumed);
+    (0..3).for_each(|device| hiding.handle(Millis::new(1), Event::Joined(DeviceId(device))));
     for (device, broadcast) in std::mem::take(&mut hiding.open) {
-        hiding.handle(2, Event::Update(device, honest(device, &broadcast)));
+        hiding.handle(Millis::new(2), Event::Update(device, honest(device, &broadcast)));
     }
     assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, FALLBACK_RIDGE));
 }
 
 #[test]
 fn foreign_checkpoint_is_refused() {
-    let mut life = Life::trained(Some(100));
+    let mut life = Life::trained(Some(Millis::new(100)));
     (0..3)
         .for_each(|device| assert_eq!(life.answers(DeviceId(device), 40, peak(5, 40)), AckOutcome::Counted));
     let good = life.engine.checkpoint();
     let with = |change: &dyn Fn(&mut Checkpoint)| {
         let mut changed = good.clone();
         change(&mut changed);
-        engine(Some(100)).resume(0, &changed)
+        engine(Some(Millis::new(100))).resume(Millis::ZERO, &changed)
     };
     assert!(with(&|_| {}));
     assert!(!with(&|checkpoint| checkpoint.state.truncate(checkpoint.state.len() - 1)));
     assert!(!with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = 0.5));
     assert!(!with(&|checkpoint| *checkpoint.state.last_mut().unwrap() = f64::NAN));
     assert!(!with(&|checkpoint| checkpoint.done = Phase::Train(1)));
-    assert!(!plain().engine().resume(0, &good));
+    assert!(!plain().engine().resume(Millis::ZERO, &good));
 }
 
 /// Without scores there is no ridge round, and heads use the configured ridge.
@@ -334,9 +340,9 @@ fn private_fleet_has_no_ridge_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
     let head = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
     let mut life = Life::new(setup.engine().with_final_head(head));
-    life.handle(0, Event::Joined(DeviceId(0)));
+    life.handle(Millis::ZERO, Event::Joined(DeviceId(0)));
     let (device, broadcast) = life.open.pop().unwrap();
-    life.handle(1, Event::Update(device, honest(device, &broadcast)));
+    life.handle(Millis::new(1), Event::Update(device, honest(device, &broadcast)));
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, 0.25));
 }
 

@@ -51,7 +51,7 @@ pub async fn take_part<T: Task + Clone>(
         (vec![0; config.frame_limit.into()], vec![0; config.transmit_capacity()]);
 
     let began = Instant::now();
-    let clock = || Millis::new(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let clock = || Millis::from(began.elapsed());
     let sleep_until =
         |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
     // A link can be lost, also to a server that is restarted.

@@ -26,7 +26,7 @@ use fedspan_engine::config::{check_private_algorithm, read_privacy_requirement};
 use fedspan_engine::config::{check_scale, check_scaled_tensors, read_scale};
 use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::PrivacyRequirement;
-use fedspan_engine::{CustomNames, CustomParts, DeviceId, Engine, Settings};
+use fedspan_engine::{CustomNames, CustomParts, DeviceId, Engine, Millis, Settings};
 
 /// Delay in ms before a round that too few devices could answer is tried again: devices may be switched on
 /// before they have samples.
@@ -295,12 +295,12 @@ impl Fleet {
             fleet_size: self.expected,
             rounds: self.algorithm.rounds,
             final_head: self.algorithm.final_head,
-            deadline: self.rounds.deadline.map(|d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX)),
+            deadline: self.rounds.deadline.map(Millis::from),
             min_count: self.rounds.min_count,
             norm_bound: self.limits.norm,
             samples: self.limits.samples,
-            absence: u64::try_from(self.absence.as_millis()).unwrap_or(u64::MAX),
-            patience: Some(PATIENCE),
+            absence: self.absence.into(),
+            patience: Some(Millis::new(PATIENCE)),
             stop_change: self.stop_change,
         };
         let engine = build_custom_engine(

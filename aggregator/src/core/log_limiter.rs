@@ -10,7 +10,7 @@ use fedspan_engine::Millis;
 const LINES: u32 = 20;
 
 /// Length of a window, in ms.
-const WINDOW: Millis = 60_000;
+const WINDOW: Millis = Millis::new(60_000);
 
 /// Kind of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ struct Window {
 
 impl Window {
     fn end(&self) -> Millis {
-        self.began.saturating_add(WINDOW)
+        self.began + WINDOW
     }
 }
 
@@ -125,13 +125,16 @@ mod tests {
             assert_eq!(kind as usize, index);
         }
         let mut throttle = LogRateLimiter::default();
-        let now = 1_000_000;
+        let now = Millis::new(1_000_000);
         assert_eq!((0..LINES + 7).filter(|_| throttle.allow(LogKind::Refused, now)).count(), LINES as usize);
-        assert!(throttle.allow(LogKind::Declined, now + 5));
+        assert!(throttle.allow(LogKind::Declined, now + Millis::new(5)));
         assert_eq!(throttle.next_summary(), Some(now + WINDOW));
-        assert_eq!(throttle.drain_expired(now + WINDOW - 1), []);
+        assert_eq!(throttle.drain_expired(now + WINDOW - Millis::new(1)), []);
         assert_eq!(throttle.drain_expired(now + WINDOW), [(LogKind::Refused, 7)]);
-        assert_eq!((throttle.next_summary(), throttle.drain_expired(now + 2 * WINDOW)), (None, Vec::new()));
+        assert_eq!(
+            (throttle.next_summary(), throttle.drain_expired(now + WINDOW + WINDOW)),
+            (None, Vec::new())
+        );
         assert!(throttle.allow(LogKind::Refused, now + WINDOW));
     }
 
@@ -147,13 +150,13 @@ mod tests {
             };
             for (kind, pause) in &steps {
                 now += if pause % 3 == 0 { *pause } else { 0 };
-                sum(throttle.drain_expired(now), &mut suppressed);
-                written += u64::from(throttle.allow(LogKind::ALL[*kind], now));
-                prop_assert!(throttle.next_summary().is_none_or(|next_summary| next_summary > now));
+                sum(throttle.drain_expired(Millis::new(now)), &mut suppressed);
+                written += u64::from(throttle.allow(LogKind::ALL[*kind], Millis::new(now)));
+                prop_assert!(throttle.next_summary().is_none_or(|next_summary| next_summary > Millis::new(now)));
             }
             sum(throttle.drain_expired(Millis::MAX), &mut suppressed);
             prop_assert_eq!(written + suppressed, steps.len() as u64);
-            let windows = now / WINDOW + 1;
+            let windows = now / WINDOW.as_u64() + 1;
             prop_assert!(written <= windows * u64::from(LINES) * LogKind::ALL.len() as u64);
             prop_assert!(summaries as u64 <= windows * LogKind::ALL.len() as u64);
         }

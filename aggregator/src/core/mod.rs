@@ -110,7 +110,7 @@ struct Stall {
 }
 
 /// Interval between attempts to write during a write stall, in ms.
-const WRITE_RETRY: Millis = 1_000;
+const WRITE_RETRY: Millis = Millis::new(1_000);
 
 impl std::fmt::Debug for ServerCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -125,8 +125,7 @@ impl ServerCore {
         if self.is_stalled() {
             return self.write_stall.map(|stall| stall.retry_at);
         }
-        let wake =
-            self.engine().wake().map(|at| at.saturating_sub(self.clock).saturating_add(self.paused_for));
+        let wake = self.engine().wake().map(|at| at - self.clock + self.paused_for);
         wake.into_iter().chain(self.log.next_summary()).min()
     }
 
@@ -349,7 +348,7 @@ impl ServerCore {
     /// not late.
     fn apply_event(&mut self, now: Millis, event: Event) {
         let before = self.engine().counters();
-        self.durable.handle(self.clock.saturating_add(now.saturating_sub(self.paused_for)), event);
+        self.durable.handle(self.clock + (now - self.paused_for), event);
         let after = self.engine().counters();
         if after.ruined > before.ruined {
             tracing::warn!("averaged update is rank deficient; repeating the round");
@@ -377,7 +376,7 @@ impl ServerCore {
                 Err(error) => return Err(ResumeError::from(error).into()),
             };
             if let Some(stall) = self.write_stall.take() {
-                self.paused_for = self.paused_for.saturating_add(now.saturating_sub(stall.since));
+                self.paused_for += now - stall.since;
                 tracing::info!("store can be written again");
             }
             if let Some(journal) = &mut self.journal {
@@ -417,7 +416,7 @@ impl ServerCore {
     /// written.
     fn stall(&mut self, now: Millis, error: &StoreError) {
         let since = self.write_stall.map_or(now, |stall| stall.since);
-        let again = Stall { since, retry_at: now.saturating_add(WRITE_RETRY) };
+        let again = Stall { since, retry_at: now + WRITE_RETRY };
         if self.write_stall.replace(again).is_none() {
             tracing::error!(%error, "store cannot be written and nothing is acknowledged; retrying every second");
             self.stalls += 1;

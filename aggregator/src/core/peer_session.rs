@@ -22,7 +22,7 @@ pub(crate) const COMMAND_CAPACITY: usize = 16;
 const RETRY: std::ops::Range<u32> = 15_000..30_000;
 
 /// Pause in an update's chunks after which the missing ones are requested, in ms.
-const MISSING_INTERVAL: Millis = 1_000;
+const MISSING_INTERVAL: Millis = Millis::new(1_000);
 
 /// Repeated hellos allowed on one connection.
 const HELLOS_MAX: u32 = 16;
@@ -48,13 +48,11 @@ pub struct Timeouts {
 
 impl From<&Limits> for Timeouts {
     fn from(limits: &Limits) -> Self {
-        let milliseconds =
-            |time: std::time::Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
         Self {
-            hello: milliseconds(limits.hello),
-            idle: milliseconds(limits.idle),
-            frame: milliseconds(limits.frame),
-            repeat: milliseconds(limits.repeat),
+            hello: limits.hello.into(),
+            idle: limits.idle.into(),
+            frame: limits.frame.into(),
+            repeat: limits.repeat.into(),
         }
     }
 }
@@ -317,15 +315,14 @@ impl PeerSession {
             true => self.timeouts.hello,
             false => self.timeouts.idle,
         };
-        let mut limit = self.last_message.saturating_add(silence);
+        let mut limit = self.last_message + silence;
         let mut ask = None;
         if let Some(since) = self.frame_since {
-            limit = limit.min(since.saturating_add(self.timeouts.frame));
+            limit = limit.min(since + self.timeouts.frame);
             let missing_requested = self.missing_requested.unwrap_or(since);
-            ask = self.connection.is_mid_update().then(|| missing_requested.saturating_add(MISSING_INTERVAL));
+            ask = self.connection.is_mid_update().then(|| missing_requested + MISSING_INTERVAL);
         }
-        let repeat =
-            self.unanswered_since_update(now).map(|since| since.saturating_add(self.timeouts.repeat));
+        let repeat = self.unanswered_since_update(now).map(|since| since + self.timeouts.repeat);
         let earlier = [(repeat, Timer::OpenAgain), (ask, Timer::AskMissing)].into_iter();
         let earlier = earlier.filter_map(|(at, due)| at.filter(|at| *at < limit).map(|at| (at, due)));
         earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Timer::End))
@@ -344,7 +341,7 @@ impl PeerSession {
     fn timed_out(&self, now: Millis) -> DisconnectReason {
         match self.frame_since {
             _ if self.awaits_hello() => DisconnectReason::NoHello,
-            Some(since) if now >= since.saturating_add(self.timeouts.frame) => DisconnectReason::Slow,
+            Some(since) if now >= since + self.timeouts.frame => DisconnectReason::Slow,
             _ => DisconnectReason::Idle,
         }
     }

@@ -18,7 +18,7 @@ use crate::store::Store;
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_engine::privacy::{Delta, PrivacyRequirement};
-use fedspan_engine::{CustomParts, Phase};
+use fedspan_engine::{CustomParts, Millis, Phase};
 
 impl ServerCore {
     /// Makes a server core for the campaign in a store, or begins one with this number. `keys` holds the key
@@ -118,7 +118,7 @@ impl ServerCore {
             delta: fleet.privacy.map_or(Delta::DEFAULT, |minimum| minimum.delta),
             privacy: None,
             clock,
-            paused_for: 0,
+            paused_for: Millis::ZERO,
             status,
             round_feed_sender,
             failure: None,
@@ -127,7 +127,7 @@ impl ServerCore {
             advice: fleet.advice(),
         };
         // Writes the journal's first entry, and the end of a round whose commit was interrupted.
-        host.flush(0)?;
+        host.flush(Millis::ZERO)?;
         Ok(host)
     }
 }

@@ -126,11 +126,11 @@ fn full_disk_delays_acknowledgements() {
     assert_eq!(core.wake(), Some(WRITE_RETRY));
     core.tick(WRITE_RETRY).unwrap();
     assert!(commands.try_recv().is_none(), "the server acknowledged an update that is not written");
-    assert_eq!((core.status().stalls, core.wake()), (1, Some(2 * WRITE_RETRY)));
+    assert_eq!((core.status().stalls, core.wake()), (1, Some(WRITE_RETRY + WRITE_RETRY)));
     let message = core.read_snapshot().err().map(|error| error.to_string()).unwrap_or_default();
     assert!(message.contains("waits for its disk") && message.contains("try again"), "{message}");
     disk.set_full(false);
-    core.tick(2 * WRITE_RETRY).unwrap();
+    core.tick(WRITE_RETRY + WRITE_RETRY).unwrap();
     assert!(!core.status().stalled);
     let acknowledged =
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
@@ -158,20 +158,20 @@ fn campaign_clock_pauses_during_write_stall() {
     let round = opened(&mut commands).pop().expect("a round");
     opened(&mut others);
     disk.set_full(true);
-    core.handle(30_000, message(0, None, update(&round)));
-    core.flush(30_000).unwrap();
+    core.handle(Millis::new(30_000), message(0, None, update(&round)));
+    core.flush(Millis::new(30_000)).unwrap();
     for second in 31..200 {
-        core.tick(second * 1_000).unwrap();
+        core.tick(Millis::new(second * 1_000)).unwrap();
     }
     disk.set_full(false);
     // When there is room the timer fires before the waiting events are handled.
-    core.tick(200_000).unwrap();
+    core.tick(Millis::new(200_000)).unwrap();
     assert!(!core.is_stalled());
-    assert_eq!(core.wake(), Some(230_000), "the deadline moves by the length of the stall");
+    assert_eq!(core.wake(), Some(Millis::new(230_000)), "the deadline moves by the length of the stall");
     for _ in 0..12 {
-        core.handle(200_000, message(1, None, update(&round)));
+        core.handle(Millis::new(200_000), message(1, None, update(&round)));
     }
-    core.flush(200_000).unwrap();
+    core.flush(Millis::new(200_000)).unwrap();
     let status = core.status();
     assert_eq!(status.updates.counted, 2);
     assert_eq!((status.connections.congested, status.connections.answered_already), (0, 11));
@@ -207,8 +207,8 @@ fn handle_and_flush_under(
     key: Option<&Arc<AcceptedKey>>,
     what: PeerEventKind,
 ) {
-    core.handle(0, message(peer, key, what));
-    core.flush(0).unwrap();
+    core.handle(Millis::ZERO, message(peer, key, what));
+    core.flush(Millis::ZERO).unwrap();
 }
 
 fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> PeerEvent {
@@ -483,17 +483,17 @@ fn repeated_round_has_own_quota() {
         for device in 0..2 {
             let PeerEventKind::Update(mut update) = update(&round) else { continue };
             update.tensors[0].values.fill(1e30);
-            core.handle(minute * 60_000, message(device, None, PeerEventKind::Update(update)));
-            core.flush(minute * 60_000).unwrap();
+            core.handle(Millis::new(minute * 60_000), message(device, None, PeerEventKind::Update(update)));
+            core.flush(Millis::new(minute * 60_000)).unwrap();
         }
-        core.tick((minute + 1) * 60_000).unwrap();
+        core.tick(Millis::new((minute + 1) * 60_000)).unwrap();
     }
     let status = core.status();
     assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
     let round = opened(&mut queues[0]).pop().expect("the repeated round");
     for device in 0..2 {
-        core.handle(40 * 60_000, message(device, None, update(&round)));
-        core.flush(40 * 60_000).unwrap();
+        core.handle(Millis::new(40 * 60_000), message(device, None, update(&round)));
+        core.flush(Millis::new(40 * 60_000)).unwrap();
     }
     assert_eq!(core.done, 1);
 }

@@ -166,12 +166,12 @@ mod tests {
 
     use super::*;
     use crate::journal::{Committed, read};
-    use fedspan_engine::DeviceId;
+    use fedspan_engine::{DeviceId, Millis};
 
     fn line(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
         JournalEntry::Committed(Committed {
-            at: 1,
+            at: Millis::new(1),
             round,
             participants: [3, 1].map(DeviceId).to_vec(),
             representation,

@@ -16,12 +16,12 @@ impl Clock {
     }
 
     pub(super) fn now(self) -> Millis {
-        u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.0.elapsed().into()
     }
 
     /// Waits until the given time; for ever if there is none.
     pub(super) async fn sleep_until(self, at: Option<Millis>) {
-        match at.and_then(|at| self.0.checked_add(Duration::from_millis(at))) {
+        match at.and_then(|at| self.0.checked_add(Duration::from_millis(at.as_u64()))) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }

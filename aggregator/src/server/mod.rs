@@ -57,7 +57,7 @@ const PROBE: &str = "probe";
 
 /// Pause after a failed accept, in ms: most likely file descriptors have run out, and some must be closed
 /// first.
-const ACCEPT_PAUSE: Millis = 100;
+const ACCEPT_PAUSE: Millis = Millis::new(100);
 
 /// Reason why a server cannot start or continue.
 #[derive(Debug, thiserror::Error)]

@@ -160,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                 PeerAction::Send => {
                     // Writing may take long.
                     frame.shrink_to_fit();
-                    let timeouts = Duration::from_millis(self.session.timeouts().frame);
+                    let timeouts = Duration::from_millis(self.session.timeouts().frame.as_u64());
                     match timeout(timeouts, self.socket.write_all(&frame)).await {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) => return Err(DisconnectReason::Closed),

@@ -11,7 +11,7 @@ use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
-use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId};
+use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId, Millis};
 
 /// Format written by this version. 1 was not a database; 2 did not encrypt updates; 3 had no rounds, 4 no
 /// clock.
@@ -101,7 +101,7 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
     Ok(Some(CampaignState {
         campaign,
         configuration,
-        clock,
+        clock: Millis::new(clock),
         checkpoint,
         round_aliases,
         updates,

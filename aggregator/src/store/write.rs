@@ -183,7 +183,7 @@ fn write_rows(
                     })?;
                     rounds.insert(round.exchange, line.as_str())?;
                 }
-                Row::Clock(now) => drop(about.insert("clock", now.to_le_bytes().as_slice())?),
+                Row::Clock(now) => drop(about.insert("clock", now.as_u64().to_le_bytes().as_slice())?),
                 Row::JournalEntry(number, line) => drop(journal.insert(number, line.as_str())?),
             }
         }

@@ -12,7 +12,7 @@ use fedspan_aggregator::store::Store;
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{orthonormal, to_f32};
 use fedspan_engine::random::{Purpose, stream};
-use fedspan_engine::{Action, DeviceId, Event, Phase, RoundBroadcast, Update};
+use fedspan_engine::{Action, DeviceId, Event, Millis, Phase, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{HeadSolve, Privacy, RoundId, Task, Upload};
 use fedspan_protocol::tensor::Role;
@@ -102,7 +102,7 @@ impl GoldenCampaign {
         };
         let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &about).unwrap();
         let (asked, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
-        Self { coordinator, fleet, now, asked, lines, rounds }
+        Self { coordinator, fleet, now: now.as_u64(), asked, lines, rounds }
     }
 
     /// Lets all devices join.
@@ -112,7 +112,7 @@ impl GoldenCampaign {
                 let privacy = Privacy::Gaussian { release: 1000 + device as u32, budget: 1 << 40, spent: 0 };
                 self.coordinator.record_privacy(DeviceId(device), privacy);
             }
-            self.coordinator.handle(self.now, Event::Joined(DeviceId(device)));
+            self.coordinator.handle(Millis::new(self.now), Event::Joined(DeviceId(device)));
         }
         self.settle();
         self
@@ -147,7 +147,7 @@ impl GoldenCampaign {
         let Some((device, due)) = next.map(|(device, (due, _))| (*device, *due)) else { return false };
         let (_, opening) = self.asked.remove(&device).unwrap();
         self.now = self.now.max(due);
-        self.coordinator.handle(self.now, Event::Update(device, answer(device, &opening)));
+        self.coordinator.handle(Millis::new(self.now), Event::Update(device, answer(device, &opening)));
         self.settle();
         true
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::durable_engine::{Campaign, DurableEngine};
 use fedspan_aggregator::store::Store;
-use fedspan_engine::{Action, DeviceId, Event};
+use fedspan_engine::{Action, DeviceId, Event, Millis};
 use getrandom::SysRng;
 
 use super::campaign::honest;
@@ -43,7 +43,7 @@ fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
 /// order.
 pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     let mut durable_engine = durable_engine(state);
-    (0..5).for_each(|device| durable_engine.handle(0, Event::Joined(DeviceId(device))));
+    (0..5).for_each(|device| durable_engine.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
     let mut lines = Vec::new();
     for round in 1..=3 {
         let settled = durable_engine.flush().unwrap();
@@ -54,7 +54,10 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
         });
         let opening = opening.unwrap();
         for device in 0..if round < 3 { 5 } else { 2 } {
-            durable_engine.handle(round, Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+            durable_engine.handle(
+                Millis::new(round),
+                Event::Update(DeviceId(device), honest(DeviceId(device), &opening)),
+            );
         }
     }
     lines.extend(durable_engine.flush().unwrap().lines);
@@ -69,7 +72,7 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
 /// the number in `counted`.
 pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
     let mut durable_engine = engine_with_journal(state, journal.then_some(0));
-    (0..5).for_each(|device| durable_engine.handle(10, Event::Joined(DeviceId(device))));
+    (0..5).for_each(|device| durable_engine.handle(Millis::new(10), Event::Joined(DeviceId(device))));
     for target in counted {
         let actions = durable_engine.flush().unwrap().actions.into_iter();
         let openings = actions.filter_map(|action| match action {
@@ -80,7 +83,8 @@ pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
         let participants = durable_engine.engine().open_round().unwrap().participants.clone();
         let others = (0..5).filter(|device| !participants.contains(&DeviceId(*device)));
         for device in others.take(target - participants.len()) {
-            durable_engine.handle(11, Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
+            durable_engine
+                .handle(Millis::new(11), Event::Update(DeviceId(device), honest(DeviceId(device), &opening)));
         }
     }
     durable_engine.flush().unwrap();

@@ -1,6 +1,5 @@
 //! `device`: one virtual device that takes part in the campaign of a real server.
 
-use fedspan_engine::DeviceId;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +9,7 @@ use clap::Args;
 use fedspan_aggregator::keys::read_keys;
 use fedspan_client::Millis;
 use fedspan_client::session::Event;
+use fedspan_engine::DeviceId;
 use fedspan_engine::config::read_file;
 use fedspan_sim_core::data::{self, Dataset};
 use fedspan_sim_core::device::{Identity, client_session, connect, now_since, run_session_over};

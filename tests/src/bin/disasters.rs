@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use fedspan_engine::Millis;
 use fedspan_tests::disasters::{Kind, NoWatcher, Report, Watcher, run};
 use peak_alloc::PeakAlloc;
 
@@ -23,7 +24,7 @@ exit: 0 no violation, 1 a violation (with the seed that repeats it), 2 wrong arg
 struct Trace;
 
 impl Watcher for Trace {
-    fn event(&mut self, now: u64, event: &str) {
+    fn event(&mut self, now: Millis, event: &str) {
         eprintln!("{now:>9} {event}");
     }
 
@@ -124,7 +125,7 @@ fn one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
                 report.rounds,
                 report.counted,
                 report.events,
-                report.time as f64 / 3.6e6,
+                report.time.as_u64() as f64 / 3.6e6,
                 began.elapsed().as_secs_f64(),
                 report.faults
             );
@@ -168,7 +169,7 @@ fn many(first: u64, seeds: u64) -> ExitCode {
     let (report, violations) = total.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let seconds = began.elapsed().as_secs_f64();
     #[allow(clippy::cast_precision_loss, reason = "printed only")]
-    let (rate, faster) = (seeds as f64 / seconds, report.time as f64 / 1000.0 / seconds);
+    let (rate, faster) = (seeds as f64 / seconds, report.time.as_u64() as f64 / 1000.0 / seconds);
     println!(
         "{seeds} worlds, {violations} violations: {} rounds, {} updates counted, {} events; {seconds:.1} s, {rate:.1} worlds a \
          second, {faster:.0} times real time\n{}",

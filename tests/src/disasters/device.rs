@@ -3,6 +3,7 @@
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
 use fedspan_client::{Event, Session};
+use fedspan_engine::Millis;
 use fedspan_protocol::frame::{Decoder, FeedResult};
 use fedspan_sim_core::data::ClientSource;
 use fedspan_sim_core::fleet::SimTask;
@@ -10,7 +11,6 @@ use fedspan_sim_core::network::JoinTime;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-use super::Millis;
 use super::nor_flash::{Nor, PAGE};
 use super::plan::{Plan, RECORD};
 use super::violation::Violation;
@@ -181,9 +181,7 @@ impl Device {
 
     /// True while the device computes in private and reads no input.
     pub fn is_quiet(&self, now: Millis) -> bool {
-        self.powered
-            .as_ref()
-            .is_some_and(|powered| powered.session.is_silent(device_time(now + powered.clock_offset)))
+        self.powered.as_ref().is_some_and(|powered| powered.session.is_silent(now + powered.clock_offset))
     }
 
     /// Delivers received bytes.
@@ -197,13 +195,11 @@ impl Device {
             let progress = match powered.decoder.feed(&mut input) {
                 FeedResult::NeedMore => return Ok(output),
                 FeedResult::Dropped(_) => continue,
-                FeedResult::Message(message) => powered.session.handle(
-                    device_time(own_time),
-                    Event::Message(message),
-                    &mut powered.transmit,
-                ),
+                FeedResult::Message(message) => {
+                    powered.session.handle(own_time, Event::Message(message), &mut powered.transmit)
+                }
                 FeedResult::Sealed(frame) => {
-                    powered.session.handle(device_time(own_time), Event::Sealed(frame), &mut powered.transmit)
+                    powered.session.handle(own_time, Event::Sealed(frame), &mut powered.transmit)
                 }
             };
             self.drain(now, before, progress, &mut output)?;
@@ -217,8 +213,7 @@ impl Device {
         let mut output = DeviceOutput::default();
         let Some(powered) = &mut self.powered else { return Ok(output) };
         let before = powered.session.counters();
-        let progress =
-            powered.session.handle(device_time(now + powered.clock_offset), event, &mut powered.transmit);
+        let progress = powered.session.handle(now + powered.clock_offset, event, &mut powered.transmit);
         self.drain(now, before, progress, &mut output)?;
         Ok(output)
     }
@@ -247,12 +242,14 @@ impl Device {
             let (clock_offset, counted) = (powered.clock_offset, powered.session.counters().counted);
             let own_time = now + clock_offset;
             output.closes |= progress.close;
-            output.wake = Some(progress.wake.as_u64().saturating_sub(clock_offset).max(now));
+            output.wake = Some(Millis::new(
+                progress.wake.as_u64().saturating_sub(clock_offset.as_u64()).max(now.as_u64()),
+            ));
             output.counted = counted.saturating_sub(before.counted);
             if !progress.again {
                 break;
             }
-            progress = powered.session.handle(device_time(own_time), Event::Tick, &mut powered.transmit);
+            progress = powered.session.handle(own_time, Event::Tick, &mut powered.transmit);
         }
         if !output.frames.is_empty() {
             let spent = self.spent().unwrap_or(0);
@@ -271,9 +268,4 @@ impl Device {
     pub fn last_round(&self) -> u32 {
         self.powered.as_ref().map_or(0, |powered| powered.session.last_round())
     }
-}
-
-/// A time as the client counts it.
-fn device_time(now: Millis) -> fedspan_client::Millis {
-    fedspan_client::Millis::new(now)
 }

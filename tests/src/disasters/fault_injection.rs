@@ -1,8 +1,7 @@
 //! Effects of each fault on a world.
 
-use fedspan_engine::{DeviceId, Phase};
+use fedspan_engine::{DeviceId, Millis, Phase};
 
-use super::Millis;
 use super::fault_schedule::Fault;
 use super::plan::percent;
 use super::server_tasks::ServerOutput;
@@ -52,7 +51,7 @@ impl World<'_> {
         if self.plan.is_serial {
             // A serial line cannot be reset: restart the device instead.
             if node.device.is_on() {
-                self.power_off_device(now, index, 1);
+                self.power_off_device(now, index, Millis::new(1));
             }
         } else if node.link.is_up {
             let latency = node.link.quality.latency;
@@ -118,7 +117,7 @@ impl World<'_> {
                 if self.history.is_revoked(DeviceId(device)) {
                     // A device is revoked only once.
                 } else if waits && !self.is_healed {
-                    self.queue.after(1_000, Event::Fault(fault));
+                    self.queue.after(Millis::new(1_000), Event::Fault(fault));
                 } else if let Some(coordinator) = self.server.coordinator().filter(|_| !waits) {
                     let lines = coordinator.lines();
                     if self.server.revoke(DeviceId(device))? {

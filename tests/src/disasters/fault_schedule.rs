@@ -1,9 +1,9 @@
 //! Random schedule of faults.
 
+use fedspan_engine::Millis;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
-use super::Millis;
 use super::plan::{Kind, percent, within};
 
 /// A fault.
@@ -35,12 +35,12 @@ pub enum Fault {
 }
 
 /// One day in ms.
-pub const DAY: Millis = 24 * 3_600_000;
+pub const DAY: Millis = Millis::new(24 * 3_600_000);
 
 /// Draws the time in ms after which no more faults occur.
 pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     match kind {
-        Kind::Hectic => within(random, 10_000, 90_000),
+        Kind::Hectic => Millis::new(within(random, 10_000, 90_000)),
         Kind::Day { .. } => DAY,
     }
 }
@@ -50,31 +50,32 @@ pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
 /// afterwards, so that leaks show in the remaining hours.
 pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
-    let mut at = |random: &mut ChaCha8Rng, fault| all.push((within(random, 0, DAY), fault));
+    let mut at =
+        |random: &mut ChaCha8Rng, fault| all.push((Millis::new(within(random, 0, DAY.as_u64())), fault));
     for device in 0..devices {
         for _ in 0..10 {
             at(random, Fault::LinkReset(device));
         }
-        let off = within(random, 1_000, 1_800_000);
+        let off = Millis::new(within(random, 1_000, 1_800_000));
         at(random, Fault::DeviceCrash(device, off));
         let bytes = usize::try_from(within(random, 1, 700)).unwrap_or(1);
         at(random, Fault::FlashCut(device, bytes));
     }
     for number in 0..24u32 {
-        let off = within(random, 20, 60_000);
+        let off = Millis::new(within(random, 20, 60_000));
         let fault = match number % 2 {
             0 => Fault::ServerCrash(off),
             _ => Fault::PowerCut(number, off),
         };
-        all.push((within(random, 0, DAY / 4), fault));
+        all.push((Millis::new(within(random, 0, DAY.as_u64() / 4)), fault));
     }
     for _ in 0..4 {
-        let time = within(random, 1_000, 600_000);
-        all.push((within(random, 0, DAY), Fault::Blackout(time)));
+        let time = Millis::new(within(random, 1_000, 600_000));
+        all.push((Millis::new(within(random, 0, DAY.as_u64())), Fault::Blackout(time)));
     }
     for _ in 0..2 {
-        let time = within(random, 1_000, 120_000);
-        all.push((within(random, 0, DAY), Fault::DiskFull(0, time)));
+        let time = Millis::new(within(random, 1_000, 120_000));
+        all.push((Millis::new(within(random, 0, DAY.as_u64())), Fault::DiskFull(0, time)));
     }
     all
 }
@@ -91,24 +92,24 @@ pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool
         };
         let count = if percent(random, 35) { 0 } else { within(random, 0, most + 1) };
         for _ in 0..count {
-            let at = within(random, 0, horizon);
+            let at = Millis::new(within(random, 0, horizon.as_u64()));
             let device = usize::try_from(random.next_u32()).unwrap_or_default() % devices.max(1);
             let fault = match kind {
-                0 => Fault::ServerCrash(within(random, 20, 15_000)),
+                0 => Fault::ServerCrash(Millis::new(within(random, 20, 15_000))),
                 1 => {
                     let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
-                    Fault::DiskFull(writes, within(random, 100, 8_000))
+                    Fault::DiskFull(writes, Millis::new(within(random, 100, 8_000)))
                 }
-                2 => Fault::ServerJump(within(random, 1, 100_000)),
-                3 => Fault::DeviceCrash(device, within(random, 20, 20_000)),
+                2 => Fault::ServerJump(Millis::new(within(random, 1, 100_000))),
+                3 => Fault::DeviceCrash(device, Millis::new(within(random, 20, 20_000))),
                 4 => Fault::FlashCut(device, usize::try_from(within(random, 1, 700)).unwrap_or(1)),
-                5 => Fault::DeviceJump(device, within(random, 1, 100_000)),
+                5 => Fault::DeviceJump(device, Millis::new(within(random, 1, 100_000))),
                 6 => Fault::LinkReset(device),
-                7 => Fault::Partition(device, within(random, 100, 50_000)),
-                8 => Fault::Blackout(within(random, 100, 40_000)),
+                7 => Fault::Partition(device, Millis::new(within(random, 100, 50_000))),
+                8 => Fault::Blackout(Millis::new(within(random, 100, 40_000))),
                 10 => {
                     let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
-                    Fault::PowerCut(writes, within(random, 20, 15_000))
+                    Fault::PowerCut(writes, Millis::new(within(random, 20, 15_000)))
                 }
                 // Revoke only where enough devices remain.
                 _ if keys && devices > 4 => Fault::Revocation(device),

@@ -1,10 +1,10 @@
 //! Link between a device and the server: either a stream, which delivers in order and sometimes ends, or a
 //! serial line, which loses, repeats, damages and reorders frames but never ends.
 
+use fedspan_engine::Millis;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
-use super::Millis;
 use super::plan::{percent, within};
 
 /// Quality of a link.
@@ -53,8 +53,8 @@ impl Link {
     pub fn new(is_serial: bool, random: &mut ChaCha8Rng) -> Self {
         let slow = percent(random, 15);
         let quality = Quality {
-            latency: within(random, 1, 80),
-            jitter: within(random, 1, 200),
+            latency: Millis::new(within(random, 1, 80)),
+            jitter: Millis::new(within(random, 1, 200)),
             speed: if slow { 600 } else { 100_000 },
             lost: if is_serial { 8 } else { 0 },
             repeated: if is_serial { 5 } else { 0 },
@@ -63,7 +63,7 @@ impl Link {
         Self {
             number: 0,
             is_up: false,
-            partitioned_until: 0,
+            partitioned_until: Millis::ZERO,
             quality,
             is_serial,
             directions: [Direction::default(); 2],
@@ -79,7 +79,7 @@ impl Link {
 
     /// Ends partitions and transmission errors.
     pub fn heal(&mut self) {
-        self.partitioned_until = 0;
+        self.partitioned_until = Millis::ZERO;
         self.quality = Quality { lost: 0, repeated: 0, damaged: 0, ..self.quality };
     }
 
@@ -95,7 +95,7 @@ impl Link {
         let Some(direction) = self.directions.get_mut(usize::from(is_up)) else { return Vec::new() };
         let sending = frame.len() as u64 * 1000 / speed;
         if self.is_serial {
-            let left = direction.busy_until.max(now) + sending;
+            let left = direction.busy_until.max(now) + Millis::new(sending);
             direction.busy_until = left;
             if now < self.partitioned_until || percent(random, lost) {
                 return Vec::new();
@@ -110,12 +110,12 @@ impl Link {
             }
             let copies = if percent(random, repeated) { 2 } else { 1 };
             return (0..copies)
-                .map(|_| (left + latency + within(random, 0, jitter), frame.clone()))
+                .map(|_| (left + latency + Millis::new(within(random, 0, jitter.as_u64())), frame.clone()))
                 .collect();
         }
         // A stream delivers everything, if later, in chunks of any size.
-        let start = direction.busy_until.max(now).max(self.partitioned_until) + sending;
-        let at = start.max(now + latency + within(random, 0, jitter));
+        let start = direction.busy_until.max(now).max(self.partitioned_until) + Millis::new(sending);
+        let at = start.max(now + latency + Millis::new(within(random, 0, jitter.as_u64())));
         direction.busy_until = at;
         let middle = usize::try_from(random.next_u64()).unwrap_or_default() % frame.len().max(1);
         let rest = frame.split_off(middle);

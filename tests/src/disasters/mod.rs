@@ -38,6 +38,3 @@ pub use plan::Kind;
 pub use report::{Faults, NoWatcher, Report, Watcher};
 pub use violation::Violation;
 pub use world::run;
-
-/// Milliseconds of virtual time.
-type Millis = u64;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use super::Millis;
+use fedspan_engine::Millis;
 
 /// Scheduled events.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Queue<E> {
 impl<E> Queue<E> {
     /// An empty queue at time 0.
     pub fn new() -> Self {
-        Self { order: BinaryHeap::new(), events: BTreeMap::new(), next: 0, now: 0 }
+        Self { order: BinaryHeap::new(), events: BTreeMap::new(), next: 0, now: Millis::ZERO }
     }
 
     /// Current virtual time in ms.
@@ -34,7 +34,7 @@ impl<E> Queue<E> {
 
     /// Schedules an event `wait` ms from now.
     pub fn after(&mut self, wait: Millis, event: E) {
-        self.at(self.now.saturating_add(wait), event);
+        self.at(self.now + wait, event);
     }
 
     /// Takes the next event and advances the time to it.

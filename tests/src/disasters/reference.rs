@@ -9,7 +9,7 @@ use fedspan_aggregator::connection::{Acceptor, PeerMessage};
 use fedspan_client::session::{Config, Protection};
 use fedspan_engine::admission::Requirements;
 use fedspan_engine::participation::Policy;
-use fedspan_engine::{Action, DeviceId, Engine, Event, RoundBroadcast, Update};
+use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, RoundBroadcast, Update};
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::{Decline, DeclineReason, ToDevice, Welcome};
 use fedspan_sim_core::fleet::{SimDevice, deterministic_rng};
@@ -55,7 +55,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
     let mut engine = fleet.engine();
     let mut actions = Vec::new();
     for device in 0..fleet.expected as u64 {
-        engine.handle(0, Event::Joined(DeviceId(device)), &mut actions);
+        engine.handle(Millis::ZERO, Event::Joined(DeviceId(device)), &mut actions);
     }
     for round in rounds {
         let mut events = Vec::new();
@@ -74,7 +74,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
         events.sort_by_key(|(last, device, _)| (1 - last, *device));
         let mut committed = false;
         for (_, _, event) in events {
-            engine.handle(0, event, &mut actions);
+            engine.handle(Millis::ZERO, event, &mut actions);
         }
         for action in &actions {
             match action {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Millis;
+use fedspan_engine::Millis;
 
 /// Number of faults that took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -110,7 +110,7 @@ impl Report {
 pub trait Watcher {
     /// Called after every hour of virtual time, with the committed rounds and the memory of the simulated
     /// disk in bytes.
-    fn hour(&mut self, _hour: Millis, _rounds: usize, _disk: u64) {}
+    fn hour(&mut self, _hour: u64, _rounds: usize, _disk: u64) {}
 
     /// Called for every event if [`Self::wants_events`] is true.
     fn event(&mut self, _now: Millis, _event: &str) {}

@@ -9,12 +9,11 @@ use fedspan_aggregator::durable_engine::{DurableEngine, ResumeError};
 use fedspan_aggregator::journal::JournalEntry;
 use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyStore, SharedKeyStore, Unlock};
 use fedspan_client::secure::Key;
-use fedspan_engine::{DeviceId, Phase};
+use fedspan_engine::{DeviceId, Millis, Phase};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 use zeroize::Zeroizing;
 
-use super::Millis;
 use super::server_tasks::{LinkKey, ServerOutput, ServerTasks};
 use super::storage::Disk;
 use super::violation::Violation;

@@ -10,10 +10,9 @@ use fedspan_aggregator::core::{
     Receiver, ServerCore, Timeouts,
 };
 use fedspan_aggregator::journal::Committed;
-use fedspan_engine::{DeviceId, RoundBroadcast, Update};
+use fedspan_engine::{DeviceId, Millis, RoundBroadcast, Update};
 use fedspan_protocol::message::Ack;
 
-use super::Millis;
 use super::shadow_counters::ShadowCounters;
 
 /// Index of a device, and number of its connection.
@@ -84,7 +83,7 @@ impl ServerTasks {
         out: &mut Vec<ServerOutput>,
     ) -> Self {
         let shadow = ShadowCounters::new(&host);
-        let clock_offset = -i64::try_from(now).unwrap_or(i64::MAX);
+        let clock_offset = -i64::try_from(now.as_u64()).unwrap_or(i64::MAX);
         let (peers, inbox) = (BTreeMap::new(), VecDeque::new());
         let is_serial = lines.is_some();
         let mut running = Self { host, shadow, patience, peers, sessions: 0, clock_offset, inbox, is_serial };
@@ -97,18 +96,20 @@ impl ServerTasks {
 
     /// The server's clock.
     fn server_time(&self, now: Millis) -> Millis {
-        u64::try_from(i64::try_from(now).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0)
+        Millis::new(
+            u64::try_from(i64::try_from(now.as_u64()).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0),
+        )
     }
 
     /// Converts a time of the server's clock to world time, which is at least 1 ms from now.
     fn world_time(&self, now: Millis, own: Millis) -> Millis {
-        let at = i64::try_from(own).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
-        u64::try_from(at).unwrap_or(0).max(now + 1)
+        let at = i64::try_from(own.as_u64()).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
+        Millis::new(u64::try_from(at).unwrap_or(0)).max(now + Millis::new(1))
     }
 
     /// Moves the server's clock forward.
     pub fn jump_clock(&mut self, now: Millis, by: Millis, out: &mut Vec<ServerOutput>) {
-        self.clock_offset += i64::try_from(by).unwrap_or(0);
+        self.clock_offset += i64::try_from(by.as_u64()).unwrap_or(0);
         let links: Vec<LinkKey> = self.peers.keys().copied().collect();
         links.into_iter().for_each(|link| self.elapse(now, link, out));
     }
@@ -231,7 +232,9 @@ impl ServerTasks {
     /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
     fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         let own = self.server_time(now);
-        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.session.due(own)) else { return };
+        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.session.due(own)) else {
+            return;
+        };
         let at = self.world_time(now, due);
         if let Some(peer) = self.peers.get_mut(&link)
             && peer.planned.is_none_or(|planned| at < planned)

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use fedspan_client::session::Protection;
-use fedspan_engine::{DeviceId, Phase};
+use fedspan_engine::{DeviceId, Millis, Phase};
 use fedspan_protocol::message::AckOutcome;
 use rand_chacha::ChaCha8Rng;
 use rand_core::SeedableRng;
 
-use super::Millis;
 use super::device::{Device, DeviceOutput};
 use super::fault_schedule::{self, Fault};
 use super::history::History;
@@ -23,18 +22,18 @@ use super::storage::{Disk, Faults as DiskFaults};
 use super::violation::Violation;
 
 /// Time without a commit after the last fault until the campaign counts as stuck.
-const STUCK_AFTER: Millis = 2 * 3_600_000;
+const STUCK_AFTER: Millis = Millis::new(2 * 3_600_000);
 
 /// Memory to reserve for the disk of a large fleet, in bytes.
 const DISK_CAPACITY: usize = 1 << 28;
 
-const HOUR: Millis = 3_600_000;
+const HOUR: Millis = Millis::new(3_600_000);
 
 /// Frames longer than this (in bytes) carry a round or an update.
 const LONG_FRAME: usize = 60;
 
 /// Interval of the heartbeat, which keeps the queue from running empty.
-const HEARTBEAT: Millis = 10_000;
+const HEARTBEAT: Millis = Millis::new(10_000);
 
 /// An event.
 #[derive(Debug)]
@@ -70,7 +69,7 @@ pub enum Event {
     /// All links are reset, so that every device says hello.
     ReconnectAll,
     /// An hour of virtual time has passed.
-    Hour(Millis),
+    Hour(u64),
 }
 
 /// A device with its link.
@@ -147,7 +146,7 @@ fn world(
                 link: Link::new(plan.is_serial, &mut random),
                 unread: Vec::new(),
                 wake_number: 0,
-                max_delay: within(&mut random, 1, slowest),
+                max_delay: Millis::new(within(&mut random, 1, slowest)),
             }
         })
         .collect();
@@ -163,7 +162,7 @@ fn world(
         is_turn_planned: false,
         next_tick: None,
         is_healed: false,
-        outage: 0,
+        outage: Millis::ZERO,
         paid: BTreeMap::new(),
         watcher,
     };
@@ -184,19 +183,19 @@ impl World<'_> {
                 fleet.absence,
                 scenario.algorithm.rounds,
             );
-            self.watcher.event(0, &about);
+            self.watcher.event(Millis::ZERO, &about);
         }
-        self.queue.at(0, Event::ServerBoot);
+        self.queue.at(Millis::ZERO, Event::ServerBoot);
         for index in 0..self.nodes.len() {
             let at = within(&mut self.random, 0, 3_000);
-            self.queue.at(at, Event::DeviceBoot(index));
+            self.queue.at(Millis::new(at), Event::DeviceBoot(index));
         }
         let horizon = fault_schedule::horizon(&mut self.random, self.plan.kind);
         let devices = self.nodes.len();
         let faults = match self.plan.kind {
             Kind::Hectic => fault_schedule::draw(&mut self.random, devices, horizon, self.plan.is_encrypted),
             Kind::Day { .. } => {
-                (1..=24).for_each(|hour| self.queue.at(hour * HOUR, Event::Hour(hour)));
+                (1..=24).for_each(|hour| self.queue.at(Millis::new(hour * HOUR.as_u64()), Event::Hour(hour)));
                 fault_schedule::bad_day(&mut self.random, devices)
             }
         };
@@ -204,7 +203,7 @@ impl World<'_> {
             self.queue.at(at, Event::Fault(fault));
         }
         self.queue.at(horizon, Event::Heal);
-        self.queue.at(0, Event::Heartbeat);
+        self.queue.at(Millis::ZERO, Event::Heartbeat);
     }
 
     fn run(mut self) -> Result<Report, Violation> {
@@ -224,9 +223,9 @@ impl World<'_> {
                 || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last, ends, finished, self.is_turn_planned) {
                 // Every device says hello twice more: an update still in flight arrives between the two.
-                ends = Some(now + 240_000);
+                ends = Some(now + Millis::new(240_000));
                 self.queue.at(now, Event::ReconnectAll);
-                self.queue.at(now + 120_000, Event::ReconnectAll);
+                self.queue.at(now + Millis::new(120_000), Event::ReconnectAll);
             }
             if ends.is_some_and(|ends| now >= ends) {
                 break;
@@ -292,7 +291,7 @@ impl World<'_> {
                     if self.server.boot(now, self.nodes.len(), &mut out)? {
                         self.after_server_boot()?;
                     } else {
-                        self.queue.after(1_000, Event::ServerBoot);
+                        self.queue.after(Millis::new(1_000), Event::ServerBoot);
                     }
                 }
             }
@@ -353,7 +352,11 @@ impl World<'_> {
             Event::Heal => self.heal(now),
             Event::Hour(hour) => {
                 self.server.read_all()?;
-                self.watcher.hour(hour, self.history.rounds(), self.server.disk.memory() as u64);
+                self.watcher.hour(
+                    (Millis::new(hour)).as_u64(),
+                    self.history.rounds(),
+                    self.server.disk.memory() as u64,
+                );
             }
             Event::ReconnectAll => (0..self.nodes.len()).for_each(|index| self.reset_link(now, index)),
         }
@@ -414,7 +417,7 @@ impl World<'_> {
     fn schedule_server(&mut self, now: Millis) {
         if self.server.has_messages() && !std::mem::replace(&mut self.is_turn_planned, true) {
             let wait = within(&mut self.random, 0, 30);
-            self.queue.after(wait, Event::ServerTurn);
+            self.queue.after(Millis::new(wait), Event::ServerTurn);
         }
         if let Some(wake) = self.server.wake(now)
             && self.next_tick.is_none_or(|next_tick| wake < next_tick)
@@ -440,7 +443,7 @@ impl World<'_> {
         let Some(node) = self.nodes.get_mut(index).filter(|node| !node.device.is_on()) else {
             return Ok(());
         };
-        node.device.boot(plan, seed, ahead)?;
+        node.device.boot(plan, seed, Millis::new(ahead))?;
         node.unread.clear();
         if is_serial {
             node.link.is_up = true;
@@ -472,7 +475,7 @@ impl World<'_> {
             node.link.renew(now);
             let (link, latency) = ((index, node.link.number), node.link.quality.latency);
             self.queue.after(latency, Event::ServerLinkUp(link));
-            self.queue.after(2 * latency, Event::DeviceLinkUp(link));
+            self.queue.after(latency + latency, Event::DeviceLinkUp(link));
         }
         Ok(())
     }
@@ -502,7 +505,7 @@ impl World<'_> {
             let off = within(&mut self.random, 20, 10_000);
             self.report.faults.device_power_cuts += 1;
             self.report.faults.flash_cuts += 1;
-            self.power_off_device(now, index, off);
+            self.power_off_device(now, index, Millis::new(off));
             return Ok(());
         }
         if output.counted > 0 {
@@ -512,10 +515,13 @@ impl World<'_> {
         for frame in output.frames {
             // A long answer takes a while to compute; meanwhile the device may send it again.
             let thinking_time = match self.plan.kind {
-                Kind::Hectic if frame.len() > LONG_FRAME => within(&mut self.random, 0, node.max_delay),
+                Kind::Hectic if frame.len() > LONG_FRAME => {
+                    within(&mut self.random, 0, node.max_delay.as_u64())
+                }
                 _ => 0,
             };
-            for (at, bytes) in node.link.send(now + thinking_time, true, frame, &mut self.random) {
+            for (at, bytes) in node.link.send(now + Millis::new(thinking_time), true, frame, &mut self.random)
+            {
                 self.queue.at(at, Event::ToServer((index, number), bytes));
             }
         }
@@ -545,11 +551,13 @@ impl World<'_> {
                         // On a long day devices are busy before they read an invitation.
                         let busy = match self.plan.kind {
                             Kind::Day { .. } if bytes.len() > LONG_FRAME => {
-                                within(&mut self.random, 0, node.max_delay)
+                                within(&mut self.random, 0, node.max_delay.as_u64())
                             }
                             _ => 0,
                         };
-                        for (at, bytes) in node.link.send(now + busy, false, bytes, &mut self.random) {
+                        for (at, bytes) in
+                            node.link.send(now + Millis::new(busy), false, bytes, &mut self.random)
+                        {
                             self.queue.at(at, Event::ToDevice(link, bytes));
                         }
                     }
@@ -574,7 +582,7 @@ impl World<'_> {
                 ServerOutput::Commands(link) => {
                     let wait =
                         if percent(&mut self.random, 70) { 0 } else { within(&mut self.random, 1, 80) };
-                    self.queue.after(wait, Event::Commands(link, self.server.boots()));
+                    self.queue.after(Millis::new(wait), Event::Commands(link, self.server.boots()));
                 }
             }
         }

@@ -1,11 +1,11 @@
 //! Keys of the devices, and configuration of the server.
 
-use fedspan_engine::DeviceId;
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::keys::{Argon2Cost, Entropy, KeyError, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
+use fedspan_engine::DeviceId;
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_files::create_private;
 

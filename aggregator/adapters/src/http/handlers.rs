@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fedspan_engine::Millis;
 use hyper::body::{Body, Incoming};
 use hyper::header::{AUTHORIZATION, EXPECT, HeaderValue};
 use hyper::{Request, Response, StatusCode};
@@ -129,7 +130,7 @@ async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Du
     });
     let open = rounds.current().map(|open| {
         #[allow(clippy::cast_precision_loss, reason = "seconds for people")]
-        let seconds = |deadline: u64| deadline.saturating_sub(now) as f64 / 1000.0;
+        let seconds = |deadline: Millis| (deadline - now).as_u64() as f64 / 1000.0;
         json!({
             "round": open.number, "trains": open.kind.name(), "asked": open.cohort.contains(&client),
             "counted": open.updates.contains_key(&client), "updates": open.updates.len(),

@@ -139,7 +139,7 @@ impl RoundState {
             cohort: invited,
             target: cohort.target.max(1),
             updates: pending,
-            deadline: self.rules.deadline.map(|after| now.saturating_add(after)),
+            deadline: self.rules.deadline.map(|after| now + after),
             closing: false,
         });
     }

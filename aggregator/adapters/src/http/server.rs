@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fedspan_engine::Millis;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -74,7 +75,7 @@ impl AdapterServer {
             let (committed, updates) = (record.round, pending.len());
             tracing::info!(committed, updates, "resumed from the state directory");
         }
-        rounds.open(0, pending);
+        rounds.open(Millis::ZERO, pending);
         let address = PathBuf::from(settings.listen.to_string());
         let listener = TcpListener::bind(settings.listen).await.map_err(io(&address))?;
         let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
@@ -253,8 +254,7 @@ async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
         let deadline_passed = async {
             match next_deadline {
                 Some(deadline) => {
-                    tokio::time::sleep(Duration::from_millis(deadline.saturating_sub(app.now()).max(1)))
-                        .await;
+                    tokio::time::sleep(Duration::from_millis((deadline - app.now()).as_u64().max(1))).await;
                 }
                 None => std::future::pending().await,
             }

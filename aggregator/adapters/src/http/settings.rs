@@ -148,5 +148,5 @@ fn read_limits(section: &Section<'_>, clients: usize) -> Result<Limits, Problem>
 }
 
 fn millis(seconds: f64) -> Millis {
-    Millis::try_from(Duration::from_secs_f64(seconds).as_millis()).unwrap_or(Millis::MAX)
+    Duration::from_secs_f64(seconds).into()
 }

@@ -167,7 +167,7 @@ impl Adaptive {
     /// Observes the next update.
     pub fn counted(&mut self, answer: &UpdateArrival<'_>) {
         self.round.samples = answer.samples as f64;
-        self.arrived(self.round.answers, answer.elapsed as f64);
+        self.arrived(self.round.answers, answer.elapsed.as_u64() as f64);
         self.round.answers += 1;
         let (d, k) = answer.model.shape();
         let Some(tensor) = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k) else {
@@ -194,11 +194,11 @@ impl Adaptive {
     pub fn closed(&mut self, closed: &ClosedRound<'_>) {
         // Devices that the round gave up on would have arrived no earlier than its end.
         for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
-            self.arrived(rank, closed.elapsed as f64);
+            self.arrived(rank, closed.elapsed.as_u64() as f64);
         }
         self.rounds = self.rounds.saturating_add(1);
         if self.round.answers < self.round.asked && closed.short_of.is_none() {
-            self.spent += closed.elapsed as f64;
+            self.spent += closed.elapsed.as_u64() as f64;
         }
         let Some((sum, gram)) = self.round.sum.take() else { return };
         let Some(origin) = &self.round.origin else { return };

@@ -158,7 +158,7 @@ impl Engine {
             // No device was connected. Some may never return: after a delay the round opens with those
             // that have.
             let patience = self.settings.patience.filter(|_| id.round > 0);
-            self.retry_at = patience.map(|patience| now.saturating_add(patience.max(self.settings.absence)));
+            self.retry_at = patience.map(|patience| now + patience.max(self.settings.absence));
             return true;
         };
         let Some(before) = id.round.checked_sub(1) else { return false };

@@ -96,7 +96,7 @@ impl Engine {
         let Some(open) = &self.open else { return };
         let (round, counted, min_count) =
             (open.broadcast.id.round, open.participants.len(), open.min_updates);
-        let patience = self.settings.patience.map(|patience| now.saturating_add(patience));
+        let patience = self.settings.patience.map(|patience| now + patience);
         if counted == 0 {
             self.failed_attempts += 1;
             if patience.is_some() {
@@ -129,7 +129,7 @@ impl Engine {
         }
         let Some(round) = &mut self.open else { return };
         let long = |device: &DeviceId| match self.fleet.get(device) {
-            Some(Presence::Disconnected(since)) => now.saturating_sub(*since) >= self.settings.absence,
+            Some(Presence::Disconnected(since)) => now - *since >= self.settings.absence,
             _ => false,
         };
         let absent: Vec<DeviceId> =
@@ -178,7 +178,7 @@ impl Engine {
             Phase::RidgeScores => self.close_round(now, effects),
             _ if round.participants.len() >= round.min_updates => self.close_round(now, effects),
             _ => {
-                round.deadline = self.settings.deadline.map(|limit| now.saturating_add(limit));
+                round.deadline = self.settings.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
                 self.record_deadline(effects);
                 // The devices invited so far may never return.
@@ -226,7 +226,7 @@ impl Engine {
         }
         if let Some((before, _)) = &before {
             self.participation.closed(&ClosedRound {
-                elapsed: now.saturating_sub(round.opened_at),
+                elapsed: now - round.opened_at,
                 short_of,
                 before,
                 model: self.algorithm.model(),
@@ -267,15 +267,14 @@ impl Engine {
     /// row.
     fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, effects: &mut dyn Effects) {
         self.rank_deficient_rounds += 1;
-        let patience = self
-            .settings
-            .patience
-            .filter(|patience| *patience > 0 || self.rank_deficient_rounds < RANK_DEFICIENT_ROUNDS_MAX);
+        let patience = self.settings.patience.filter(|patience| {
+            *patience > Millis::ZERO || self.rank_deficient_rounds < RANK_DEFICIENT_ROUNDS_MAX
+        });
         let Some(patience) = patience else { return self.fail(failure, effects) };
         self.counters.ruined += 1;
         self.abandon_round();
         self.record_checkpoint(effects);
-        self.retry_at = Some(now.saturating_add(patience));
+        self.retry_at = Some(now + patience);
     }
 
     pub(super) fn fail(&mut self, failure: Failure, effects: &mut dyn Effects) {

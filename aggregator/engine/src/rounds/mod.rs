@@ -277,7 +277,7 @@ impl Engine {
     fn present(&self, now: Millis) -> Vec<DeviceId> {
         let here = |presence: &Presence| match *presence {
             Presence::Connected => true,
-            Presence::Disconnected(since) => now.saturating_sub(since) < self.settings.absence,
+            Presence::Disconnected(since) => now - since < self.settings.absence,
         };
         self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
     }
@@ -313,7 +313,7 @@ impl Engine {
             Presence::Disconnected(since) if round.awaits(*device) => Some(since),
             _ => None,
         });
-        gone.min().map(|since| since.saturating_add(self.settings.absence))
+        gone.min().map(|since| since + self.settings.absence)
     }
 
     /// Algorithm whose representation is current: the start, unless it learns none.

@@ -88,7 +88,7 @@ impl OpenRound {
             opened_at: now,
             fleet,
             policy_state: Vec::new(),
-            deadline: settings.deadline.map(|limit| now.saturating_add(limit)),
+            deadline: settings.deadline.map(|limit| now + limit),
             cohort: cohort.devices.into_iter().collect(),
             draws: cohort.draws,
             target: cohort.target,

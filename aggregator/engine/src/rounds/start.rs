@@ -11,7 +11,7 @@ use crate::types::{DeviceId, Millis};
 
 /// Time in ms to wait for ridge scores if rounds have no deadline. No single device's scores matter, and the
 /// slowest boards take minutes.
-const RIDGE_DEADLINE: Millis = 600_000;
+const RIDGE_DEADLINE: Millis = Millis::new(600_000);
 
 impl Engine {
     pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
@@ -198,7 +198,7 @@ impl Engine {
             .with_reduced_broadcast(&unchanged, before)
             .with_policy_state(policy);
         let open = match next {
-            Phase::RidgeScores => open.with_default_deadline(now.saturating_add(RIDGE_DEADLINE)),
+            Phase::RidgeScores => open.with_default_deadline(now + RIDGE_DEADLINE),
             _ => open,
         };
         for device in open.cohort.iter().filter(|device| self.is_connected(**device)) {

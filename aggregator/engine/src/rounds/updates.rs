@@ -35,7 +35,7 @@ impl Engine {
                 {
                     *presence = Presence::Disconnected(now);
                     self.connected -= 1;
-                    if self.settings.absence == 0 {
+                    if self.settings.absence == Millis::ZERO {
                         self.give_up_absent(now, effects);
                     }
                 }
@@ -134,7 +134,7 @@ impl Engine {
                         let round = self.open.as_ref();
                         let opened_at = round.map_or(now, |round| round.opened_at);
                         self.participation.counted(&UpdateArrival {
-                            elapsed: now.saturating_sub(opened_at),
+                            elapsed: now - opened_at,
                             samples: round.map_or(0, |round| round.counted_samples),
                             tensors: &update.tensors,
                             model: self.algorithm.model(),

@@ -9,8 +9,8 @@ use fedspan_engine::algorithm::{
 use fedspan_engine::linalg::{Matrix, from_f32, to_f32};
 use fedspan_engine::participation::{DoubleBy, Doubling, Fraction, Full, Schedule};
 use fedspan_engine::{
-    Action, Checkpoint, DeviceId, Engine, Event, Participation, Phase, RoundBroadcast, RoundRecord, Settings,
-    Update,
+    Action, Checkpoint, DeviceId, Engine, Event, Millis, Participation, Phase, RoundBroadcast, RoundRecord,
+    Settings, Update,
 };
 use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
@@ -104,12 +104,12 @@ impl Setup {
             fleet_size: self.fleet_size,
             rounds: self.rounds,
             final_head: head,
-            deadline: self.deadline,
+            deadline: self.deadline.map(Millis::new),
             min_count: self.min_count,
             norm_bound: BOUND,
             samples: SampleCap { max_samples: MOST, relative: self.rule.needs_all_updates() },
-            absence: self.absence,
-            patience: self.patience,
+            absence: Millis::new(self.absence),
+            patience: self.patience.map(Millis::new),
             stop_change: self.stop_change,
         };
         let (weighting, rule) = (self.weighting(), self.rule);
@@ -216,7 +216,7 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
     let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
         let mut actions = Vec::new();
-        engine.handle(0, event, &mut actions);
+        engine.handle(Millis::ZERO, event, &mut actions);
         for action in actions {
             match action {
                 Action::Open(device, broadcast) => {

@@ -8,7 +8,7 @@ use fedspan_engine::Tensor;
 use fedspan_engine::linalg::{Matrix, from_f32, orthonormal, to_f32};
 use fedspan_engine::participation::{ClosedRound, SampleTarget, UpdateArrival};
 use fedspan_engine::{
-    Action, Counters, DeviceId, Engine, Event, Failure, Participation, Phase, RecordedEffects,
+    Action, Counters, DeviceId, Engine, Event, Failure, Millis, Participation, Phase, RecordedEffects,
     RoundBroadcast, RoundRecord, Update,
 };
 use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, Rejection, RoundId};
@@ -328,7 +328,7 @@ impl Model {
                     round.order.push(device);
                     if training {
                         self.policy.counted(&UpdateArrival {
-                            elapsed: self.now - round.opened_at,
+                            elapsed: Millis::new(self.now - round.opened_at),
                             samples: round
                                 .counted
                                 .values()
@@ -562,7 +562,7 @@ impl Model {
             let after = self.now - round.opened_at;
             let short_of = short.then_some(target);
             self.policy.closed(&ClosedRound {
-                elapsed: after,
+                elapsed: Millis::new(after),
                 short_of,
                 before: &before,
                 model: &self.basis,
@@ -586,8 +586,8 @@ impl Model {
             cohort: round.cohort.iter().copied().collect(),
             participants: round.order.clone(),
             rejected: round.rejected,
-            opened_at: round.opened_at,
-            closed_at: self.now,
+            opened_at: Millis::new(round.opened_at),
+            closed_at: Millis::new(self.now),
             change: None,
             interference: None,
             ends_training: round.phase == Phase::Train(self.setup.rounds),
@@ -764,7 +764,7 @@ impl World {
     pub fn event(&mut self, event: Event, expected: Vec<Expected>) {
         self.events.push((self.model.now, event.clone()));
         let first = self.effects.actions.len();
-        self.engine.handle(self.model.now, event.clone(), &mut self.effects);
+        self.engine.handle(Millis::new(self.model.now), event.clone(), &mut self.effects);
         let actions = self.effects.actions.get(first..).unwrap_or_default().to_vec();
         let mut found = Vec::new();
         for action in &actions {
@@ -837,7 +837,10 @@ impl World {
         assert_eq!(engine.fleet(), (model.fleet.len(), here));
         let deadline = model.round.as_ref().and_then(|round| round.deadline);
         let absences = model.away().into_iter().map(|(_, left)| left + model.setup.absence);
-        assert_eq!(engine.wake(), deadline.into_iter().chain(model.retry).chain(absences).min());
+        assert_eq!(
+            engine.wake(),
+            deadline.into_iter().chain(model.retry).chain(absences).min().map(Millis::new)
+        );
         assert!(distance(engine.representation(), &model.basis) < 1e-8, "an update counts other than once");
         if let Some(head) = engine.shared_head() {
             assert!(distance(head, &model.head) < 1e-8);
@@ -883,7 +886,7 @@ impl World {
                 self.event(Event::Update(device, update), expected);
             } else {
                 let wake = self.engine.wake().expect("all devices have answered, but nothing is due");
-                self.model.now = self.model.now.max(wake);
+                self.model.now = self.model.now.max(wake.as_u64());
                 self.apply(Op::Tick);
             }
         }

@@ -1,6 +1,5 @@
 //! Command `keys`: through the running server, where it takes effect at once, or on the key store's file.
 
-use fedspan_engine::DeviceId;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +12,7 @@ use fedspan_aggregator::keys::{
     parse_keys, ranges,
 };
 use fedspan_aggregator::server::query;
+use fedspan_engine::DeviceId;
 use fedspan_files::{FileError, create_private};
 use fedspan_protocol::secure::{PROVISION, PROVISION_WITH_NOISE, Provision, ProvisionedNoise};
 use getrandom::SysRng;

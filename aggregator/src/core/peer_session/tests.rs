@@ -15,7 +15,12 @@ use fedspan_engine::admission::Requirements;
 
 const MODEL: Model = Model::linear(6, 2, 1);
 
-const PATIENCE: Timeouts = Timeouts { hello: 5_000, idle: 120_000, frame: 10_000, repeat: 7_000 };
+const PATIENCE: Timeouts = Timeouts {
+    hello: Millis::new(5_000),
+    idle: Millis::new(120_000),
+    frame: Millis::new(10_000),
+    repeat: Millis::new(7_000),
+};
 
 fn fleet() -> Fleet {
     let text = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\n\
@@ -104,8 +109,8 @@ fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
 fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
     let at = session.due(now).unwrap();
     let mut output = Output::default();
-    session.on_timer(at.saturating_sub(1));
-    attend(session, at.saturating_sub(1), &mut output);
+    session.on_timer(at - Millis::new(1));
+    attend(session, at - Millis::new(1), &mut output);
     assert_eq!(output, Output::default(), "nothing is due before");
     session.on_timer(at);
     attend(session, at, &mut output);
@@ -118,74 +123,88 @@ fn over(gone: DisconnectReason) -> Output {
 
 #[test]
 fn session_without_hello_times_out() {
-    let (mut session, _commands) = begin(false, 100);
-    let output = feed(&mut session, 3_000, &alive());
+    let (mut session, _commands) = begin(false, Millis::new(100));
+    let output = feed(&mut session, Millis::new(3_000), &alive());
     assert_eq!(output, Output::default());
-    assert_eq!(wait(&mut session, 3_000), (5_100, over(DisconnectReason::NoHello)));
+    assert_eq!(wait(&mut session, Millis::new(3_000)), (Millis::new(5_100), over(DisconnectReason::NoHello)));
 }
 
 #[test]
 fn persistent_link_has_no_hello_timeout() {
-    let (mut session, _commands) = begin(true, 100);
+    let (mut session, _commands) = begin(true, Millis::new(100));
     let mut output = Output::default();
-    attend(&mut session, 100, &mut output);
+    attend(&mut session, Millis::new(100), &mut output);
     assert!(!output.frames.is_empty(), "the link asks for a hello");
-    assert_eq!(session.due(100), None);
+    assert_eq!(session.due(Millis::new(100)), None);
     session.on_timer(Millis::MAX);
-    assert_eq!(feed(&mut session, 1 << 40, &hello(3)).events, ["hello 3"]);
-    assert_eq!(wait(&mut session, 1 << 40), ((1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle)));
+    assert_eq!(feed(&mut session, Millis::new(1 << 40), &hello(3)).events, ["hello 3"]);
+    assert_eq!(
+        wait(&mut session, Millis::new(1 << 40)),
+        (Millis::new(1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle))
+    );
 }
 
 #[test]
 fn idle_timeout_counts_from_last_valid_message() {
-    let (mut session, _commands) = begin(false, 0);
-    assert_eq!(feed(&mut session, 10, &hello(3)).events, ["hello 3"]);
-    assert_eq!(feed(&mut session, 50_000, &alive()), Output::default());
-    assert_eq!(feed(&mut session, 90_000, &[1, 2, 3, 0]), Output::default());
-    assert_eq!(wait(&mut session, 90_000), (50_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
+    let (mut session, _commands) = begin(false, Millis::ZERO);
+    assert_eq!(feed(&mut session, Millis::new(10), &hello(3)).events, ["hello 3"]);
+    assert_eq!(feed(&mut session, Millis::new(50_000), &alive()), Output::default());
+    assert_eq!(feed(&mut session, Millis::new(90_000), &[1, 2, 3, 0]), Output::default());
+    assert_eq!(
+        wait(&mut session, Millis::new(90_000)),
+        (Millis::new(50_000) + PATIENCE.idle, over(DisconnectReason::Idle))
+    );
 }
 
 #[test]
 fn unfinished_frame_times_out() {
-    let (mut session, _commands) = begin(false, 0);
-    let _ = feed(&mut session, 10, &hello(3));
+    let (mut session, _commands) = begin(false, Millis::ZERO);
+    let _ = feed(&mut session, Millis::new(10), &hello(3));
     let bytes = alive();
     for (second, byte) in (1..).zip(&bytes[..2]) {
-        assert_eq!(feed(&mut session, second * 1_000, &[*byte]), Output::default());
+        assert_eq!(feed(&mut session, Millis::new(second * 1_000), &[*byte]), Output::default());
     }
-    assert_eq!(wait(&mut session, 2_000), (1_000 + PATIENCE.frame, over(DisconnectReason::Slow)));
+    assert_eq!(
+        wait(&mut session, Millis::new(2_000)),
+        (Millis::new(1_000) + PATIENCE.frame, over(DisconnectReason::Slow))
+    );
 }
 
 #[test]
 fn unanswered_round_is_resent() {
-    let (mut session, mut commands) = begin(false, 0);
+    let (mut session, mut commands) = begin(false, Millis::ZERO);
     let mut core = fleet().engine();
     let mut actions = Vec::new();
-    core.handle(0, fedspan_engine::Event::Joined(DeviceId(3)), &mut actions);
+    core.handle(Millis::ZERO, fedspan_engine::Event::Joined(DeviceId(3)), &mut actions);
     let Some(fedspan_engine::Action::Open(DeviceId(3), opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
-    let _ = feed(&mut session, 0, &hello(3));
+    let _ = feed(&mut session, Millis::ZERO, &hello(3));
     session.execute(Command::Open(opening));
     let mut first = Output::default();
-    attend(&mut session, 1_000, &mut first);
+    attend(&mut session, Millis::new(1_000), &mut first);
     assert!(!first.frames.is_empty());
-    for again in 1..4 {
-        let (at, output) = wait(&mut session, 1_000 + (again - 1) * PATIENCE.repeat);
-        assert_eq!((at, &output.frames), (1_000 + again * PATIENCE.repeat, &first.frames));
+    let mut sent = Millis::new(1_000);
+    for _ in 1..4 {
+        let (at, output) = wait(&mut session, sent);
+        sent += PATIENCE.repeat;
+        assert_eq!((at, &output.frames), (sent, &first.frames));
     }
-    let declined = feed(&mut session, 30_000, &decline(id.round));
+    let declined = feed(&mut session, Millis::new(30_000), &decline(id.round));
     assert_eq!(declined.events.len(), 1);
-    assert_eq!(wait(&mut session, 30_000), (30_000 + PATIENCE.idle, over(DisconnectReason::Idle)));
+    assert_eq!(
+        wait(&mut session, Millis::new(30_000)),
+        (Millis::new(30_000) + PATIENCE.idle, over(DisconnectReason::Idle))
+    );
     assert!(commands.try_recv().is_none() && commands.is_closed(), "the session no longer receives commands");
 }
 
 #[test]
 fn repeated_hellos_end_socket_sessions_only() {
     for persistent in [false, true] {
-        let (mut session, _commands) = begin(persistent, 0);
+        let (mut session, _commands) = begin(persistent, Millis::ZERO);
         let mut reports = 0;
         let over = (0..100).find_map(|now| {
-            let output = feed(&mut session, now, &hello(3));
+            let output = feed(&mut session, Millis::new(now), &hello(3));
             reports += output.events.len();
             output.over
         });
@@ -196,12 +215,12 @@ fn repeated_hellos_end_socket_sessions_only() {
 
 #[test]
 fn protocol_errors_are_reported_then_end_session() {
-    let (mut session, _commands) = begin(false, 0);
-    let _ = feed(&mut session, 0, &hello(3));
+    let (mut session, _commands) = begin(false, Millis::ZERO);
+    let _ = feed(&mut session, Millis::ZERO, &hello(3));
     let mut all = Output::default();
     for now in 0..100 {
         session.receive(&[9, 9, 9, 0]);
-        attend(&mut session, now, &mut all);
+        attend(&mut session, Millis::new(now), &mut all);
         if all.over.is_some() {
             assert_eq!(now, 64);
             break;
@@ -215,19 +234,22 @@ fn protocol_errors_are_reported_then_end_session() {
 
 #[test]
 fn turned_away_device_gets_retry_delay() {
-    let (mut session, mut commands) = begin(false, 0);
+    let (mut session, mut commands) = begin(false, Millis::ZERO);
     let mut frame = Vec::new();
     session.receive(&hello(3));
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit), "until it is answered");
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit), "until it is answered");
     session.turn_away();
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Send));
     assert!(matches!(
-        session.next(0, &mut frame),
+        session.next(Millis::ZERO, &mut frame),
         PeerAction::Report(PeerEvent { kind: PeerEventKind::TurnedAway, .. })
     ));
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Close(DisconnectReason::Ended)), "for good");
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
+    assert!(
+        matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Close(DisconnectReason::Ended)),
+        "for good"
+    );
     assert!(commands.try_recv().is_none());
 }
 
@@ -245,12 +267,12 @@ fn retry_delays_are_spread_evenly() {
             assert!((190..=210).contains(&second.len()), "{first}: {} in a second", second.len());
         }
     }
-    let (mut session, _commands) = begin(false, 0);
+    let (mut session, _commands) = begin(false, Millis::ZERO);
     let mut frame = Vec::new();
     session.receive(&hello(3));
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     session.turn_away();
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Send));
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Send));
     let mut reports = vec![0; 200];
     let retry = ToDevice::RetryAfter { milliseconds: retry_delay(7) };
     let sent = encode(&retry, 0, |_| {}, &mut reports).unwrap();
@@ -259,18 +281,18 @@ fn retry_delays_are_spread_evenly() {
 
 #[test]
 fn closed_session_sends_queued_frames() {
-    let (mut session, mut commands) = begin(false, 0);
+    let (mut session, mut commands) = begin(false, Millis::ZERO);
     let mut frame = Vec::new();
     session.receive(&hello(3));
-    assert!(matches!(session.next(0, &mut frame), PeerAction::Admit));
+    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     session.admit();
     let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(DeviceId(3), _, sender), .. }) =
-        session.next(0, &mut frame)
+        session.next(Millis::ZERO, &mut frame)
     else {
         panic!("a hello")
     };
     let mut output = Output::default();
-    attend(&mut session, 0, &mut output);
+    attend(&mut session, Millis::ZERO, &mut output);
     let ack = Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late };
     assert!(sender.send(Command::Acknowledge(ack)));
     drop(sender);
@@ -279,10 +301,10 @@ fn closed_session_sends_queued_frames() {
     while let Some(command) = commands.try_recv() {
         session.execute(command);
     }
-    attend(&mut session, 0, &mut output);
+    attend(&mut session, Millis::ZERO, &mut output);
     assert!(output.frames.len() > sent && output.over.is_none());
     session.close();
-    attend(&mut session, 0, &mut output);
+    attend(&mut session, Millis::ZERO, &mut output);
     assert_eq!(output.over, Some(DisconnectReason::Ended));
 }
 
@@ -307,15 +329,15 @@ proptest! {
     ) {
         let bytes = messages_of_device.concat();
         let run = |pieces: &mut dyn FnMut(usize) -> usize| {
-            let (mut session, _commands) = begin(persistent, 0);
+            let (mut session, _commands) = begin(persistent, Millis::ZERO);
             let mut output = Output::default();
-            attend(&mut session, 0, &mut output);
+            attend(&mut session, Millis::ZERO, &mut output);
             let (mut rest, mut piece) = (bytes.as_slice(), 0);
             while !rest.is_empty() && output.over.is_none() {
                 let (now, later) = rest.split_at(pieces(piece).min(rest.len()));
                 (rest, piece) = (later, piece + 1);
                 session.receive(now);
-                attend(&mut session, 0, &mut output);
+                attend(&mut session, Millis::ZERO, &mut output);
             }
             output.events.retain(|what| what != "TrafficOnly");
             output
@@ -327,13 +349,13 @@ proptest! {
     /// Bytes that arrive before earlier ones are handled are handled after them.
     #[test]
     fn early_bytes_wait(messages_of_device in prop::collection::vec(messages_of_device(), 0..30)) {
-        let (mut one, _commands) = begin(false, 0);
-        let (mut other, _commands) = begin(false, 0);
+        let (mut one, _commands) = begin(false, Millis::ZERO);
+        let (mut other, _commands) = begin(false, Millis::ZERO);
         let (mut output, mut early) = (Output::default(), Output::default());
         one.receive(&messages_of_device.concat());
         messages_of_device.iter().for_each(|bytes| other.receive(bytes));
-        attend(&mut one, 0, &mut output);
-        attend(&mut other, 0, &mut early);
+        attend(&mut one, Millis::ZERO, &mut output);
+        attend(&mut other, Millis::ZERO, &mut early);
         prop_assert_eq!(output, early);
     }
 }

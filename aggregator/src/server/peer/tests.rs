@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use fedspan_engine::Millis;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{
@@ -180,7 +181,7 @@ async fn endless_frame_times_out() {
     let fleet = fleet();
     let (inbox, _messages) = mpsc::channel(16);
     let mut context = context(&fleet, inbox);
-    context.timeouts.idle = 20;
+    context.timeouts.idle = Millis::new(20);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let link = Endless { hello: hello(), reads: 0 };

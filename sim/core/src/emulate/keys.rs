@@ -1,11 +1,11 @@
 //! Keys of an emulated fleet: made for one run, and given to the boards as provisioning records.
 
-use fedspan_engine::DeviceId;
 use std::path::{Path, PathBuf};
 
 use fedspan_aggregator::config::Security;
 use fedspan_aggregator::keys::{Argon2Cost, KeyStore, Unlock};
 use fedspan_aggregator::server::Protection;
+use fedspan_engine::DeviceId;
 use fedspan_files::create_private;
 use fedspan_protocol::secure::{PROVISION, Provision};
 use getrandom::SysRng;

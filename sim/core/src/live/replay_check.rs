@@ -1,10 +1,10 @@
 //! Replay check: repeats a server's decisions in the simulator, at the times of the server's journal.
 
-use fedspan_engine::DeviceId;
 use std::time::Duration;
 
 use fedspan_aggregator::config::{Fleet, Mismatch};
 use fedspan_aggregator::journal::{JournalEntry, JournalPhase, Server};
+use fedspan_engine::DeviceId;
 use fedspan_engine::config::StopSection;
 
 use super::{LiveError, campaign};
@@ -138,7 +138,7 @@ impl ReplayCheck {
                 }
                 JournalEntry::Committed(committed) => {
                     if let (Some(began), Some(round)) = (began, open.take()) {
-                        let after = Duration::from_millis(committed.at.saturating_sub(began));
+                        let after = Duration::from_millis((committed.at - began).as_u64());
                         timed.push(TimedRound { round, after, distance: distance(round) });
                     }
                 }

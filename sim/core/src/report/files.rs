@@ -1,10 +1,10 @@
 //! Result files of one run. Every file is written under a temporary name and renamed when it is complete.
 
-use fedspan_engine::DeviceId;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use fedspan_engine::DeviceId;
 use serde::Serialize;
 
 use super::summary::Summary;

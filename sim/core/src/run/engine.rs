@@ -32,9 +32,9 @@ pub(super) fn custom_engine(
         min_count: 1,
         norm_bound: scenario.norm,
         samples: scenario.samples,
-        absence: 0,
+        absence: Millis::ZERO,
         // A device that dropped out is available again in the next round.
-        patience: (scenario.fleet.dropout > 0.0).then_some(0),
+        patience: (scenario.fleet.dropout > 0.0).then_some(Millis::ZERO),
         stop_change: scenario.stop.change,
     };
     build_custom_engine(
@@ -55,5 +55,5 @@ pub(super) fn custom_engine(
 /// Converts a simulated time to the engine's clock.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
 pub fn ticks(time: f64, ticks: f64) -> Millis {
-    (time * ticks) as u64
+    Millis::new((time * ticks) as u64)
 }

@@ -122,7 +122,7 @@ impl Replay {
             decisions: Vec::new(),
             answers: BTreeMap::new(),
             late: BTreeSet::new(),
-            begins_at: 0,
+            begins_at: Millis::ZERO,
             equal: 0,
             simulator: None,
             ended: false,
@@ -155,7 +155,7 @@ impl Replay {
                     }
                     Outcome::Counted | Outcome::Rejected | Outcome::Declined => {
                         #[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
-                        self.answers.entry(key).or_default().push_back((answered.at as f64, index));
+                        self.answers.entry(key).or_default().push_back((answered.at.as_u64() as f64, index));
                     }
                 }
             }
@@ -244,10 +244,10 @@ fn last_exchange(entries: &[(usize, &JournalEntry)]) -> u32 {
 fn is_same_decision(decided: &JournalEntry, line: &JournalEntry) -> bool {
     match (decided, line) {
         (JournalEntry::Opened(a), JournalEntry::Opened(b)) => {
-            Opened { at: 0, ..a.clone() } == Opened { at: 0, ..b.clone() }
+            Opened { at: Millis::ZERO, ..a.clone() } == Opened { at: Millis::ZERO, ..b.clone() }
         }
         (JournalEntry::Committed(a), JournalEntry::Committed(b)) => {
-            Committed { at: 0, ..a.clone() } == Committed { at: 0, ..b.clone() }
+            Committed { at: Millis::ZERO, ..a.clone() } == Committed { at: Millis::ZERO, ..b.clone() }
         }
         _ => false,
     }

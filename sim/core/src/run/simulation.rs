@@ -165,7 +165,7 @@ impl<'a> Simulation<'a> {
     fn join(&mut self, actions: &mut Vec<Action>) {
         if let Some(opened_at) = self.replay.as_ref().map(ReplayDriver::begins_at) {
             #[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
-            let opened_at = opened_at as f64;
+            let opened_at = opened_at.as_u64() as f64;
             self.time = opened_at;
         }
         for id in 0..self.dataset.clients.len() as u64 {
@@ -267,7 +267,7 @@ impl<'a> Simulation<'a> {
             }
         }
         #[allow(clippy::cast_precision_loss, reason = "2^53 ticks are 10^9 units")]
-        let moment = at as f64 / self.ticks;
+        let moment = at.as_u64() as f64 / self.ticks;
         self.time = self.time.max(moment);
         let open = |engine: &Engine| engine.open_round().map(|round| Arc::clone(&round.broadcast));
         let before = open(&self.engine);

@@ -1,11 +1,11 @@
 //! The honest device with a key: it says hello, seals its messages, and knows which of its frames a server
 //! may accept.
 
-use fedspan_engine::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_aggregator::connection::{PeerMessage, Traffic};
 use fedspan_aggregator::keys::{ActiveKeys, Entropy, KeyTable};
+use fedspan_engine::DeviceId;
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Hello, ToDevice, ToServer, decode};
 use fedspan_protocol::secure::{

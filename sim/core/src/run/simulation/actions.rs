@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use fedspan_engine::{Action, DeviceId, NotCounted, Phase, RoundRecord};
+use fedspan_engine::{Action, DeviceId, Millis, NotCounted, Phase, RoundRecord};
 use fedspan_protocol::message::{Ack, AckOutcome, Rejection, RoundId, ToDevice};
 
 use super::Simulation;
@@ -125,8 +125,8 @@ impl Simulation<'_> {
         self.arrivals.clear();
         let mut more = Vec::new();
         match &mut self.replay {
-            Some(replay) => replay.finish_training(&mut self.engine, 0, &mut more),
-            None => self.engine.finish_training(0, &mut more),
+            Some(replay) => replay.finish_training(&mut self.engine, Millis::ZERO, &mut more),
+            None => self.engine.finish_training(Millis::ZERO, &mut more),
         }
         queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
         Ok(())

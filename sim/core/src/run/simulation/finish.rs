@@ -1,7 +1,7 @@
 //! End of a run: newcomers join and all figures are collected.
 
 use fedspan_engine::linalg::orthonormal;
-use fedspan_engine::{DeviceId, Event};
+use fedspan_engine::{DeviceId, Event, Millis};
 
 use super::Simulation;
 use crate::evaluate::{self, ClientScore, Scores};
@@ -88,7 +88,7 @@ impl Simulation<'_> {
         self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {
-            self.engine.handle(0, Event::Joined(DeviceId(id as u64)), &mut actions);
+            self.engine.handle(Millis::ZERO, Event::Joined(DeviceId(id as u64)), &mut actions);
         }
         self.run_until_finished(actions, &mut NoProgress)?;
         let shape = self.shape;

@@ -24,7 +24,7 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
     run.devices.connect(&dataset.clients, JoinTime::BeforeTraining)?;
     let mut actions = Vec::new();
     for id in 0..9 {
-        run.engine.handle(0, Event::Joined(DeviceId(id)), &mut actions);
+        run.engine.handle(Millis::ZERO, Event::Joined(DeviceId(id)), &mut actions);
     }
     let mut lost = 0;
     loop {

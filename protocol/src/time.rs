@@ -1,13 +1,17 @@
-//! Time as the client counts it: [`Millis`].
+//! Time as clients and servers count it: [`Millis`].
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 /// Milliseconds: a point in time on a monotonic clock with any origin, or a span of time.
 ///
 /// `+` and `-` saturate: a wake-up at [`Millis::MAX`] never comes, and the span to a point in the past is
 /// [`Millis::ZERO`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Millis(u64);
 
 impl Millis {
@@ -47,6 +51,13 @@ impl From<u64> for Millis {
     }
 }
 
+/// Whole milliseconds; [`Millis::MAX`] for what is longer.
+impl From<Duration> for Millis {
+    fn from(span: Duration) -> Self {
+        Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
 impl Add for Millis {
     type Output = Self;
 
@@ -72,6 +83,13 @@ impl Sub for Millis {
 /// The number alone, without a unit.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The number alone, without a unit.
+impl fmt::Debug for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
     }
 }
