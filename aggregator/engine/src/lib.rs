@@ -6,6 +6,7 @@ pub mod aggregate;
 pub mod algorithm;
 pub mod config;
 mod custom;
+mod device_id;
 pub mod linalg;
 pub mod participation;
 pub mod privacy;

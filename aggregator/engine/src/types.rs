@@ -1,47 +1,12 @@
-//! Types that every part of the engine uses: devices, time, tensors, requests and updates.
-
-use std::fmt;
-use std::num::ParseIntError;
-use std::str::FromStr;
+//! Types that every part of the engine uses: tensors, requests and updates, with [`DeviceId`] and [`Millis`].
 
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{RoundId, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
-pub use fedspan_protocol::time::Millis;
 use serde::{Deserialize, Serialize};
 
-/// Identity of a device on the server: the number with which it authenticates.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct DeviceId(pub u64);
-
-impl From<u64> for DeviceId {
-    fn from(number: u64) -> Self {
-        Self(number)
-    }
-}
-
-/// Formats the number alone.
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-/// Formats the number alone, so that lists of devices are lists of numbers.
-impl fmt::Debug for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl FromStr for DeviceId {
-    type Err = ParseIntError;
-
-    fn from_str(text: &str) -> Result<Self, ParseIntError> {
-        text.parse().map(Self)
-    }
-}
+pub use crate::device_id::DeviceId;
+pub use fedspan_protocol::time::Millis;
 
 /// Tensor in host memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -37,6 +37,7 @@ mod text_format;
 #[path = "../../../aggregator/src/keys/unlock.rs"]
 mod unlock;
 
+use crate::device_id::DeviceId;
 use accepted_key::AcceptedKey;
 use active_keys::ActiveKeys;
 use entropy::Entropy;
@@ -47,5 +48,5 @@ use unlock::{Argon2Cost, Unlock};
 
 /// Revokes a key, like the key store.
 fn revoke(keys: &ActiveKeys, device: u64) {
-    keys.revoke(&[device], 2).expect("the device has a key");
+    keys.revoke(&[DeviceId(device)], 2).expect("the device has a key");
 }

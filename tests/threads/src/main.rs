@@ -21,8 +21,9 @@ mod sync {
 // Stands in for the engine crate, of which the aggregator's files need only one type here.
 extern crate self as fedspan_engine;
 
-/// Device id on the server.
-type DeviceId = u64;
+#[path = "../../../aggregator/engine/src/device_id.rs"]
+mod device_id;
+use device_id::DeviceId;
 
 /// A program that loom runs in every order, with the property it asserts as its name.
 struct Check {

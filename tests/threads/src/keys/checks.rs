@@ -10,6 +10,7 @@ use loom::thread;
 
 use super::{AcceptedKey, ActiveKeys, Entropy, KeyError, KeyState, KeyTable, LookupError};
 use crate::Check;
+use crate::device_id::DeviceId;
 use crate::queue::commands;
 use crate::sync::AtomicBool;
 
@@ -27,7 +28,7 @@ pub(crate) const ALL: &[Check] = &[
 ];
 
 /// The two devices of the checks.
-const DEVICES: [u64; 2] = [7, 8];
+const DEVICES: [DeviceId; 2] = [DeviceId(7), DeviceId(8)];
 
 pub(super) struct Zeros;
 
@@ -53,7 +54,7 @@ fn rotating() -> KeyTable {
     table
 }
 
-pub(super) fn accepted_key(keys: &ActiveKeys, device: u64) -> Arc<AcceptedKey> {
+pub(super) fn accepted_key(keys: &ActiveKeys, device: DeviceId) -> Arc<AcceptedKey> {
     keys.lookup(device, 0).expect("the key is accepted")
 }
 
@@ -71,7 +72,7 @@ fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool>
 
 fn revoked_is_revoked() {
     let keys = ActiveKeys::new(table());
-    let (key, returned) = (accepted_key(&keys, 7), Arc::new(AtomicBool::new(false)));
+    let (key, returned) = (accepted_key(&keys, DeviceId(7)), Arc::new(AtomicBool::new(false)));
     let operator = thread::spawn({
         let (keys, returned) = (keys.clone(), Arc::clone(&returned));
         move || {
@@ -80,7 +81,7 @@ fn revoked_is_revoked() {
         }
     });
     let after = returned.load(Acquire);
-    let (accepted, found) = (key.is_accepted(), keys.lookup(7, 0));
+    let (accepted, found) = (key.is_accepted(), keys.lookup(DeviceId(7), 0));
     assert!(!after || !accepted && found.is_none());
     // A key that was rejected once stays rejected.
     assert!(accepted || found.is_none(), "a withdrawn key was found by a later lookup");
@@ -95,7 +96,7 @@ fn judged_again() {
     let connection = thread::spawn({
         let keys = keys.clone();
         move || {
-            if let Some(key) = keys.lookup(7, 0).filter(|key| key.is_accepted()) {
+            if let Some(key) = keys.lookup(DeviceId(7), 0).filter(|key| key.is_accepted()) {
                 assert!(sender.send(key));
             }
         }
@@ -118,22 +119,22 @@ fn judged_again() {
 /// The old key stays withdrawn when the device gets a new one.
 fn for_ever() {
     let keys = ActiveKeys::new(table());
-    let key = accepted_key(&keys, 7);
+    let key = accepted_key(&keys, DeviceId(7));
     let operator = thread::spawn({
         let keys = keys.clone();
         move || {
             super::revoke(&keys, 7);
             let mut table = keys.read(KeyTable::clone);
-            table.add(&[7], true, 3, &mut Zeros).expect("the key was revoked");
+            table.add(&[DeviceId(7)], true, 3, &mut Zeros).expect("the key was revoked");
             keys.replace_table(table);
         }
     });
-    let (new, accepted) = (keys.lookup(7, 1), key.is_accepted());
+    let (new, accepted) = (keys.lookup(DeviceId(7), 1), key.is_accepted());
     assert!(new.is_none() || !accepted, "the old key is accepted beside the new one");
     assert!(accepted || !key.is_accepted(), "a withdrawn key was accepted again");
-    assert!(accepted || keys.lookup(7, 0).is_none(), "a withdrawn key was found");
+    assert!(accepted || keys.lookup(DeviceId(7), 0).is_none(), "a withdrawn key was found");
     operator.join().expect("the operator ends");
-    assert!(keys.lookup(7, 1).is_some_and(|key| key.is_accepted()) && !key.is_accepted());
+    assert!(keys.lookup(DeviceId(7), 1).is_some_and(|key| key.is_accepted()) && !key.is_accepted());
 }
 
 fn all_or_nothing() {
@@ -160,11 +161,11 @@ fn round_closed_beside_lookup() {
     });
     let found = check_consistency(&keys, &old);
     assert!(found == [true; 2] || found == [false; 2], "{found:?}");
-    match keys.find(7, 0) {
+    match keys.find(DeviceId(7), 0) {
         Ok(_) => assert!(found[0], "the old key was found again"),
         Err(refusal) => assert_eq!(refusal, LookupError::Epoch { current: 1 }),
     }
-    assert!(keys.lookup(7, 1).is_some_and(|key| key.is_accepted()));
+    assert!(keys.lookup(DeviceId(7), 1).is_some_and(|key| key.is_accepted()));
     round.join().expect("the round ends");
     assert_eq!(check_consistency(&keys, &old), [false; 2]);
 }
@@ -175,13 +176,16 @@ fn rotation_beside_lookup() {
         let keys = keys.clone();
         move || {
             let mut table = keys.read(KeyTable::clone);
-            table.rotate(&[7], 2, &mut Zeros).expect("the device has one key");
+            table.rotate(&[DeviceId(7)], 2, &mut Zeros).expect("the device has one key");
             keys.replace_table(table);
             assert_eq!(keys.round_closed(), 1);
         }
     });
-    let accepted =
-        || keys.read(|table| [0, 1].map(|epoch| table.lookup(7, epoch).is_ok_and(|key| key.is_accepted())));
+    let accepted = || {
+        keys.read(|table| {
+            [0, 1].map(|epoch| table.lookup(DeviceId(7), epoch).is_ok_and(|key| key.is_accepted()))
+        })
+    };
     let [before, after] = [accepted(), accepted()];
     for now in [before, after] {
         assert!(now[0] || now[1], "the device has no valid key");
@@ -204,6 +208,10 @@ fn both_are_kept() {
     // Either change may withdraw device 7's old key.
     assert!((1..=2).contains(&withdrawn));
     let state = |device| keys.read(|table| table.get(device).map(|listed| listed.state));
-    assert_eq!((state(7), state(8)), (Some(KeyState::Revoked), Some(KeyState::Active)));
-    assert!(keys.lookup(7, 0).is_none() && keys.lookup(7, 1).is_none() && keys.lookup(8, 0).is_none());
+    assert_eq!((state(DeviceId(7)), state(DeviceId(8))), (Some(KeyState::Revoked), Some(KeyState::Active)));
+    assert!(
+        keys.lookup(DeviceId(7), 0).is_none()
+            && keys.lookup(DeviceId(7), 1).is_none()
+            && keys.lookup(DeviceId(8), 0).is_none()
+    );
 }

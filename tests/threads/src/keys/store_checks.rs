@@ -15,6 +15,7 @@ use super::{
     ActiveKeys, Argon2Cost, Entropy, KeyError, KeyState, KeyStore, KeyTable, SharedKeyStore, Unlock,
 };
 use crate::Check;
+use crate::device_id::DeviceId;
 
 pub(crate) const ALL: &[Check] = &[
     Check {
@@ -73,9 +74,9 @@ fn desk(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     let path = directory.path().join("keys");
     let mut store =
         KeyStore::create(&path, &unlock(), Argon2Cost::RECOMMENDED, nonces).expect("the store is created");
-    store.add(&[7, 8], false, 1).expect("the devices have no keys yet");
+    store.add(&[DeviceId(7), DeviceId(8)], false, 1).expect("the devices have no keys yet");
     if rotating {
-        store.rotate(&[7, 8], 1).expect("both devices have one key");
+        store.rotate(&[DeviceId(7), DeviceId(8)], 1).expect("both devices have one key");
     }
     (directory, SharedKeyStore::new(store))
 }
@@ -91,7 +92,7 @@ fn states(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
         let accepted = |epoch| table.lookup(device, epoch).is_ok_and(|key| key.is_accepted());
         ([0, 1].map(accepted), table.get(device).map(|listed| listed.state))
     };
-    keys.read(|table| [7, 8].map(|device| of(table, device)))
+    keys.read(|table| [7, 8].map(|device| of(table, DeviceId(device))))
 }
 
 /// The same, as a server would read it from the file.
@@ -102,7 +103,7 @@ fn states_in_file(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
 fn both_requests() {
     let (directory, desk) = desk(false, Nonces::new());
     let keys = desk.keys();
-    let key = accepted_key(&keys, 7);
+    let key = accepted_key(&keys, DeviceId(7));
     let operator = spawn({
         let desk = desk.clone();
         move || ask(&desk, "{\"revoke\":[[7,7]]}")
@@ -140,7 +141,7 @@ fn written_first() {
     let before = std::fs::read(&path).expect("the file exists");
     let keys = desk.keys();
     let operator = spawn(move || ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}"));
-    if keys.lookup(8, 1).is_some() {
+    if keys.lookup(DeviceId(8), 1).is_some() {
         nonces.0.load(Acquire);
         assert_ne!(
             std::fs::read(&path).expect("the file exists"),
@@ -148,6 +149,6 @@ fn written_first() {
             "the new key can be found but is not in the file"
         );
     }
-    assert!(keys.lookup(8, 0).is_some(), "the grace period of the old key lasts");
+    assert!(keys.lookup(DeviceId(8), 0).is_some(), "the grace period of the old key lasts");
     operator.join().expect("the operator ends");
 }
