@@ -45,7 +45,7 @@ fn stored_settings_override_defaults_not_the_file() {
                 \"trimmed-mean\", aggregation.trim = 0.25, participation.policy = \"doubling\", participation.n0 = 3";
     assert!(found.facts.iter().any(|line| line.starts_with(kept)), "{found:?}");
     let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-    assert_eq!(GoldenCampaign::new(&required).joined().finished(), expected);
+    assert_eq!(GoldenCampaign::new(&required).with_all_joined().finished(), expected);
 }
 
 /// FEDSPAN_REGENERATE_VECTORS=1 rewrites the directories that this version can write; only before the first
@@ -69,7 +69,7 @@ fn golden_campaigns_resume_with_same_decisions() {
         assert_eq!((campaign.coordinator.campaign(), engine.phase()), (7, middle.0), "{name}");
         assert_eq!(engine.open_round().unwrap().participants.len(), middle.1, "{name}");
         let expected = std::fs::read_to_string(directory(name).join(RESUMED)).unwrap();
-        assert_eq!(campaign.joined().finished(), expected, "{name}");
+        assert_eq!(campaign.with_all_joined().finished(), expected, "{name}");
         let began = std::fs::read_to_string(directory(name).join("arrivals.jsonl")).unwrap();
         assert_eq!(began.contains("algorithm.final_head"), !is_of_now, "{name}");
     }

@@ -1,5 +1,5 @@
-//! Store: records are read back; anything else in their place is a typed error, never a panic, never an empty
-//! store.
+//! Tests of the store: it reads back the records that it wrote, and returns a typed error for files that are damaged,
+//! missing or foreign. It never panics, and never takes them for an empty store.
 
 use std::path::Path;
 
@@ -48,12 +48,12 @@ fn filled(directory: &Path) -> CampaignState {
     store.begin(0xdead_beef, "seed = 1\nk = 2\n").unwrap();
     store.apply(&[checkpoint(7, vec![0.5, -2.0, 1e300]), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
     store.apply(&[counted(7, 0, DeviceId(9)), Row::Engine(Record::Excluded(DeviceId(5)))]).unwrap();
-    let waits = DeadlineState { deadline: Some(Millis::new(90)), asking_everyone: true };
-    let waits = Row::Engine(Record::Deadline(waits));
+    let deadline = DeadlineState { deadline: Some(Millis::new(90)), asking_everyone: true };
+    let deadline = Row::Engine(Record::Deadline(deadline));
     store
         .apply(&[
             counted(7, 1, DeviceId(1)),
-            waits,
+            deadline,
             Row::JournalEntry(1, "[]".to_owned()),
             Row::Clock(Millis::new(33)),
         ])
@@ -70,11 +70,14 @@ fn records_are_read_back() {
         unreachable!()
     };
     assert_eq!(stored.checkpoint.as_ref(), Some(&expected));
-    let of = |record| match record {
+    let counted_update = |record| match record {
         Row::Engine(Record::Counted(_, device, counted)) => (device, counted),
         _ => unreachable!(),
     };
-    assert_eq!(stored.updates, [of(counted(7, 0, DeviceId(9))), of(counted(7, 1, DeviceId(1)))]);
+    assert_eq!(
+        stored.updates,
+        [counted_update(counted(7, 0, DeviceId(9))), counted_update(counted(7, 1, DeviceId(1)))]
+    );
     assert_eq!(
         (stored.excluded.as_slice(), stored.next_journal_line, stored.clock),
         (&[DeviceId(5)][..], 2, Millis::new(33))
@@ -94,7 +97,7 @@ fn records_are_read_back() {
         (now.updates, now.excluded, now.deadline, now.next_journal_line),
         (Vec::new(), Vec::new(), None, 2)
     );
-    assert_eq!(now.clock, Millis::new(33), "it does not go back with the round");
+    assert_eq!(now.clock, Millis::new(33), "a new checkpoint does not reset the clock");
     assert_eq!(store.journal(1).unwrap(), ["[]"]);
     // A new campaign keeps the journal.
     store.begin(1, "seed = 2\n").unwrap();
@@ -105,10 +108,10 @@ fn records_are_read_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Truncated, flipped and overwritten bytes: an error, or the bytes were unused.
+    /// After truncation or changed bytes, reading returns an error, or the original contents if the bytes were unused.
     #[test]
     fn damage_is_an_error_or_unused_space(
-        at in any::<prop::sample::Index>(), bit in 0u8..8, how in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
+        at in any::<prop::sample::Index>(), bit in 0u8..8, damage_kind in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
     ) {
         let directory = Scratch::new();
         let stored = filled(directory.path());
@@ -117,7 +120,7 @@ proptest! {
         let mut bytes = whole.clone();
         // Most of the file is unused.
         let used: Vec<usize> = (0..whole.len()).filter(|place| whole[*place] != 0).collect();
-        match how {
+        match damage_kind {
             0 => bytes.truncate(at.index(whole.len())),
             1 => bytes[at.index(whole.len())] ^= 1 << bit,
             2 | 3 => bytes[used[at.index(used.len())]] ^= 1 << bit,
@@ -142,26 +145,26 @@ proptest! {
     ) {
         let disk = Disk::new(seed);
         disk.store().begin(1, "").unwrap();
-        let mut sure = 0;
+        let mut confirmed_lines = 0;
         for (after, syncs) in faults {
             let mut store = disk.store();
             let lines = store.load().unwrap().unwrap().next_journal_line;
-            prop_assert!(lines == sure || lines == sure + 2, "{} {}", lines, sure);
-            sure = lines;
+            prop_assert!(lines == confirmed_lines || lines == confirmed_lines + 2, "{} {}", lines, confirmed_lines);
+            confirmed_lines = lines;
             // A failed sync is worse than a failed write: the data are visible and not on disk.
             disk.fail(if syncs { Faults::Sync(after / 8) } else { Faults::After(after) });
             for _ in 0..4 {
                 let line = |number| Row::JournalEntry(number, "x".repeat(900));
-                let two = [line(sure), line(sure + 1)];
+                let two = [line(confirmed_lines), line(confirmed_lines + 1)];
                 if store.apply(&two).is_err() {
                     if waits {
                         disk.fail(Faults::None);
                         store.apply(&two).unwrap();
-                        sure += 2;
+                        confirmed_lines += 2;
                     }
                     break;
                 }
-                sure += 2;
+                confirmed_lines += 2;
             }
             disk.fail(Faults::None);
             disk.cut();
@@ -169,9 +172,9 @@ proptest! {
     }
 }
 
-/// The database is moved away or its disk unplugged, and there is nothing under its name, or another file.
+/// While the server runs, its database is removed, or replaced by another file.
 #[test]
-fn missing_database_is_waited_for() {
+fn removed_database_is_a_transient_error() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
     drop(filled(scratch.path()));
     drop(filled(other.path()));
@@ -244,10 +247,10 @@ fn tables_without_format_are_damage() {
     }
 }
 
-/// A database that was not closed is repaired when it is opened. Repair rolls back unsynced transactions, never
-/// a synced one, although a flipped bit looks like the former.
+/// A database that was not closed is repaired when it is opened: unsynced transactions are rolled back. A flipped bit
+/// rolls back no synced transaction, with one exception, which is asserted below.
 #[test]
-fn flipped_bit_after_crash_rolls_nothing_back() {
+fn flipped_bit_after_crash_rolls_back_only_as_the_newest_slot() {
     let (running, copy) = (Scratch::new(), Scratch::new());
     drop(filled(running.path()));
     let mut store = Store::open(running.path(), SysRng).unwrap();
@@ -276,7 +279,7 @@ fn flipped_bit_after_crash_rolls_nothing_back() {
         }
     }
     println!("{refused} refused, {same} changed nothing");
-    // One bit of the file, without a checksum, selects the current one of the last two transactions.
+    // One bit, which no checksum covers, selects the newer of the two slots that hold the last transactions.
     assert_eq!(back, [(9, 0)]);
     assert!(refused > 1000, "{refused} refused, {same} changed nothing");
 }

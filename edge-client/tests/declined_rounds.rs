@@ -1,5 +1,5 @@
-//! Rounds that a device must decline without any change: repeated, unsuitable, damaged, impossible to compute
-//! or to store.
+//! Tests of rounds that a device must decline without changing its state: repeated, unsuitable or damaged rounds, and
+//! rounds that it cannot compute or store.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -35,8 +35,8 @@ fn repeated_and_backward_rounds_are_declined_and_change_nothing() {
 
 /// Every way in which a round can be unsuitable for this device, with the expected reason.
 fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
-    let of = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
-    let good = of(Role::Representation, 20, 2);
+    let inline_tensor = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
+    let good = inline_tensor(Role::Representation, 20, 2);
     let round = |task, tensors: &[TensorDescriptor]| RoundOpen {
         id: RoundId { round: 9, stage: 0 },
         task,
@@ -54,16 +54,16 @@ fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
     let chunked = |chunk| TensorDescriptor { chunk, ..good };
     for tensors in [
         vec![],
-        vec![of(Role::Representation, 2, 20)],
-        vec![of(Role::Representation, 20, 3)],
-        vec![of(Role::Representation, 40, 1)],
-        vec![of(Role::Representation, 0, 0)],
-        vec![of(Role::Representation, u16::MAX, u16::MAX)],
-        vec![of(Role::Gradient, 20, 2)],
-        vec![of(Role::Subspace, 20, 2)],
-        vec![of(Role::SharedHead, 20, 2)],
+        vec![inline_tensor(Role::Representation, 2, 20)],
+        vec![inline_tensor(Role::Representation, 20, 3)],
+        vec![inline_tensor(Role::Representation, 40, 1)],
+        vec![inline_tensor(Role::Representation, 0, 0)],
+        vec![inline_tensor(Role::Representation, u16::MAX, u16::MAX)],
+        vec![inline_tensor(Role::Gradient, 20, 2)],
+        vec![inline_tensor(Role::Subspace, 20, 2)],
+        vec![inline_tensor(Role::SharedHead, 20, 2)],
         vec![good, good],
-        vec![good, of(Role::SharedHead, 2, 1)],
+        vec![good, inline_tensor(Role::SharedHead, 2, 1)],
         vec![good; 4],
         // A chunk that splits an i8 block.
         vec![TensorDescriptor { encoding: Encoding::I8, chunk: 7, ..good }],
@@ -83,14 +83,17 @@ fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
     if !cfg!(all(feature = "shared-head", feature = "reveal-moments")) {
         return all;
     }
-    let mixed = TensorDescriptor { encoding: Encoding::F16, ..of(Role::SharedHead, 2, 1) };
+    let mixed = TensorDescriptor { encoding: Encoding::F16, ..inline_tensor(Role::SharedHead, 2, 1) };
     all.push((round(avg(0.1, 1), &[good, mixed]), DeclineReason::Tensors));
-    all.push((round(avg(0.1, 1), &[chunked(16), of(Role::SharedHead, 2, 1)]), DeclineReason::Tensors));
+    all.push((
+        round(avg(0.1, 1), &[chunked(16), inline_tensor(Role::SharedHead, 2, 1)]),
+        DeclineReason::Tensors,
+    ));
     for bad in [f32::NAN, f32::INFINITY, -1.0] {
-        let tensors = [good, of(Role::SharedHead, 2, 1)];
+        let tensors = [good, inline_tensor(Role::SharedHead, 2, 1)];
         all.push((round(avg(bad, 1), &tensors), DeclineReason::Parameter));
     }
-    all.push((round(avg(0.1, 0), &[good, of(Role::SharedHead, 2, 1)]), DeclineReason::Parameter));
+    all.push((round(avg(0.1, 0), &[good, inline_tensor(Role::SharedHead, 2, 1)]), DeclineReason::Parameter));
     all.push((round(Wire::MomentRows { first: 19, count: 2 }, &[]), DeclineReason::Parameter));
     all.push((round(Wire::MomentRows { first: 0, count: 1 }, &[good]), DeclineReason::Tensors));
     all
@@ -107,13 +110,13 @@ fn tasks_that_are_not_compiled_in_are_declined() {
         vec![(Role::Representation, 20, 2, problem.b.clone()), (Role::SharedHead, 2, 1, vec![0.0; 2])];
     let moments = Wire::MomentRows { first: 0, count: 1 };
     let capabilities = bench.session.task().capabilities();
-    for (task, role, tensors, there) in [
+    for (task, role, tensors, is_compiled_in) in [
         (avg, Role::SharedHead, tensors, cfg!(feature = "shared-head")),
         (moments, Role::Moment, vec![], cfg!(feature = "reveal-moments")),
     ] {
-        assert_eq!(capabilities.tasks & task.bit() != 0, there);
-        assert_eq!(capabilities.roles & role.bit() != 0, there);
-        if !there {
+        assert_eq!(capabilities.tasks & task.bit() != 0, is_compiled_in);
+        assert_eq!(capabilities.roles & role.bit() != 0, is_compiled_in);
+        if !is_compiled_in {
             let (message, body) = Server::new(9, task, Encoding::F32, 4096, tensors).opening().remove(0);
             assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::Task);
         }
@@ -187,32 +190,32 @@ fn invalid_representation_is_declined_and_a_valid_one_recovers() {
         let mut bench = trained(&problem, limit, flash.clone());
         let before = answer(&mut bench, &problem).unwrap();
         let head = bits(bench.session.task().head());
-        let mut nan = problem.b.clone();
-        nan[455] = 0.5;
-        let mut twins = problem.b.clone();
-        twins.chunks_mut(8).for_each(|row| row[1] = row[0]);
-        for (bad, poison) in [(nan, true), (twins, false)] {
+        // The NaN is written into the encoded bytes below, because the encoder refuses it.
+        let mut non_finite = problem.b.clone();
+        non_finite[455] = 0.5;
+        let mut equal_columns = problem.b.clone();
+        equal_columns.chunks_mut(8).for_each(|row| row[1] = row[0]);
+        for (bad, is_non_finite) in [(non_finite, true), (equal_columns, false)] {
             let server = problem.server_of(6, gradient(), Encoding::F32, limit, bad);
             let mut sent = Vec::new();
             for (message, mut body) in server.opening() {
-                // The encoder refuses a NaN, so it is written into the bytes.
                 let last = matches!(&message, ToDevice::Chunk(c) if c.offset + 22 > 440);
-                if poison && (last || limit == 4096) {
+                if is_non_finite && (last || limit == 4096) {
                     let n = body.len();
                     body[n - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
                 }
                 sent.extend(bench.message(&message, &body));
             }
             match declined(&sent) {
-                DeclineReason::NonFinite => assert!(poison),
-                DeclineReason::NotOrthonormal { error } => assert!(!poison && error > 0.9),
+                DeclineReason::NonFinite => assert!(is_non_finite),
+                DeclineReason::NotOrthonormal { error } => assert!(!is_non_finite && error > 0.9),
                 other => panic!("{other:?}"),
             }
             assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoRepresentation));
             assert_eq!(bits(bench.session.task().head()), head);
             assert_eq!(flash.0.borrow().saves, 1);
         }
-        // The same round with the old B: the kept head belongs to it, and is fitted again.
+        // The round is repeated with the previous B. The stored head was fitted on that B, so the device predicts again.
         let server = problem.server(6, gradient(), Encoding::F32, limit);
         let sent: Vec<_> = server.opening().iter().flat_map(|(m, body)| bench.message(m, body)).collect();
         assert!(matches!(sent[0].0, ToServer::Update(_)));
@@ -240,7 +243,7 @@ fn non_finite_update_is_declined_once() {
         let (message, body) = opening.last().unwrap();
         let mut sent: Vec<_> = bench.once(Event::Message(&payload(message, body))).into_iter().collect();
         if limit == 128 {
-            // The last chunks are requested while the update is still being sent.
+            // The server requests the last chunks while the update is still being sent.
             let chunks = [20u16, 0, 1, 20].into_iter().collect();
             let missing = Missing { id: RoundId { round: 1, stage: 0 }, tensor: 0, chunks };
             sent.extend(bench.message(&ToDevice::Missing(missing), &[]));
@@ -257,7 +260,7 @@ fn non_finite_update_is_declined_once() {
 }
 
 #[test]
-fn failing_store_declines_the_round() {
+fn round_is_declined_if_the_store_fails() {
     let problem = problem(20, 2, 1);
     let flash = Flash::default();
     let mut bench = problem.bench_with(256, flash.clone());
@@ -273,13 +276,13 @@ fn failing_store_declines_the_round() {
         "the round may be opened again"
     );
     flash.0.borrow_mut().fail_load = true;
-    let reset = problem.bench_with(256, flash);
-    assert_eq!(reset.session.counters().storage, 1);
-    assert_eq!(reset.session.task().head_fitted_on(), None);
+    let restarted = problem.bench_with(256, flash);
+    assert_eq!(restarted.session.counters().storage, 1);
+    assert_eq!(restarted.session.task().head_fitted_on(), None);
 }
 
 #[test]
-fn failing_source_declines_the_round() {
+fn round_is_declined_if_the_source_of_samples_fails() {
     let problem = problem(20, 2, 1);
     for failing_pass in [1, 2] {
         let mut bench = problem.bench(256);

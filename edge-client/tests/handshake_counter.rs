@@ -1,5 +1,5 @@
-//! The handshake counter in flash never falls below its saved value, after a power cut at any time and any
-//! change of one byte: it grows, or the device stays silent.
+//! Tests of the handshake counter in flash. After a power cut or a changed byte, the counter that is read is never below
+//! the saved one; if it cannot be read, the device must not send.
 #![cfg(feature = "flash")]
 
 use crate::common;
@@ -8,6 +8,8 @@ use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
 
+/// Handshakes that one save reserves.
+const STEP: u64 = 128;
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
@@ -35,15 +37,15 @@ fn counter_survives_resets_and_grows() {
     let nor = Nor::new(2);
     for n in 0..400u64 {
         let (mut store, number) = boot(&nor);
-        assert_eq!(number, Ok(128 * n));
-        store.save_handshakes(128 * (n + 1)).unwrap();
+        assert_eq!(number, Ok(STEP * n));
+        store.save_handshakes(STEP * (n + 1)).unwrap();
         save(&mut store, n as u32).unwrap();
         assert_eq!(store.erased(), 0);
     }
 }
 
-/// The power fails after every byte of saves that fill the pages many times over: the counter is never below
-/// its saved value, and the device continues from there.
+/// Cuts the power after each byte of each save, for enough saves to fill the pages several times. The counter is never
+/// below its saved value, and the device continues from there.
 #[test]
 fn power_cut_never_lowers_the_counter() {
     let (nor, mut tried) = (Nor::new(2), 0u32);
@@ -53,14 +55,14 @@ fn power_cut_never_lowers_the_counter() {
             tried += 1;
             let cut = Nor::with(before.clone());
             let (mut first, number) = boot(&cut);
-            assert_eq!(number, Ok(128 * (n - 1)));
+            assert_eq!(number, Ok(STEP * (n - 1)));
             cut.0.borrow_mut().power = power;
-            let saved = first.save_handshakes(128 * n).is_ok();
+            let saved = first.save_handshakes(STEP * n).is_ok();
             let whole = saved && save(&mut first, n as u32).is_ok();
             cut.0.borrow_mut().power = usize::MAX;
             let (mut store, number) = boot(&cut);
             let number = number.unwrap();
-            assert!(number == 128 * n || number == 128 * (n - 1) && !saved, "{number} at {n}, {power}");
+            assert!(number == STEP * n || number == STEP * (n - 1) && !saved, "{number} at {n}, {power}");
             assert_eq!(store.erased(), 0);
             store.save_handshakes(number + 128).unwrap();
             assert_eq!(boot(&cut).1, Ok(number + 128));
@@ -69,7 +71,7 @@ fn power_cut_never_lowers_the_counter() {
             }
         }
         let (mut store, _) = boot(&nor);
-        store.save_handshakes(128 * n).unwrap();
+        store.save_handshakes(STEP * n).unwrap();
         save(&mut store, n as u32).unwrap();
     }
     println!("{tried} cuts");
@@ -78,12 +80,12 @@ fn power_cut_never_lowers_the_counter() {
 /// One byte of the flash changes: the counter is correct or higher, or it cannot be read.
 #[test]
 fn damaged_byte_never_lowers_the_counter() {
-    let (mut tried, mut silent, mut lower) = (0u32, 0u32, 0u32);
+    let (mut tried, mut unreadable, mut lower) = (0u32, 0u32, 0u32);
     for saves in [1u64, 2, 5, 9, 14, 20] {
         let nor = Nor::new(2);
         for n in 1..=saves {
             let (mut store, _) = boot(&nor);
-            store.save_handshakes(128 * n).unwrap();
+            store.save_handshakes(STEP * n).unwrap();
             save(&mut store, n as u32).unwrap();
         }
         let image = nor.0.borrow().bytes.clone();
@@ -93,37 +95,37 @@ fn damaged_byte_never_lowers_the_counter() {
                 bytes[at] = damaged;
                 tried += 1;
                 match boot(&Nor::with(bytes)).1 {
-                    Ok(number) if number < 128 * saves => {
+                    Ok(number) if number < STEP * saves => {
                         lower += 1;
                         if lower < 20 {
                             println!(
                                 "{number} for {} at {at}: {:02x} -> {damaged:02x}",
-                                128 * saves,
+                                STEP * saves,
                                 image[at]
                             );
                         }
                     }
                     Ok(_) => {}
-                    Err(StoreError) => silent += 1,
+                    Err(StoreError) => unreadable += 1,
                 }
             }
         }
     }
-    println!("{tried} damaged bytes, {silent} silent, {lower} lower");
+    println!("{tried} damaged bytes, {unreadable} unreadable, {lower} lower");
     assert_eq!(lower, 0);
 }
 
-/// The on-flash bytes of a handshake counter.
-fn copy(number: u64) -> Vec<u8> {
+/// Bytes of a handshake counter in flash.
+fn counter_bytes(number: u64) -> Vec<u8> {
     let mut bytes = [b"FSPH".as_slice(), &number.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-/// A record whose campaign, round and representation hash, chosen by a server, spell a copy of the counter.
+/// A malicious server chooses campaign, round and representation hash so that their bytes equal a stored counter.
 #[test]
 fn server_cannot_forge_a_counter_in_the_record() {
-    let forged = copy(u64::MAX);
+    let forged = counter_bytes(u64::MAX);
     let (campaign, rest) = forged.split_first_chunk().unwrap();
     let (round, representation) = rest.split_first_chunk().unwrap();
     let record = Record {
@@ -134,17 +136,17 @@ fn server_cannot_forge_a_counter_in_the_record() {
     };
     let nor = Nor::new(2);
     let (mut store, _) = boot(&nor);
-    store.save_handshakes(128).unwrap();
+    store.save_handshakes(STEP).unwrap();
     store.save(&record).unwrap();
-    assert_eq!(boot(&nor).1, Ok(128));
+    assert_eq!(boot(&nor).1, Ok(STEP));
     let mut head = [0.0; K];
     let loaded = self::store(&nor).load(&mut head).unwrap().unwrap();
     assert_eq!((loaded.campaign, loaded.round), (record.campaign, record.round));
     assert_eq!((loaded.representation, head.as_slice()), (record.representation, record.head));
 }
 
-/// A forgery that also uses the bytes that the library writes before a record: its CRC-32 can be made to
-/// equal the magic.
+/// A malicious server also chooses the record so that the CRC-32, which the flash library writes before it, equals the
+/// magic bytes of a counter.
 #[test]
 fn server_cannot_forge_a_counter_in_the_item_header() {
     let record = Record {
@@ -155,21 +157,21 @@ fn server_cannot_forge_a_counter_in_the_item_header() {
     };
     let nor = Nor::new(2);
     let (mut store, _) = boot(&nor);
-    store.save_handshakes(128).unwrap();
+    store.save_handshakes(STEP).unwrap();
     store.save(&record).unwrap();
     let bytes = nor.0.borrow().bytes.clone();
     assert!(
         bytes.windows(16).any(|window| {
             let number = u64::from_le_bytes(window[4..12].try_into().unwrap());
-            number > 1 << 40 && window == copy(number)
+            number > 1 << 40 && window == counter_bytes(number)
         }),
         "the forgery no longer works: the library or the record format has changed"
     );
-    assert_eq!(boot(&nor).1, Ok(128));
+    assert_eq!(boot(&nor).1, Ok(STEP));
 }
 
 proptest! {
-    /// A head full of counter copies, each XORed with another mask.
+    /// A head full of counters, each XORed with a different mask.
     #[test]
     fn head_cannot_forge_a_counter(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
         const K: usize = 64;
@@ -177,7 +179,7 @@ proptest! {
         // The first copy is unmasked; all values are finite as floats.
         let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
             let mask = if n == 0 { 0 } else { mask & 0x3f };
-            copy(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
+            counter_bytes(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
         });
         let bytes: Vec<u8> = std::iter::repeat_n(0, shift).chain(hidden).collect();
         let words = bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap()));
@@ -185,17 +187,17 @@ proptest! {
         head.resize(K, 1.0);
         let nor = Nor::new(4);
         let whole = || FlashStore::<_, BYTES>::new(nor.clone(), 0..4 * PAGE as u32).unwrap();
-        whole().save_handshakes(128).unwrap();
+        whole().save_handshakes(STEP).unwrap();
         whole().save(&Record { campaign: 1, round: 2, representation: 3, head: &head }).unwrap();
         let mut back = [0.0; K];
         prop_assert!(whole().load(&mut back).unwrap().is_some());
         prop_assert_eq!(back.as_slice(), head.as_slice());
-        prop_assert_eq!(whole().load_handshakes(), Ok(128));
+        prop_assert_eq!(whole().load_handshakes(), Ok(STEP));
     }
 }
 
-/// Flash full of noise is erased, and the power fails after any byte of that, and again: a counter that was
-/// somewhere in the noise survives.
+/// The flash holds random bytes and one valid counter. The store erases it while the power fails twice; the counter must
+/// survive.
 #[test]
 fn erasing_never_loses_the_counter() {
     let mut random = common::Random(1);
@@ -204,33 +206,36 @@ fn erasing_never_loses_the_counter() {
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         // Copies are never written across a page boundary.
         let at = random.below(pages) * PAGE + random.below(PAGE - 15);
-        image[at..at + 16].copy_from_slice(&copy(1280));
-        let again = random.below(400);
+        image[at..at + 16].copy_from_slice(&counter_bytes(10 * STEP));
+        let second_cut = random.below(400);
         let mut erased = 0;
         for power in (0..).step_by(7) {
             let nor = Nor::with(image.clone());
             let mut whole = false;
-            for power in [power, again, usize::MAX] {
+            for power in [power, second_cut, usize::MAX] {
                 nor.0.borrow_mut().power = power;
                 let (mut store, number) = boot(&nor);
-                assert!(number == Ok(1280) || power < usize::MAX && number == Err(StoreError), "{number:?}");
+                assert!(
+                    number == Ok(10 * STEP) || power < usize::MAX && number == Err(StoreError),
+                    "{number:?}"
+                );
                 whole |= save(&mut store, 1).is_ok() && power < usize::MAX;
                 erased = erased.max(store.erased());
             }
             let (mut store, number) = boot(&nor);
-            assert_eq!(number, Ok(1280), "{pages} pages, {at}, {power}, {again}");
+            assert_eq!(number, Ok(10 * STEP), "{pages} pages, {at}, {power}, {second_cut}");
             let last = nor.0.borrow().bytes[(pages - 1) * PAGE..].to_vec();
             let begun = last[..WORD].iter().any(|byte| *byte != 0xFF);
             assert!(begun || last.iter().all(|byte| *byte == 0xFF), "a page looks blank but is not");
-            store.save_handshakes(1408).unwrap();
+            store.save_handshakes(11 * STEP).unwrap();
             save(&mut store, 2).unwrap();
-            assert_eq!(boot(&nor).1, Ok(1408));
-            if whole && power > again {
+            assert_eq!(boot(&nor).1, Ok(11 * STEP));
+            if whole && power > second_cut {
                 break;
             }
         }
         erasures += usize::from(erased > 0);
         readable += usize::from(erased == 0);
     }
-    assert!(erasures > 10, "{erasures} erased images, {readable} that were readable as pages");
+    assert!(erasures > 10, "{erasures} images were erased, {readable} were readable");
 }

@@ -93,9 +93,10 @@ fn retry_after_is_obeyed() {
     }
 }
 
-/// A tick while offline means that the driver connects now; the next attempt is then in the future.
+/// A tick while offline tells the session that the driver is connecting; the session sets a later time for the next
+/// attempt.
 #[test]
-fn offline_ticks_advance() {
+fn offline_tick_schedules_a_later_attempt() {
     let mut bench = bench(256);
     bench.all(Event::LinkDown);
     for _ in 0..10 {
@@ -144,7 +145,7 @@ fn keep_alive_precedes_the_idle_limit() {
     }
 }
 
-/// An input of the session. Times are the milliseconds before it.
+/// An input of the session.
 #[derive(Clone, Debug)]
 enum Step {
     Up,
@@ -218,9 +219,9 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) })]
 
     /// From any reachable state: a tick at `wake` advances time, and a simulated minute takes a bounded
-    /// number of ticks and frames (ten per second, and a small update repeated every ten seconds).
+    /// number of ticks and frames (700: ten per second, and repetitions of a small update).
     #[test]
-    fn no_state_spins(steps in prop::collection::vec(step(), 0..25)) {
+    fn ticks_and_frames_are_bounded(steps in prop::collection::vec(step(), 0..25)) {
         let mut bench = bench(128);
         bench.all(Event::Tick);
         for step in &steps {
@@ -263,9 +264,9 @@ fn short_transmit_buffer_is_counted() {
     assert!(bench.session.counters().unsent > 0);
 }
 
-/// A request for chunks that do not exist is not answered, and counted.
+/// A request for chunks that do not exist is counted and not answered.
 #[test]
-fn requests_for_missing_chunks_are_counted() {
+fn requests_for_nonexistent_chunks_are_counted() {
     let mut bench = bench(256);
     bench.connect(1, 60_000);
     let (message, body) = server(1, 256).opening().remove(0);

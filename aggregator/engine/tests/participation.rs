@@ -1,4 +1,5 @@
-//! Cohorts of each policy: their size, without duplicates, and the same for the same seed and round.
+//! Tests of the participation policies: sizes of cohorts, no duplicate devices, and the same cohort for the same seed and
+//! round.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn fraction_waits_for_r_n_distinct_devices(
+    fn fraction_invites_that_share_of_distinct_devices(
         fleet in fleet(), rate in 0.001f64..=1.0, over in 1.0f64..4.0, seed in any::<u64>(), round in any::<u32>()
     ) {
         let n = fleet.len();
@@ -56,8 +57,8 @@ proptest! {
     }
 }
 
-/// Every device has the same chance: 100 devices, 4000 rounds, a tenth each. The standard deviation of a
-/// device's count is 19; the bound is 5.5 of them for the worst of 100.
+/// In each of 4000 rounds a tenth of 100 devices is drawn. The count of a device has mean 400 and standard deviation 19;
+/// the test allows 5.5 standard deviations.
 #[test]
 fn draws_are_uniform_and_change_each_round() {
     let fleet: Vec<DeviceId> = (0..100).map(DeviceId).collect();
@@ -83,8 +84,13 @@ fn empty_fleet_gives_empty_cohort() {
 }
 
 fn close(policy: &mut dyn Participation) {
-    let still = Matrix::identity(3, 1);
-    policy.closed(&ClosedRound { elapsed: Millis::new(10), short_of: None, before: &still, model: &still });
+    let unchanged_model = Matrix::identity(3, 1);
+    policy.closed(&ClosedRound {
+        elapsed: Millis::new(10),
+        short_of: None,
+        before: &unchanged_model,
+        model: &unchanged_model,
+    });
 }
 
 /// Runs one round to its end.
@@ -165,18 +171,18 @@ fn schedule_survives_shrunken_fleet() {
     assert_eq!(run(Schedule::Theorem { contraction: 0.05 }), [4, 4, 3, 1, 4, 4]);
 }
 
-/// If samples double, a single device cannot complete a round by declaring very many.
+/// When stages double by samples, a single device cannot complete a round by declaring a huge number.
 #[test]
 fn inflated_sample_count_completes_no_round_alone() {
     let fleet: Vec<DeviceId> = (0..10).map(DeviceId).collect();
     let mut policy = Doubling::new(3, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
-    by_size(&mut policy, &[10; 10], 3);
-    let enough = policy.cohort(4, &fleet).sample_target.unwrap();
-    assert_eq!((enough.samples, enough.answers), (60, 3));
+    run_rounds_with_sizes(&mut policy, &[10; 10], 3);
+    let sample_target = policy.cohort(4, &fleet).sample_target.unwrap();
+    assert_eq!((sample_target.samples, sample_target.answers), (60, 3));
 }
 
-/// With a cohort drawn for every round, the fastest few come from the whole fleet over time; the cohort has
-/// the requested size and is the same as that of a random fraction.
+/// If a cohort is drawn for every round, every device is invited at some time. Each cohort equals the one that
+/// [`Fraction`] draws with the same seed.
 #[test]
 fn cohort_is_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).map(DeviceId).collect();
@@ -209,8 +215,9 @@ fn invalid_state_is_refused() {
     assert_eq!(policy.state(), [0.0; 5]);
 }
 
-/// Runs rounds of devices with a fixed order of arrival and fixed sizes, and returns the participants.
-fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
+/// Runs rounds of devices with a fixed order of arrival and fixed sizes. Returns the number of participants and the
+/// stage of each round.
+fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
     let fleet: Vec<DeviceId> = (0..sizes.len() as u64).map(DeviceId).collect();
     let mut counted = Vec::new();
     for number in 1..=rounds {
@@ -245,14 +252,17 @@ fn by_size(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16
 fn doubling_by_samples_doubles_sample_count() {
     let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
     let mut policy = Doubling::new(2, None, Schedule::Fixed(2), DoubleBy::Samples, 1);
-    let counted = by_size(&mut policy, &sizes, 11);
+    let counted = run_rounds_with_sizes(&mut policy, &sizes, 11);
     let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
     let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
     // With equal sizes, doubling by samples waits for as many devices as doubling by devices.
     let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
     let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Devices, 1);
-    assert_eq!(by_size(&mut by_samples, &[6; 30], 8), by_size(&mut by_devices, &[6; 30], 8));
+    assert_eq!(
+        run_rounds_with_sizes(&mut by_samples, &[6; 30], 8),
+        run_rounds_with_sizes(&mut by_devices, &[6; 30], 8)
+    );
 }
 
 proptest! {
@@ -266,11 +276,11 @@ proptest! {
     ) {
         let fresh = || Doubling::new(first, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
         let mut policy = fresh();
-        let before = by_size(&mut policy, &sizes, stop);
+        let before = run_rounds_with_sizes(&mut policy, &sizes, stop);
         let mut resumed = fresh();
         prop_assert!(resumed.restore(&policy.state()));
-        let after = by_size(&mut resumed, &sizes, 40 - stop);
-        prop_assert_eq!(by_size(&mut fresh(), &sizes, 40), [before, after.clone()].concat());
+        let after = run_rounds_with_sizes(&mut resumed, &sizes, 40 - stop);
+        prop_assert_eq!(run_rounds_with_sizes(&mut fresh(), &sizes, 40), [before, after.clone()].concat());
         prop_assert_eq!(after.last().unwrap().0, sizes.len());
         prop_assert!(after.windows(2).all(|pair| pair[0].0 <= pair[1].0));
     }

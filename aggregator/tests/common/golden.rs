@@ -1,5 +1,4 @@
-//! Golden campaigns in the middle of a round: the configuration, the files that a server left, and the results
-//! after its restart.
+//! Test support for golden files: writes, reads and resumes campaigns that a server left in the middle of a round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -49,13 +48,13 @@ pub fn copy(name: &str, state: &Path) {
 }
 
 /// Returns the response time of a device in ms.
-fn pace(device: DeviceId) -> u64 {
+fn response_time(device: DeviceId) -> u64 {
     50 + 2 * device.0
 }
 
-/// Returns the update of a device: for FedRep a step that makes progress, for others random numbers per round,
-/// or a basis if one is asked for.
-fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
+/// Returns the update of a device. For FedRep it is an honest gradient. For other tasks it is random numbers that
+/// depend on the round; the tensors that must be orthonormal are orthonormalised.
+fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
     if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
         return honest(device, opening);
     }
@@ -77,7 +76,8 @@ pub struct GoldenCampaign {
     pub coordinator: DurableEngine,
     fleet: Fleet,
     now: u64,
-    asked: BTreeMap<DeviceId, (u64, Arc<RoundBroadcast>)>,
+    /// Requests that are open, with the time at which each device answers.
+    open_requests: BTreeMap<DeviceId, (u64, Arc<RoundBroadcast>)>,
     /// Lines of the journal.
     pub lines: Vec<String>,
     /// One line per committed round.
@@ -89,24 +89,24 @@ impl GoldenCampaign {
     pub fn new(text: &str) -> Self {
         let fleet = Fleet::parse("fleet.toml", text).unwrap();
         let store = Store::open(&fleet.state, SysRng).unwrap();
-        // As a server does.
+        // A server resumes with the stored settings, too.
         let fleet = match store.settings().unwrap() {
             Some(stored) => fleet.resumed(&stored).unwrap().fleet,
             None => fleet,
         };
-        let about = Campaign {
+        let campaign = Campaign {
             configuration: fleet.fingerprint(),
             number: 7,
             expected: fleet.expected,
             journal: Some(0),
         };
-        let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &about).unwrap();
-        let (asked, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
-        Self { coordinator, fleet, now: now.as_u64(), asked, lines, rounds }
+        let (coordinator, now) = DurableEngine::new(fleet.engine(), store, &campaign).unwrap();
+        let (open_requests, lines, rounds) = (BTreeMap::new(), Vec::new(), String::new());
+        Self { coordinator, fleet, now: now.as_u64(), open_requests, lines, rounds }
     }
 
     /// Lets all devices join.
-    pub fn joined(mut self) -> Self {
+    pub fn with_all_joined(mut self) -> Self {
         for device in 0..self.fleet.expected as u64 {
             if self.fleet.privacy.is_some() {
                 let privacy = Privacy::Gaussian { release: 1000 + device as u32, budget: 1 << 40, spent: 0 };
@@ -124,7 +124,7 @@ impl GoldenCampaign {
         for action in settled.actions {
             match action {
                 Action::Open(device, opening) => {
-                    self.asked.insert(device, (self.now + pace(device), opening));
+                    self.open_requests.insert(device, (self.now + response_time(device), opening));
                 }
                 Action::Commit(record) => {
                     let digest = self.digest();
@@ -141,23 +141,23 @@ impl GoldenCampaign {
         }
     }
 
-    /// Lets the device with the earliest response time answer; false if none is asked.
+    /// Lets the device with the earliest response time update_of; false if none is open_requests.
     pub fn step(&mut self) -> bool {
-        let next = self.asked.iter().min_by_key(|(device, (due, _))| (*due, **device));
+        let next = self.open_requests.iter().min_by_key(|(device, (due, _))| (*due, **device));
         let Some((device, due)) = next.map(|(device, (due, _))| (*device, *due)) else { return false };
-        let (_, opening) = self.asked.remove(&device).unwrap();
+        let (_, opening) = self.open_requests.remove(&device).unwrap();
         self.now = self.now.max(due);
-        self.coordinator.handle(Millis::new(self.now), Event::Update(device, answer(device, &opening)));
+        self.coordinator.handle(Millis::new(self.now), Event::Update(device, update_of(device, &opening)));
         self.settle();
         true
     }
 
-    /// Runs until this round has counted this many updates.
+    /// Runs until the open round of `phase` counted_now counted `counted` updates.
     pub fn until(&mut self, phase: Phase, counted: usize) {
         loop {
             let engine = self.coordinator.engine();
-            let has = engine.open_round().map_or(0, |round| round.participants.len());
-            if engine.phase() == phase && has == counted {
+            let counted_now = engine.open_round().map_or(0, |round| round.participants.len());
+            if engine.phase() == phase && counted_now == counted {
                 return;
             }
             assert!(self.step(), "{phase:?} never counts {counted}");
@@ -170,7 +170,7 @@ impl GoldenCampaign {
             assert!(self.step(), "{:?}", self.coordinator.engine().phase());
         }
         for (device, account) in self.coordinator.engine().ledger().accounts() {
-            let _ = writeln!(self.rounds, "device {device} has spent {}", account.spent);
+            let _ = writeln!(self.rounds, "device {device} counted_now spent {}", account.spent);
         }
         let requests = self.coordinator.engine().requests();
         let heads = requests.iter().find_map(|request| match request.task {
@@ -199,7 +199,7 @@ impl GoldenCampaign {
 /// and the results of the campaign after its restart.
 pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     let text = configuration(name, state);
-    let mut campaign = GoldenCampaign::new(&text).joined();
+    let mut campaign = GoldenCampaign::new(&text).with_all_joined();
     campaign.until(phase, counted);
     let lines: String = campaign.lines.iter().map(|line| line.clone() + "\n").collect();
     super::closed(campaign);
@@ -207,7 +207,7 @@ pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     for file in FILES {
         std::fs::copy(state.join(file), directory(name).join(file)).unwrap();
     }
-    let resumed = GoldenCampaign::new(&text).joined().finished();
+    let resumed = GoldenCampaign::new(&text).with_all_joined().finished();
     std::fs::write(directory(name).join(RESUMED), resumed).unwrap();
     std::fs::remove_dir_all(state).unwrap();
 }

@@ -1,8 +1,10 @@
-//! Data-dependent starts: the power method and rows of the moment matrix, in the buffers of a round.
+//! The device's half of a start from data: one power iteration, or rows of the moment matrix, computed in the buffers of
+//! a round.
 //!
-//! Power method: one step of `(1/m) sum |y|^2 x x^T` on a basis, column by column, because memory has no second d x
-//! k. Moments: rows of that matrix itself (Collins et al. 2021, appendix B.4). Its leading direction can equal a
-//! record, so sending it needs the feature `reveal-moments`.
+//! A power iteration multiplies a basis by the moment matrix `(1/m) sum |y|^2 x x^T`, column by column, because there is no
+//! memory for a second d x k matrix. A start by moments asks for rows of the matrix itself (Collins et al. 2021,
+//! appendix B.4). The leading direction of the matrix can equal a record, so sending rows needs the feature
+//! `reveal-moments`.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -14,8 +16,8 @@ use crate::kernel::vector::{dot, from};
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
-/// Largest magnitude of a feature or target in a start: sums of products of four of them must stay finite, and a
-/// sample must be used for all columns and rows or for none.
+/// Largest magnitude of a feature or target; a sample with a larger one is skipped, for all columns and rows alike. It
+/// keeps sums of products of four values finite.
 const MAGNITUDE_MAX: f32 = 1e8;
 
 /// Replaces each column `q` of the representation buffer by `(1/m) sum |y|^2 x (x^T q)`.
@@ -68,12 +70,12 @@ pub fn moment_rows(
             return false;
         }
         let weight = dot(parts.y, parts.y, 1);
-        let mut rest = &mut *parts.representation;
+        let mut remaining = &mut *parts.representation;
         for row in first..first + rows {
             let tail = x.get(row..).unwrap_or_default();
-            let Some((own, below)) = rest.split_at_mut_checked(tail.len()) else { break };
-            accumulate(own, tail, &[weight * x.get(row).copied().unwrap_or(0.0)]);
-            rest = below;
+            let Some((this_row, following_rows)) = remaining.split_at_mut_checked(tail.len()) else { break };
+            accumulate(this_row, tail, &[weight * x.get(row).copied().unwrap_or(0.0)]);
+            remaining = following_rows;
         }
         true
     })?;

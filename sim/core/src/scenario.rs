@@ -135,7 +135,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "mnist-lenet",
-        "the same with LeNet-5: layers of filters (FedRep and SRPFL on CIFAR)",
+        "personal LeNet-5 networks on MNIST's digits: layers of filters (FedRep and SRPFL on CIFAR)",
         include_str!("../scenarios/mnist-lenet.toml"),
     ),
     (
@@ -160,7 +160,7 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
     (
         "watch-signal",
-        "the same recordings as raw signals: convolution over time",
+        "personal networks on a smartwatch's raw signals: convolution over time",
         include_str!("../scenarios/watch-signal.toml"),
     ),
     (
@@ -175,9 +175,8 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
 ];
 
-/// Default of the largest number of samples that a client may declare with effect: more than any generated
-/// data set has.
-const SAMPLES: u32 = 1_000_000;
+/// Default cap on the number of samples that a client may declare. No generated data set has as many.
+const DEFAULT_SAMPLE_CAP: u32 = 1_000_000;
 
 /// Noise multipliers, squared and in units of 2^-16, that a device accepts.
 const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
@@ -187,8 +186,8 @@ const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
 pub struct Scenario {
     /// Path of the scenario file, or name of the built-in scenario.
     pub name: String,
-    /// Text of the file with all changes applied, as reports show it; settings in code as such a text, without the
-    /// data.
+    /// Text of the scenario file with all changes applied, as reports show it. Of a scenario that was built in code, the
+    /// equivalent text without the data.
     pub text: String,
     /// Seed of all random choices.
     pub seed: u64,
@@ -248,8 +247,8 @@ impl Scenario {
         ScenarioBuilder::default()
     }
 
-    /// Reads and checks a scenario, with data in memory in place of `[data]` if there are any.
-    fn read(source: &Source, own: Option<MemoryData>) -> Result<Self, Problem> {
+    /// Reads and checks a scenario. `memory_data`, if given, replace `[data]`.
+    fn read(source: &Source, memory_data: Option<MemoryData>) -> Result<Self, Problem> {
         let root = source.root();
         let fleet = read_fleet(&root.section("fleet")?)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
@@ -264,7 +263,7 @@ impl Scenario {
             seed: root.integer("seed", Some(0), 0..=i64::MAX as u64)?,
             evaluate_every: u32::try_from(root.integer("evaluate_every", Some(1), 1..=1_000_000)?)
                 .unwrap_or(1),
-            data: match own {
+            data: match memory_data {
                 Some(own) => read_memory(own, &data, &root.section("split")?)?,
                 None => read_data(&data, &root.section("split")?)?,
             },
@@ -286,13 +285,13 @@ impl Scenario {
         };
         root.finish()?;
         scenario.check(&root)?;
-        let asked = root.section("algorithm")?.has("labels_per_class");
-        let follows = scenario.data.labels_per_class().filter(|_| !asked);
-        // With noise ridges are not scored. A server does not know whether several targets are classes, so
-        // devices with real-valued targets decline that round.
+        let is_set = root.section("algorithm")?.has("labels_per_class");
+        let labels_of_newcomers = scenario.data.labels_per_class().filter(|_| !is_set);
+        // Ridges are not scored under `[privacy]`. A server cannot tell class labels from several real-valued
+        // targets, so devices with real-valued targets decline the scoring round.
         let scored = scenario.data.target_kind() != TargetKind::Absent && scenario.privacy.is_none();
         let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
-        let ridge_labels = ridge_labels.map(|own| follows.unwrap_or(own));
+        let ridge_labels = ridge_labels.map(|own| labels_of_newcomers.unwrap_or(own));
         let algorithm = AlgorithmSection { ridge_labels, ..scenario.algorithm };
         let scenario = Self { algorithm, ..scenario };
         if scenario.privacy.is_none() {
@@ -337,7 +336,7 @@ impl Scenario {
             self.check_without_targets(root)?;
         }
         if !classification && self.stop.accuracy.is_some() {
-            let message = "found a target accuracy, but the data are for regression; allowed here: distance, loss, \
+            let message = "found a target accuracy, but the targets are real values; allowed here: distance, loss, \
                            simulated_time, change";
             return Err(root.section("stop")?.problem("accuracy", message));
         }
@@ -438,7 +437,8 @@ impl Scenario {
                 Err(section.problem("clip", message))
             }
             (true, _, Calibration::Paper) => {
-                let message = "found \"paper\", which is FedPower's; allowed here: \"tight\"";
+                let message =
+                    "found \"paper\", which is the calibration of FedPower's paper; allowed here: \"tight\"";
                 Err(section.problem("calibration", message))
             }
             (false, Some(_), _) => {
@@ -543,7 +543,7 @@ impl Scenario {
     }
 }
 
-/// Reads `[data]` and `[split]` of data in memory, which have no key besides the scale.
+/// Checks that `[data]` and `[split]` have no further keys, since the data are in memory.
 fn read_memory(own: MemoryData, data: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     data.finish()?;
     split.finish()?;
@@ -561,7 +561,7 @@ fn read_rounds(section: &Section<'_>) -> Result<Option<f64>, Problem> {
 }
 
 fn read_limits(section: &Section<'_>, rule: Rule) -> Result<(f32, SampleCap), Problem> {
-    let bounds = read_bounds(section, f64::from(MAGNITUDE_MAX), SAMPLES, rule)?;
+    let bounds = read_bounds(section, f64::from(MAGNITUDE_MAX), DEFAULT_SAMPLE_CAP, rule)?;
     section.finish()?;
     Ok(bounds)
 }

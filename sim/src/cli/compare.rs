@@ -1,4 +1,4 @@
-//! `compare`: several scenarios side by side.
+//! Command `compare`: runs several scenarios and shows their results next to each other.
 
 use std::path::PathBuf;
 
@@ -26,47 +26,48 @@ pub struct CompareOptions {
     /// Run each scenario with these algorithms (see `list --algorithms`), or with all that fit its model and data
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
     algorithms: Vec<String>,
-    /// Run each with each of these values, and show the spread over values and seeds
+    /// Run each algorithm once for each of these values of a key; tables show the spread over values and seeds
     #[arg(long, value_name = "KEY=VALUE,...", requires = "algorithms")]
     over: Option<String>,
     #[command(flatten)]
-    reach: TimeToAccuracyOptions,
+    time_to_accuracy: TimeToAccuracyOptions,
 }
 
-/// `fedspan-sim compare`.
-pub fn command(what: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
+/// Runs the command and writes the report.
+pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
     let mut entries: Vec<Entry> = Vec::new();
-    let over = compare_algorithms::parse_over(what.over.as_deref())?;
-    let comparison = compare_algorithms::expand(&what.scenarios, &what.algorithms, &over, &options.changes)?;
+    let over = compare_algorithms::parse_over(compare.over.as_deref())?;
+    let comparison =
+        compare_algorithms::expand(&compare.scenarios, &compare.algorithms, &over, &options.changes)?;
     for variant in &comparison.variants {
         let (name, own) = (variant.name.clone(), variant.changes.clone());
         let network = variant.network.map(str::to_owned);
         let changes: Vec<String> = options.changes.iter().chain(&own).cloned().chain(network).collect();
         let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
-            |label| entries.iter().any(|entry| file_name(&entry.label) == file_name(label)),
+            |label| entries.iter().any(|entry| directory_name(&entry.label) == directory_name(label)),
             label(&name, &own),
         );
-        let directory = Some(out.join(file_name(&label)));
+        let directory = Some(out.join(directory_name(&label)));
         entries.push(Entry { label, scenario, directory });
     }
-    what.reach.check(&entries)?;
+    compare.time_to_accuracy.check(&entries)?;
     let executed = execute(&entries, options)?;
     let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);
     if tables.is_empty() {
         tables.push(table(&entries, &executed));
     }
     let mut summary = ComparisonSummary::new(&executed);
-    if what.reach.is_requested() {
-        summary.reached = what.reach.times(&entries, &executed);
-        tables.push(what.reach.table(&summary.reached));
+    if compare.time_to_accuracy.is_requested() {
+        summary.reached = compare.time_to_accuracy.times(&entries, &executed);
+        tables.push(compare.time_to_accuracy.table(&summary.reached));
     }
     let report = out.join("report.html");
     write_json(&out.join("summary.json"), &summary)?;
     let mut page = page(&entries, &executed, tables.clone());
-    page.curves.extend(what.reach.curves(&entries, &executed));
+    page.curves.extend(compare.time_to_accuracy.curves(&entries, &executed));
     write_text(&report, &page.html())?;
     match options.format {
         Format::Json => {
@@ -90,16 +91,16 @@ pub fn label(name: &str, own: &[String]) -> String {
     short_name(name) + &own.iter().map(short).collect::<String>()
 }
 
-/// Returns `label`, with a number added if it is taken.
-pub fn distinct(taken: impl Fn(&str) -> bool, label: String) -> String {
-    if !taken(&label) {
+/// Returns `label`, with a number added if `is_taken` says that another scenario has it.
+pub fn distinct(is_taken: impl Fn(&str) -> bool, label: String) -> String {
+    if !is_taken(&label) {
         return label;
     }
-    (2u32..).map(|n| format!("{label} ({n})")).find(|label| !taken(label)).unwrap_or(label)
+    (2u32..).map(|n| format!("{label} ({n})")).find(|label| !is_taken(label)).unwrap_or(label)
 }
 
-/// A label as a directory name.
-pub fn file_name(label: &str) -> String {
+/// Replaces characters that are not allowed in a name of a directory.
+pub fn directory_name(label: &str) -> String {
     let keep = |c: char| if c.is_alphanumeric() || "-_.=".contains(c) { c } else { '-' };
     label.chars().map(keep).collect()
 }
@@ -120,24 +121,24 @@ impl<'a> ComparisonSummary<'a> {
 }
 
 fn table(entries: &[Entry], executed: &Executed) -> Table {
-    let done: Vec<(&Entry, Vec<&Summary>)> = entries
+    let finished_runs: Vec<(&Entry, Vec<&Summary>)> = entries
         .iter()
         .zip(&executed.runs)
         .map(|(entry, runs)| (entry, runs.summaries.iter().filter(|s| !s.interrupted).collect()))
         .collect();
     let mut names: Vec<&'static str> = Vec::new();
-    for summary in done.iter().flat_map(|(_, summaries)| summaries) {
+    for summary in finished_runs.iter().flat_map(|(_, summaries)| summaries) {
         for (name, _, _) in lines(summary) {
             if !names.contains(&name) {
                 names.push(name);
             }
         }
     }
-    let seeds = done.iter().map(|(_, summaries)| summaries.len()).max().unwrap_or(0);
+    let seeds = finished_runs.iter().map(|(_, summaries)| summaries.len()).max().unwrap_or(0);
     let mut rows = vec![
         ["algorithm".to_owned()]
             .into_iter()
-            .chain(done.iter().map(|(entry, _)| entry.scenario.algorithm_name().to_owned()))
+            .chain(finished_runs.iter().map(|(entry, _)| entry.scenario.algorithm_name().to_owned()))
             .collect::<Vec<_>>(),
     ];
     // Scores first, then counts and bytes.
@@ -148,10 +149,11 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
             Some(one) if seeds < 2 || one.q25 == one.q75 => show(name, one.median),
             Some(s) => format!("{} [{}, {}]", show(name, s.median), show(name, s.q25), show(name, s.q75)),
         };
-        let cells = done.iter().map(|(_, summaries)| cell(summaries));
+        let cells = finished_runs.iter().map(|(_, summaries)| cell(summaries));
         rows.push([name.to_owned()].into_iter().chain(cells).collect());
     }
-    let columns = ["figure".to_owned()].into_iter().chain(done.iter().map(|(entry, _)| entry.label.clone()));
+    let columns =
+        ["figure".to_owned()].into_iter().chain(finished_runs.iter().map(|(entry, _)| entry.label.clone()));
     let title = match seeds {
         0 | 1 => String::new(),
         seeds => format!("median [lower, upper quartile] over {seeds} seeds"),

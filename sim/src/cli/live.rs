@@ -92,7 +92,7 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
         }
         scenario.evaluate_every = 1;
         let taken = |label: &str| {
-            entries.iter().any(|(known, _)| compare::file_name(known) == compare::file_name(label))
+            entries.iter().any(|(known, _)| compare::directory_name(known) == compare::directory_name(label))
         };
         let label = compare::distinct(taken, compare::label(&name, &own));
         entries.push((label, scenario));
@@ -166,7 +166,7 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     let arrivals = scratch.path().join(journal::FILE);
     let kept = match &options.out {
         Some(out) => {
-            let directory = out.join(compare::file_name(label));
+            let directory = out.join(compare::directory_name(label));
             make_directory(&directory)?;
             let kept = directory.join(journal::FILE);
             let copied = std::fs::copy(&arrivals, &kept);

@@ -1,5 +1,5 @@
-//! Rounds of the algorithms in f64, with whole batches, from the papers' formulas. Gradients are central
-//! differences.
+//! Reference implementation of the personalised algorithms for tests: f64, whole batches, from the papers' formulas.
+//! Gradients are central differences.
 
 use fedspan_engine::algorithm::network::{
     Apfl, Ditto, FedMtl, FedProx, L2gd, NetworkMethod, PerFedAvg, Scaffold,
@@ -67,8 +67,11 @@ pub struct Oracle {
 impl Oracle {
     /// Creates devices that all start from `start`.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
-        let alpha =
-            if let NetworkMethod::Apfl(Apfl { mixing_weight: own, .. }) = method { own.into() } else { 0.0 };
+        let alpha = if let NetworkMethod::Apfl(Apfl { mixing_weight, .. }) = method {
+            mixing_weight.into()
+        } else {
+            0.0
+        };
         let control = vec![0.0; start.len()];
         let device = Device { own: start.clone(), control: control.clone(), alpha };
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
@@ -94,19 +97,19 @@ impl Oracle {
     }
 
     /// Local part of a round: the device's upload, and SCAFFOLD's change of c.
-    fn part(&self, device: &mut Device, set: &Set) -> (Vector, Vector) {
-        let (w0, none) = (&self.shared, vec![0.0; self.shared.len()]);
+    fn local_round(&self, device: &mut Device, set: &Set) -> (Vector, Vector) {
+        let (w0, zero) = (&self.shared, vec![0.0; self.shared.len()]);
         let g = |w: &[f64]| gradient(set, w);
-        let pulled = |pull: f32, w: &[f64]| plus(&g(w), pull.into(), &minus(w, w0));
+        let proximal_gradient = |weight: f32, w: &[f64]| plus(&g(w), weight.into(), &minus(w, w0));
         match self.method {
-            NetworkMethod::FedProx(FedProx { proximal_weight: pull }) => {
-                (self.descend(w0.clone(), |w| pulled(pull, w)), none)
+            NetworkMethod::FedProx(FedProx { proximal_weight }) => {
+                (self.descend(w0.clone(), |w| proximal_gradient(proximal_weight, w)), zero)
             }
             NetworkMethod::Scaffold(Scaffold) => {
                 let correction = minus(&self.control, &device.control);
                 let y = self.descend(w0.clone(), |w| plus(&g(w), 1.0, &correction));
-                let way = f64::from(self.epochs) * f64::from(self.descent.step_size);
-                let control = plus(&minus(&device.control, &self.control), 1.0 / way, &minus(w0, &y));
+                let total_step = f64::from(self.epochs) * f64::from(self.descent.step_size);
+                let control = plus(&minus(&device.control, &self.control), 1.0 / total_step, &minus(w0, &y));
                 let change = minus(&control, &device.control);
                 device.control = control;
                 (y, change)
@@ -123,18 +126,18 @@ impl Oracle {
                     let product = minus(&ahead, &g(&plus(w, -1e-4, &outer)));
                     plus(&outer, -alpha / 2e-4, &product)
                 };
-                (self.descend(w0.clone(), step), none)
+                (self.descend(w0.clone(), step), zero)
             }
-            NetworkMethod::Ditto(Ditto { proximal_weight: pull }) => {
-                device.own = self.descend(device.own.clone(), |v| pulled(pull, v));
-                (self.descend(w0.clone(), g), none)
+            NetworkMethod::Ditto(Ditto { proximal_weight }) => {
+                device.own = self.descend(device.own.clone(), |v| proximal_gradient(proximal_weight, v));
+                (self.descend(w0.clone(), g), zero)
             }
-            NetworkMethod::Apfl(Apfl { mixing_step_size: adaptation, .. }) => {
+            NetworkMethod::Apfl(Apfl { mixing_step_size, .. }) => {
                 let mixed = |alpha: f64, v: &[f64], w: &[f64]| plus(&plus(w, alpha, v), -alpha, w);
                 let slope = g(&mixed(device.alpha, &device.own, w0));
-                let apart = minus(&device.own, w0);
-                let product: f64 = slope.iter().zip(&apart).map(|(g, a)| g * a).sum();
-                device.alpha = (device.alpha - f64::from(adaptation) * product).clamp(0.0, 1.0);
+                let difference = minus(&device.own, w0);
+                let product: f64 = slope.iter().zip(&difference).map(|(g, a)| g * a).sum();
+                device.alpha = (device.alpha - f64::from(mixing_step_size) * product).clamp(0.0, 1.0);
                 let (alpha, length) = (device.alpha, w0.len());
                 // Both networks at once: w, then v.
                 let both = [w0.as_slice(), &device.own].concat();
@@ -144,27 +147,27 @@ impl Oracle {
                     [g(w), own].concat()
                 });
                 device.own = both[length..].to_vec();
-                (both[..length].to_vec(), none)
+                (both[..length].to_vec(), zero)
             }
-            NetworkMethod::L2gd(L2gd { averaging_step: part, .. }) => {
-                let moved = plus(&device.own, part.into(), &minus(w0, &device.own));
+            NetworkMethod::L2gd(L2gd { averaging_step, .. }) => {
+                let moved = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));
                 device.own = self.descend(moved, g);
-                (device.own.clone(), none)
+                (device.own.clone(), zero)
             }
-            NetworkMethod::FedMtl(FedMtl { proximal_weight: pull }) => {
-                device.own = self.descend(device.own.clone(), |w| pulled(pull, w));
-                (device.own.clone(), none)
+            NetworkMethod::FedMtl(FedMtl { proximal_weight }) => {
+                device.own = self.descend(device.own.clone(), |w| proximal_gradient(proximal_weight, w));
+                (device.own.clone(), zero)
             }
-            _ => panic!("no baseline"),
+            _ => panic!("{:?} has no reference implementation", self.method),
         }
     }
 
-    /// Runs a round with these devices.
+    /// Runs one round with `participants`; `sets` holds the data of all devices.
     pub fn run_round(&mut self, participants: &[usize], sets: &[Set]) {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
         for &index in participants {
-            let (sent, change) = self.part(&mut devices[index], &sets[index]);
+            let (sent, change) = self.local_round(&mut devices[index], &sets[index]);
             mean = plus(&mean, 1.0 / participants.len() as f64, &sent);
             changes = plus(&changes, 1.0 / self.devices.len() as f64, &change);
         }
@@ -173,7 +176,7 @@ impl Oracle {
         self.control = plus(&self.control, 1.0, &changes);
     }
 
-    /// The network that the paper scores.
+    /// The network on which the paper evaluates a device.
     pub fn scored(&self, device: usize, set: &Set) -> Vector {
         let Device { own, alpha, .. } = &self.devices[device];
         match self.method {

@@ -1,3 +1,4 @@
+//! Fuzz target: the accumulator of updates sums arbitrary updates exactly, or refuses them.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: fedspan_hostile::seed_fuzzer("accumulator"), |data: &[u8]| {

@@ -1,3 +1,4 @@
+//! Fuzz target: the decoder of frames reads arbitrary bytes.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(init: fedspan_hostile::seed_fuzzer("frame"), |data: &[u8]| {

@@ -1,4 +1,4 @@
-//! A device with its clock and its buffers.
+//! Simulated device for tests of server and client together: a session with its clock, decoder and buffer.
 
 use std::sync::LazyLock;
 
@@ -37,7 +37,7 @@ impl<P: Store> Board<P> {
         Self::with_limit(device, protection, store, seed, 256)
     }
 
-    /// A device with another frame limit.
+    /// Creates a device with this frame limit instead of 256 bytes.
     pub fn with_limit(device: u64, protection: Protection, store: P, seed: u64, frame_limit: u16) -> Self {
         let config = Config { frame_limit, ..Config::new(device) };
         Self::with_task(config, protection, Linear::new(Workspace::new()), store, seed)
@@ -45,7 +45,7 @@ impl<P: Store> Board<P> {
 }
 
 impl<P: Store, T: Task> Board<P, T> {
-    /// A device with another task.
+    /// Creates a device with this task and configuration.
     pub fn with_task(config: Config, protection: Protection, task: T, store: P, seed: u64) -> Self {
         let source = Recording::regression(&SAMPLES.0, &SAMPLES.1, D.into(), 1);
         let random = ChaCha20Rng::seed_from_u64(seed);
@@ -72,8 +72,8 @@ impl<P: Store, T: Task> Board<P, T> {
 
     /// Replaces the link by a new one.
     pub fn reconnect(&mut self) -> Vec<Vec<u8>> {
-        let silent = self.event(Event::LinkDown);
-        assert!(silent.is_empty());
+        let sent = self.event(Event::LinkDown);
+        assert!(sent.is_empty());
         self.link_up()
     }
 
@@ -84,7 +84,7 @@ impl<P: Store, T: Task> Board<P, T> {
         frames.oversize + frames.framing + frames.check + frames.header + own.unopened + own.unsealed
     }
 
-    /// Lets time pass.
+    /// Advances the clock and ticks the session; returns the frames sent.
     pub fn wait(&mut self, milliseconds: u64) -> Vec<Vec<u8>> {
         self.now += milliseconds;
         self.event(Event::Tick)
@@ -135,6 +135,7 @@ fn handle<P: Store, T: Task>(
     sent
 }
 
+/// Number of encrypted frames that the device could not decrypt.
 pub fn unopened<P: Store>(board: &Board<P>) -> u32 {
     board.session.counters().unopened
 }

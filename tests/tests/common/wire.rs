@@ -1,25 +1,28 @@
-//! Frames encoded and decoded by hand.
+//! Unencrypted frames, and a decoder of COBS that is independent of the library.
 
 use fedspan_engine::RoundBroadcast;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Message, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Encoding;
 
-/// A plain frame without a body.
+/// Room for the header and the framing of a frame, in bytes.
+const HEADER_ROOM: usize = 400;
+
+/// Unencrypted frame without a body.
 pub fn plain<M: Message>(message: &M) -> Vec<u8> {
-    let mut out = vec![0; 400];
+    let mut out = vec![0; HEADER_ROOM];
     let sent = encode(message, 0, |_| {}, &mut out).unwrap();
     out.truncate(sent);
     out
 }
 
-/// A plain frame that opens a round, with its tensors.
+/// Unencrypted frame that opens a round, with its tensors.
 pub fn plain_open(opening: &RoundBroadcast) -> Vec<u8> {
     let tensors = opening.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
     let task = opening.request.task;
     let message = ToDevice::RoundOpen(RoundOpen { id: opening.id, task, tensors });
     let body: Vec<u8> = opening.encoded.concat();
-    let mut out = vec![0; body.len() + 400];
+    let mut out = vec![0; body.len() + HEADER_ROOM];
     let sent = encode(&message, body.len(), |place| place.copy_from_slice(&body), &mut out).unwrap();
     out.truncate(sent);
     out
@@ -27,14 +30,14 @@ pub fn plain_open(opening: &RoundBroadcast) -> Vec<u8> {
 
 /// Content of a frame after COBS decoding.
 pub fn uncobs(frame: &[u8]) -> Vec<u8> {
-    let (mut plain, mut rest) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
+    let (mut decoded, mut rest) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
     while let Some((&code, tail)) = rest.split_first() {
         let (block, tail) = tail.split_at(usize::from(code) - 1);
-        plain.extend_from_slice(block);
+        decoded.extend_from_slice(block);
         if code != 255 && !tail.is_empty() {
-            plain.push(0);
+            decoded.push(0);
         }
         rest = tail;
     }
-    plain
+    decoded
 }

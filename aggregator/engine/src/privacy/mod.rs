@@ -1,4 +1,5 @@
-//! Privacy account of Gaussian releases in (epsilon, delta), and its inverse, the noise for a budget.
+//! Accounting of differential privacy for the Gaussian mechanism: the (epsilon, delta) that a number of noisy releases
+//! spends, and the noise that keeps them within a budget.
 //!
 //! ```text
 //!  (multiplier, releases), ... -> Composition -> epsilon at a delta, delta at an epsilon   exact
@@ -10,14 +11,15 @@
 //! Neighbouring data sets differ in one record that is replaced by another. A sensitivity is the largest L2
 //! distance between the releases of neighbours; a noise multiplier is the standard deviation of the noise
 //! over the sensitivity. Every record is assumed to be in every release, so no amplification by subsampling
-//! is credited. Multipliers are fixed beforehand; what is released may depend on earlier releases.
+//! is credited. The multipliers are fixed in advance; the query of a release may depend on earlier releases (adaptive
+//! composition).
 //!
-//! All results are rounded to the safe side: an epsilon, a delta and a multiplier up, a number of releases
+//! All results are rounded conservatively: an epsilon, a delta and a multiplier up, a number of releases
 //! down. All arithmetic is from `libm`, so that all machines agree.
 //!
-//! [`gaussian`] is about continuous noise. Discrete Gaussian noise, which devices add, is at least as private
-//! if its variance is larger by 16 squared units of its grid, as devices ensure (`PRIVACY.md` has the proof);
-//! [`renyi`] holds for discrete noise as it stands.
+//! [`gaussian`] covers continuous noise. Devices add discrete Gaussian noise, and increase its variance by 16 squared
+//! units of its grid; it is then at least as private (`PRIVACY.md` has the proof). [`renyi`] covers discrete noise
+//! without that increase.
 
 mod bisection;
 pub mod calibration;

@@ -1,4 +1,5 @@
-//! Command queue: one thread sends like the server core, another receives like a peer session.
+//! Model checks of the command queue, in every order of the steps of two threads: command sends like the server sending, the
+//! other receives like a peer session.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,81 +13,85 @@ use super::{command_queue, is_closed};
 use crate::Check;
 
 pub(crate) const ALL: &[Check] = &[
-    Check { name: "queue: commands arrive in order, then the end", program: in_order_then_the_end },
-    Check { name: "queue: the end wakes a waiting receiver", program: the_end_wakes },
-    Check { name: "queue: a cancelled wait loses no command", program: given_up },
-    Check { name: "queue: exactly the accepted commands arrive", program: what_found_room },
-    Check { name: "queue: nothing arrives after the end was seen", program: nothing_after_the_end },
-    Check { name: "queue: no command outlives its receiver", program: nothing_is_kept },
+    Check {
+        name: "queue: commands arrive in order, then the queue is closed",
+        program: in_order_then_closed,
+    },
+    Check { name: "queue: closing wakes a waiting receiver", program: closing_wakes_receiver },
+    Check { name: "queue: a cancelled wait loses no command", program: cancelled_wait_loses_no_command },
+    Check { name: "queue: exactly the accepted commands arrive", program: accepted_commands_arrive },
+    Check { name: "queue: nothing arrives after the queue was seen closed", program: no_command_after_close },
+    Check { name: "queue: no command outlives its receiver", program: dropped_receiver_drops_commands },
 ];
 
-/// Receives all commands until the end.
-fn rest(mut receiver: Receiver<u8>) -> Vec<u8> {
+/// Receives all commands until the queue is closed.
+fn receive_until_closed(mut receiver: Receiver<u8>) -> Vec<u8> {
     block_on(async {
-        let mut taken = Vec::new();
-        while let Some(one) = receiver.recv().await {
-            taken.push(one);
+        let mut received = Vec::new();
+        while let Some(command) = receiver.recv().await {
+            received.push(command);
         }
-        taken
+        received
     })
 }
 
-fn in_order_then_the_end() {
+fn in_order_then_closed() {
     let (sender, receiver) = command_queue(2);
-    let core = thread::spawn(move || assert!(sender.send(0) && sender.send(1)));
-    assert_eq!(rest(receiver), [0, 1]);
-    core.join().expect("the sender's thread ends");
+    let sending = thread::spawn(move || assert!(sender.send(0) && sender.send(1)));
+    assert_eq!(receive_until_closed(receiver), [0, 1]);
+    sending.join().expect("the sender's thread ends");
 }
 
-fn the_end_wakes() {
+fn closing_wakes_receiver() {
     let (sender, receiver) = command_queue(1);
-    let core = thread::spawn(move || drop(sender));
-    assert!(rest(receiver).is_empty());
-    core.join().expect("the sender's thread ends");
+    let sending = thread::spawn(move || drop(sender));
+    assert!(receive_until_closed(receiver).is_empty());
+    sending.join().expect("the sender's thread ends");
 }
 
-/// Cancels a wait, as `select!` does; the next wait is of another task.
-fn given_up() {
+/// Cancels a wait, as `select!` does, and then waits in another task.
+fn cancelled_wait_loses_no_command() {
     let (sender, mut receiver) = command_queue(2);
-    let core = thread::spawn(move || assert!(sender.send(0)));
-    let mut taken = Vec::new();
+    let sending = thread::spawn(move || assert!(sender.send(0)));
+    let mut received = Vec::new();
     match pin!(receiver.recv()).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Some(one)) => taken.push(one),
-        Poll::Ready(None) => panic!("the end arrived before the command"),
+        Poll::Ready(Some(command)) => received.push(command),
+        Poll::Ready(None) => panic!("the queue was closed before the command arrived"),
         Poll::Pending => {}
     }
-    taken.extend(rest(receiver));
-    assert_eq!(taken, [0]);
-    core.join().expect("the sender's thread ends");
+    received.extend(receive_until_closed(receiver));
+    assert_eq!(received, [0]);
+    sending.join().expect("the sender's thread ends");
 }
 
-fn what_found_room() {
+fn accepted_commands_arrive() {
     let (sender, receiver) = command_queue(1);
-    let core = thread::spawn(move || [0, 1].into_iter().filter(|&one| sender.send(one)).collect::<Vec<_>>());
-    let taken = rest(receiver);
-    assert_eq!(taken, core.join().expect("the sender's thread ends"));
-    assert!(taken.starts_with(&[0]), "the queue has room for one command");
+    let sending =
+        thread::spawn(move || [0, 1].into_iter().filter(|&command| sender.send(command)).collect::<Vec<_>>());
+    let received = receive_until_closed(receiver);
+    assert_eq!(received, sending.join().expect("the sender's thread ends"));
+    assert!(received.starts_with(&[0]), "the queue has room for command command");
 }
 
-fn nothing_after_the_end() {
+fn no_command_after_close() {
     let (sender, mut receiver) = command_queue(2);
-    let core = thread::spawn(move || assert!(sender.send(0)));
-    let mut taken = Vec::new();
+    let sending = thread::spawn(move || assert!(sender.send(0)));
+    let mut received = Vec::new();
     let closed = receiver.is_closed();
-    taken.extend(receiver.try_recv());
-    assert!(!closed || taken == [0], "a closed queue still has the command");
-    taken.extend(rest(receiver));
-    assert_eq!(taken, [0]);
-    core.join().expect("the sender's thread ends");
+    received.extend(receiver.try_recv());
+    assert!(!closed || received == [0], "a closed queue still has the command");
+    received.extend(receive_until_closed(receiver));
+    assert_eq!(received, [0]);
+    sending.join().expect("the sender's thread ends");
 }
 
-/// The sender may outlive the receiver for long.
-fn nothing_is_kept() {
+/// A receiver drops its queued commands with itself, since the sender may exist for much longer.
+fn dropped_receiver_drops_commands() {
     let command = Arc::new(());
     let (sender, mut receiver) = command_queue(2);
     let session = thread::spawn(move || {
-        let waits = pin!(receiver.recv()).poll(&mut Context::from_waker(Waker::noop()));
-        drop(waits);
+        let poll = pin!(receiver.recv()).poll(&mut Context::from_waker(Waker::noop()));
+        drop(poll);
         drop(receiver);
     });
     let sent = sender.send(Arc::clone(&command));

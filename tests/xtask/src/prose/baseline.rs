@@ -1,4 +1,5 @@
-//! The baseline file: lists of words, areas with their limits, and the counts that may only fall.
+//! Baseline file of `cargo xtask prose`: lists of words, and for each folder the largest number of items that may break
+//! the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +9,7 @@ use toml_edit::{DocumentMut, Item as Toml, value};
 use super::items::Class;
 use super::words::Words;
 
-/// Items and those that break the rules.
+/// Number of items (doc comments, messages, names of tests), and of those that break a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// All items.
@@ -35,7 +36,7 @@ impl Counts {
         self.0.get(&class).copied().unwrap_or_default()
     }
 
-    /// Per cent of items that break the rules; comments are left out, no items are 0 %.
+    /// Percentage of items that break a rule, without comments; 0 if there are no items.
     #[must_use]
     pub fn percent(&self) -> f64 {
         let kinds = || self.0.iter().filter(|(class, _)| **class != Class::Comments);
@@ -48,7 +49,7 @@ impl Counts {
 /// A folder with counts of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Area {
-    /// Folder, relative to the root of the repository. A file belongs to the innermost folder.
+    /// Folder, relative to the root of the repository. A file belongs to the innermost area that contains it.
     pub folder: String,
     /// Per cent that the area must stay below.
     pub limit: Option<f64>,
@@ -78,7 +79,7 @@ impl Baseline {
     /// Reads the file.
     ///
     /// # Errors
-    /// A message about the first fault: no TOML, or an entry that is missing or of another type.
+    /// A message about the first fault: the text is not TOML, an entry is missing, or an entry has another type.
     pub fn parse(text: &str) -> Result<Self, String> {
         let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
         let list = |name: &str| -> Result<BTreeSet<String>, String> {
@@ -108,7 +109,7 @@ impl Baseline {
         holding.max_by_key(|(_, area)| Path::new(&area.folder).components().count()).map(|(index, _)| index)
     }
 
-    /// Compares counts, one of each area, with the baseline.
+    /// Compares the counts, one per area in the order of the areas, with the baseline.
     #[must_use]
     pub fn differences(&self, counted: &[Counts]) -> Differences {
         let mut found = Differences::default();
@@ -133,8 +134,8 @@ impl Baseline {
     /// The text of the file with the counts as its new baseline.
     ///
     /// # Errors
-    /// A message if the sum of a kind over all areas would rise. Counts of areas may rise when that sum does not:
-    /// code moves between areas.
+    /// A message if the sum of a kind over all areas would rise. The count of one area may rise
+    /// if the sum does not, because code moves between areas.
     pub fn updated(&self, text: &str, counted: &[Counts]) -> Result<String, String> {
         for class in Class::ALL {
             let before: Option<u64> = self.areas.iter().map(|area| area.baseline.get(&class).copied()).sum();
@@ -144,7 +145,7 @@ impl Baseline {
             {
                 let name = class.name();
                 return Err(format!(
-                    "prose: {name} would rise from {before} to {now} in all; baselines may only fall"
+                    "prose: {name} would rise from {before} to {now} in total; baselines may only fall"
                 ));
             }
         }

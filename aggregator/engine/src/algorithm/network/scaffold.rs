@@ -112,19 +112,19 @@ impl ScaffoldServer {
     }
 
     /// For each layer, the model as devices decode it, followed by zeros.
-    fn on_devices(&self) -> Vec<f64> {
+    fn decoded_model_and_zeros(&self) -> Vec<f64> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         let layers = tensors(&self.plan, shape, self.model.as_slice(), 1, download_encoding);
-        let wide = |tensor: Tensor| {
+        let values_and_zeros = |tensor: Tensor| {
             let values: Vec<f64> =
                 as_decoded(tensor.values, download_encoding).into_iter().map(f64::from).collect();
             let zeros = vec![0.0; values.len()];
             values.into_iter().chain(zeros)
         };
-        layers.into_iter().flat_map(wide).collect()
+        layers.into_iter().flat_map(values_and_zeros).collect()
     }
 
-    /// Inverse of [`Self::stacked`]: models, and changes of control variates.
+    /// Splits stacked values into the model and the control variate (of an aggregate: the change of the control variate).
     fn unstacked(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
         let (mut model, mut control) = (Vec::new(), Vec::new());
@@ -158,15 +158,16 @@ impl Algorithm for ScaffoldServer {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        // The center of an update: its model is a step from the broadcast model, its control variate a
-        // step from zero.
-        let center = if self.round.rule().needs_all_updates() { self.on_devices() } else { Vec::new() };
+        // Robust rules need the point from which updates deviate: the broadcast model for the model, zero for the
+        // change of the control variate.
+        let center =
+            if self.round.rule().needs_all_updates() { self.decoded_model_and_zeros() } else { Vec::new() };
         if let Some(values) = self.round.take_vector(&center) {
             let (model, changes) = self.unstacked(&values);
-            let part = self.participants as f64 / self.parameters.fleet.max(1) as f64;
+            let participating_fraction = self.participants as f64 / self.parameters.fleet.max(1) as f64;
             self.model.copy_from_slice(&model);
             for (control, change) in self.control.iter_mut().zip(changes) {
-                *control += part * change;
+                *control += participating_fraction * change;
             }
         }
         self.participants = 0;
