@@ -36,7 +36,7 @@ fn digest(values: impl Iterator<Item = f64>) -> String {
     format!("{:08x}", crc32c(&bytes))
 }
 
-/// Its settings are in the legacy text, which nothing writes any more, so it stays as it is.
+/// The settings of this one are in the legacy text, which nothing writes any more, so it stays as it is.
 #[test]
 fn current_format_is_resumed() {
     let scratch = Scratch::new();

@@ -298,7 +298,7 @@ fn store_admits_one_server() {
 fn contradictions_are_damage() {
     let cases: [&[Row]; 4] = [
         &[checkpoint(7, vec![1.0, f64::NAN])],
-        // Of a round that is not open; the first is missing; two are the same.
+        // An update of a round that is not open, updates without the first one, and two with the same order.
         &[checkpoint(7, vec![1.0]), counted(6, 0, DeviceId(1))],
         &[checkpoint(7, vec![1.0]), counted(7, 1, DeviceId(1))],
         &[checkpoint(7, vec![1.0]), counted(7, 0, DeviceId(1)), counted(7, 0, DeviceId(2))],

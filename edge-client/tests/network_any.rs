@@ -14,6 +14,7 @@ const SHARED: bool = cfg!(feature = "shared-head");
 
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
     (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
+        // Numbers past the end of the list select a dense network.
         let others = [with_filters(dense.batch), with_cells(dense.batch)].concat();
         others.get(kind).copied().unwrap_or(dense)
     })
@@ -39,32 +40,33 @@ fn any_task() -> impl Strategy<Value = Wire> {
     let number = prop_oneof![6 => 0.0f32..0.9, 1 => any::<f32>()];
     let trained = prop_oneof![Just(Trained::Shared), Just(Trained::All)];
     (number.clone(), number, 0u16..6, 0u16..3, 0u16..3, trained, any::<bool>()).prop_map(
-        |(step, momentum, batch, head_epochs, epochs, trained, fits)| {
+        |(step, momentum, batch, head_epochs, epochs, trained, is_fit_head)| {
             let descent = descent(step, momentum, batch);
-            if fits { fit(descent, epochs) } else { sgd(descent, head_epochs, epochs, trained) }
+            if is_fit_head { fit(descent, epochs) } else { sgd(descent, head_epochs, epochs, trained) }
         },
     )
 }
 
-/// Tensors of a network's layers or of none, in any role.
+/// Descriptors of tensors in any role: of layers of the network, or of arbitrary shape.
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
     let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
-    let one = fields.prop_map(move |(role, layer, real, rows, cols, encoding)| {
+    let one = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
         let (inputs, outputs) = shape.layer(layer).matrix();
-        let (rows, cols) = if real { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
+        let (rows, cols) = if has_layer_shape { (inputs as u16 + 1, outputs as u16) } else { (rows, cols) };
         TensorDescriptor::inline(role, encoding, rows, cols)
     });
     let layers = 0..=shape.layers();
-    let real = (layers.clone(), layers, any::<bool>(), any_role()).prop_map(move |(a, b, changed, role)| {
-        let layers = a.min(b)..a.max(b);
-        let mut tensors =
-            opening(shape, fit(descent(0.1, 0.5, 1), 1), layers, Encoding::F32).tensors.to_vec();
-        if let (true, Some(last)) = (changed, tensors.last_mut()) {
-            last.role = role;
-        }
-        tensors
-    });
-    prop_oneof![prop::collection::vec(one, 0..=5), real]
+    let layers_of_network =
+        (layers.clone(), layers, any::<bool>(), any_role()).prop_map(move |(a, b, changed, role)| {
+            let layers = a.min(b)..a.max(b);
+            let mut tensors =
+                opening(shape, fit(descent(0.1, 0.5, 1), 1), layers, Encoding::F32).tensors.to_vec();
+            if let (true, Some(last)) = (changed, tensors.last_mut()) {
+                last.role = role;
+            }
+            tensors
+        });
+    prop_oneof![prop::collection::vec(one, 0..=5), layers_of_network]
 }
 
 proptest! {
@@ -110,7 +112,7 @@ proptest! {
         let shared = up.iter().filter(|tensor| tensor.role == Role::SharedHead).count();
         prop_assert!(SHARED || shared == 0);
         if shared == 0 {
-            // The head comes after all layers that leave.
+            // Without a shared head, the uploaded values are a prefix of the parameters that ends before the head.
             let sent: usize = up.iter().map(TensorDescriptor::elements).sum();
             prop_assert!(sent <= shape.start(shape.layers() - 1));
             let sent = emitted(&device, 3);

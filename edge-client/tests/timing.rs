@@ -93,7 +93,7 @@ fn retry_after_is_obeyed() {
     }
 }
 
-/// A tick while offline tells the session that the driver is connecting; the session sets a later time for the next
+/// A tick while offline means for the session that the driver is connecting; it sets a later time for the next
 /// attempt.
 #[test]
 fn offline_tick_schedules_a_later_attempt() {

@@ -1,4 +1,4 @@
-//! The server's tokio shell on a simulated network (turmoil) in virtual time. Sockets, connection slots,
+//! Tests of the server with tokio on a simulated network (turmoil) in virtual time. Sockets, connection slots,
 //! inbox, timers, tasks and the database are real; the server crashes at any point, and links are
 //! partitioned, held and released. The same seed gives the same run.
 
@@ -73,7 +73,7 @@ fn scenario() -> Scenario {
 async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil::Result {
     let dataset = scenario.dataset(scenario.seed)?;
     let mut session = client_session(&scenario, &dataset, index, Identity::plaintext(index as u64), true)
-        .ok_or("no client")?;
+        .ok_or_else(|| format!("device {index} has no data, and so no session"))?;
     let began = Instant::now();
     while !session.is_fitted() {
         let again = match TcpStream::connect(("server", PORT)).await {
@@ -94,10 +94,12 @@ async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil
 /// Injects one fault, waits, and ends it. Returns true if the campaign finished meanwhile.
 fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
     let one = format!("device-{}", random.bits() % DEVICES as u64);
-    let mut lasts = |most| Duration::from_millis(1 + random.bits() % most);
-    let (until, kind) = (sim.elapsed() + lasts(3_000), lasts(3).as_millis());
+    let mut duration = |most| Duration::from_millis(1 + random.bits() % most);
+    let until = sim.elapsed() + duration(3_000);
+    // 1 crashes the server, 2 partitions a link, 3 holds it.
+    let kind = duration(3).as_millis();
     // A held link must be released before the idle timeout.
-    let until_released = sim.elapsed() + lasts(1_500);
+    let until_released = sim.elapsed() + duration(1_500);
     match kind {
         1 => sim.crash("server"),
         2 => sim.partition("server", one.as_str()),
@@ -119,7 +121,7 @@ fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -
     Ok(finished)
 }
 
-/// Runs a campaign with faults: the journal, the audited totals, and the number of crashes, partitions and
+/// Runs a campaign with faults. Returns the journal, the audited totals, and the number of crashes, partitions and
 /// holds.
 fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dyn std::error::Error>> {
     let scenario = scenario();
@@ -153,15 +155,15 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
     let mut counts = [0; 3];
     let mut finished = false;
     for _ in 0..40 {
-        let calm = sim.elapsed() + Duration::from_millis(random.bits() % 400);
-        while !finished && sim.elapsed() < calm {
+        let next_fault_at = sim.elapsed() + Duration::from_millis(random.bits() % 400);
+        while !finished && sim.elapsed() < next_fault_at {
             finished = sim.step()?;
         }
         if finished || inject_fault(&mut sim, &mut random, &mut counts)? {
             break;
         }
     }
-    // No more faults.
+    // The campaign ends without further faults.
     while !finished {
         finished = sim.step()?;
     }
@@ -170,11 +172,11 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
     Ok((std::fs::read_to_string(state.join(journal::FILE))?, totals, counts))
 }
 
-/// Runs one seed in its own process: tokio numbers tasks per process and drops them in an order that depends
-/// on the numbers.
+/// Runs one seed in its own process, because tokio numbers its tasks per process and drops them in the order of these
+/// numbers.
 #[test]
-#[ignore = "run by the tests below; alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test all -- shell:: --ignored --nocapture"]
-fn one() {
+#[ignore = "started by the tests below; to run it alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test all -- shell:: --ignored --nocapture"]
+fn campaign_of_one_seed() {
     let seed = std::env::var("FEDSPAN_SEED").expect("FEDSPAN_SEED").parse().expect("a number");
     let scenario = scenario();
     let state = tempfile::tempdir().unwrap();
@@ -187,19 +189,20 @@ fn one() {
     let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&served), bits(simulated.representation.as_ref().unwrap()), "seed {seed}");
-    println!("\nseen {crashes} {partitions} {holds} {} {}", totals.mid_round, crc32c(journal.as_bytes()));
+    println!("\nresults {crashes} {partitions} {holds} {} {}", totals.mid_round, crc32c(journal.as_bytes()));
 }
 
-/// Results of a seed: crashes, partitions, holds, crashes in the middle of a round, and the CRC of the
-/// journal.
+/// Runs one seed in a process of its own. Returns the number of crashes, partitions, holds and crashes in the middle of a
+/// round, and the CRC of the journal.
 fn run_in_process(seed: u64) -> [u64; 5] {
     let ran = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "shell::one", "--ignored", "--nocapture"])
+        .args(["--exact", "shell::campaign_of_one_seed", "--ignored", "--nocapture"])
         .env("FEDSPAN_SEED", seed.to_string())
         .output()
         .unwrap();
     let output = String::from_utf8_lossy(&ran.stdout);
-    let numbers = output.lines().find_map(|line| line.strip_prefix("seen ")).filter(|_| ran.status.success());
+    let numbers =
+        output.lines().find_map(|line| line.strip_prefix("results ")).filter(|_| ran.status.success());
     let numbers =
         numbers.unwrap_or_else(|| panic!("seed {seed}: {output}{}", String::from_utf8_lossy(&ran.stderr)));
     let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
@@ -207,16 +210,16 @@ fn run_in_process(seed: u64) -> [u64; 5] {
 }
 
 #[test]
-fn campaign_on_a_bad_network_learns_what_the_simulator_learns() {
-    let mut all = [0; 4];
+fn model_after_network_faults_equals_that_of_the_simulator() {
+    let mut totals = [0; 4];
     for seed in 1..=SEEDS {
-        all.iter_mut().zip(run_in_process(seed)).for_each(|(all, count)| *all += count);
+        totals.iter_mut().zip(run_in_process(seed)).for_each(|(total, count)| *total += count);
     }
-    let [crashes, partitions, holds, mid_round] = all;
+    let [crashes, partitions, holds, mid_round] = totals;
     println!(
         "{SEEDS} seeds: {crashes} crashes, {mid_round} of them in the middle of a round, {partitions} partitions, {holds} holds"
     );
-    assert!(mid_round > SEEDS && partitions > SEEDS && holds > SEEDS, "too few faults: {all:?}");
+    assert!(mid_round > SEEDS && partitions > SEEDS && holds > SEEDS, "too few faults: {totals:?}");
 }
 
 #[test]

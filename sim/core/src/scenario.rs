@@ -287,7 +287,7 @@ impl Scenario {
         scenario.check(&root)?;
         let is_set = root.section("algorithm")?.has("labels_per_class");
         let labels_of_newcomers = scenario.data.labels_per_class().filter(|_| !is_set);
-        // Ridges are not scored under `[privacy]`. A server cannot tell class labels from several real-valued
+        // Ridges are not scored under `[privacy]`. A server cannot distinguish class labels from several real-valued
         // targets, so devices with real-valued targets decline the scoring round.
         let scored = scenario.data.target_kind() != TargetKind::Absent && scenario.privacy.is_none();
         let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);

@@ -1,4 +1,5 @@
-//! Complete simulations: equal figures, to the bit, for algorithms that coincide.
+//! Tests of complete simulations: settings under which two algorithms coincide give the same bits, and every algorithm
+//! lowers the loss.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -13,37 +14,39 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&Scenario::parse("my.toml", TEXT, &changes).unwrap(), 3, &mut NoProgress).unwrap()
 }
 
-fn same(ours: &[&str], theirs: &[&str]) {
-    let (ours, theirs) = (outcome(ours), outcome(theirs));
-    for (a, b) in ours.rounds.iter().zip(&theirs.rounds) {
+/// Asserts that two settings give the same bits.
+fn assert_same_results(left: &[&str], right: &[&str]) {
+    let (left, right) = (outcome(left), outcome(right));
+    for (a, b) in left.rounds.iter().zip(&right.rounds) {
         assert_eq!((a.round, &a.participants, a.scores), (b.round, &b.participants, b.scores));
     }
-    assert_eq!(ours.clients, theirs.clients);
-    assert_ne!(ours.rounds[0].scores, ours.rounds.last().unwrap().scores);
+    assert_eq!(left.clients, right.clients);
+    assert_ne!(left.rounds[0].scores, left.rounds.last().unwrap().scores);
 }
 
 #[test]
 fn fedprox_without_proximal_term_is_fedavg() {
-    same(&["algorithm.name=fedprox", "algorithm.pull=0"], &[]);
+    assert_same_results(&["algorithm.name=fedprox", "algorithm.pull=0"], &[]);
 }
 
 #[test]
-fn first_scaffold_run_round_is_fedavg_without_momentum() {
+fn first_scaffold_round_equals_fedavg_without_momentum() {
     let once = "algorithm.rounds=1";
-    same(&["algorithm.name=scaffold", once], &["algorithm.momentum=0", once]);
+    assert_same_results(&["algorithm.name=scaffold", once], &["algorithm.momentum=0", once]);
 }
 
 #[test]
-fn zero_coupling_run_is_local_only() {
-    let alone = ["algorithm.name=local-only"];
-    same(&["algorithm.name=l2gd", "algorithm.part=0"], &alone);
-    same(&["algorithm.name=fed-mtl", "algorithm.pull=0"], &alone);
+fn zero_coupling_equals_local_only() {
+    let local_only = ["algorithm.name=local-only"];
+    assert_same_results(&["algorithm.name=l2gd", "algorithm.part=0"], &local_only);
+    assert_same_results(&["algorithm.name=fed-mtl", "algorithm.pull=0"], &local_only);
 }
 
 #[test]
 fn l2gd_learns() {
-    let coin = ["algorithm.name=l2gd", "algorithm.l2gd.coin=0.5", "algorithm.rounds=8", "participation.r=1"];
-    let ended = outcome(&coin);
+    let changes =
+        ["algorithm.name=l2gd", "algorithm.l2gd.coin=0.5", "algorithm.rounds=8", "participation.r=1"];
+    let ended = outcome(&changes);
     let (first, last) = (ended.rounds[0].scores.unwrap(), ended.scores);
     assert!(last.loss.unwrap() < 0.9 * first.loss.unwrap(), "{first:?} {last:?}");
     assert_eq!(ended.counters.rejected(), 0);

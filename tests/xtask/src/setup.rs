@@ -1,6 +1,7 @@
-//! `cargo xtask setup`: finds, or with `--install` fetches, what bare-metal builds and emulated boards need.
+//! `cargo xtask setup`: finds the compiler targets and the emulators that bare-metal builds and emulated boards need;
+//! `--install` fetches missing ones.
 //!
-//! What it finds goes to `target/boards/toolchain.env`, which shells can source and tests read.
+//! It writes the paths of both to `target/boards/toolchain.env`, which shells can source and tests read.
 
 mod debian;
 
@@ -17,18 +18,18 @@ use crate::process::{Context, Failure, MISSING, find_on_path, is_ci, is_executab
 /// Arguments of `cargo xtask setup`.
 #[derive(Args, Clone, Copy, Debug, Default)]
 #[command(
-    after_help = "exit: 0 all is there · 2 wrong arguments · 3 something is missing (the message says what to run)"
+    after_help = "exit: 0 everything was found · 2 wrong arguments · 3 something is missing (the message says what to run)"
 )]
 pub struct Setup {
     /// Fetch what is missing: with rustup first, then Debian's packages (CI=true implies it).
     #[arg(long)]
     pub install: bool,
-    /// Do not ask for QEMU.
+    /// Do not require QEMU.
     #[arg(long)]
     pub targets_only: bool,
 }
 
-/// Folder of build output and of all that is written here, below the root.
+/// Output folder of this command, relative to the root of the repository.
 pub const FOLDER: &str = "target/boards";
 /// File with the variables, below the root.
 pub const ENVIRONMENT: &str = "target/boards/toolchain.env";
@@ -125,7 +126,7 @@ impl Toolchain {
         self.compiler.is_some() && !self.emulators.contains(&None)
     }
 
-    /// Cargo for bare-metal builds, before its first argument.
+    /// Returns the command of cargo for bare-metal builds, without arguments.
     ///
     /// # Errors
     /// There is no compiler.
@@ -133,7 +134,7 @@ impl Toolchain {
         match self.compiler {
             None => Err(Failure::with_code(
                 MISSING,
-                "no compiler for bare-metal targets; tests/setup says what it needs",
+                "no compiler for bare-metal targets; run tests/setup for what is missing",
             )),
             Some(Compiler::Sysroot) => Ok(context.command("cargo")),
             Some(Compiler::Debian { .. }) => {
@@ -144,13 +145,13 @@ impl Toolchain {
         }
     }
 
-    /// Option of cargo that builds `core`, where the compiler comes without it.
+    /// Returns the option of cargo that builds `core` from source, if the compiler has no prebuilt one.
     #[must_use]
     pub fn build_std(&self) -> Option<&'static str> {
         matches!(self.compiler, Some(Compiler::Debian { .. })).then_some(debian::BUILD_STD)
     }
 
-    /// Options of cargo for a build of firmware, which needs a linker.
+    /// Returns the options of cargo for building firmware: `core` from source, and the linker.
     #[must_use]
     pub fn firmware_options(&self) -> Vec<String> {
         match &self.compiler {
@@ -169,7 +170,7 @@ impl Toolchain {
         let known = EMULATORS.iter().position(|name| *name == program);
         let found = known.and_then(|index| self.emulators[index].as_deref());
         found.ok_or_else(|| {
-            Failure::with_code(MISSING, format!("{program} is missing; tests/setup says what it needs"))
+            Failure::with_code(MISSING, format!("{program} is missing; run tests/setup for what it needs"))
         })
     }
 
@@ -251,7 +252,7 @@ fn add_compiler(context: &Context, targets: &[String]) -> Result<Option<Compiler
         if found.is_some() {
             return Ok(found);
         }
-        eprintln!("setup: rustup could not fetch them");
+        eprintln!("setup: rustup could not add the targets");
     }
     if debian::add_compiler(context)? { find_compiler(context, targets) } else { Ok(None) }
 }

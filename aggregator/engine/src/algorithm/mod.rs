@@ -1,5 +1,6 @@
 //! Server side of each algorithm: the request of a round, the absorption of updates, and the next model. The
-//! choice of participants is separate (see [`crate::participation`]).
+//! choice of participants is separate (see [`crate::participation`]). A start is an algorithm that runs before training
+//! and hands over its representation or a scale.
 
 mod decoded;
 mod linear;
@@ -64,8 +65,8 @@ pub trait Algorithm: Send {
         self.representation()
     }
 
-    /// Relative error of the product of averaged factors against the mean of products, in the round finished
-    /// last; `None` if the model is no product.
+    /// Relative error, in the last round, of the product of the averaged factors compared with the average of the
+    /// products; `None` for a model that is not a product of two factors.
     fn interference(&self) -> Option<f64> {
         None
     }
@@ -84,7 +85,8 @@ pub trait Algorithm: Send {
     /// Restores [`Self::state`]. Returns false, with nothing changed, if the length differs.
     fn restore(&mut self, state: &[f64]) -> bool;
 
-    /// Representation that a start hands over; `None` for a start that finds none.
+    /// Representation with which training begins after this start; `None` if the start computes none (as that of a
+    /// scale).
     fn basis(&self) -> Option<&Matrix> {
         Some(self.representation())
     }
@@ -94,10 +96,10 @@ pub trait Algorithm: Send {
         None
     }
 
-    /// Sets the scale that a start has found.
+    /// Sets the scale of the samples that a start has computed.
     fn set_scale(&mut self, _scale: &Scale) {}
 
-    /// Number of rounds after which a start is finished; other algorithms run as long as the campaign does.
+    /// Number of rounds of a start; `u32::MAX` for other algorithms, whose rounds the campaign counts.
     fn rounds_needed(&self) -> u32 {
         u32::MAX
     }

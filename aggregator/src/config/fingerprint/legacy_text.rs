@@ -1,15 +1,15 @@
-//! Legacy settings text, written by the first versions with store format 5: some values have the names of the
-//! program instead of those of `fleet.toml`.
+//! Reader of the settings text that the first versions with store format 5 wrote: some of its values are in Rust's debug
+//! syntax (`Some(5)`, `FedRep { .. }`) instead of keys and values of `fleet.toml`.
 //!
-//! Settings missing from such a text had the defaults of that time, which are repeated here. This file can be
-//! removed when format 5 is no longer read.
+//! A setting that is missing from such a text had the default of that version; this file contains those defaults. It can
+//! be removed when format 5 is no longer read.
 
 use std::cell::RefCell;
 
 use super::text::Settings;
 use super::value::Setting;
 
-/// Key that every legacy text has, and no later one.
+/// Key that occurs in every legacy text and in no later text.
 const MARKER_KEY: &str = "algorithm.final_head";
 
 /// Returns true if a text is in the legacy format.
@@ -17,7 +17,8 @@ pub(super) fn is_legacy(text: &str) -> bool {
     text.lines().any(|line| line.split_once(" = ").is_some_and(|(key, _)| key == MARKER_KEY))
 }
 
-/// Translates a legacy text. A line that is not understood keeps its key and text, which equal no setting.
+/// Translates a legacy text. A line that cannot be translated keeps its key and text, which differ from every current
+/// setting, so that the campaign is not resumed.
 pub(super) fn translate(text: &str) -> Settings {
     let lines = Lines::of(text);
     let mut settings = Settings::default();
@@ -106,7 +107,7 @@ fn parse_struct(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
 }
 
 fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
-    // No line says whether the model is an adapter: it is for these two algorithms.
+    // The text does not say whether the model is an adapter. Only these two algorithms used one.
     let adapter =
         lines.0.borrow().iter().any(|(key, value)| {
             *key == "algorithm.name" && ["rolora", "ffa-lora"].contains(&unquoted(value))
@@ -167,7 +168,7 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
     for key in ["model.cells", "model.rank", "model.width", "model.frozen"] {
         lines.copy(settings, key);
     }
-    // Zeros stand for missing layers.
+    // The text pads the list of widths with zeros.
     if let Some(hidden) = lines.take("model.hidden") {
         let hidden = match Setting::parse(hidden) {
             Setting::List(widths) => {
@@ -212,14 +213,14 @@ fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
     for key in ["algorithm.head_step_size", "algorithm.local_steps"] {
         lines.copy(settings, key);
     }
-    // Missing if it is f32.
+    // The text omits the key if the value is f32.
     settings.set("algorithm.numeric", "f32");
     lines.copy(settings, "algorithm.numeric");
     lines.copy(settings, "algorithm.send");
 }
 
 fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fields: &[(&str, &str)]) {
-    // These are among the fields, or follow from the method.
+    // These keys are dropped: their values are among the fields, or follow from the method.
     for key in ["step_size", "head", "final_head", "head_step_size", "local_steps", "send"] {
         lines.take(&format!("algorithm.{key}"));
     }
@@ -245,7 +246,7 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
     for (key, value) in parameters {
         match key {
             "layers" => settings.set("algorithm.shared_layers", Setting::parse(value)),
-            // The name of the algorithm implies it.
+            // The name of the algorithm already says whether it is Hessian-free.
             "hessian_free" => {}
             key => settings.set(&format!("algorithm.{key}"), Setting::parse(value)),
         }
@@ -255,7 +256,7 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
 }
 
 fn rule(lines: &Lines<'_>, settings: &mut Settings) {
-    // Missing if it is the mean.
+    // The text omits the key if the rule is the mean.
     let rule = lines.take("aggregation.rule").unwrap_or("\"mean\"");
     let (word, trim) = rule.split_once(", trim = ").map_or((rule, None), |(word, trim)| (word, Some(trim)));
     settings.set("aggregation.rule", unquoted(word));

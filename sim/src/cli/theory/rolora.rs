@@ -1,5 +1,5 @@
-//! `theory rolora`: angle of a linear adapter after some iterations, over seeds, compared with the bounds of
-//! the theorems.
+//! Command `theory rolora`: compares the simulated angle between the trained and the true adapter factor A with the
+//! bounds of RoLoRA's theorems.
 
 use clap::Args;
 use fedspan_engine::algorithm::LinearMethod;
@@ -19,16 +19,16 @@ use fedspan_sim_core::scenario::{DataSection, Scenario};
 /// Options of `theory rolora`.
 #[derive(Debug, Args)]
 pub struct RoLoraOptions {
-    /// Steps: eta L^2, L the norm of the mean of all true up-projections
-    #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [0.25, 0.5], value_parser = step)]
+    /// Step sizes, multiplied by L^2, where L is the norm of the mean of the true up-projections
+    #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [0.25, 0.5], value_parser = parse_step)]
     steps: Vec<f64>,
     /// Iterations of Algorithm 2 (two rounds each) after which the angle is shown
     #[arg(long, value_name = "T,...", value_delimiter = ',', default_values_t = [1, 5, 10, 40], value_parser = clap::value_parser!(u32).range(1..=10_000))]
     iterations: Vec<u32>,
-    /// Seeds, counting up from the scenario's
+    /// Number of seeds; the first is the scenario's seed
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    /// Simulated scenario, built-in or TOML file, with low-rank-regression, "rolora" and "truth-sine"
+    /// Scenario to simulate (built-in name or TOML file), with data.kind "low-rank-regression", algorithm "rolora" and init "truth-sine:S"
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "rolora")]
     scenario: String,
     /// Change a key of the scenario, e.g. data.samples=500; may be given several times
@@ -39,13 +39,13 @@ pub struct RoLoraOptions {
     format: Format,
 }
 
-fn step(text: &str) -> Result<f64, String> {
-    parse_number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, to 1")
+fn parse_step(text: &str) -> Result<f64, String> {
+    parse_number(text, |value| value > 0.0 && value <= 1.0, "a number above 0 and at most 1")
 }
 
 /// Angles for one step size.
 #[derive(Serialize)]
-struct Part {
+struct StepResults {
     /// Step size times the squared signal strength, eta L^2.
     step: f64,
     /// Sine of the angle at the start.
@@ -58,6 +58,7 @@ struct Part {
 struct Row {
     iterations: u32,
     simulated: Spread,
+    /// Sine for infinitely many samples.
     population: f64,
     /// Bound of Lemma 5.3, for identical clients.
     lemma_5_3: f64,
@@ -70,13 +71,16 @@ struct Row {
 struct Figures {
     version: &'static str,
     seeds: u32,
-    parts: Vec<Part>,
+    parts: Vec<StepResults>,
 }
 
 /// `fedspan-sim theory rolora`.
 pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
-    let parts =
-        options.steps.iter().map(|step| part(options, *step)).collect::<Result<Vec<Part>, CommandError>>()?;
+    let parts = options
+        .steps
+        .iter()
+        .map(|step| results_of_step(options, *step))
+        .collect::<Result<Vec<StepResults>, CommandError>>()?;
     match options.format {
         format @ (Format::Human | Format::Markdown) => {
             let texts: Vec<String> = parts.iter().map(|part| format.shown(&table(options, part))).collect();
@@ -91,28 +95,28 @@ pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
 
 /// The scenario with this step size and enough rounds, and the sine at which it starts.
 fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), CommandError> {
-    let wrong = |what: &str| CommandError::Usage(format!("--scenario {}: {what}", options.scenario));
-    let own = load::scenario(&options.scenario, &options.changes)?;
-    let DataSection::LowRank(data) = own.data else {
-        return Err(wrong("its data are not \"low-rank-regression\""));
+    let scenario_error = |what: &str| CommandError::Usage(format!("--scenario {}: {what}", options.scenario));
+    let base = load::scenario(&options.scenario, &options.changes)?;
+    let DataSection::LowRank(data) = base.data else {
+        return Err(scenario_error("its data are not \"low-rank-regression\""));
     };
-    if !matches!(own.algorithm.linear(), Some(LinearMethod::RoLora(_))) {
-        return Err(wrong("its algorithm is not \"rolora\""));
+    if !matches!(base.algorithm.linear(), Some(LinearMethod::RoLora(_))) {
+        return Err(scenario_error("its algorithm is not \"rolora\""));
     }
-    let Init::TruthSine(start) = own.model.init else {
-        return Err(wrong("its model does not start at \"truth-sine:S\""));
+    let Init::TruthSine(start) = base.model.init else {
+        return Err(scenario_error("its model does not start at \"truth-sine:S\""));
     };
     let last = options.iterations.iter().copied().max().unwrap_or(1);
-    let own = [
+    let required = [
         format!("algorithm.step_size={:e}", step / (data.strength * data.strength)),
         format!("algorithm.rounds={}", 2 * last),
         "evaluate_every=1".to_owned(),
     ];
-    let changes: Vec<String> = options.changes.iter().cloned().chain(own).collect();
+    let changes: Vec<String> = options.changes.iter().cloned().chain(required).collect();
     Ok((load::scenario(&options.scenario, &changes)?, start))
 }
 
-fn part(options: &RoLoraOptions, step: f64) -> Result<Part, CommandError> {
+fn results_of_step(options: &RoLoraOptions, step: f64) -> Result<StepResults, CommandError> {
     let (scenario, start) = scenario(options, step)?;
     let runs = simulated(&scenario, options.seeds, &interrupt::watch())?;
     let communication = scenario.fleet.communication;
@@ -123,20 +127,27 @@ fn part(options: &RoLoraOptions, step: f64) -> Result<Part, CommandError> {
     let row = |&iterations: &u32| {
         let sines: Vec<f64> = runs.iter().filter_map(|run| sine(run, iterations)).collect();
         let simulated = Spread::new(&sines).filter(|_| sines.len() == runs.len());
-        let short =
-            || CommandError::Usage(format!("--iterations {iterations}: a run ended before; take [stop] out"));
+        let ended_early = || {
+            CommandError::Usage(format!(
+                "--iterations {iterations}: a run ended before this iteration; remove [stop] from the scenario"
+            ))
+        };
         Ok(Row {
             iterations,
-            simulated: simulated.ok_or_else(short)?,
+            simulated: simulated.ok_or_else(ended_early)?,
             population: sine_after(iterations, start, step),
             lemma_5_3: identical_clients_bound(iterations, start, step),
             lemma_a_16: (step <= 0.5).then(|| heterogeneous_clients_bound(iterations, start, step)),
         })
     };
-    Ok(Part { step, start, rows: options.iterations.iter().map(row).collect::<Result<_, CommandError>>()? })
+    Ok(StepResults {
+        step,
+        start,
+        rows: options.iterations.iter().map(row).collect::<Result<_, CommandError>>()?,
+    })
 }
 
-fn table(options: &RoLoraOptions, part: &Part) -> Table {
+fn table(options: &RoLoraOptions, part: &StepResults) -> Table {
     let sine = |value: f64| format!("{value:.3e}");
     let columns = ["iterations", "median", "q25", "q75", "population", "Lemma 5.3", "Lemma A.16"];
     let row = |row: &Row| {

@@ -1,6 +1,7 @@
-//! Ditto (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"): FedAvg, plus
-//! on each device a network v of its own that minimises its loss plus `lambda/2 |v - w0|^2`. Evaluated is v;
-//! on a device that took part in no round, the initial network.
+//! Ditto (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"): FedAvg; in addition each
+//! device trains a network v of its own on its local loss plus `lambda/2 |v - w0|^2`, where w0 is the received network.
+//! Clients are evaluated on v, or on the initial network if they took part in no round; newcomers on the shared network with
+//! a head of their own.
 
 use fedspan_protocol::message::{Baseline, Task};
 use toml_edit::Value;
@@ -10,10 +11,10 @@ use super::{
 };
 use crate::reader::{Problem, shortest};
 
-/// Ditto: FedAvg, and personal networks near the shared one.
+/// Ditto: FedAvg, and a personal network on each device that stays close to the shared one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ditto {
-    /// Proximal weight lambda.
+    /// Proximal weight lambda; the key is `pull`.
     pub proximal_weight: f32,
 }
 
