@@ -33,7 +33,13 @@ fn step() -> impl Strategy<Value = Step> {
         (0..40u64).prop_map(Millis::new),
         any::<bool>(),
     )
-        .prop_map(|(client, ahead, id, pause, commits)| Step { client, ahead, id, pause, commits })
+        .prop_map(|(client, ahead, id, pause, commits)| Step {
+            client: ClientIndex(client),
+            ahead,
+            id,
+            pause,
+            commits,
+        })
 }
 
 fn policy(first: Option<usize>) -> Box<dyn Participation> {

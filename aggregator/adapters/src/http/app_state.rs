@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
+use super::client_registry::ClientIndex;
 use super::counters::Counters;
-use super::round_state::{Admission, ClientIndex, RoundState, UpdateSummary};
+use super::round_state::{Admission, RoundState, UpdateSummary};
 use super::round_store::{AverageOptions, RoundRecord, RoundStore};
 use super::{ServerError, Settings};
 use fedspan_engine::Millis;

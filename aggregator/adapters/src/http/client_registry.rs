@@ -25,6 +25,10 @@ pub struct RegistryError {
     pub problem: &'static str,
 }
 
+/// Index of a client in the sorted list of client names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientIndex(pub usize);
+
 /// Names of all clients with the SHA-256 digests of their tokens.
 #[derive(Clone, Debug)]
 pub struct ClientRegistry {
@@ -101,14 +105,14 @@ impl ClientRegistry {
     /// Index of the client with this token. Compares digests in constant time, always all of them, so that timing reveals
     /// nothing about a token.
     #[must_use]
-    pub fn identify(&self, token: &str) -> Option<usize> {
+    pub fn identify(&self, token: &str) -> Option<ClientIndex> {
         let presented = digest(token);
         let mut found = None;
         for (index, known) in self.digests.iter().enumerate() {
             let differs =
                 known.iter().zip(presented).fold(0, |differs, (known, byte)| differs | (known ^ byte));
             if differs == 0 {
-                found = Some(index);
+                found = Some(ClientIndex(index));
             }
         }
         found
@@ -116,8 +120,8 @@ impl ClientRegistry {
 
     /// Name of a client.
     #[must_use]
-    pub fn name(&self, client: usize) -> &str {
-        self.names.get(client).map_or("", String::as_str)
+    pub fn name(&self, client: ClientIndex) -> &str {
+        self.names.get(client.0).map_or("", String::as_str)
     }
 
     /// Names of all clients, in ascending order.
@@ -135,20 +139,23 @@ fn digest(token: &str) -> [u8; 32] {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::ClientRegistry;
+    use super::{ClientIndex, ClientRegistry};
 
     #[test]
     fn token_identifies_exactly_one_client() {
         let text = "# fleet\n\nbeate 0123456789abcdef\nanton sha256:39b6834aab7350c2bd68f0f1efb72f1df57f9869fd3cd60155bac185216751ce\n";
         let registry = ClientRegistry::parse(text).unwrap();
         assert_eq!(registry.names(), ["anton", "beate"]);
-        assert_eq!(registry.identify("0123456789abcdef"), Some(1));
-        assert_eq!(registry.identify("abcdefabcdefabcd"), Some(0));
+        assert_eq!(registry.identify("0123456789abcdef"), Some(ClientIndex(1)));
+        assert_eq!(registry.identify("abcdefabcdefabcd"), Some(ClientIndex(0)));
         for unknown in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "anton"] {
             assert_eq!(registry.identify(unknown), None, "{unknown}");
         }
         let named = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
-        assert_eq!((named.identify("a"), named.identify("b"), named.identify("c")), (Some(0), Some(1), None));
+        assert_eq!(
+            (named.identify("a"), named.identify("b"), named.identify("c")),
+            (Some(ClientIndex(0)), Some(ClientIndex(1)), None)
+        );
     }
 
     #[test]

@@ -11,8 +11,9 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::app_state::AppState;
+use super::client_registry::ClientIndex;
 use super::response::{self, HttpError, ResponseBody};
-use super::round_state::{Admission, ClientIndex, Refusal, UpdateSummary};
+use super::round_state::{Admission, Refusal, UpdateSummary};
 use super::round_store::{CHANGED, CONFIG, MODEL};
 use super::route::Route;
 use super::upload::{TempFiles, drain, receive, too_long};

@@ -25,11 +25,11 @@ mod server;
 mod settings;
 mod upload;
 
-pub use client_registry::{ClientRegistry, NAME_MAX, RegistryError, TOKEN_MIN};
+pub use client_registry::{ClientIndex, ClientRegistry, NAME_MAX, RegistryError, TOKEN_MIN};
 pub use error::ServerError;
 pub use lora_method::LoraMethod;
 pub use round_state::{
-    AcceptedUpdates, Admission, ClientIndex, OpenRound, Refusal, RoundRules, RoundState, UpdateSummary,
+    AcceptedUpdates, Admission, OpenRound, Refusal, RoundRules, RoundState, UpdateSummary,
 };
 pub use round_store::RoundRecord;
 pub use server::{AdapterServer, ServeSummary};

@@ -7,11 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::LoraMethod;
+use super::client_registry::ClientIndex;
 use crate::files::RoundKind;
 use fedspan_engine::{DeviceId, Millis, Participation};
-
-/// Index of a client in the sorted list of client names.
-pub type ClientIndex = usize;
 
 /// Samples and digest of an update; two updates with the same summary are the same update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +130,12 @@ impl RoundState {
         let number = self.committed + 1;
         let fleet: Vec<DeviceId> = (0..self.clients).map(|client| DeviceId(client as u64)).collect();
         let cohort = self.policy.cohort(number, &fleet);
-        let invited = cohort.devices.iter().filter_map(|device| usize::try_from(device.0).ok()).collect();
+        let invited = cohort
+            .devices
+            .iter()
+            .filter_map(|device| usize::try_from(device.0).ok())
+            .map(ClientIndex)
+            .collect();
         self.open = Some(OpenRound {
             number,
             kind: self.rules.method.round_kind(number),

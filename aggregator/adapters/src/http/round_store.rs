@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::client_registry::ClientIndex;
 use super::error::io;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
 use super::upload::TempFiles;
@@ -190,7 +191,7 @@ impl RoundStore {
             let path = entry.map_err(io(&directory))?.path();
             let known = path.file_name().and_then(|file| file.to_str()).and_then(parse_update_file_name);
             let known = known.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
-            match known.map(|(client, update)| updates.insert(client, update)) {
+            match known.map(|(client, update)| updates.insert(ClientIndex(client), update)) {
                 Some(None) => {}
                 _ => return Err(ServerError::UnknownUpdate { path }),
             }
@@ -208,7 +209,7 @@ impl RoundStore {
         options: AverageOptions<'_>,
         keep_going: &(dyn Fn() -> bool + Sync),
     ) -> Result<RoundRecord, ServerError> {
-        let client_name = |client: &usize| options.names.get(*client).map_or("", String::as_str);
+        let client_name = |client: &ClientIndex| options.names.get(client.0).map_or("", String::as_str);
         let files: Vec<PathBuf> = open
             .updates
             .iter()
@@ -360,7 +361,7 @@ fn copy_adapter(model: &Path, to: &Path) -> Result<(), ServerError> {
 pub fn updates_of_record(record: &RoundRecord, names: &[String]) -> AcceptedUpdates {
     let updates = record.clients.iter().filter_map(|(client, (samples, digest))| {
         let client = names.binary_search(client).ok()?;
-        Some((client, UpdateSummary { samples: *samples, digest: *hex::decode(digest)? }))
+        Some((ClientIndex(client), UpdateSummary { samples: *samples, digest: *hex::decode(digest)? }))
     });
     updates.collect()
 }
