@@ -11,14 +11,15 @@
 //!
 //! ```
 //! use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
+//! use fedspan_engine::DeviceId;
 //! use fedspan_protocol::secure::Key;
 //!
 //! let mut table = KeyTable::new();
-//! table.insert(7, Key::new(0, [0x42; 32]), 1_700_000_000)?;
+//! table.insert(DeviceId(7), Key::new(0, [0x42; 32]), 1_700_000_000)?;
 //! let keys = ActiveKeys::new(table);
-//! let accepted = keys.lookup(7, 0).expect("it has just been added");
+//! let accepted = keys.lookup(DeviceId(7), 0).expect("it has just been added");
 //! assert!(accepted.is_accepted());
-//! assert!(keys.lookup(7, 1).is_none());
+//! assert!(keys.lookup(DeviceId(7), 1).is_none());
 //! # Ok::<(), fedspan_aggregator::keys::KeyError>(())
 //! ```
 
