@@ -141,7 +141,7 @@ impl GoldenCampaign {
         }
     }
 
-    /// Lets the device with the earliest response time update_of; false if none is open_requests.
+    /// Lets the device with the earliest response time answer; false if no request is open.
     pub fn step(&mut self) -> bool {
         let next = self.open_requests.iter().min_by_key(|(device, (due, _))| (*due, **device));
         let Some((device, due)) = next.map(|(device, (due, _))| (*device, *due)) else { return false };
@@ -152,7 +152,7 @@ impl GoldenCampaign {
         true
     }
 
-    /// Runs until the open round of `phase` counted_now counted `counted` updates.
+    /// Runs until the open round of `phase` has counted `counted` updates.
     pub fn until(&mut self, phase: Phase, counted: usize) {
         loop {
             let engine = self.coordinator.engine();
@@ -170,7 +170,7 @@ impl GoldenCampaign {
             assert!(self.step(), "{:?}", self.coordinator.engine().phase());
         }
         for (device, account) in self.coordinator.engine().ledger().accounts() {
-            let _ = writeln!(self.rounds, "device {device} counted_now spent {}", account.spent);
+            let _ = writeln!(self.rounds, "device {device} has spent {}", account.spent);
         }
         let requests = self.coordinator.engine().requests();
         let heads = requests.iter().find_map(|request| match request.task {

@@ -1,4 +1,4 @@
-//! Model checks of the command queue, in every order of the steps of two threads: command sends like the server sending, the
+//! Model checks of the command queue, in every order of the steps of two threads: one sends like the server core, the
 //! other receives like a peer session.
 
 use std::pin::pin;
@@ -70,7 +70,7 @@ fn accepted_commands_arrive() {
         thread::spawn(move || [0, 1].into_iter().filter(|&command| sender.send(command)).collect::<Vec<_>>());
     let received = receive_until_closed(receiver);
     assert_eq!(received, sending.join().expect("the sender's thread ends"));
-    assert!(received.starts_with(&[0]), "the queue has room for command command");
+    assert!(received.starts_with(&[0]), "the queue has room for one command");
 }
 
 fn no_command_after_close() {
