@@ -82,7 +82,7 @@ const STAGES: [Stage; 14] = [
     },
     Stage {
         name: "tests",
-        minutes: 12,
+        minutes: 22,
         lane: Lane::First,
         steps: &[Step::Own("run --install", |context| suite::run(context, &suite::Suite::of_ci()))],
     },
@@ -121,7 +121,7 @@ const STAGES: [Stage; 14] = [
     },
     Stage {
         name: "msrv",
-        minutes: 3,
+        minutes: 4,
         lane: Lane::Second,
         steps: &[Step::Own("msrv", |context| msrv::run(context, msrv::Msrv::default()))],
     },
@@ -133,7 +133,7 @@ const STAGES: [Stage; 14] = [
     },
     Stage {
         name: "tables",
-        minutes: 4,
+        minutes: 6,
         lane: Lane::Second,
         steps: &[BUILD, Step::Program("target/release/tables --check")],
     },
@@ -148,7 +148,7 @@ const STAGES: [Stage; 14] = [
     },
     Stage {
         name: "emulation",
-        minutes: 5,
+        minutes: 8,
         lane: Lane::First,
         steps: &[Step::Own("boards", |context| emulation::run(context, &emulation::Emulation::default()))],
     },
@@ -168,7 +168,7 @@ const STAGES: [Stage; 14] = [
         lane: Lane::Second,
         steps: &[Step::Program("tests/threads/run --bugs")],
     },
-    Stage { name: "fuzz", minutes: 5, lane: Lane::Second, steps: &[Step::Program("tests/fuzz/run 20")] },
+    Stage { name: "fuzz", minutes: 8, lane: Lane::Second, steps: &[Step::Program("tests/fuzz/run 20")] },
     Stage { name: "miri", minutes: 10, lane: Lane::Second, steps: &[Step::Own("miri", miri)] },
 ];
 
