@@ -84,7 +84,7 @@ fn error_names_place_and_allowed_values() {
             "accuracy",
             "[model]",
             "[stop]\naccuracy = 0.9\n[model]",
-            &["my.toml:9", "stop.accuracy", "regression", "loss"],
+            &["my.toml:9", "stop.accuracy", "real values", "loss"],
         ),
         (
             "memory",

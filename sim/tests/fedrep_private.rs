@@ -61,7 +61,10 @@ fn private_runs_refuse_unprotected_options() {
             &["algorithm.numeric=\"i16\""],
             "algorithm.numeric: found \"i16\", in which devices add no noise to gradients",
         ),
-        (&["privacy.calibration=\"paper\""], "privacy.calibration: found \"paper\", which is FedPower's"),
+        (
+            &["privacy.calibration=\"paper\""],
+            "privacy.calibration: found \"paper\", which is the calibration of FedPower's paper",
+        ),
         (&["privacy.clip=0"], "privacy.clip: found 0, allowed: a number from"),
         (&["privacy.clip=nan"], "privacy.clip: found nan, allowed: a number from"),
         (&["privacy.clip=-1"], "privacy.clip: found -1, allowed: a number from"),

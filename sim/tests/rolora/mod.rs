@@ -341,7 +341,7 @@ fn theory_command_shows_angles_and_bounds() {
         (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
         (&["--set", "algorithm.name=ffa-lora"], "its algorithm is not \"rolora\""),
         (&["--set", "model.init=random"], "does not start at"),
-        (&["--steps", "1.5"], "a number above 0, to 1"),
+        (&["--steps", "1.5"], "a number above 0 and at most 1"),
         (&["--set", "stop.distance=0.5", "--seeds", "2"], "a run ended before"),
     ] {
         let output = program(&here, &[&["theory", "rolora"][..], arguments].concat());
