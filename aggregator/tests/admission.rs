@@ -1,4 +1,4 @@
-//! Admission: every reason to refuse a hello, alone and in order of precedence.
+//! Tests of admission: every reason to refuse a hello, alone and in order of precedence.
 
 use crate::common::hello;
 use fedspan_aggregator::config::Fleet;

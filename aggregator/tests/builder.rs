@@ -1,5 +1,5 @@
-//! Servers and configurations that a program builds: defaults of the file, custom parts, and the campaigns that are
-//! stored under them.
+//! Tests of servers and configurations that a program builds: defaults of the file, custom parts, and the campaigns
+//! that are stored under them.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Commands of the program as users run them: exit codes, closed pipes, bad files.
+//! Tests of commands of the program as users run them: exit codes, closed pipes, bad files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

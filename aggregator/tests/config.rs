@@ -1,5 +1,5 @@
-//! Configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its place,
-//! the value found and the values allowed.
+//! Tests of the configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its
+//! place, the value found and the values allowed.
 
 use std::time::Duration;
 

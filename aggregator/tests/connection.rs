@@ -1,4 +1,4 @@
-//! Connection: updates in any order of chunks, foreign and hostile bytes, bounds.
+//! Tests of the connection: updates in any order of chunks, foreign and hostile bytes, bounds.
 
 use crate::common;
 use std::sync::Arc;

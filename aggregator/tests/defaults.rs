@@ -1,4 +1,4 @@
-//! Defaults shown or described in `examples/fleet.toml` are those of the program.
+//! Tests that defaults shown or described in `examples/fleet.toml` are those of the program.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::config::GivenKeys;

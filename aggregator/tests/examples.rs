@@ -1,4 +1,4 @@
-//! The examples run, and their own assertions hold.
+//! Tests that the examples run, and their own assertions hold.
 
 #[path = "../examples/embed_server.rs"]
 mod embed_server;

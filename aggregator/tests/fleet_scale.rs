@@ -1,4 +1,4 @@
-//! Scale of a fleet's samples: exact sums in any order, the stage that finds it, and restarts.
+//! Tests of the scale of a fleet's samples: exact sums in any order, the stage that finds it, and restarts.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 

@@ -1,4 +1,4 @@
-//! Key store file: content, permissions, and every kind of corruption.
+//! Tests of the key store file: content, permissions, and every kind of corruption.
 
 use std::fs::Permissions;
 use std::io::Write;

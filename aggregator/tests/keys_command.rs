@@ -1,4 +1,4 @@
-//! Command `keys`: on the key store's file, and through the control socket of a running server.
+//! Tests of the command `keys`: on the key store's file, and through the control socket of a running server.
 
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};

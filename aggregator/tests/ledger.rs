@@ -1,5 +1,5 @@
-//! Privacy ledger: budgets in ledger units, requirements of a server on its devices, and its account of their
-//! spending.
+//! Tests of the privacy ledger: budgets in ledger units, requirements of a server on its devices, and its account
+//! of their spending.
 
 use crate::common::campaign::{Setup, honest, plain};
 use crate::common::hello;

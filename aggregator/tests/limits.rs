@@ -1,4 +1,4 @@
-//! Limits on one peer, over TCP: slots, updates, bytes.
+//! Tests of limits on one peer, over TCP: slots, updates, bytes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Restarts: acknowledged updates count exactly once, and a campaign continues in the middle of a round as if
-//! it had not been interrupted.
+//! Tests of restarts: acknowledged updates count exactly once, and a campaign continues in the middle of a round as
+//! if it had not been interrupted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

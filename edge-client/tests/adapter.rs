@@ -1,5 +1,5 @@
-//! Networks with an adapter: rounds of one factor or both against training in f64, and the tensors that are
-//! uploaded or kept.
+//! Tests of networks with an adapter: rounds of one factor or both against training in f64, and the tensors that
+//! are uploaded or kept.
 #![cfg(feature = "adapter")]
 
 use crate::common::dense::softmax;

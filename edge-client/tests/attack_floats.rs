@@ -1,6 +1,6 @@
-//! Floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on the uploads of a device
-//! with noise: an output that one of two neighbours cannot have sent proves that the other sent it. It succeeds
-//! against noise added in floats, and never against this mechanism.
+//! Tests of the floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on the uploads
+//! of a device with noise: an output that one of two neighbours cannot have sent proves that the other sent it. It
+//! succeeds against noise added in floats, and never against this mechanism.
 //!
 //! The argument is that both supports are equal. The output is `f(n)`: `n` the noisy integer, `f` the division by
 //! the public unit `2^g s` and one rounding. From either neighbour `n` is any integer around the sum up to

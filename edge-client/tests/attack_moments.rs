@@ -1,6 +1,6 @@
-//! Moment attack on records: compares the leading direction of the upload with each record of the device. Without
-//! noise, this direction equals the record of a device with one record, and is close to one of the records of a
-//! device with twenty. With noise, it is no closer to them than to other devices' records.
+//! Tests of the moment attack on records: compares the leading direction of the upload with each record of the
+//! device. Without noise, this direction equals the record of a device with one record, and is close to one of the
+//! records of a device with twenty. With noise, it is no closer to them than to other devices' records.
 #![cfg(all(feature = "power", feature = "privacy", feature = "reveal-moments"))]
 
 use crate::common::power::*;

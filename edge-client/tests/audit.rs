@@ -1,5 +1,5 @@
-//! Audit of epsilon. An attacker who knows everything else (white box: records, basis, variance, the best
-//! statistic) guesses from the uploads which of two neighbours sent them. Under (epsilon, delta)-differential
+//! Tests of the audit of epsilon. An attacker who knows everything else (white box: records, basis, variance, the
+//! best statistic) guesses from the uploads which of two neighbours sent them. Under (epsilon, delta)-differential
 //! privacy every event has `P <= e^epsilon Q + delta` for its probabilities under the two, so counts give a lower
 //! bound of epsilon. The bound must come close to the claim, or the audit could not detect anything, and must not
 //! exceed it. Mechanisms with a fault exceed it.

@@ -1,4 +1,4 @@
-//! Convolutional layers on a few rows of an image at a time: the bits of whole images, and the memory on a
+//! Tests of convolutional layers on a few rows of an image at a time: the bits of whole images, and the memory on a
 //! microcontroller.
 #![cfg(feature = "convolution")]
 

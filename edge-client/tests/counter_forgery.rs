@@ -1,5 +1,6 @@
-//! Counter forgery: no record that a malicious server can choose, together with the bytes that the storage
-//! library puts around it, contains a valid copy of a privacy ledger, a handshake counter or an erase intent.
+//! Tests of counter forgery: no record that a malicious server can choose, together with the bytes that the
+//! storage library puts around it, contains a valid copy of a privacy ledger, a handshake counter or an erase
+//! intent.
 #![cfg(feature = "flash")]
 
 use crate::nor_flash::{Nor, PAGE, WORD};

@@ -1,4 +1,4 @@
-//! Dense layers: the bits are those of sums in the stated order, for every shape and batch.
+//! Tests of dense layers: the bits are those of sums in the stated order, for every shape and batch.
 
 use crate::common::dense::{self as naive, values, wide};
 use crate::common::{EPS, Random};

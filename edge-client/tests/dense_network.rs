@@ -1,4 +1,4 @@
-//! Network with two hidden layers: its gradient equals finite differences, and training lowers the loss.
+//! Tests of a network with two hidden layers: its gradient equals finite differences, and training lowers the loss.
 
 use crate::common::Random;
 use crate::common::dense::{self as naive, values, wide};

@@ -1,5 +1,5 @@
-//! Entropy sources: stuck, biased, periodic, silent or failing ones give no seed; good ones do, and are rarely
-//! rejected.
+//! Tests of entropy sources: stuck, biased, periodic, silent or failing ones give no seed; good ones do, and are
+//! rarely rejected.
 #![cfg(feature = "privacy")]
 
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! Heads for features at the limits of f32, wide, few, repeated, constant, or under a ridge: the prediction is
-//! within the bound of `common/linear.rs`, or the rank shows that directions were cut.
+//! Tests of heads for features at the limits of f32, wide, few, repeated, constant, or under a ridge: the
+//! prediction is within the bound of `common/linear.rs`, or the rank shows that directions were cut.
 
 use crate::common::head::*;
 use crate::common::linear::Problem;

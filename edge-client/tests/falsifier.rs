@@ -1,7 +1,7 @@
-//! Search for a violation of the privacy claim, after Google's StochasticTester: low-discrepancy data sets, two
-//! neighbours each, and histograms of both uploads. No bucket, and no tail, may hold more than `e^epsilon` times
-//! its count for the neighbour, plus delta. The claim is that of the settings; the attacker knows where to look,
-//! and nothing else of the mechanism.
+//! Search for a violation of the privacy claim, after Google's StochasticTester: low-discrepancy data
+//! sets, two neighbours each, and histograms of both uploads. No bucket, and no tail, may hold more than
+//! `e^epsilon` times its count for the neighbour, plus delta. The claim is that of the settings; the attacker knows
+//! where to look, and nothing else of the mechanism.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{Device, Pair, claimed_delta, records};

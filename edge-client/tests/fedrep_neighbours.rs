@@ -1,5 +1,5 @@
-//! FedRep with noise, with one record replaced by any other and the head fitted again: the integers of the two
-//! gradients differ by at most twice the radius, and both outputs are on the same grid.
+//! Tests of FedRep with noise, with one record replaced by any other and the head fitted again: the integers of the
+//! two gradients differ by at most twice the radius, and both outputs are on the same grid.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;

@@ -1,6 +1,6 @@
-//! FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of their
-//! coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do not depend
-//! on batches or chunks.
+//! Tests of FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of their
+//! coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do not depend on
+//! batches or chunks.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;

@@ -1,5 +1,5 @@
-//! FedRep round in 16-bit fixed point: projection and gradient are within the stated bound of exact arithmetic on
-//! the same head, for any samples; bits do not depend on batches; unsupported rounds are declined.
+//! Tests of a FedRep round in 16-bit fixed point: projection and gradient are within the stated bound of exact
+//! arithmetic on the same head, for any samples; bits do not depend on batches; unsupported rounds are declined.
 #![cfg(feature = "i16")]
 
 use crate::common::fixed::{HeapFixed, bounds, gradient_bounds, size};

@@ -1,4 +1,4 @@
-//! Fixed-point kernels, each against exact arithmetic: scales, products, sums, and the head.
+//! Tests of fixed-point kernels, each against exact arithmetic: scales, products, sums, and the head.
 #![cfg(feature = "i16")]
 
 use crate::common::fixed::{size, unit};

@@ -1,7 +1,7 @@
-//! Golden images pin the flash format: `images/` has pages of each kind of device. This version writes them
-//! byte for byte, opens them with the values in the table, and continues from them. Content of another
-//! version is refused: it is never taken for blank, and its ledger counts as spent.
-//! `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
+//! Tests that golden images keep the flash format: `images/` has pages of each kind of device. This version writes
+//! them byte for byte, opens them with the values in the table, and continues from them. Content of another version
+//! is refused: it is never taken for blank, and its ledger counts as spent. `FEDSPAN_REGENERATE_VECTORS=1` rewrites
+//! the files.
 #![cfg(feature = "flash")]
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The record in flash: a saved record survives a reset and a power cut at any time, foreign content is
+//! Tests of the record in flash: a saved record survives a reset and a power cut at any time, foreign content is
 //! replaced, and pages wear evenly.
 #![cfg(feature = "flash")]
 

@@ -1,5 +1,5 @@
-//! Head fits against an f64 singular value decomposition: at full rank, at any rank, with a ridge, and by gradient
-//! steps. The bounds are derived in `common/head.rs`; u is the rounding of f32.
+//! Tests of head fits against an f64 singular value decomposition: at full rank, at any rank, with a ridge, and by
+//! gradient steps. The bounds are derived in `common/head.rs`; u is the rounding of f32.
 //!
 //! The requirement is "relative residual of the normal equations at most 1e-5 where the rank is full and the
 //! condition at most 1e4". In f32 it means, for `r = Z^T (Z W - Y)` evaluated in f64:

@@ -1,5 +1,5 @@
-//! Hostile input of the head fit: columns that repeat, vanish, underflow or overflow, and samples that are not
-//! numbers. The bounds are derived in `common/head.rs`.
+//! Tests of hostile input of the head fit: columns that repeat, vanish, underflow or overflow, and samples that
+//! are not numbers. The bounds are derived in `common/head.rs`.
 
 use crate::common::head::*;
 use crate::common::*;

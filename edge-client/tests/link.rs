@@ -1,4 +1,4 @@
-//! The two drivers over links in memory: reads of any length, partial writes, noise, end of file, errors.
+//! Tests of the two drivers over links in memory: reads of any length, partial writes, noise, end of file, errors.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

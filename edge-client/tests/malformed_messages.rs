@@ -1,4 +1,4 @@
-//! Messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and the next round
+//! Tests of messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and the next round
 //! works as usual.
 
 use crate::common::server::*;

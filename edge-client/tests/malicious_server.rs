@@ -1,6 +1,6 @@
-//! A malicious server that tries to extract the device's data: invalid representations, rounds that repeat,
-//! go back or change midway, chunks in any order. Without encryption, and from a server that has the device's
-//! key.
+//! Tests of a malicious server that tries to extract the device's data: invalid representations, rounds that
+//! repeat, go back or change midway, chunks in any order. Without encryption, and from a server that has the
+//! device's key.
 
 use crate::common::problem::*;
 use crate::common::server::*;

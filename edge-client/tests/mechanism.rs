@@ -1,5 +1,5 @@
-//! Device with noise: its settings and the cost of a release, its capabilities and supported rounds, and the data
-//! it does not reveal.
+//! Tests of a device with noise: its settings and the cost of a release, its capabilities and supported rounds, and
+//! the data it does not reveal.
 #![cfg(feature = "privacy")]
 
 use crate::common::*;

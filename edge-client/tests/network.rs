@@ -1,5 +1,5 @@
-//! Rounds of networks: every method against training in f64 over the samples in the device's order, and properties
-//! of its epochs.
+//! Tests of rounds of networks: every method against training in f64 over the samples in the device's order, and
+//! properties of its epochs.
 #![cfg(feature = "network")]
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Random rounds for networks of any shape: nothing panics, and only received layers are uploaded.
+//! Tests of random rounds for networks of any shape: nothing panics, and only received layers are uploaded.
 #![cfg(feature = "network")]
 
 use crate::common::network::*;

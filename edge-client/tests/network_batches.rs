@@ -1,4 +1,4 @@
-//! Batches and gradients for custom training: with them the network's own steps are reproduced bit by bit.
+//! Tests of batches and gradients for custom training: with them the network's own steps are reproduced bit by bit.
 #![cfg(feature = "network")]
 
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};

@@ -1,5 +1,5 @@
-//! Supported and declined rounds of a network: layers in the wrong role, order, number or form, parameters out of
-//! range, missing layers; and no head leaves without the feature for it.
+//! Tests of supported and declined rounds of a network: layers in the wrong role, order, number or form, parameters
+//! out of range, missing layers; and no head leaves without the feature for it.
 #![cfg(feature = "network")]
 
 use crate::common::network::*;

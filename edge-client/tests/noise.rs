@@ -1,5 +1,5 @@
-//! Noise from a seed: the same everywhere and in any order, different for each coordinate, and with the right
-//! distribution.
+//! Tests of noise from a seed: the same everywhere and in any order, different for each coordinate, and with the
+//! right distribution.
 #![cfg(feature = "privacy")]
 
 use crate::law::Tally;

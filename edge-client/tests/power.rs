@@ -1,5 +1,5 @@
-//! FedPower without noise: products, bases and iterations against f64, clipped and unusable rows, and bits that do
-//! not depend on batches.
+//! Tests of FedPower without noise: products, bases and iterations against f64, clipped and unusable rows, and bits
+//! that do not depend on batches.
 #![cfg(feature = "power")]
 
 use crate::common::power::*;

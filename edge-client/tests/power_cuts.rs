@@ -1,6 +1,6 @@
-//! Power cuts during every write and erase, once, and again during every operation that follows: no counter in flash
-//! goes back, the record is the old or the new one, and the device continues. An interrupted operation may leave anything
-//! that flash can hold.
+//! Tests of power cuts during every write and erase, once, and again during every operation that follows: no
+//! counter in flash goes back, the record is the old or the new one, and the device continues. An interrupted
+//! operation may leave anything that flash can hold.
 //!
 //! `cargo test` tries every second cut with one of its possible remains. All of them take some minutes:
 //! `cargo test --release -p fedspan-client --features flash --test all -- power_cuts:: --ignored --nocapture`.

@@ -1,5 +1,5 @@
-//! FedPower with noise, with one record replaced by any other: the sums differ by at most the sensitivity, the
-//! outputs are on the same grid, and all other reports are equal.
+//! Tests of FedPower with noise, with one record replaced by any other: the sums differ by at most the sensitivity,
+//! the outputs are on the same grid, and all other reports are equal.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;

@@ -1,5 +1,5 @@
-//! FedPower with noise: exactly the integers of wide arithmetic plus the noise of their coordinates; the mean
-//! without noise; bits that do not depend on batches.
+//! Tests of FedPower with noise: exactly the integers of wide arithmetic plus the noise of their coordinates; the
+//! mean without noise; bits that do not depend on batches.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;

@@ -1,5 +1,5 @@
-//! FedPower without noise, round by round: capabilities and declined rounds, first and repeated uploads, and the
-//! state of representation and head.
+//! Tests of FedPower without noise, round by round: capabilities and declined rounds, first and repeated uploads,
+//! and the state of representation and head.
 #![cfg(feature = "power")]
 
 use crate::common::power::*;

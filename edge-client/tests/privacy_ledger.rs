@@ -1,6 +1,6 @@
-//! The privacy budget in a session: an update is charged once, durably, before it is computed, and never
-//! refunded; a round that exceeds the budget is declined before anything is received; a ledger that cannot be
-//! read counts as spent.
+//! Tests of the privacy budget in a session: an update is charged once, durably, before it is computed, and never
+//! refunded; a round that exceeds the budget is declined before anything is received; a ledger that cannot be read
+//! counts as spent.
 #![cfg(feature = "privacy")]
 
 use crate::common::priced_task::*;

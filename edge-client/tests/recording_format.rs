@@ -1,4 +1,5 @@
-//! Format of recordings: a written recording is read back, and any other content of the partition is refused.
+//! Tests of the format of recordings: a written recording is read back, and any other content of the partition is
+//! refused.
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;

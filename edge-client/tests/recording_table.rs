@@ -1,4 +1,4 @@
-//! Format of tables: a written table is read back, and any other content of the partition is refused.
+//! Tests of the format of tables: a written table is read back, and any other content of the partition is refused.
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;

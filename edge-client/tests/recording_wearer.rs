@@ -1,5 +1,5 @@
-//! Sample source over a recording: it yields the same samples in the same order as a plain implementation
-//! with vectors.
+//! Tests of the sample source over a recording: it yields the same samples in the same order as a plain
+//! implementation with vectors.
 #![cfg(feature = "recorded")]
 
 use crate::recording::{HEADER, HOP, SHAPES, partition, raw};

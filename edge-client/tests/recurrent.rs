@@ -1,4 +1,5 @@
-//! LSTM: against loops in f64 and in f32, against finite differences, and properties of its gates.
+//! Tests of the LSTM layer: against loops in f64 and in f32, against finite differences, and properties of its
+//! gates.
 #![cfg(feature = "recurrent")]
 
 use crate::common::Random;

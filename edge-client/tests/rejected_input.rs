@@ -1,4 +1,4 @@
-//! Server input that must change nothing: a shape beyond the device, an earlier round, an invalid
+//! Tests of server input that must change nothing: a shape beyond the device, an earlier round, an invalid
 //! representation, an interrupted download. Head, round, counters and storage stay as they were.
 
 use crate::common::problem::*;

@@ -1,4 +1,4 @@
-//! Downloads of representations: encodings, orthonormality, finiteness, and the readiness of `predict`.
+//! Tests of downloads of representations: encodings, orthonormality, finiteness, and the readiness of `predict`.
 
 use crate::common::*;
 use fedspan_client::{Linear, NotReady, Task};

@@ -1,5 +1,5 @@
-//! Selection of a ridge as an optional ability: a device announces it, and a device without it declines such a task
-//! instead of silently fitting another head.
+//! Tests of the selection of a ridge as an optional ability: a device announces it, and a device without it
+//! declines such a task instead of silently fitting another head.
 
 use crate::common::head::head_of;
 use crate::common::problem::*;

@@ -1,5 +1,5 @@
-//! Ridge scores: the counts against an f64 model of the same draws, and the answers of a device without anything to
-//! count.
+//! Tests of ridge scores: the counts against an f64 model of the same draws, and the answers of a device without
+//! anything to count.
 #![cfg(feature = "ridge-choice")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]

@@ -1,4 +1,5 @@
-//! Feature scaling: samples that are scaled as they are read, and the sums from which a fleet's scale is computed.
+//! Tests of feature scaling: samples that are scaled as they are read, and the sums from which a fleet's scale is
+//! computed.
 #![cfg(feature = "scale")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]

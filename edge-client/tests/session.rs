@@ -1,4 +1,4 @@
-//! The session against a fake server: complete rounds at every frame limit, a link that loses, duplicates,
+//! Tests of the session against a fake server: complete rounds at every frame limit, a link that loses, duplicates,
 //! reorders and breaks, rounds that must be declined, and state that survives a reset.
 
 use crate::common::problem::*;

@@ -1,5 +1,5 @@
-//! The drivers' part in hiding the duration of a private computation: a serial line buffers a limited number
-//! of bytes while it is not read, and the choice of the bytes that are lost must not depend on the duration.
+//! Tests of the drivers' part in hiding the duration of a private computation: a serial line buffers a limited
+//! number of bytes while it is not read, and the choice of the bytes that are lost must not depend on the duration.
 #![cfg(feature = "privacy")]
 
 use std::cell::{Cell, RefCell};

@@ -1,4 +1,4 @@
-//! Streamed samples against samples that are read twice: the same head and gradient.
+//! Tests of streamed samples against samples that are read twice: the same head and gradient.
 
 use crate::common::head::rounding;
 use crate::common::*;

@@ -1,6 +1,6 @@
-//! Two tasks in one device ([`Tasks`]): each round has the bits of its task alone, capabilities are combined, a task
-//! of neither is declined, and noise, budget and slot are those of the stricter task. The own task is that of
-//! `examples/own_device_task.rs`.
+//! Tests of two tasks in one device ([`Tasks`]): each round has the bits of its task alone, capabilities are
+//! combined, a task of neither is declined, and noise, budget and slot are those of the stricter task. The own task
+//! is that of `examples/own_device_task.rs`.
 
 use crate::common::problem::{Problem, config, gradient, problem};
 use crate::common::server::*;

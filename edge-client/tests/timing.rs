@@ -1,5 +1,5 @@
-//! Wake-ups and traffic of the session: reconnecting, keep-alives, and a bounded rate of frames
-//! for any input from the server.
+//! Tests of wake-ups and traffic of the session: reconnecting, keep-alives, and a bounded rate of frames for any
+//! input from the server.
 
 use crate::common::server::*;
 use crate::common::*;

@@ -1,6 +1,6 @@
-//! The traffic of a private device as an observer of its link sees it: which frames are sent, their lengths
-//! and times, and when the link is closed. For any sequence of server messages and link events it is the same
-//! for all samples, and for all durations of a computation within a slot.
+//! Tests of the traffic of a private device as an observer of its link sees it: which frames are sent, their
+//! lengths and times, and when the link is closed. For any sequence of server messages and link events it is the
+//! same for all samples, and for all durations of a computation within a slot.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;

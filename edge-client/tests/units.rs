@@ -1,5 +1,5 @@
-//! Units and offsets of features do not affect predictions: the head against an f64 oracle, over scales from 1e-6
-//! to 1e6 and offsets up to 1e5 deviations with a constant column.
+//! Tests that units and offsets of features do not affect predictions: the head against an f64 oracle, over scales
+//! from 1e-6 to 1e6 and offsets up to 1e5 deviations with a constant column.
 //!
 //! The bound is derived in `common/linear.rs`.
 

@@ -1,5 +1,5 @@
-//! FedRep round on one device: gradient and new representation against f64, the orthogonality of the step, unusable
-//! samples, and bits that do not depend on batches or chunks.
+//! Tests of a FedRep round on one device: gradient and new representation against f64, the orthogonality of the
+//! step, unusable samples, and bits that do not depend on batches or chunks.
 
 use crate::common::*;
 use fedspan_client::task::Usage;

@@ -1,4 +1,5 @@
-//! Worked examples of `protocol/SPEC.md`: the kernels reproduce the numbers of a convolutional and an LSTM layer.
+//! Tests of worked examples of `protocol/SPEC.md`: the kernels reproduce the numbers of a convolutional and an LSTM
+//! layer.
 #![cfg(all(feature = "convolution", feature = "recurrent"))]
 
 use std::path::Path;

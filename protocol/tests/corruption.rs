@@ -1,5 +1,5 @@
-//! Damaged golden frames never decode to another message: flipped bits, pairs, bursts and splices, in the frame's
-//! own bytes (header, message, check) and in the bytes on the wire, COBS codes and delimiters included.
+//! Tests that damaged golden frames never decode to another message: flipped bits, pairs, bursts and splices, in
+//! the frame's own bytes (header, message, check) and in the bytes on the wire, COBS codes and delimiters included.
 //!
 //! For damage to the frame's own bytes CRC-32C guarantees this: its Hamming distance is 6 up to 655 bytes, and it
 //! detects every burst of up to 32 bits. A flip in a COBS code moves bytes and goes undetected with a chance of 1

@@ -1,5 +1,6 @@
-//! Tasks for private use, and the numbers of all tasks: a task's number on the wire is its bit in a set of tasks,
-//! the parameters of an own task have a fixed length, and builds with and without these tasks accept each other.
+//! Tests of tasks for private use, and the numbers of all tasks: a task's number on the wire is its bit in a set of
+//! tasks, the parameters of an own task have a fixed length, and builds with and without these tasks accept each
+//! other.
 
 use crate::common::{Event, events, golden, head, strategies};
 use fedspan_protocol::Error;

@@ -1,4 +1,5 @@
-//! No frame is accepted twice, in any order of arrival: the window against the set of all accepted counters.
+//! Tests that no frame is accepted twice, in any order of arrival: the window against the set of all accepted
+//! counters.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! Damaged, spliced and hidden sealed frames never open: every flipped bit, pair and burst of the sealed vectors,
-//! and frames in the tails of oversized ones. A frame that opens has the sealed content.
+//! Tests of damaged, spliced and hidden sealed frames never open: every flipped bit, pair and burst of the sealed
+//! vectors, and frames in the tails of oversized ones. A frame that opens has the sealed content.
 
 use crate::common;
 use crate::common::exchange::{self, Sealed, seal, shake};

@@ -1,5 +1,5 @@
-//! No frame hides in another: not in the tail of an oversized one, not after a lost, doubled or cut delimiter, for
-//! any split of the stream into reads and every kind of frame that a decoder accepts.
+//! Tests that no frame hides in another: not in the tail of an oversized one, not after a lost, doubled or cut
+//! delimiter, for any split of the stream into reads and every kind of frame that a decoder accepts.
 
 use crate::common::{Event, Random, feed, golden, seal};
 use fedspan_protocol::frame::Decoder;

@@ -1,4 +1,4 @@
-//! Malformed data files: exit code 2 with the file and the position, and never a panic.
+//! Tests of malformed data files: exit code 2 with the file and the position, and never a panic.
 
 use crate::common;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Malformed scenarios: exit 2 and one message with file, line, key, what was found and what is allowed.
+//! Tests of malformed scenarios: exit 2 and one message with file, line, key, what was found and what is allowed.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! Declared capabilities of simulated devices, compared with what rounds send, what devices upload, and which
-//! tasks a server asks for: for every algorithm, over ranges of sizes.
+//! Tests of declared capabilities of simulated devices, compared with what rounds send, what devices upload, and
+//! which tasks a server asks for: for every algorithm, over ranges of sizes.
 
 use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};

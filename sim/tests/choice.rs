@@ -1,4 +1,4 @@
-//! The demo's settings are chosen without the test windows of their fold, and the recorded choice is
+//! Tests that the demo's settings are chosen without the test windows of their fold, and the recorded choice is
 //! reproducible.
 
 use std::collections::BTreeSet;

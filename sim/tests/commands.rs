@@ -1,4 +1,4 @@
-//! Command line: output and exit codes of each command.
+//! Tests of the command line: output and exit codes of each command.
 
 use std::io::Read;
 use std::process::{Command, Stdio};

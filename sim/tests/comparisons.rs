@@ -1,4 +1,4 @@
-//! `compare` on networks: times to accuracies, spread over folds, clients that join after training.
+//! Tests of `compare` on networks: times to accuracies, spread over folds, clients that join after training.
 
 use crate::common::{self, code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{NoProgress, Outcome, run};

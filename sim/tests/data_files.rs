@@ -1,4 +1,5 @@
-//! Image files, user files and class labels: the data sets that they give, and the messages for damaged files.
+//! Tests of image files, user files and class labels: the data sets that they give, and the messages for damaged
+//! files.
 
 use std::path::Path;
 

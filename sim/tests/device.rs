@@ -1,4 +1,4 @@
-//! `fedspan-sim device` without a server.
+//! Tests of `fedspan-sim device` without a server.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! `SCENARIOS.md` compared with the scenario reader: the same keys with the same defaults.
+//! Tests of `SCENARIOS.md` compared with the scenario reader: the same keys with the same defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Device dropouts, independent and correlated, and rounds with a deadline: counted devices, round times, and a
-//! small sweep with the thresholds that `sim/DROPOUT.md` states.
+//! Tests of device dropouts, independent and correlated, and rounds with a deadline: counted devices, round times,
+//! and a small sweep with the thresholds that `sim/DROPOUT.md` states.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;

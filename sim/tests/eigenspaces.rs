@@ -1,4 +1,4 @@
-//! Data without targets: scenario errors about them, and the figures that remain.
+//! Tests of data without targets: scenario errors about them, and the figures that remain.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};

@@ -1,4 +1,4 @@
-//! FedPower on devices and server, compared with the same computation on Gram matrices in f64.
+//! Tests of FedPower on devices and server, compared with the same computation on Gram matrices in f64.
 
 use fedspan_experiments::power::{Case, Grams, PrivacyTarget};
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};

@@ -1,4 +1,4 @@
-//! FedRep with noise: refused options, charged rounds, and learning despite noise.
+//! Tests of FedRep with noise: refused options, charged rounds, and learning despite noise.
 
 use fedspan_engine::config::Init;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};

@@ -1,5 +1,5 @@
-//! Campaigns in 16-bit fixed point: they reach the result of f32 up to rounding, and unsupported options are
-//! refused.
+//! Tests of campaigns in 16-bit fixed point: they reach the result of f32 up to rounding, and unsupported options
+//! are refused.
 
 use crate::common::{code, directory, errors, program};
 use fedspan_client::memory::Shape;

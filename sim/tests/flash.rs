@@ -1,5 +1,5 @@
-//! A board with a wearer's recording in flash has the samples of that wearer's simulated client: the same
-//! windows, in the same order, in every round.
+//! Tests that a board with a wearer's recording in flash has the samples of that wearer's simulated client: the
+//! same windows, in the same order, in every round.
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::table::{Rows, Split, Table};

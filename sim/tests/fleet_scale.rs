@@ -1,5 +1,5 @@
-//! `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude give the results of
-//! standardised features, and every kind of data can be scaled.
+//! Tests of `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude give the
+//! results of standardised features, and every kind of data can be scaled.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 

@@ -1,5 +1,5 @@
-//! Devices that differ in speed, drop out, and have slow links: round times, counted devices, and results that
-//! must not change.
+//! Tests of devices that differ in speed, drop out, and have slow links: round times, counted devices, and results
+//! that must not change.
 
 use std::collections::BTreeMap;
 

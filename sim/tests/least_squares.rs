@@ -1,4 +1,4 @@
-//! The host's least squares compared with an oracle: normal equations in twice the digits of f64.
+//! Tests of the host's least squares compared with an oracle: normal equations in twice the digits of f64.
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};

@@ -1,4 +1,4 @@
-//! Commands `live` and `replay`: output, kept files, exit codes. No test asserts durations.
+//! Tests of commands `live` and `replay`: output, kept files, exit codes. No test asserts durations.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Class names: only labels that occur are classes, and classes are held out by the name in the file.
+//! Tests of class names: only labels that occur are classes, and classes are held out by the name in the file.
 
 use crate::common::{code, directory, errors, has, numbers, program, write_npz};
 use fedspan_sim_core::data::{Dataset, Labels};

@@ -1,4 +1,4 @@
-//! Networks in the simulator: data that leave a client, the scored model, diverging runs, and accepted
+//! Tests of networks in the simulator: data that leave a client, the scored model, diverging runs, and accepted
 //! settings.
 
 use crate::common::{code, directory, errors, program, text};

@@ -1,5 +1,5 @@
-//! One table written as npz in every type, order, shape and packing, and as CSV: all give the same data to the
-//! last bit.
+//! Tests of one table written as npz in every type, order, shape and packing, and as CSV: all give the same data to
+//! the last bit.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Partitions: training samples, test samples and newcomers.
+//! Tests of partitions: training samples, test samples and newcomers.
 
 use std::collections::BTreeMap;
 

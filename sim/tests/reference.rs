@@ -1,4 +1,4 @@
-//! An npz run from a given start, compared with the same algorithm in f64.
+//! Tests of an npz run from a given start, compared with the same algorithm in f64.
 
 use crate::common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_engine::linalg::Matrix;

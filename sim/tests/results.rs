@@ -1,4 +1,4 @@
-//! Result files: content, reading them back, and independence of the number of threads.
+//! Tests of result files: content, reading them back, and independence of the number of threads.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Automatic ridge of final heads: its effect on newcomers, and its settings in a file.
+//! Tests of the automatic ridge of final heads: its effect on newcomers, and its settings in a file.
 #![allow(clippy::indexing_slicing)]
 
 use fedspan_client::memory::Shape;

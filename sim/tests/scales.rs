@@ -1,4 +1,4 @@
-//! FedRep on scaled features: units and offsets of a table do not change results.
+//! Tests of FedRep on scaled features: units and offsets of a table do not change results.
 
 use crate::common::{code, directory, errors, numbers, program, text};
 use serde_json::Value;

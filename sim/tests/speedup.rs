@@ -1,4 +1,4 @@
-//! Speedup measurement: its assumptions, checked on small fleets.
+//! Tests of the speedup measurement: its assumptions, checked on small fleets.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,5 +1,5 @@
-//! Windows of the recordings, traced back to their raw samples: for the demo's scenarios, for other settings,
-//! and for validation windows.
+//! Tests of windows of the recordings, traced back to their raw samples: for the demo's scenarios, for other
+//! settings, and for validation windows.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! Doubling participation in simulated time: a round lasts until its last awaited answer, and the adaptive
-//! schedule is never much slower than full participation.
+//! Tests of doubling participation in simulated time: a round lasts until its last awaited answer, and the
+//! adaptive schedule is never much slower than full participation.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;

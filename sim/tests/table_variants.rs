@@ -1,5 +1,5 @@
-//! One table in every format that programs write: all give the same data to the last bit, and a bad cell is
-//! reported with its line and column in every format.
+//! Tests of one table in every format that programs write: all give the same data to the last bit, and a bad cell
+//! is reported with its line and column in every format.
 
 use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
 use crate::common::{code, directory, errors, has, numbers, program};

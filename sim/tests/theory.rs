@@ -1,4 +1,4 @@
-//! Command `theory srpfl`: tables, JSON, report, and refused options.
+//! Tests of the command `theory srpfl`: tables, JSON, report, and refused options.
 
 use crate::common::{code, directory, errors, program, text};
 

@@ -1,4 +1,5 @@
-//! Warnings about data and fits: lost precision with the names of the columns, and no warning without a cause.
+//! Tests of warnings about data and fits: lost precision with the names of the columns, and no warning without a
+//! cause.
 
 use crate::common::{code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{Job, NoProgress};

@@ -1,4 +1,5 @@
-//! Samples wider than the largest first layer are refused before the first round, whatever the kind of network.
+//! Tests that samples wider than the largest first layer are refused before the first round, whatever the kind of
+//! network.
 
 use crate::common::{directory, numbers, write_npz};
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};

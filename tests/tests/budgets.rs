@@ -1,6 +1,6 @@
-//! Cost of an update on each core, compared with `budgets.toml`: fails if a figure grows by more than 2 % or
-//! a result changes a bit. `tests/boards` measures and then runs this test; with FEDSPAN_REGENERATE_BUDGETS=1
-//! it writes new budgets and the tables of the documents.
+//! Tests of the cost of an update on each core, compared with `budgets.toml`: fails if a figure grows by more than
+//! 2 % or a result changes a bit. `tests/boards` measures and then runs this test; with
+//! FEDSPAN_REGENERATE_BUDGETS=1 it writes new budgets and the tables of the documents.
 #![cfg(feature = "emulation")]
 
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
-//! Power cuts of devices in a private, encrypted campaign with the real server: at every write and every
-//! erasure of their flash, and again at every one during the following start. No nonce and no handshake is
-//! used twice, no round is computed twice, the ledger is never below what has been sent, and the campaign
-//! continues.
+//! Tests of power cuts of devices in a private, encrypted campaign with the real server: at every write and every
+//! erasure of their flash, and again at every one during the following start. No nonce and no handshake is used
+//! twice, no round is computed twice, the ledger is never below what has been sent, and the campaign continues.
 //!
 //! `cargo test` runs a sample of the pairs of cuts. To run all of them, which takes some minutes:
 //! `cargo test --release -p fedspan-tests --test all -- cuts:: --ignored --nocapture`.

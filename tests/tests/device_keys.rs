@@ -1,4 +1,4 @@
-//! Device identity: wrong keys, epochs and devices, and keys that are revoked or rotated while in use.
+//! Tests of the device identity: wrong keys, epochs and devices, and keys that are revoked or rotated while in use.
 
 use std::sync::Arc;
 

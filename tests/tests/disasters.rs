@@ -1,5 +1,5 @@
-//! Simulated disasters: the same seed is the same world, and nothing that must never be is found in some of them. Many more are
-//! run by `disasters`.
+//! Tests of simulated disasters: the same seed is the same world, and nothing that must never be is found in some
+//! of them. Many more are run by `disasters`.
 
 use fedspan_engine::Millis;
 use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};

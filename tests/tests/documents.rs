@@ -1,4 +1,4 @@
-//! Documents cite files, anchors and test commands of the repository; what they cite exists.
+//! Tests that documents cite files, anchors and test commands of the repository; what they cite exists.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};

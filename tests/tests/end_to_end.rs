@@ -1,4 +1,4 @@
-//! A real server with real TCP devices, each with its key, learns the same bits as the simulator.
+//! Tests that a real server with real TCP devices, each with its key, learns the same bits as the simulator.
 
 use std::sync::Arc;
 

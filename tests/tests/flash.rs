@@ -1,6 +1,6 @@
-//! Flash and static RAM of firmware, compared with the list `flash` in `budgets.toml`: fails if a figure
-//! grows by more than 2 %. `tests/firmware` measures and then runs this test; with
-//! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the tables of the documents.
+//! Tests of flash and static RAM of firmware, compared with the list `flash` in `budgets.toml`: fails if a figure
+//! grows by more than 2 %. `tests/firmware` measures and then runs this test; with FEDSPAN_REGENERATE_BUDGETS=1 it
+//! writes a new list and the tables of the documents.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Replays of journals: real servers with devices that sleep over TCP decide as the simulator does, in
+//! Tests of replays of journals: real servers with devices that sleep over TCP decide as the simulator does, in
 //! whatever order updates arrive. No assertion depends on durations.
 #![allow(clippy::indexing_slicing)]
 

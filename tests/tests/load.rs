@@ -1,5 +1,5 @@
-//! A small load test: every device's update counts while hostile peers misbehave, and every connection that
-//! ends is counted by its reason. The program `load` is the large one.
+//! Tests of a small load test: every device's update counts while hostile peers misbehave, and every connection
+//! that ends is counted by its reason. The program `load` is the large one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

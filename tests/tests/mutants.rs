@@ -1,4 +1,4 @@
-//! Seeded bugs fit the sources: the code that each of them replaces occurs exactly once.
+//! Tests that seeded bugs fit the sources: the code that each of them replaces occurs exactly once.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Cost of training a network on some cores, compared with the list `network` in `budgets.toml`: fails if a
-//! figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
+//! Tests of the cost of training a network on some cores, compared with the list `network` in `budgets.toml`: fails
+//! if a figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 

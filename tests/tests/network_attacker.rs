@@ -1,5 +1,5 @@
-//! Attackers on the link of a device with a key: recordings, flipped bits, plain messages, noise. They can do
-//! no more than cut the link.
+//! Tests of attackers on the link of a device with a key: recordings, flipped bits, plain messages, noise. They can
+//! do no more than cut the link.
 
 use std::sync::Arc;
 

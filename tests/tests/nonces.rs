@@ -1,6 +1,6 @@
-//! Nonce reuse: devices with the same random numbers after every reset lose their power at any point, over
-//! the real flash store, against the real server and an attacker who replays the server's frames. No nonce is
-//! used twice under a key.
+//! Tests of nonce reuse: devices with the same random numbers after every reset lose their power at any point, over
+//! the real flash store, against the real server and an attacker who replays the server's frames. No nonce is used
+//! twice under a key.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

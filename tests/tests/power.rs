@@ -1,5 +1,5 @@
-//! Cost of a FedPower iteration on some cores, without and with noise, compared with the list `power` in
-//! `budgets.toml`: fails if a figure grows by more than 2 %. `tests/boards` measures and then runs this test;
+//! Tests of the cost of a FedPower iteration on some cores, without and with noise, compared with the list `power`
+//! in `budgets.toml`: fails if a figure grows by more than 2 %. `tests/boards` measures and then runs this test;
 //! with FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 

@@ -1,4 +1,4 @@
-//! Raw bytes against a real server: invalid peers are refused or cut off, and counted, while the campaign
+//! Tests of raw bytes against a real server: invalid peers are refused or cut off, and counted, while the campaign
 //! continues undisturbed.
 
 use std::net::SocketAddr;

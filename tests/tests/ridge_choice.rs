@@ -1,4 +1,4 @@
-//! A fleet in which some devices can choose the ridge of their head and others cannot: all get a head with
+//! Tests of a fleet in which some devices can choose the ridge of their head and others cannot: all get a head with
 //! the requested ridge, and the server counts the devices that did not choose.
 #![allow(clippy::indexing_slicing)]
 

@@ -1,5 +1,5 @@
-//! Encrypted sessions: cost of a handshake and a round, faults of the line, and cases in which a device stays
-//! silent.
+//! Tests of encrypted sessions: cost of a handshake and a round, faults of the line, and cases in which a device
+//! stays silent.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Cost of encryption on each core, compared with the list `sealing` in `budgets.toml`: fails if a figure
-//! grows by more than 2 %. `tests/boards` measures and then runs this test; with FEDSPAN_REGENERATE_BUDGETS=1
-//! it writes a new list and the table of the boards' README.
+//! Tests of the cost of encryption on each core, compared with the list `sealing` in `budgets.toml`: fails if a
+//! figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
+//! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Serial lines, which outlive sessions: noise, restarts of boards and servers, unplugged cables. The fleet
-//! always learns the same bits as the simulator.
+//! Tests of serial lines, which outlive sessions: noise, restarts of boards and servers, unplugged cables. The
+//! fleet always learns the same bits as the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

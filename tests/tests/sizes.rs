@@ -1,4 +1,4 @@
-//! Memory and traffic of a client: the workspace compared with its arithmetic minimum, and the bytes of an
+//! Tests of memory and traffic of a client: the workspace compared with its arithmetic minimum, and the bytes of an
 //! update.
 
 use fedspan_client::Workspace;

@@ -1,4 +1,4 @@
-//! `tables`: finds and repairs edited cells in the tables of the documents.
+//! Tests of `tables`: finds and repairs edited cells in the tables of the documents.
 
 use std::path::Path;
 use std::process::{Command, Output};

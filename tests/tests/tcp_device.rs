@@ -1,5 +1,5 @@
-//! The example `tcp_device` against a real server: eight devices with keys from records and samples from files learn
-//! the simulator's bits; README.md shows its code; wrong arguments and files are named in one line.
+//! Tests of the example `tcp_device` against a real server: eight devices with keys from records and samples from
+//! files learn the simulator's bits; README.md shows its code; wrong arguments and files are named in one line.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A device and a server with different wire versions refuse each other without losing state.
+//! Tests that a device and a server with different wire versions refuse each other without losing state.
 
 use std::sync::Arc;
 

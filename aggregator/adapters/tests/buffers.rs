@@ -1,4 +1,4 @@
-//! Tensors of other dtypes than the factors: integers, booleans, f64, packed floats.
+//! Tests of tensors of other dtypes than the factors: integers, booleans, f64, packed floats.
 
 use fedspan_adapters::files::{AdapterError, AverageReport, Dtype, RoundKind, average, check};
 use safetensors::{Dtype as FileDtype, SafeTensors};

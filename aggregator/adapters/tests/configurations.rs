@@ -1,4 +1,5 @@
-//! PEFT configurations: values with the same meaning agree for all PEFT versions, others are refused or give a warning.
+//! Tests of PEFT configurations: values with the same meaning agree for all PEFT versions, others are refused or
+//! give a warning.
 
 use fedspan_adapters::files::{AdapterError, Config, Dtype, RoundKind, average, check};
 use serde_json::{Map, Value, json};

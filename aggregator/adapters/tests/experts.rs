@@ -1,4 +1,4 @@
-//! Ranks, scales and experts of modules: the interference, compared with dense products.
+//! Tests of ranks, scales and experts of modules: the interference, compared with dense products.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Header parser: accepted and refused files. The `safetensors` crate, which defines the format, is the oracle.
+//! Tests of the header parser: accepted and refused files. The `safetensors` crate, which defines the format, is
+//! the oracle.
 
 use fedspan_adapters::files::{Dtype, Fault, Header, Layout};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Hostile HTTP peers: wrong lengths, invalid HTTP, slow peers, too many connections.
+//! Tests of hostile HTTP peers: wrong lengths, invalid HTTP, slow peers, too many connections.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};

@@ -1,4 +1,4 @@
-//! Complete rounds over HTTP: methods, dtypes, policies, deadlines.
+//! Tests of complete rounds over HTTP: methods, dtypes, policies, deadlines.
 
 use fedspan_adapters::files::{Dtype, RoundKind};
 use fedspan_adapters::http::{RoundRecord, ServeSummary, Settings};

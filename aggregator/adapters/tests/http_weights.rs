@@ -1,4 +1,5 @@
-//! Updates without samples, buffers that are not averaged, stacks of experts: every round can be committed.
+//! Tests of updates without samples, buffers that are not averaged, stacks of experts: every round can be
+//! committed.
 
 use fedspan_adapters::files::{Dtype, RoundKind};
 use fedspan_adapters::http::RoundRecord;

@@ -1,4 +1,4 @@
-//! Invalid inputs and outputs: one line that names file and tensor, no output, no temporary files.
+//! Tests of invalid inputs and outputs: one line that names file and tensor, no output, no temporary files.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Round state machine: laws that hold for every order of uploads, pauses and commits.
+//! Tests of the round state machine: laws that hold for every order of uploads, pauses and commits.
 
 use std::collections::BTreeMap;
 

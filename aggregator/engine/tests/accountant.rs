@@ -1,5 +1,5 @@
-//! Privacy account, compared with tables, with an integral of the densities, and with laws that any account
-//! obeys.
+//! Tests of the privacy account, compared with tables, with an integral of the densities, and with laws that any
+//! account obeys.
 
 use fedspan_engine::privacy::calibration::{max_releases, noise_multiplier};
 use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};

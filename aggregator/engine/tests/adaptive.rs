@@ -1,5 +1,5 @@
-//! Adaptive schedule in a small world: a model that contracts towards the truth with noise, and devices that
-//! answer in a fixed order.
+//! Tests of the adaptive schedule in a small world: a model that contracts towards the truth with noise, and
+//! devices that answer in a fixed order.
 
 use crate::common::gaussian;
 use fedspan_engine::Tensor;

@@ -1,4 +1,4 @@
-//! Mean in fixed point: correct, and independent of the order.
+//! Tests of the mean in fixed point: correct, and independent of the order.
 
 use fedspan_engine::aggregate::{FixedPointMean, MAGNITUDE_MAX};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Server side of each algorithm, compared with its formula in f64, and its state across a restart.
+//! Tests of the server side of each algorithm, compared with its formula in f64, and its state across a restart.
 
 use crate::common;
 use crate::common::{bits, distance, gaussian, random, tensors};

@@ -1,5 +1,5 @@
-//! Account of continuous noise, compared with the exact privacy of discrete noise: devices add the latter,
-//! with a variance larger by 16 squared grid units, and are charged for the former.
+//! Tests of the account of continuous noise, compared with the exact privacy of discrete noise: devices add the
+//! latter, with a variance larger by 16 squared grid units, and are charged for the former.
 
 use fedspan_engine::privacy::{Composition, Epsilon, NoiseMultiplier, Releases};
 

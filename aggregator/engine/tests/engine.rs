@@ -1,5 +1,5 @@
-//! Engine compared with a simple model: any history of events has the predicted actions, and ends. Plus
-//! examples of single rules.
+//! Tests of the engine compared with a simple model: any history of events has the predicted actions, and ends.
+//! Plus examples of single rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! FedPower on the server, compared with a second implementation of Algorithms 1 to 3 in f64, and with the
+//! Tests of FedPower on the server, compared with a second implementation of Algorithms 1 to 3 in f64, and with the
 //! laws of alignment.
 
 use crate::common::{bits, gaussian, random};

@@ -1,4 +1,4 @@
-//! Networks too large for the tensor descriptors.
+//! Tests of networks too large for the tensor descriptors.
 
 use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};

@@ -1,4 +1,4 @@
-//! Matrix factorisations: defining identities, constructed answers, and errors.
+//! Tests of matrix factorisations: defining identities, constructed answers, and errors.
 
 use crate::common::{bits, distance, gaussian, random};
 use fedspan_engine::linalg::{

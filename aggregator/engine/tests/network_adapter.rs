@@ -1,4 +1,4 @@
-//! Low-rank adapters on the engine: tensors requested and sent in each round, and the averaged factors.
+//! Tests of low-rank adapters on the engine: tensors requested and sent in each round, and the averaged factors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

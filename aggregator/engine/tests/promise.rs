@@ -1,4 +1,4 @@
-//! Requested and reported privacy: no reported epsilon is above the requested one, to the last digit.
+//! Tests of requested and reported privacy: no reported epsilon is above the requested one, to the last digit.
 
 use fedspan_engine::config::PrivacySection;
 use fedspan_engine::privacy::fedpower::Calibration;

@@ -1,5 +1,5 @@
-//! Records of the engine: replayed after any event, they lead a new engine to the state of the one that emitted
-//! them, and whether they are kept changes no action.
+//! Tests of records of the engine: replayed after any event, they lead a new engine to the state of the one that
+//! emitted them, and whether they are kept changes no action.
 
 use crate::common::campaign::{Setup, honest, plain, result, setup};
 use crate::common::model::{Op, World, op};

@@ -1,5 +1,5 @@
-//! Round in which a fleet chooses the ridge of final heads: invitations, counting, the published ridge, and
-//! restarts.
+//! Tests of the round in which a fleet chooses the ridge of final heads: invitations, counting, the published
+//! ridge, and restarts.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 

@@ -1,4 +1,4 @@
-//! Robust rules: laws that each obeys, and oracles that are computed differently.
+//! Tests of robust rules: laws that each obeys, and oracles that are computed differently.
 
 use crate::common::{gaussian, random};
 use fedspan_engine::aggregate::{

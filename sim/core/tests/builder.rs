@@ -1,4 +1,4 @@
-//! Scenarios and simulations that a program builds: defaults of the file, data in memory, custom parts.
+//! Tests of scenarios and simulations that a program builds: defaults of the file, data in memory, custom parts.
 
 use fedspan_engine::aggregate::{AggregationRule, Rule, Weighted};
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};

@@ -1,4 +1,4 @@
-//! Coin of L2GD: equality with the published algorithm flip by flip, and the frequency of its sides.
+//! Tests of the coin of L2GD: equality with the published algorithm flip by flip, and the frequency of its sides.
 
 use fedspan_engine::algorithm::network::{L2gd, NetworkMethod};
 use fedspan_protocol::message::{Baseline, Descent, Task};

@@ -1,4 +1,4 @@
-//! Federated fine-tuning of the tiny encoder by the command: learning, traffic, and refused input.
+//! Tests of federated fine-tuning of the tiny encoder by the command: learning, traffic, and refused input.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -160,9 +160,7 @@ fn tokens(text: &str) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
-
-    use std::path::Path;
+    #![allow(clippy::unwrap_used)]
 
     use super::Mutant;
 
@@ -180,23 +178,6 @@ mod tests {
         for (text, count) in [("a(b); a(b)", "found 2 times"), ("aa(b)", "found 0 times")] {
             std::fs::write(&path, text).unwrap();
             assert!(mutant.apply(root.path()).unwrap_err().starts_with(count));
-        }
-    }
-
-    /// The code of every seeded bug is still in the sources.
-    #[test]
-    fn every_mutant_applies() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for folder in ["tests/mutants", "tests/threads/bugs"] {
-            for entry in std::fs::read_dir(root.join(folder)).unwrap() {
-                let path = entry.unwrap().path();
-                if path.extension().is_some_and(|end| end == "mutant") {
-                    let mutant = Mutant::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
-                    let changed =
-                        mutant.apply(&root).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
-                    assert!(!changed.is_empty());
-                }
-            }
         }
     }
 

@@ -1,4 +1,4 @@
-//! LocalTraining training: steps of AdamW on a client's own sentences.
+//! Local training: steps of AdamW on a client's own sentences.
 
 use std::ops::Range;
 
