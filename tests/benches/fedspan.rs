@@ -1,5 +1,5 @@
-//! Benchmarks: kernels compared with nalgebra, the codec compared with a copy of the same bytes, and a
-//! simulated round compared with the arithmetic in it. Every group has its baseline in the same run.
+//! Benchmarks of the kernels (compared with nalgebra), of the codec (compared with copying the same bytes),
+//! and of a simulated round (compared with the arithmetic it contains). Every group runs its baseline, too.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use divan::counter::{BytesCount, ItemsCount};
@@ -22,7 +22,7 @@ fn main() {
     divan::main();
 }
 
-/// Pseudo-random values.
+/// Returns pseudo-random values.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -46,7 +46,7 @@ fn opening(d: usize, k: usize) -> RoundOpen {
     RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors: Descriptors::from_iter([tensor]) }
 }
 
-/// One FedRep update by the device's own code: head, then gradient factors.
+/// Benchmarks one FedRep update with the device's code: solves the head, then computes the gradient factors.
 fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
     let (x, y, b) = (numbers(m * D, 1), numbers(m, 2), basis(D, K));
     let mut client = Linear::new(Workspace::<D, K>::new());
@@ -59,7 +59,7 @@ fn update<const D: usize, const K: usize>(bencher: Bencher, m: usize) {
         .bench_local(|| client.run(black_box(RoundId { round: 1, stage: 0 }), &mut source).expect("runs"));
 }
 
-/// The same update with nalgebra in f32: normal equations, rank-one gradient.
+/// Benchmarks the same update with nalgebra in f32: normal equations, then the rank-one gradient.
 fn update_nalgebra(bencher: Bencher, d: usize, k: usize, m: usize) {
     let x = DMatrix::from_row_slice(m, d, &numbers(m * d, 1));
     let y = DVector::from_row_slice(&numbers(m, 2));
@@ -136,8 +136,8 @@ mod power_784_10_100 {
         client(bencher, Linear::new(PowerWorkspace::new()));
     }
 
-    /// Integer arithmetic with noise on each of the D R numbers, once per iteration and independent of the number
-    /// of samples.
+    /// Benchmarks an iteration in integer arithmetic with noise on each of the D x R numbers. The noise is
+    /// drawn once per iteration; its cost does not depend on the number of samples.
     #[divan::bench]
     fn with_noise(bencher: Bencher) {
         struct Counter(u64);
@@ -215,7 +215,8 @@ mod simulation {
     const ROUNDS: usize = 20;
     const CLIENTS: usize = 500;
 
-    /// Whole rounds of 500 clients, protocol included; compare the time per item with `update_20_2_20`.
+    /// Benchmarks whole rounds of 500 clients, protocol included; compare the time per item with
+    /// `update_20_2_20`.
     #[divan::bench]
     fn twenty_rounds(bencher: Bencher) {
         let text = format!(
@@ -229,7 +230,7 @@ mod simulation {
     }
 }
 
-/// Absorbs `n` updates of 64 x 4 and closes the round, under each rule.
+/// Benchmarks absorbing `n` updates of 64 x 4 and closing the round, under each aggregation rule.
 #[divan::bench(
     args = [
         (Rule::MEAN, 40),

@@ -1,13 +1,14 @@
-//! Adapter files: an accepted header agrees with the format's own library, an accepted configuration agrees
-//! with itself, and a mean depends only on the numbers.
+//! Fuzz target for adapter files: readers of safetensors headers and of adapter configurations, and the
+//! weighted mean. An accepted header must agree with the `safetensors` crate, and a mean must not depend on
+//! the order of the clients.
 
 use fedspan_adapters::files::{Config, Dtype, Fault, Header, Layout, MeanBuffers, weighted_mean};
 use safetensors::SafeTensors;
 
 use crate::{Random, Work};
 
-/// Runs an input: the first byte chooses a file, a header followed by as many bytes as the second byte says,
-/// a configuration, or numbers.
+/// Runs one input. The first byte selects the kind of data: a whole file, a header followed by as many zeros
+/// as the second byte states, a configuration, or numbers to average.
 pub fn adapter_files(bytes: &[u8]) -> Work {
     let Some(([which, count], rest)) = bytes.split_first_chunk() else {
         return Work { frames: 1, refused: 1, steps: 1 };
@@ -24,12 +25,14 @@ pub fn adapter_files(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(!taken), steps: 1 }
 }
 
-/// Checks that an error message is not much longer than the input it quotes.
+/// Checks that an error message is not much longer than the input that it quotes.
 fn check_message(tensor: Option<&str>, fault: &Fault, length: usize) {
     let text = fault.to_string();
     assert!(!text.is_empty() && text.len() <= 4 * length + 1000, "a message of {} bytes", text.len());
     assert!(tensor.is_none_or(|name| name.len() <= 4 * length), "a name that was not there");
 }
+/// Reads a safetensors file and compares an accepted header with the `safetensors` crate. Returns false if
+/// the file is rejected.
 
 fn file(bytes: &[u8]) -> bool {
     let header = match Header::read(bytes, bytes.len() as u64) {
@@ -68,6 +71,7 @@ fn file(bytes: &[u8]) -> bool {
 }
 
 fn config(bytes: &[u8]) -> bool {
+    /// Parses a configuration; returns false if it is rejected.
     match Config::parse(bytes) {
         Ok(config) => {
             assert_eq!(config.difference(&config), None);
@@ -81,8 +85,9 @@ fn config(bytes: &[u8]) -> bool {
     }
 }
 
-/// Averages one to four clients of equal length. The result has the same bits in any order, whole or element
-/// by element; values that are not finite are found.
+/// Averages one to four clients of equal length. The mean must have the same bits in any order of the
+/// clients, and whether it is computed over whole blocks or element by element; values that are not finite
+/// must be found.
 fn numbers(count: u8, bytes: &[u8]) -> bool {
     let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(count / 4) % 3];
     let (clients, size) = (usize::from(count % 4) + 1, dtype.size());
@@ -130,6 +135,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut random = Random(6);
     let mut seeds = Vec::new();
     for (dtype, size) in [("F32", 4), ("F16", 2), ("BF16", 2)] {
+        /// Returns files of all dtypes, configurations, and numbers to average.
         for (down, up) in [(".lora_A.weight", ".lora_B.weight"), (".lora_embedding_A", ".lora_embedding_B.x")]
         {
             let (a, b, c) = (2 * 3 * size, 2 * 3 * size + 2 * size, 2 * 3 * size + 3 * size);
@@ -153,7 +159,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         seeds.push([&[2, 0], config.as_bytes()].concat());
     }
     for count in 0..12 {
-        // Random values with exponents of medium size, and equal values.
+        // Random values with exponents of medium size, then equal values.
         let drawn: Vec<u8> = (0..48).map(|_| random.byte() & 0xBF).collect();
         seeds.push([&[3, count], &drawn[..]].concat());
         seeds.push([&[3, count], &[0x3C; 40][..]].concat());

@@ -1,5 +1,5 @@
-//! Runs many inputs on several threads, and reports how many frames were refused, the slowest input, and the
-//! memory in use.
+//! Bulk runner: feeds many inputs to the fuzz targets on several threads, and reports how many frames were
+//! refused, the slowest input, and the memory in use.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::{Random, TARGETS, Target, Work, mutate};
 /// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Number of frames to refuse, over all targets and threads.
+    /// Number of frames to refuse, summed over all targets and threads.
     pub refused: u64,
     /// Number of threads.
     pub threads: u64,
@@ -24,15 +24,15 @@ pub struct Totals {
     pub target: &'static str,
     /// Number of inputs.
     pub inputs: u64,
-    /// Sum of their work.
+    /// Sum of the work of all inputs.
     pub work: Work,
-    /// Time of the slowest input, the best of several runs of it.
+    /// Time of the slowest input: the best of several runs of this input.
     pub slowest: Duration,
     /// The slowest input.
     pub slowest_input: Vec<u8>,
-    /// Largest number of steps of an input.
+    /// Largest number of steps of one input.
     pub most_steps: u64,
-    /// Time spent, over all threads.
+    /// Time spent, summed over all threads.
     pub spent: Duration,
 }
 
@@ -45,22 +45,22 @@ pub struct Broken {
     pub input: Vec<u8>,
 }
 
-/// Thousandths of the refused frames that each target gets. Images and files are not frames; for them a few
-/// inputs suffice.
+/// Returns the share of the refused frames that a target gets, in thousandths. Flash images and files are not
+/// frames; zero gives them a few inputs.
 fn share(target: &str) -> u64 {
     match target {
         "frame" => 400,
         "accumulator" => 220,
         "to_server" | "to_device" => 150,
         "device_session" => 50,
-        // Opening a sealed frame takes two ciphers.
+        // Two ciphers run for each sealed frame.
         "sealed" => 20,
         "host_connection" => 10,
         _ => 0,
     }
 }
 
-/// Runs the plan; returns the totals of each target.
+/// Runs the plan on all targets, or only on the named one; returns the totals of each target.
 ///
 /// # Errors
 /// [`Broken`] with the first input that breaks an invariant.
@@ -107,7 +107,7 @@ impl Totals {
     }
 }
 
-/// Runs inputs until `refused` frames were refused.
+/// Runs inputs until `refused` frames have been refused.
 fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Broken> {
     let (mut random, seeds, mut input) = (Random(seed), (target.seeds)(), Vec::new());
     let mut sum = Totals {
@@ -133,7 +133,7 @@ fn refuse(target: &'static Target, refused: u64, seed: u64) -> Result<Totals, Br
         sum.work.steps += work.steps;
         sum.most_steps = sum.most_steps.max(work.steps);
         if took > sum.slowest {
-            // The machine may have been busy: only an input that is slow again counts.
+            // The machine may have been busy, so an input counts as slow only if it is slow again.
             let again = (0..4).map(|_| time(target, &input)).min();
             let took = again.map_or(took, |again| again.min(took));
             if took > sum.slowest {
@@ -152,7 +152,7 @@ fn time(target: &Target, input: &[u8]) -> Duration {
     start.elapsed()
 }
 
-/// Shortens an input by leaving out pieces, as long as it still breaks an invariant.
+/// Shortens an input by removing pieces, as long as the input still breaks an invariant.
 #[must_use]
 pub fn shortest(target: &Target, input: Vec<u8>) -> Vec<u8> {
     mutate::shrink(input, |input| catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err())

@@ -1,4 +1,4 @@
-//! NOR flash in memory that counts operations and can lose its power.
+//! NOR flash in memory: counts operations and can lose its power.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ pub struct State {
     pub power: usize,
 }
 
-/// Handle of a chip, which outlives the store that uses it.
+/// Handle of a chip. The chip outlives the store that uses it.
 #[derive(Clone, Debug)]
 pub struct Chip(pub Rc<RefCell<State>>);
 

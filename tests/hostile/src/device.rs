@@ -1,5 +1,5 @@
-//! The device's session under a script of events: links, time, samples, resets, and messages that are honest,
-//! damaged or random.
+//! Fuzz target for the device's session: runs a script of events, which are link changes, passing time,
+//! samples, resets, and messages that are honest, damaged or random.
 
 mod bench;
 mod messages;
@@ -11,12 +11,13 @@ use crate::Work;
 use crate::script::Script;
 use bench::Bench;
 
-/// Feature count `d` and width `k` of the model: its representation needs chunks at the smallest frame limit
-/// but not at 4096 bytes.
+/// Feature count `d` of the model. The representation (`d x k`) needs chunks at the smallest frame limit but
+/// not at 4096 bytes.
 const D: usize = 20;
+/// Representation width `k` of the model.
 const K: usize = 3;
 
-/// Runs a script: a byte of settings, then events. Some settings give the device a key; the honest server
+/// Runs a script: a byte of settings, then events. Some settings give the device a key, and the honest server
 /// then seals its messages.
 pub fn device_session(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
@@ -54,7 +55,7 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
                 bench.deliver_honest(&message);
             }
             9 => bench.sample(script.byte()),
-            // A whole round at once, inline or in chunks.
+            // All messages of one round, inline or in chunks.
             10 => {
                 for message in messages::round(script.index()) {
                     bench.deliver_honest(message);
@@ -67,7 +68,8 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
     bench.finish()
 }
 
-/// Rounds as an honest server opens them, for all settings, then replays and attacks.
+/// Returns scripts of rounds as an honest server opens them, for all settings, followed by replays and
+/// attacks.
 pub fn seeds() -> Vec<Vec<u8>> {
     const WELCOME: [u8; 4] = [0, 5, 0, 0];
     let mut seeds = Vec::new();
@@ -79,7 +81,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             seed.extend(WELCOME);
             seed.extend(open);
             seed.extend(&samples);
-            // The link breaks and the same round is opened again; then a reset, and the round once more.
+            // The link is interrupted and the same round is opened again; then the device is reset and the
+            // round is opened once more.
             seed.extend([3, 1]);
             seed.extend(WELCOME);
             seed.extend(open);
@@ -90,8 +93,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             seeds.push(seed);
         }
     }
-    // With a key: the answer twice, a round, replays, frames of other connections, plaintext; then all of it
-    // again.
+    // With a key: the answer twice, a round, replays, frames of other connections, plaintext messages; then
+    // the same events again.
     for settings in [48, 49, 50, 55, 193, 198, 240, 243].into_iter() {
         for round in 0..messages::ROUNDS as u8 {
             let handshake = [0, 12, 0, 13, 0, 14, 5, 0, 17, round, 2, 3];

@@ -1,5 +1,5 @@
-//! Data files: reading any file ends in consistent samples or in a message, and takes no more memory than the
-//! file accounts for.
+//! Fuzz target for readers of data files: a reader must return consistent samples or an error, and must not
+//! use more memory than the size of the file justifies.
 
 use fedspan_sim_core::data::cifar::{self, Kind};
 use fedspan_sim_core::data::idx::Idx;
@@ -12,10 +12,10 @@ use crate::{Random, Work};
 
 /// Largest expansion of a compressed byte (RFC 1951: 258 bytes in two bits, plus the block header).
 const DEFLATE: usize = 1032;
-/// Number of values that even an empty file may account for: those of the header.
+/// Number of values that a reader may allocate even for an empty file: those of the header.
 const FEW: usize = 64;
 
-/// Runs an input: the first byte chooses the reader, the second is the length of the first of two files.
+/// Runs one input: the first byte selects the reader, the second is the length of the first of two files.
 pub fn data_files(bytes: &[u8]) -> Work {
     let Some(([which, cut], rest)) = bytes.split_first_chunk() else {
         return Work { frames: 1, refused: 1, steps: 1 };
@@ -40,13 +40,15 @@ pub fn data_files(bytes: &[u8]) -> Work {
 
 fn idx(idx: &Idx, images: &[u8], labels: &[u8]) -> Result<(), DataError> {
     let names = ["a file of images", "a file of labels"];
+    /// Reads an IDX file of images and an IDX file of labels.
     let pool = idx.parse([(images, names[0]), (labels, names[1])], None)?;
     check_set(&pool.set, pool.features, pool.classes);
     assert!(pool.set.x.len() <= 2 * DEFLATE * images.len() + FEW);
     Ok(())
 }
 
-/// Records are longer than a fuzzer's inputs, so the input is repeated, possibly ending within a record.
+/// Reads CIFAR records. Records are longer than a fuzzer's inputs, so the input is repeated, and the last
+/// record may be incomplete.
 fn images(first: &[u8], second: &[u8]) -> Result<(), DataError> {
     let kind = match first.first() {
         Some(0..=99) => Kind::Ten,
@@ -62,6 +64,7 @@ fn images(first: &[u8], second: &[u8]) -> Result<(), DataError> {
     Ok(())
 }
 
+/// Reads a LEAF file of users with numeric samples.
 fn numbers(bytes: &[u8]) -> Result<(), DataError> {
     let users = json::parse(bytes, "a file of users")?;
     let pool = leaf::pool("a file of users", &[users], None)?;
@@ -73,6 +76,7 @@ fn numbers(bytes: &[u8]) -> Result<(), DataError> {
     Ok(())
 }
 
+/// Reads word vectors and a text, and embeds the text.
 fn tweets(vectors: &[u8], text: &[u8]) -> Result<(), DataError> {
     let text = String::from_utf8_lossy(text);
     let vectors = Vectors::parse(vectors, "a file of vectors", 100, [text.as_ref()].into_iter())?;
@@ -84,6 +88,7 @@ fn tweets(vectors: &[u8], text: &[u8]) -> Result<(), DataError> {
 }
 
 fn rows(bytes: &[u8]) -> Result<(), DataError> {
+    /// Reads a delimited table.
     let classification = bytes.len() % 2 == 1;
     let columns = Columns {
         client: Some("who".to_owned()),
@@ -95,11 +100,12 @@ fn rows(bytes: &[u8]) -> Result<(), DataError> {
         not_missing: Vec::new(),
     };
     let table = table::parse(bytes, "a table", &columns)?;
-    // The reader also accepts gzip.
+    // The reader also accepts gzip, which expands.
     check_table(&table, DEFLATE * bytes.len());
     Ok(())
 }
 
+/// Reads a NumPy archive.
 fn archive(bytes: &[u8]) -> Result<(), DataError> {
     let arrays = Arrays { classification: bytes.len() % 2 == 1, ..Arrays::default() };
     let (table, _) = npz::table(bytes, "a file", &arrays)?;
@@ -107,7 +113,7 @@ fn archive(bytes: &[u8]) -> Result<(), DataError> {
     Ok(())
 }
 
-/// Checks a table: as many feature rows as targets, finite values, valid codes; and the samples made from it.
+/// Checks a table and the samples made from it: as many feature rows as targets, finite values, valid codes.
 fn check_table(table: &Table, length: usize) {
     let rows = table.rows();
     assert_eq!(table.x.len(), rows * table.features.len());
@@ -127,7 +133,7 @@ fn check_table(table: &Table, length: usize) {
     assert_eq!(wide, rows * (table.features.len() + 1));
 }
 
-/// Checks a set: whole rows, finite values, labels below the number of classes.
+/// Checks a set of samples: whole rows, finite values, labels below the number of classes.
 fn check_set(set: &Set, features: usize, classes: usize) {
     assert_eq!(set.x.len(), set.len() * features);
     assert!(set.x.iter().all(|value| value.is_finite()));
@@ -137,6 +143,7 @@ fn check_set(set: &Set, features: usize, classes: usize) {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
+    /// Returns valid and slightly wrong files of every format.
     let mut random = Random(5);
     let mut seeds = Vec::new();
     let mut pair = |which: u8, first: &[u8], second: &[u8]| {
@@ -173,7 +180,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// NumPy archives: values (compressed), classes, and one with the owner of each row.
+/// NumPy archives: compressed values, classes, and an archive with the owner of each row.
 const ARCHIVES: [&[u8]; 3] = [
     include_bytes!("files/values.npz"),
     include_bytes!("files/classes.npz"),

@@ -1,6 +1,6 @@
-//! The record and the privacy ledger in flash that may hold anything and may lose power. Reading succeeds or
-//! fails, writing succeeds or is refused, in a bounded number of operations, and the spent budget never
-//! falls.
+//! Fuzz target for the flash store of a device (record and privacy ledger) on flash with arbitrary contents
+//! and power failures. Every read and write must succeed or fail within a bounded number of operations, and
+//! the spent privacy budget must never decrease.
 
 use std::sync::OnceLock;
 
@@ -11,13 +11,14 @@ use crate::chip::{Chip, PAGE, WORD};
 use crate::reference;
 use crate::script::Script;
 
+/// Width of the head.
 const K: usize = 4;
-/// Record with a head of 4 x 1, in whole words.
+/// Length of a record with a head of 4 x 1, rounded up to whole words.
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
 /// Largest number of times that a load or save may visit each word. A page full of foreign records is emptied
-/// one record at a time, and each record is searched in all pages; a page holds at most this many records of
-/// eight bytes and a word.
+/// one record at a time, and for each record all pages are searched; a page holds at most this many records
+/// of eight bytes and a word.
 const PASSES: usize = 8 + PAGE / (8 + WORD);
 
 type Flash = FlashStore<Chip, BYTES>;
@@ -31,8 +32,8 @@ fn record(round: u32) -> (RecordHeader, [f32; K]) {
     (RecordHeader { campaign: 3, round, representation: !round }, [round as f32, -1.0, 0.5, 0.0])
 }
 
-/// Runs an input: two bytes of settings (pages and their initial image, whether the device is private, when
-/// the power fails), then pieces of an image: position, length and bytes.
+/// Runs one input. Two bytes of settings select the number of pages, the initial image, whether the device is
+/// private, and when the power fails. Pieces of an image follow: position, length and bytes.
 pub fn flash_image(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -56,13 +57,14 @@ pub fn flash_image(bytes: &[u8]) -> Work {
             chip.bytes[(first + offset) % size] = *byte;
         }
     }
-    // Spent budget according to the image, and the range it may have afterwards.
+    // Spent budget that the image records, and the range in which the budget may be afterwards.
     let initial = ledger_copies(&bench.chip.0.borrow().bytes);
     let newest = initial.iter().copied().max();
     let spent = newest.unwrap_or_else(|| spent_without_copy(&bench.chip.0.borrow().bytes));
     let mut paid = spent..=spent;
-    // If foreign bytes initial written and the power fails during the repair, the newest copy may be may_lose, and
-    // an older one looks the same as damage. With only one of the two, all checks below hold.
+    // If foreign bytes were written and the power also fails during the repair, the newest copy may be lost,
+    // because an older copy cannot be distinguished from damage. With only one of the two events all checks
+    // below hold.
     let may_lose = is_foreign && full != usize::MAX;
     bench.chip.0.borrow_mut().power = full;
     if private {
@@ -71,7 +73,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
     }
     let found = bench.load();
     bench.work.refused = u64::from(matches!(found, Ok(None)));
-    // From any image: while the power lasts, a saved record is there after a reset.
+    // With any image, a record whose save succeeded must be found after a reset.
     for round in 100..104 {
         let next = paid.end().saturating_add(3);
         if private && next < ALL_SPENT {
@@ -86,12 +88,12 @@ pub fn flash_image(bytes: &[u8]) -> Work {
             paid = spent..=spent.max(*paid.end());
         }
     }
-    // After the power has returned, saving succeeds.
+    // With the power restored, saving must succeed.
     bench.chip.0.borrow_mut().power = usize::MAX;
     bench.save(200).expect("sound flash");
     assert_eq!(bench.load(), Ok(Some(record(200))));
-    // Also after firmware without privacy has written to this flash, which then is never blank: an existing
-    // ledger survives, and none is created.
+    // The ledger is also checked if firmware without privacy has written to this flash, which then is not
+    // blank: an existing ledger must survive, and no ledger may be created.
     let spent = bench.spent().expect("sound flash");
     let known = if private { paid.contains(&spent) } else { newest == Some(spent) };
     assert!(known || spent == ALL_SPENT || may_lose, "{spent} of {initial:?} and {paid:?}");
@@ -101,7 +103,7 @@ pub fn flash_image(bytes: &[u8]) -> Work {
 /// First bytes of a copy of the ledger.
 const MAGIC: &[u8; 8] = b"FSPLPAID";
 
-/// Spent budgets of all valid copies, by a second implementation.
+/// Returns the spent budgets of all valid copies of the ledger, found by a second implementation.
 fn ledger_copies(bytes: &[u8]) -> Vec<u64> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
     let whole = |copy: &&[u8]| {
@@ -110,8 +112,9 @@ fn ledger_copies(bytes: &[u8]) -> Vec<u64> {
     bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16])).collect()
 }
 
-/// Spent budget of an image without a valid copy: nothing if it is blank, apart from the places where a
-/// device starts its ledger (one more after each power cut); else the whole budget.
+/// Returns the spent budget that a device must assume for an image without a valid copy. It is zero if the
+/// image is blank, where the area in which a device starts its ledger may hold partly written first copies
+/// (each power cut adds one); otherwise it is the whole budget.
 fn spent_without_copy(bytes: &[u8]) -> u64 {
     let place = bytes.len() - PAGE / 2 + 20;
     let first = [&MAGIC[..], &[0; 8]].concat();
@@ -124,8 +127,8 @@ fn spent_without_copy(bytes: &[u8]) -> u64 {
     if blank { 0 } else { ALL_SPENT }
 }
 
-/// Initial images without and with a ledger, for two, three and four pages: erased, all zero, a few records
-/// of which the last holds NaN, and records in all pages.
+/// Returns initial images without and with a ledger, for two, three and four pages: erased, all zero, a few
+/// records of which the last holds a NaN, and records in all pages.
 fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
     static IMAGES: OnceLock<[[[Vec<u8>; 4]; 3]; 2]> = OnceLock::new();
     let with_ledger = |private: bool| {
@@ -142,7 +145,7 @@ fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
                 }
                 bench.chip.0.take().bytes
             };
-            // A record with NaN can be written but must not be loaded.
+            // A record with a NaN can be written but must not be loaded.
             let chip = Chip::new(saved(3));
             let record =
                 Record { campaign: 3, round: 9, representation: 0, head: &[1.0, f32::NAN, 0.0, 0.0] };
@@ -159,7 +162,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Loads after a reset, as nothing is kept in RAM.
+    /// Loads the record like after a reset, with no state kept in RAM.
     fn load(&mut self) -> Result<Option<(RecordHeader, [f32; K])>, StoreError> {
         let mut head = [7.0; K];
         let loaded = self.count(|store| store.load(&mut head));
@@ -183,6 +186,7 @@ impl Bench {
         self.count(|store| store.save_spent(spent))
     }
 
+    /// Runs an operation on a newly opened store and checks its number of flash operations.
     fn count<T>(&mut self, work: impl FnOnce(&mut Flash) -> T) -> T {
         let before = self.chip.operations();
         let result = work(&mut store(&self.chip));
@@ -194,7 +198,7 @@ impl Bench {
     }
 }
 
-/// All initial images, with noise in the page headers and in a record.
+/// Returns scripts for all initial images, with noise in the page headers and in a record.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 0..48u8 {

@@ -1,4 +1,4 @@
-//! Messages of honest peers: the golden frames, and the encoding of a message.
+//! Messages of honest peers, read from the golden frames of the protocol or encoded from message types.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use fedspan_protocol::message::Message;
 
 use crate::reference;
 
-/// All golden frames by name, without the extension. Empty if the directory does not exist.
+/// Returns all golden frames with their names, without the extension. Empty if the directory does not exist.
 fn golden() -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../protocol/vectors");
     let mut all = Vec::new();
@@ -26,7 +26,7 @@ pub fn golden_frames() -> Vec<Vec<u8>> {
     golden().into_iter().map(|(_, frame)| frame).collect()
 }
 
-/// Messages of the golden frames whose name has this prefix.
+/// Returns the messages of the golden frames whose name has this prefix.
 pub fn golden_messages_of(direction: &str) -> Vec<Vec<u8>> {
     let frames = golden().into_iter().filter(|(name, _)| name.starts_with(direction));
     frames.filter_map(|(_, frame)| reference::open(&frame[..frame.len() - 1], usize::MAX)).collect()
@@ -36,7 +36,7 @@ pub fn golden_messages() -> Vec<Vec<u8>> {
     golden_messages_of("to_")
 }
 
-/// Bytes of a message and its body, as a receiver gets them from the decoder.
+/// Returns the bytes of a message and its body, as a receiver gets them from the decoder.
 pub fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let mut wire = vec![0; wire_capacity(body.len() + 400)];
     let n = encode(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();

@@ -1,5 +1,5 @@
-//! The server's connection under a script: rounds open and close while a device sends messages that are
-//! honest, damaged or random, in reads of any length.
+//! Fuzz target for the server's end of a connection: runs a script in which rounds are opened and closed
+//! while a device sends messages that are honest, damaged or random, in reads of any length.
 
 mod messages;
 mod peer;
@@ -19,12 +19,14 @@ use crate::{Work, reference};
 use messages::{WELCOME, messages, openings, requirements};
 use peer::Peer;
 
-/// Largest number of messages from the events that send many at once, so that a short input is a short run.
+/// Largest number of messages of the events that send many at once. The limit bounds the time of a short
+/// input.
 const AT_ONCE: usize = 512;
+/// The same limit for a connection with keys.
 const AT_ONCE_SEALED: usize = 128;
 
 /// Runs a script: two bytes of settings (kind of connection, length of a read), then events. The second bit
-/// of the settings adds keys; the honest device then seals its messages.
+/// of the settings adds keys, and the honest device then seals its messages.
 pub fn host_connection(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -38,13 +40,13 @@ pub fn host_connection(bytes: &[u8]) -> Work {
                 bench.receive(script.take(length));
             }
             1..=6 => bench.deliver_honest(&honest[usize::from(script.word()) % honest.len()]),
-            // Damaged before the checksum or seal is added.
+            // The message is damaged before the checksum or seal is added.
             7 | 8 => {
                 let mut message = honest[usize::from(script.word()) % honest.len()].clone();
                 script.damage(&mut message);
                 bench.deliver_honest(&message);
             }
-            // Damaged in transit.
+            // The frame is damaged in transit.
             9 => {
                 let mut frame = bench.frame(&honest[usize::from(script.word()) % honest.len()]);
                 script.damage(&mut frame);
@@ -58,7 +60,7 @@ pub fn host_connection(bytes: &[u8]) -> Work {
                 let bytes = std::mem::take(&mut bench.unread);
                 bench.deliver(&bytes);
             }
-            // A whole update at once.
+            // Consecutive honest messages, such as a whole update.
             15 => {
                 let (from, count) = (script.index(), script.index().min(at_once));
                 at_once -= count;
@@ -72,21 +74,22 @@ pub fn host_connection(bytes: &[u8]) -> Work {
     bench.finish()
 }
 
+/// A connection under test, with the honest device and the expected counters.
 struct Bench {
     connection: Connection,
-    /// The honest device, if there are keys.
+    /// The honest device with keys; `None` without keys.
     peer: Option<Peer>,
-    /// Bytes for the next read.
+    /// Bytes that are kept for the next read.
     unread: Vec<u8>,
     read: usize,
     /// All delivered bytes.
     stream: Vec<u8>,
     open: Option<Arc<RoundBroadcast>>,
     greeted: bool,
-    /// The server has refused the device and closes the connection.
+    /// Whether the server has refused the device and closes the connection.
     ended: bool,
     limit: usize,
-    /// Upper bound of the messages that the server itself has queued.
+    /// Upper bound of the messages that the server has queued on its own initiative.
     own_messages: usize,
     faults: u32,
     work: Work,
@@ -116,7 +119,7 @@ impl Bench {
         }
     }
 
-    /// Frame of any message bytes, as the honest device makes it.
+    /// Makes a frame of any message bytes, like the honest device.
     fn frame(&mut self, message: &[u8]) -> Vec<u8> {
         match &mut self.peer {
             Some(peer) => peer.seal(message),
@@ -129,7 +132,7 @@ impl Bench {
         self.receive(&frame);
     }
 
-    /// Events that need keys.
+    /// Delivers an event of those that need keys.
     fn encrypted_event(&mut self, kind: u8, script: &mut Script<'_>) {
         let honest = messages();
         let Some(peer) = &mut self.peer else { return };
@@ -138,7 +141,7 @@ impl Bench {
             16 => peer.hello(script.byte()),
             17 => peer.replay(0),
             18 => peer.replay(script.index()),
-            // A frame that stays in transit.
+            // A frame that is sealed but never arrives.
             19 => {
                 peer.seal(&honest[usize::from(script.word()) % honest.len()]);
                 return;
@@ -151,7 +154,7 @@ impl Bench {
         self.receive(&frame);
     }
 
-    /// Collects bytes into reads of the script's length.
+    /// Collects bytes into reads of the length that the script has set.
     fn receive(&mut self, bytes: &[u8]) {
         self.unread.extend_from_slice(bytes);
         while self.unread.len() >= self.read {
@@ -171,6 +174,7 @@ impl Bench {
         }
         self.stream.extend_from_slice(bytes);
         let (mut events, before) = (Vec::new(), self.connection.traffic());
+        /// Delivers one read to the connection and checks its events.
         self.connection.receive(bytes, &mut events);
         self.work.steps += 1;
         if let Some(peer) = &mut self.peer {
@@ -198,7 +202,7 @@ impl Bench {
                 }
             }
         }
-        // The server's own_messages messages are not limited by the outbox, so they are added to the bound.
+        // Messages that the server queues itself are not limited by the outbox, so the bound includes them.
         assert_eq!(self.connection.traffic().faults, self.faults);
         assert!(
             self.connection.pending() <= OUTBOX_MAX + self.own_messages + 1,
@@ -213,7 +217,7 @@ impl Bench {
         self.own_messages += 1;
     }
 
-    /// Checks that memory was used only for requested tensors.
+    /// Checks that an update uses memory only for requested tensors.
     fn update(&mut self, update: &Update) {
         let opening = self.open.as_ref().expect("an update although no round was opened");
         assert_eq!(update.id, opening.id);
@@ -227,7 +231,7 @@ impl Bench {
     }
 
     fn open(&mut self, index: usize) {
-        // The server opens rounds only on devices that it has welcomed.
+        // The server opens rounds only for devices that it has welcomed.
         if self.greeted && !self.ended {
             let openings = openings();
             let opening = &openings[index % openings.len()];
@@ -238,7 +242,7 @@ impl Bench {
     }
 
     fn close(&mut self, index: usize) {
-        // The same holds for closing rounds.
+        // The server closes rounds only for devices that it has welcomed.
         if !self.greeted || self.ended {
             return;
         }
@@ -255,7 +259,7 @@ impl Bench {
         self.own_messages += 2;
     }
 
-    /// Lets the device read frames: each is one message within its limit.
+    /// Sends frames to the device; each frame must be one message within the device's limit.
     fn send(&mut self, frames: usize) {
         let mut decoder = Decoder::new(vec![0; self.limit]);
         for _ in 0..frames {
@@ -279,7 +283,7 @@ impl Bench {
         self.own_messages = self.own_messages.min(self.connection.pending());
     }
 
-    /// Checks that every delimited sequence was counted, as a frame or as dropped.
+    /// Checks that every delimited sequence of the stream was counted, either as a frame or as dropped.
     fn finish(mut self) -> Work {
         let bytes = std::mem::take(&mut self.unread);
         self.deliver(&bytes);
@@ -300,10 +304,10 @@ impl Bench {
                 sealed + dropped + unsealed
             }
         };
-        // With keys, answered hellos are not counted as frames.
+        // With keys, hellos that were answered are not counted as frames.
         let answered = if self.peer.is_some() { hellos(&self.stream) } else { 0 };
         assert!(known <= sequences, "{known} counted of {sequences}");
-        // Frames after the refusal in the same read are not processed.
+        // Frames that follow a refusal in the same read are not processed.
         assert!(known + answered >= sequences || self.ended, "{known} counted of {sequences}: {traffic:?}");
         self.work.frames = sequences;
         self.work.refused = dropped + replayed + forged + unsealed;
@@ -312,18 +316,18 @@ impl Bench {
     }
 }
 
-/// True for messages that the server may send to an unauthenticated peer (SPEC.md, section 12).
+/// Returns true for messages that the server may send to an unauthenticated peer (SPEC.md, section 12).
 fn is_public(message: &ToDevice) -> bool {
     matches!(message, ToDevice::Refused(_) | ToDevice::RetryAfter { .. } | ToDevice::Fault(Fault::Greet))
 }
 
-/// Number of hellos in a stream, valid or not.
+/// Returns the number of hellos in a stream, valid or not.
 fn hellos(stream: &[u8]) -> u64 {
     let messages = reference::sequences(stream).filter_map(|sequence| reference::open(sequence, usize::MAX));
     messages.filter(|message| message.first() == Some(&0)).count() as u64
 }
 
-/// A hello, a round and all answers to it, in reads of several lengths.
+/// Returns scripts with a hello, a round and all answers to it, in reads of several lengths.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 0..2u8 {
@@ -338,8 +342,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             }
         }
     }
-    // With keys: a handshake, its confirmation, the same again; replays, other connections, other handshakes;
-    // a revocation.
+    // With keys: a handshake, its confirmation, the same again; then replays, frames of other connections and
+    // other handshakes; then a revocation.
     for settings in 2..4u8 {
         for read in [0, 1, 7, 200] {
             for device in 0..8u8 {

@@ -1,11 +1,11 @@
-//! Invariants of the code that reads untrusted bytes. Each attack surface has one *fuzz target*: a
+//! Fuzz targets for the code that reads untrusted bytes. Each attack surface has one *fuzz target*: a
 //! function that takes any bytes and panics if an invariant is broken. The same fuzz targets are run by the
 //! fuzzer (`tests/fuzz`), by the tests of this crate (seeds, corpus, seeded mutations) and by the program
 //! `hostile`, which feeds a hundred million frames.
 //!
-//! The invariants: nothing panics; an accepted message encodes to itself; every frame is counted, as accepted
-//! or dropped; buffers and queues keep their bounds; the work for an input is bounded by its length, counted
-//! in steps and not in time.
+//! Invariants: nothing panics; an accepted message encodes to itself; every frame is counted, as accepted or
+//! dropped; buffers and queues keep their bounds; the work for an input is bounded by its length, measured in
+//! steps instead of time.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -46,14 +46,14 @@ pub use sealed::sealed;
 pub use secrets::{key_lines, provision};
 pub use stream::{accumulator, frame};
 
-/// Work that a fuzz target has done.
+/// Work that a fuzz target has done for its inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Frames, messages or images in the input.
+    /// Number of frames, messages or images in the input.
     pub frames: u64,
-    /// Frames that were dropped, malformed or out of place.
+    /// Number of frames that were dropped because they were malformed or not allowed in the current state.
     pub refused: u64,
-    /// Calls into the code under test, or flash operations by it.
+    /// Number of calls into the code under test, or of its flash operations.
     pub steps: u64,
 }
 
@@ -64,7 +64,7 @@ pub struct Target {
     pub name: &'static str,
     /// Runs one input. Panics if an invariant is broken.
     pub run: fn(&[u8]) -> Work,
-    /// Makes inputs that reach deep: messages of honest peers.
+    /// Makes inputs that reach most of the code: messages of honest peers.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 

@@ -1,5 +1,5 @@
-//! `hostile`: runs every fuzz target until it has refused millions of frames, and prints what they cost. See
-//! [`USAGE`].
+//! Program `hostile` that runs every fuzz target until it has refused millions of frames, and prints the
+//! cost. See [`USAGE`].
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +24,7 @@ or memory grows by more than 4 MiB, 2 wrong arguments";
 
 /// Largest allowed time of one input.
 const SLOWEST_ALLOWED: Duration = Duration::from_millis(10);
-/// Largest allowed growth of the resident memory, in KiB: the allocator may keep some pages.
+/// Largest allowed growth of the resident memory, in KiB; the allocator may keep some pages.
 const MEMORY_ALLOWED: u64 = 4096;
 
 fn main() -> ExitCode {

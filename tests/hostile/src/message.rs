@@ -1,4 +1,5 @@
-//! Messages of both directions: a message that decodes encodes to itself, and its tensors are consistent.
+//! Fuzz targets for the messages of both directions: a message that decodes must encode to itself, and its
+//! tensors must be consistent.
 
 use fedspan_protocol::frame::{Decoder, FeedResult, encode};
 use fedspan_protocol::limits::{FRAME_LIMIT_MIN, HEADER, SEAL_MAX, wire_capacity};
@@ -6,7 +7,7 @@ use fedspan_protocol::message::{HelloPrefix, Message, ToDevice, ToServer, decode
 
 use crate::{Work, honest, tensors};
 
-/// Runs one message from a device.
+/// Runs one message of a device to the server.
 pub fn to_server(bytes: &[u8]) -> Work {
     let decoded = decode::<ToServer>(bytes);
     if let Ok((message, body)) = &decoded {
@@ -21,13 +22,13 @@ pub fn to_server(bytes: &[u8]) -> Work {
             _ => {}
         }
     } else {
-        // A hello of another version may still be recognised.
+        // The prefix of a hello with another version may still be recognised.
         let _ = HelloPrefix::read(bytes);
     }
     work(decoded.is_ok())
 }
 
-/// Runs one message from the server.
+/// Runs one message of the server to a device.
 pub fn to_device(bytes: &[u8]) -> Work {
     let decoded = decode::<ToDevice>(bytes);
     if let Ok((message, body)) = &decoded {
@@ -43,9 +44,9 @@ fn work(accepted: bool) -> Work {
     Work { frames: 1, refused: u64::from(!accepted), steps: 1 }
 }
 
-/// Checks that a message encodes to at most as many bytes as it came in, and decodes to the same again. (Not
-/// always to the bytes received: a varint may be longer than necessary.) Compares bytes, since a float may be
-/// NaN.
+/// Checks that a message encodes to at most as many bytes as were received, and that the result decodes to
+/// the same message. (The bytes may differ from those received, since a varint may be longer than necessary.)
+/// Compares bytes, since a float may be NaN.
 fn encodes_to_itself<M: Message>(message: &M, body: &[u8], bytes: &[u8]) {
     assert!(message.has_body() || body.is_empty());
     let (first, second) = (payload(message, body), bytes.len());
@@ -57,7 +58,7 @@ fn encodes_to_itself<M: Message>(message: &M, body: &[u8], bytes: &[u8]) {
     assert_eq!(payload(&again, rest), first);
 }
 
-/// Like [`honest::payload`], in a buffer that fits exactly.
+/// Encodes like [`honest::payload`], but into a buffer that fits exactly.
 fn payload<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     let most = HEADER + FRAME_LIMIT_MIN + body.len() + SEAL_MAX;
     let mut wire = vec![0; wire_capacity(most)];

@@ -1,11 +1,11 @@
-//! Inputs without a fuzzer: seeds with mutations, and noise.
+//! Inputs that are made without a fuzzer: mutated seeds, and noise.
 
 use crate::Random;
 
-/// Longest input.
+/// Largest length of an input, in bytes.
 pub const LENGTH_MAX: usize = 2048;
 
-/// Bytes at boundaries: varints, COBS codes, delimiters.
+/// Byte values at the boundaries of varints, COBS codes and delimiters.
 const EDGES: [u8; 10] = [0, 1, 2, 4, 0x10, 0x11, 0x7F, 0x80, 0xFE, 0xFF];
 
 /// Writes the next input: noise, or a seed with one to four mutations.
@@ -52,7 +52,7 @@ fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
             out.splice(at..at, again);
         }
         7 => {
-            // The beginning of one seed and the end of another.
+            // Joins the beginning of one seed and the end of another.
             let other = &seeds[random.below(seeds.len())];
             out.truncate(at);
             out.extend_from_slice(&other[random.below(other.len() + 1)..]);
@@ -61,7 +61,7 @@ fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
     }
 }
 
-/// Shortens an input that fails by leaving out pieces, as long as it still fails.
+/// Shortens a failing input by removing pieces, as long as the input still fails.
 pub fn shrink(mut input: Vec<u8>, fails: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut piece = input.len() / 2;
     while piece > 0 {

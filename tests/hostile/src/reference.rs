@@ -1,5 +1,5 @@
-//! Second implementation of the frame layer, a literal transcription of `protocol/SPEC.md` without state:
-//! takes a whole sequence between two delimiters. The streaming decoder must agree with it.
+//! Second implementation of the frame layer: a literal transcription of `protocol/SPEC.md` without state. It
+//! decodes a whole sequence between two delimiters, and the streaming decoder must agree with it.
 
 use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
 
@@ -19,7 +19,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// CRC-32C from its polynomial.
+/// Computes CRC-32C bit by bit from its polynomial.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[(crc as u8 ^ byte) as usize])
@@ -39,7 +39,7 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
             wire.extend_from_slice(block);
             rest = tail;
             if rest.is_empty() && last {
-                // A full block at the end needs no further code.
+                // A full block at the end needs no further code byte.
                 wire.push(0);
                 return wire;
             }
@@ -67,7 +67,7 @@ pub fn unstuff(sequence: &[u8]) -> Option<Vec<u8>> {
     Some(plain)
 }
 
-/// Header, message and CRC-32C of a plain frame.
+/// Returns header, message and CRC-32C of a plain frame, before COBS encoding.
 #[must_use]
 pub fn plain(message: &[u8]) -> Vec<u8> {
     let mut plain = vec![HEADER_CRC32C];
@@ -76,7 +76,7 @@ pub fn plain(message: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Plain frame of any message bytes, COBS-encoded.
+/// Returns a COBS-encoded plain frame of any message bytes.
 #[must_use]
 pub fn encode_plain(message: &[u8]) -> Vec<u8> {
     stuff(&plain(message))
@@ -105,7 +105,7 @@ pub fn read(sequence: &[u8], limit: usize) -> Option<Frame> {
     }
 }
 
-/// Message of a plain frame; `None` for anything else.
+/// Returns the message of a plain frame; `None` for any other sequence.
 #[must_use]
 pub fn open(sequence: &[u8], limit: usize) -> Option<Vec<u8>> {
     match read(sequence, limit)? {
@@ -114,7 +114,8 @@ pub fn open(sequence: &[u8], limit: usize) -> Option<Vec<u8>> {
     }
 }
 
-/// Sequences between the delimiters of a stream, without empty ones and the unfinished end.
+/// Returns the sequences between the delimiters of a stream, without empty ones and without the incomplete
+/// end.
 pub fn sequences(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
     let whole = stream.iter().rposition(|byte| *byte == 0).unwrap_or(0);
     stream[..whole].split(|byte| *byte == 0).filter(|sequence| !sequence.is_empty())

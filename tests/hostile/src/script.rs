@@ -1,6 +1,7 @@
-//! An input as a script: a fuzz target reads its next action from it.
+//! Reader of scripts: a fuzz target reads its next action from its input.
 
-/// Reads numbers and slices from the front of an input; zero or empty past its end.
+/// Script that reads numbers and slices from the front of an input. Past the end, numbers are zero and slices
+/// are empty.
 pub struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -8,7 +9,7 @@ impl<'a> Script<'a> {
         Self(bytes)
     }
 
-    /// The next byte, or `None` at the end.
+    /// Reads the next byte; `None` at the end.
     pub fn next(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -27,7 +28,7 @@ impl<'a> Script<'a> {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// Takes the next `length` bytes, or all that is left.
+    /// Reads the next `length` bytes, or all remaining ones.
     pub fn take(&mut self, length: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(length.min(self.0.len()));
         self.0 = rest;

@@ -1,5 +1,6 @@
-//! The two ends of an encrypted connection. [`sealed`] delivers honest frames in any order, damaged frames,
-//! frames of other senders, and noise. The counter window must agree with a second, simple implementation.
+//! Fuzz target for the two ends of an encrypted connection. [`sealed`] delivers honest frames in any order,
+//! damaged frames, frames of other senders, and noise. The counter window must agree with a second, simple
+//! implementation.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use fedspan_protocol::secure::{COUNTER, Channel, Key, NONCE, OpenError, TAG, WIN
 use crate::script::Script;
 use crate::{Work, reference};
 
-/// Reference window: the set of all accepted counters.
+/// Reference implementation of the counter window: the set of all accepted counters.
 #[derive(Default)]
 struct Model(BTreeSet<u64>);
 
@@ -22,19 +23,21 @@ impl Model {
     }
 }
 
-/// A frame of one of four senders: this connection's device, its server, a device with another key, a device
-/// with another nonce.
+/// A frame of one of four senders: this connection's device, its server, a device with another key, or a
+/// device with another nonce.
 struct Frame {
     sender: usize,
     counter: u64,
     plain: Vec<u8>,
     body: Vec<u8>,
 }
+/// Channels under test, and the frames sealed so far.
 
 struct Bench {
     senders: [Channel; 4],
     receiver: Channel,
-    /// Receives the same frames through `try_open`, which keeps frames that do not open.
+    /// Second receiver of the same frames, which opens them with `try_open` (it keeps frames that do not
+    /// open).
     twin: Channel,
     model: Model,
     frames: Vec<Frame>,
@@ -43,10 +46,11 @@ struct Bench {
     work: Work,
 }
 
-/// Largest number of frames in one script, so that a short input is a short run.
+/// Largest number of frames in one script. The limit bounds the time of a short input.
 const FRAMES: usize = 400;
 
-/// Runs a script: seals frames, then delivers them in the script's order and number, damaged or not.
+/// Runs a script: seals frames, then delivers them in the order and number that the script states, damaged or
+/// not.
 pub fn sealed(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let key = |byte| Key::new(0, [byte; 32]);
@@ -86,14 +90,14 @@ pub fn sealed(bytes: &[u8]) -> Work {
                 let length = script.index();
                 bench.open(&[&[header], script.take(length)].concat());
             }
-            // Many frames at once, so that the window moves.
+            // Many frames, so that the window moves.
             6 => (0..script.byte()).for_each(|_| bench.seal(0, &[])),
             _ => {
                 let mut number = [0; 8];
                 let length = script.index() % 9;
                 let taken = script.take(length);
                 number[..taken.len()].copy_from_slice(taken);
-                // A counter near the largest one, or anywhere.
+                // The counter is near the largest accepted one, or anywhere.
                 let near = model.0.last().map_or(0, |last| last.wrapping_sub(100));
                 let counter = u64::from_le_bytes(number).wrapping_add(if kind >= 128 { near } else { 0 });
                 let (admits, before) = (window.admits(counter), window);
@@ -135,7 +139,7 @@ impl Bench {
         self.open(&frame);
     }
 
-    /// Compares `open` and `try_open`, and what they leave of the frame, with the model.
+    /// Compares the results of `open` and `try_open`, and the bytes that remain in the frame, with the model.
     fn open(&mut self, bytes: &[u8]) {
         let before = format!("{:?}", self.receiver);
         let expected = self.expected(bytes);
@@ -161,7 +165,7 @@ impl Bench {
         self.work.steps += 2;
     }
 
-    /// Expected result by SPEC.md: shape, then counter, then tag.
+    /// Returns the result that SPEC.md requires; the checks are of shape, then counter, then tag.
     fn expected(&mut self, bytes: &[u8]) -> Result<Vec<u8>, OpenError> {
         let (head, counter) = match bytes.split_first() {
             Some((&HEADER_SEALED, rest)) => {
@@ -181,12 +185,13 @@ impl Bench {
         let frame = honest.ok_or(OpenError::Forged)?;
         assert_eq!(frame.counter, counter, "a counter that did not increase by one");
         self.model.0.insert(counter);
-        // The tag of Alive, then its body.
+        // The message tag of `Alive`, then its body.
         Ok([&[5], &frame.body[..]].concat())
     }
 }
 
-/// Frames in order, in any order, twice, damaged, too late; and windows near the largest counters.
+/// Returns scripts with frames in order, in any order, twice, damaged and too late, and with windows near the
+/// largest counters.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for setting in 0..8u8 {

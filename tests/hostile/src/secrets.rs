@@ -1,4 +1,5 @@
-//! Readers of key material: the provisioning record in a board's flash, and the text of `keys export`.
+//! Fuzz targets for readers of key material: the provisioning record in a board's flash, and the text of
+//! `keys export`.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +16,10 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-/// Device, epoch, key, and the bytes of the noise entry.
+/// Fields of a record: device, epoch, key, and the bytes of the noise entry.
 type Fields = (u64, u16, [u8; 32], Option<[u8; 30]>);
 
-/// Reads a record by a second implementation of SPEC.md, section 13.
+/// Reads a record with a second implementation of SPEC.md, section 13.
 fn record(bytes: &[u8]) -> Option<Fields> {
     let length = usize::from(u16::from_le_bytes(number(bytes, 6)?));
     let record = bytes.get(..length).filter(|_| (54..=512).contains(&length))?;
@@ -32,7 +33,7 @@ fn record(bytes: &[u8]) -> Option<Fields> {
             return None;
         }
         if tag == 1 {
-            // No sign bit; an exponent of all ones is not finite.
+            // The sign bit must be clear; an exponent of all ones means a number that is not finite.
             noise = number(rest, 0)
                 .filter(|noise: &[u8; 30]| noise[27] < 0x7F || noise[27] == 0x7F && noise[26] < 0x80);
             noise?;
@@ -43,8 +44,8 @@ fn record(bytes: &[u8]) -> Option<Fields> {
     sound.then_some((u64::from_le_bytes(fields.0), u16::from_le_bytes(fields.1), fields.2, noise))
 }
 
-/// Runs an input: a byte of settings, then a raw record, an honest record with a tail, or an honest record
-/// with damage that its CRC covers or not.
+/// Runs one input: a byte of settings, then a raw record, an honest record with extra bytes, or a damaged
+/// honest record with its old CRC or with a recomputed one.
 pub fn provision(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -61,7 +62,7 @@ pub fn provision(bytes: &[u8]) -> Work {
             page
         }
         _ => {
-            // Damage with a recomputed CRC, which reaches the code after the check.
+            // A recomputed CRC lets the damaged record reach the code after the check.
             let mut page = honest(&mut script);
             script.damage(&mut page);
             let end = page.len() - 4;
@@ -84,7 +85,7 @@ pub fn provision(bytes: &[u8]) -> Work {
             let mut again = [0; PROVISION_WITH_NOISE];
             assert_eq!(provision.write(&mut again), Ok(provision.length()));
             assert_eq!(Provision::read(&again).as_ref(), Ok(provision));
-            // Bytes after the record do not matter.
+            // Bytes after the record must not matter.
             let length = usize::from(u16::from_le_bytes([page[6], page[7]]));
             assert!(length <= PROVISION_MAX);
             assert_eq!(Provision::read(&page[..length]).as_ref(), Ok(provision));
@@ -95,7 +96,7 @@ pub fn provision(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
 }
 
-/// Bytes of a noise entry.
+/// Returns the bytes of a noise entry.
 fn bytes_of(noise: &ProvisionedNoise) -> [u8; 30] {
     let ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max } = noise;
     let mut bytes = [0; 30];
@@ -108,7 +109,7 @@ fn bytes_of(noise: &ProvisionedNoise) -> [u8; 30] {
     bytes
 }
 
-/// A record with a device, a key and entries from the script, and a correct CRC.
+/// Makes a record with a device, a key and entries from the script, and a correct CRC.
 fn honest(script: &mut Script<'_>) -> Vec<u8> {
     let (device, epoch, key) = (script.word(), script.word(), script.byte());
     let provision = Provision { device: device.into(), key: Key::new(epoch, [key; 32]), noise: None };
@@ -124,7 +125,8 @@ fn honest(script: &mut Script<'_>) -> Vec<u8> {
     page
 }
 
-/// Runs an input: any text, or honest lines with damage. Every line is one key, and no device comes twice.
+/// Runs one input: any text, or honest lines with damage. In an accepted text every line is one key, and no
+/// device occurs twice.
 pub fn key_lines(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let settings = script.byte();
@@ -150,7 +152,7 @@ pub fn key_lines(bytes: &[u8]) -> Work {
         Err((number, mistake)) => {
             let line = lines.get(number - 1).expect("the number of an existing line");
             assert!(!line.trim_ascii().is_empty() && !line.trim_ascii().starts_with('#'));
-            // Without the faulty line, the lines before it are valid.
+            // The lines before the faulty one must be valid.
             let before: String = lines[..number - 1].iter().flat_map(|line| [line, "\n"]).collect();
             let before = parse_keys(&before).unwrap_or_else(|wrong| panic!("{wrong:?} before {number}"));
             let alone: Result<BTreeMap<_, _>, _> = parse_keys(line);

@@ -10,13 +10,13 @@ use crate::{Work, honest, reference};
 /// Events of a decoder.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Events {
-    /// One entry for each frame, in order; `None` for a dropped one.
+    /// One entry for each frame, in order; `None` for a dropped frame.
     frames: Vec<Option<Frame>>,
-    /// Calls of `feed`.
+    /// Number of calls of `feed`.
     steps: u64,
 }
 
-/// Feeds one read. Every call must consume input.
+/// Feeds one read to the decoder. Every call must consume input.
 fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8], events: &mut Events) {
     loop {
         let before = read.len();
@@ -34,14 +34,14 @@ fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(decoder: &mut Decoder<B>, mut read: &[u8],
     }
 }
 
-/// Numbers of accepted, sealed and dropped frames.
+/// Returns the numbers of accepted, sealed and dropped frames.
 pub fn totals(counters: FrameCounters) -> [u64; 3] {
     let FrameCounters { accepted, oversize, framing, check, header, sealed } = counters;
     let dropped = [oversize, framing, check, header].into_iter().map(u64::from).sum();
     [accepted.into(), sealed.into(), dropped]
 }
 
-/// Frame limit from a byte.
+/// Maps a byte of the input to a frame limit.
 fn limit(byte: u8) -> usize {
     match byte {
         0..=251 => byte.into(),
@@ -68,7 +68,7 @@ fn check_against_reference(events: &Events, counters: FrameCounters, stream: &[u
     Work { frames: events.frames.len() as u64, refused: dropped, steps: events.steps }
 }
 
-/// Runs an input: a byte for the frame limit, then a stream.
+/// Runs one input: a byte for the frame limit, then a stream.
 pub fn frame(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let limit = limit(script.byte());
@@ -79,7 +79,7 @@ pub fn frame(bytes: &[u8]) -> Work {
     let unfinished = stream.last().is_some_and(|byte| *byte != 0);
     assert_eq!(decoder.is_mid_frame(), unfinished);
     let work = check_against_reference(&events, decoder.counters(), stream, limit);
-    // The decoder resynchronises: after any stream it reads the next frame.
+    // The decoder resynchronises: after any stream it must read the next frame.
     if limit >= 5 + SENTINEL.len() {
         events.frames.clear();
         feed(&mut decoder, &[0], &mut events);
@@ -92,8 +92,8 @@ pub fn frame(bytes: &[u8]) -> Work {
 
 const SENTINEL: &[u8] = b"sentinel";
 
-/// Runs an input: a byte for the frame limit, the number of read lengths, the lengths, then pieces of a
-/// stream: raw bytes, frames, frames without delimiter, delimiters.
+/// Runs one input: a byte for the frame limit, the number of read lengths, the lengths, then pieces of a
+/// stream (raw bytes, frames, frames without delimiter, delimiters, damaged frames).
 pub fn accumulator(bytes: &[u8]) -> Work {
     let mut script = Script::new(bytes);
     let limit = limit(script.byte());
@@ -123,7 +123,7 @@ pub fn accumulator(bytes: &[u8]) -> Work {
 
     let (mut decoder, mut parts) = (Decoder::new(vec![0; limit]), Events::default());
     let (mut rest, mut reads) = (stream.as_slice(), 0);
-    // A read may be empty, but not two in a row.
+    // A read may be empty, but not twice in a row.
     for length in lengths.iter().map(|length| usize::from(*length)).chain(std::iter::repeat(usize::MAX)) {
         let (read, tail) = rest.split_at(length.min(rest.len()));
         feed(&mut decoder, read, &mut parts);
@@ -139,7 +139,8 @@ pub fn accumulator(bytes: &[u8]) -> Work {
     Work { frames: 2 * work.frames, refused: 2 * work.refused, steps: work.steps + parts.steps }
 }
 
-/// Seeds: each golden frame with frame limits near its length, and groups of four frames.
+/// Returns seeds of [`frame`]: each golden frame with frame limits near its length, and groups of four
+/// frames.
 pub fn frame_seeds() -> Vec<Vec<u8>> {
     let frames = honest::golden_frames();
     let mut seeds: Vec<Vec<u8>> = Vec::new();
@@ -155,7 +156,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Seeds: each golden message as every kind of piece, twice, in short reads.
+/// Returns seeds of [`accumulator`]: each golden message as every kind of piece, twice, in short reads.
 pub fn accumulator_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for (index, message) in honest::golden_messages().iter().enumerate() {

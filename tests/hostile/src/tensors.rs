@@ -1,4 +1,4 @@
-//! Invariants of tensor descriptors from a peer.
+//! Checks of tensor descriptors that a peer has sent.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::limits::{CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX, TENSORS_MAX};
@@ -7,7 +7,7 @@ use fedspan_protocol::tensor::TensorDescriptor;
 
 const ID: RoundId = RoundId { round: 1, stage: 0 };
 
-/// Checks the invariants that every receiver relies on, for descriptors and the body that came with them.
+/// Checks the invariants that every receiver relies on, for descriptors and the body that arrived with them.
 pub fn check(tensors: &Descriptors, body: &[u8]) {
     assert!(tensors.len() <= TENSORS_MAX);
     tensors.iter().filter(|tensor| tensor.validate().is_ok()).for_each(check_chunks);
@@ -29,7 +29,8 @@ pub fn check(tensors: &Descriptors, body: &[u8]) {
     }
 }
 
-/// Checks that the chunks cover all elements, in order, without a gap, each within one frame.
+/// Checks that the chunks of a tensor cover all elements, in order, without a gap, and that each fits one
+/// frame.
 fn check_chunks(tensor: &TensorDescriptor) {
     let count = tensor.chunks();
     assert!(count <= CHUNKS_MAX, "{tensor:?}");
@@ -44,8 +45,8 @@ fn check_chunks(tensor: &TensorDescriptor) {
     assert_eq!(tensor.chunk_range(count), None, "{tensor:?}");
 }
 
-/// Delivers the chunks from last to first: each is accepted once, and `missing` names some until all are
-/// there.
+/// Delivers the chunks from last to first. Each must be accepted once, and `missing` must name some chunks
+/// until all have arrived.
 fn check_assembly(mut assembly: Assembly) {
     let tensors = assembly.tensors().to_vec();
     let all: usize = tensors.iter().map(TensorDescriptor::chunks).sum();

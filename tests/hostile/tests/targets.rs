@@ -1,5 +1,6 @@
-//! Runs the fuzz targets on the stable toolchain in every test run: on the seeds, on the corpus that the fuzzer has
-//! found, and on seeded mutations of both. `FEDSPAN_HOSTILE_SEED` draws other mutations.
+//! Tests that the fuzz targets hold their invariants on the stable tool chain: on the seeds, on the corpus
+//! that the fuzzer has found, and on seeded mutations of both. `FEDSPAN_HOSTILE_SEED` selects other
+//! mutations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +13,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz")
 }
 
-/// Corpus of a target, sorted by name.
+/// Returns the corpus of a target, sorted by name.
 fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     let folder = folder().join("corpus").join(target.name);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -26,7 +27,7 @@ fn corpus(target: &Target) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Runs one input; a failure prints the shortest input that fails.
+/// Runs one input; on failure, panics with the shortest input that fails.
 fn run_target(target: &'static Target, what: &str, input: &[u8]) -> Work {
     catch_unwind(AssertUnwindSafe(|| (target.run)(input))).unwrap_or_else(|_| {
         let input = shortest(target, input.to_vec());
@@ -49,13 +50,13 @@ fn targets_hold_for_seeds_and_corpus() {
             sum.frames += work.frames;
             sum.refused += work.refused;
         }
-        // Seeds that are all refused would reach little code.
+        // If all seeds were refused, they would reach little code.
         assert!(sum.refused < sum.frames, "{}: {sum:?}", target.name);
         println!("{}: {} seeds, {} of the corpus, {sum:?}", target.name, seeds.len(), corpus.len());
     }
 }
 
-/// Keeps the repository small.
+/// Tests that the corpus keeps the repository small, and that every target has a file for the fuzzer.
 #[test]
 fn corpus_is_small_and_every_target_has_a_file() {
     let mut bytes = 0;
@@ -65,7 +66,6 @@ fn corpus_is_small_and_every_target_has_a_file() {
         bytes += corpus.iter().map(|(_, input)| input.len()).sum::<usize>();
     }
     assert!(bytes < 300_000, "{bytes}");
-    // Every target has a file for the fuzzer.
     for target in &TARGETS {
         assert!(folder().join(format!("fuzz_targets/{}.rs", target.name)).is_file(), "{}", target.name);
     }
@@ -79,7 +79,7 @@ fn targets_hold_for_a_million_refused_frames() {
         Ok(results) => {
             assert_eq!(results.len(), TARGETS.len());
             for totals in results {
-                // Mutations that are all refused would reach little code.
+                // If all mutations were refused, they would reach little code.
                 assert!(totals.work.refused < totals.work.frames, "{}: {:?}", totals.target, totals.work);
                 println!("{}: {} inputs, {:?}", totals.target, totals.inputs, totals.work);
             }
@@ -88,7 +88,7 @@ fn targets_hold_for_a_million_refused_frames() {
     }
 }
 
-/// Mutates the corpus, which reaches code that the seeds do not.
+/// Tests the targets on mutations of the corpus, which reach code that the seeds do not.
 #[test]
 fn targets_hold_for_mutated_corpus() {
     for target in &TARGETS {
@@ -101,7 +101,7 @@ fn targets_hold_for_mutated_corpus() {
     }
 }
 
-/// Checks the reference implementation against known values.
+/// Tests the reference implementation against known values.
 #[test]
 fn reference_agrees_with_the_specification() {
     assert_eq!(reference::crc32c(b"123456789"), 0xE306_9283);
@@ -130,7 +130,7 @@ fn reference_agrees_with_the_specification() {
     assert_eq!(reference::sequences(&stream).collect::<Vec<_>>(), [&[1][..], &[2, 2]]);
 }
 
-/// A shortened input still fails, and no byte of it can be left out.
+/// Tests that a shortened input still fails, and that no byte can be removed from it.
 #[test]
 fn failing_input_is_shortened() {
     let fails = |input: &[u8]| input.contains(&3) && input.contains(&9);

@@ -1,4 +1,4 @@
-//! A device under test, and the invariants that are checked after every event.
+//! Test bench of a device session: delivers the events of a script and checks invariants after every event.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,16 +22,17 @@ use crate::{Random, Work};
 
 /// Number of samples of the device.
 const M: usize = 5;
-/// Largest number of passes over the samples in one script. A server may request 65535 of them in a round,
-/// which is slow but no hang; here the sample source then fails.
+/// Largest number of passes over the samples in one script; the sample source fails after that. A server may
+/// request 65535 passes in a round, which is slow but not a fault.
 const PASSES: u32 = 300;
 
-/// Key of a released message: round, stage, and the chunk if there is one.
+/// Key of a released message: round, stage, and, for a chunk, its tensor and offset.
 type ReleaseKey = (u32, u16, Option<(u8, u32)>);
 
 pub struct Bench<M> {
+    /// A device session with its simulated clock, store and sample source.
     session: Session<Linear<M>, Source, SharedStore, ChaCha8Rng>,
-    /// The honest server, if there are keys.
+    /// The honest server; `None` without keys.
     pub server: Option<Server>,
     /// Allocates the memory of a session after a reset.
     memory: fn() -> M,
@@ -41,7 +42,7 @@ pub struct Bench<M> {
     store: SharedStore,
     now: Millis,
     wake: Millis,
-    /// The session has requested to close the link; a script may ignore that.
+    /// Whether the session has requested to close the link; a script may ignore the request.
     close: bool,
     out: Vec<u8>,
     campaign: u64,
@@ -95,7 +96,7 @@ impl<A: Memory> Bench<A> {
         self.handle(Event::LinkDown);
     }
 
-    /// Lets time pass.
+    /// Advances the clock and delivers a tick.
     pub fn elapse(&mut self, milliseconds: Millis) {
         self.now += milliseconds;
         self.handle(Event::Tick);
@@ -107,7 +108,7 @@ impl<A: Memory> Bench<A> {
         );
     }
 
-    /// Lets time pass until the session wants to be called.
+    /// Advances the clock to the time at which the session has asked to be called.
     pub fn wake(&mut self) {
         if self.wake < self.now + Millis::new(2 * u64::from(u32::MAX)) {
             self.elapse(self.wake - self.now);
@@ -115,6 +116,8 @@ impl<A: Memory> Bench<A> {
     }
 
     pub fn sample(&mut self, kind: u8) {
+        /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type
+        /// of target.
         let (x, y) = samples();
         let (x, y) = (&x[..D], &y[..1]);
         let number = [f32::NAN; D];
@@ -127,7 +130,7 @@ impl<A: Memory> Bench<A> {
         self.handle(event);
     }
 
-    /// Resets the device: RAM is lost, flash is store.
+    /// Resets the device: RAM is lost, the store is kept.
     pub fn reset(&mut self) {
         self.reset_connection();
         self.session = session(self.memory, self.config, self.server.is_some(), &self.passes, &self.store);
@@ -140,12 +143,12 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// Events that need keys.
+    /// Delivers an event of those that need keys.
     pub fn encrypted_event(&mut self, kind: u8, script: &mut Script<'_>) {
         let honest = messages::all();
         let Some(server) = &mut self.server else { return };
         let mut frame = match kind {
-            // An answer: welcome to one of two campaigns, or a refusal.
+            // Answer to a hello: welcome to one of two campaigns, or a refusal.
             12 => server.answer(&honest[script.index() % 3]),
             13 => server.replay(script.index()),
             14 => server.seal(&honest[usize::from(script.word()) % honest.len()]),
@@ -155,14 +158,14 @@ impl<A: Memory> Bench<A> {
                 let length = script.index();
                 [&[header], script.take(length)].concat()
             }
-            // Damaged in transit.
+            // A frame that is damaged in transit.
             17 => {
                 let mut frame = server.replay(script.index());
                 script.damage(&mut frame);
                 frame
             }
             18 => return self.deliver_plain(&honest[usize::from(script.word()) % honest.len()]),
-            // A frame that stays in transit.
+            // A frame that is sealed but never arrives.
             _ => {
                 server.seal(&honest[usize::from(script.word()) % honest.len()]);
                 return;
@@ -182,9 +185,9 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// Delivers a sealed frame: it is accepted, or it is counted, zeroed, and changes nothing.
+    /// Delivers a sealed frame. The device must either accept it, or count it, zero it, and keep its state.
     fn deliver_sealed(&mut self, frame: &mut [u8]) {
-        // The decoder passes on no other frames.
+        // The decoder passes on only these two kinds of sealed frames.
         if !matches!(frame.first(), Some(&(HEADER_SEALED | HEADER_ANSWER))) || self.server.is_none() {
             return;
         }
@@ -199,7 +202,7 @@ impl<A: Memory> Bench<A> {
         if after.unopened > open {
             assert_eq!(after.unopened, open + 1);
             assert!(frame.iter().all(|byte| *byte == 0), "the rejected frame was not zeroed");
-            // A device whose storage has failed has forgotten its keys and sends no new hello.
+            // A device whose storage has failed has dropped its keys and sends no further hello.
             assert!(!due || self.store.0.borrow().saves == 0, "an honest frame was not accepted");
             assert_eq!(self.state(), before, "a rejected frame changed the state");
             self.work.refused += 1;
@@ -212,10 +215,10 @@ impl<A: Memory> Bench<A> {
         self.drain(again);
     }
 
-    /// State that a rejected frame must not change.
+    /// Returns the state that a rejected frame must not change.
     fn state(&self) -> (Counters, u32, Option<Refusal>, bool, bool, Vec<u32>) {
         let session = &self.session;
-        // These counters count rejected frames, or depend on frames sent meanwhile.
+        // These counters are excluded: they count rejected frames, or depend on frames sent meanwhile.
         let (unopened, unsealed, declined, unsent, storage, rehandshakes) = (0, 0, 0, 0, 0, 0);
         let counters =
             Counters { unopened, unsealed, declined, unsent, storage, rehandshakes, ..session.counters() };
@@ -224,8 +227,8 @@ impl<A: Memory> Bench<A> {
         (counters, last, refusal, session.is_collecting(), session.is_fitted(), head)
     }
 
-    /// Delivers a plain message with a checksum. With keys the device must ignore it, as anyone may have sent
-    /// it.
+    /// Delivers a plain message with a checksum. A device with keys must ignore the message, because any
+    /// sender can make one.
     pub fn deliver_plain(&mut self, bytes: &[u8]) {
         if self.server.is_some() {
             self.work.frames += 1;
@@ -234,7 +237,7 @@ impl<A: Memory> Bench<A> {
             let again = self.step(Event::Message(bytes));
             let after = self.session.counters();
             assert_eq!(after.unsealed, counters.unsealed + 1);
-            // A device that says hello again drops the samples of its round, as after a lost link.
+            // A device that sends its hello again drops the samples of its round, like after a lost link.
             before.3 &= after.rehandshakes == counters.rehandshakes;
             assert_eq!(self.state(), before, "a plain message changed the state");
             return self.drain(again);
@@ -271,7 +274,7 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// Notes the effects of a message that was sealed and accepted.
+    /// Records the effects of a message that was sealed and accepted.
     fn note_accepted(&mut self, message: &[u8], expected: bool) {
         let decoded = decode::<ToDevice>(message).map(|(message, _)| message).ok();
         self.note_fit_head(decoded.as_ref());
@@ -286,7 +289,8 @@ impl<A: Memory> Bench<A> {
         self.drain(again);
     }
 
-    /// Lets the session send all it has to send, in a bounded number of steps.
+    /// Calls the session until it has nothing more to send, in a bounded number of steps, and checks that
+    /// predictions are finite.
     fn drain(&mut self, mut again: bool) {
         let mut steps = 0;
         while again {
@@ -300,7 +304,8 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// Calls the session once and checks the frame it sends. Returns true if it wants to be called again.
+    /// Delivers an event to the session and checks the frame it sends. Returns true if the session asks to be
+    /// called again at once.
     fn step(&mut self, event: Event<'_>) -> bool {
         self.work.steps += 1;
         let progress = self.session.handle(self.now, event, &mut self.out);
@@ -314,6 +319,8 @@ impl<A: Memory> Bench<A> {
             self.check_frame(&frame);
         }
         progress.again
+    /// Checks that a sent frame decodes, is encrypted if the device has keys, and contains no tensor that
+    /// must stay on the device.
     }
 
     fn check_frame(&mut self, frame: &[u8]) {
@@ -356,8 +363,8 @@ impl<A: Memory> Bench<A> {
         }
     }
 
-    /// Checks that the messages of a round are the same whenever they are sent, and that rounds do not go
-    /// backwards.
+    /// Checks that a message of a round has the same bytes whenever it is sent, and that round numbers do not
+    /// decrease.
     fn check_release(&mut self, place: ReleaseKey, bytes: &[u8]) {
         let (round, stage, _) = place;
         // Rounds that fit the final head upload nothing and may be repeated.
@@ -388,7 +395,7 @@ fn session<A: Memory>(
     Session::new(config, protection, Linear::new(memory()), source, store.clone(), random)
 }
 
-/// `M` samples of `D` features (row-major), and their targets.
+/// Returns `M` samples of `D` features (row-major), and their targets.
 fn samples() -> &'static ([f32; M * D], [f32; M]) {
     static SAMPLES: std::sync::OnceLock<([f32; M * D], [f32; M])> = std::sync::OnceLock::new();
     SAMPLES.get_or_init(|| {
@@ -397,7 +404,7 @@ fn samples() -> &'static ([f32; M * D], [f32; M]) {
     })
 }
 
-/// Samples of the device; fails after a number of passes.
+/// Sample source of the device; fails after a number of passes.
 struct Source {
     done: bool,
     passes: Rc<RefCell<u32>>,
@@ -418,14 +425,14 @@ impl SampleSource for Source {
     }
 }
 
-/// Storage that survives a reset.
+/// Store that survives a reset.
 #[derive(Clone)]
 struct SharedStore(Rc<RefCell<Cell>>);
 
 struct Cell {
     record: Option<(RecordHeader, [f32; K])>,
     handshakes: u64,
-    /// Number of saves before it fails.
+    /// Number of writes before the store fails.
     saves: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Messages of an honest server to the device: several rounds and campaigns.
+//! Messages that an honest server sends to the device: several rounds and campaigns.
 
 use std::sync::OnceLock;
 
@@ -14,10 +14,10 @@ use super::{D, K};
 use crate::Random;
 use crate::honest::payload;
 
-/// Number of different rounds of [`round`].
+/// Number of different rounds that [`round`] returns.
 pub const ROUNDS: usize = 48;
 
-/// All messages, the welcome first.
+/// Returns all messages, the welcomes first.
 pub fn all() -> &'static [Vec<u8>] {
     static ALL: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -27,7 +27,7 @@ pub fn all() -> &'static [Vec<u8>] {
     })
 }
 
-/// Messages that open round `index`.
+/// Returns the messages that open round `index`.
 pub fn round(index: usize) -> &'static [Vec<u8>] {
     static ROUND: OnceLock<Vec<Vec<Vec<u8>>>> = OnceLock::new();
     let rounds = ROUND.get_or_init(|| (0..ROUNDS).map(opening).collect());
@@ -60,8 +60,8 @@ fn small() -> Vec<Vec<u8>> {
     all.iter().map(|message| payload(message, &[])).collect()
 }
 
-/// Rounds 1 and 2, and round 1 again with other numbers, for every task of a linear model, inline and in
-/// chunks.
+/// Makes the messages of a round. Over all indices: rounds 1 and 2, and round 1 again with other numbers, for
+/// every task of a linear model, inline and in chunks.
 fn opening(index: usize) -> Vec<Vec<u8>> {
     let encoding = [Encoding::F32, Encoding::I8][index / 4 % 2];
     let (exact, gradient) =
@@ -91,7 +91,7 @@ fn opening(index: usize) -> Vec<Vec<u8>> {
         Task::FedAvg { .. } => vec![matrix(Role::Representation), head],
         Task::PowerStart => vec![matrix(Role::Subspace)],
         Task::MomentRows { .. } => vec![],
-        // Some lack a tensor that a device may still have from the round before.
+        // Some rounds lack a tensor that a device may still hold from the previous round.
         Task::AdapterUp { .. } if index % 4 == 1 => vec![],
         Task::AdapterUp { .. } => vec![matrix(Role::AdapterDown)],
         Task::AdapterDown { .. } if index % 4 == 1 => vec![up],

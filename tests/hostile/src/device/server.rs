@@ -1,5 +1,5 @@
-//! The honest server with keys: it answers hellos, seals messages, and knows which of its frames the device
-//! may accept.
+//! Honest server with keys: answers hellos, seals messages, and records which of its frames the device may
+//! accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use fedspan_protocol::secure::{
 
 use crate::reference;
 
-/// Key of the device.
+/// Returns the key of the device.
 pub fn key() -> Key {
     Key::new(2, [0x42; 32])
 }
@@ -20,36 +20,37 @@ pub fn key() -> Key {
 /// A frame sealed by the honest server, before COBS.
 struct Sealed {
     frame: Vec<u8>,
-    /// Index of its channel.
+    /// Index of the channel that sealed the frame.
     channel: usize,
 }
 
+/// State of the honest server.
 #[derive(Default)]
 pub struct Server {
-    /// A channel for each answer, with the number of the handshake it answers.
+    /// Channels, one for each answer, with the number of the handshake that the answer belongs to.
     channels: Vec<(Channel, u64)>,
     /// Index of the channel of the last answer that is not a refusal.
     welcome: Option<usize>,
     sent_frames: Vec<Sealed>,
     /// Frames that the device has accepted.
     accepted: BTreeSet<Vec<u8>>,
-    /// Hellos by handshake number, with the number of their connection.
+    /// Hellos by handshake number, each with the number of its connection.
     hellos: BTreeMap<u64, (Vec<u8>, u32)>,
     connection: u32,
-    /// Number of the last hello of this connection.
+    /// Handshake number of the last hello of this connection.
     hello: Option<u64>,
     open: Option<usize>,
 }
 
 impl Server {
-    /// Starts a new connection, since the link changed or the device was reset: the device has forgotten its
-    /// session keys.
+    /// Starts a new connection after a link change or a reset of the device, which drops the device's session
+    /// keys.
     pub fn reset_connection(&mut self) {
         self.connection += 1;
         (self.hello, self.open) = (None, None);
     }
 
-    /// Records a hello of the device. A handshake number never comes twice with other bytes, or in another
+    /// Records a hello of the device. The same handshake number must not come with other bytes or in another
     /// connection.
     pub fn record_hello(&mut self, message: &[u8], body: &[u8]) {
         let greeting = HandshakeInit::read(body).expect("a hello of a device with a key has a greeting");
@@ -63,7 +64,7 @@ impl Server {
         self.hello = Some(greeting.handshake);
     }
 
-    /// Opens a frame of the device, which must use the current keys and a new counter.
+    /// Opens a frame of the device. The frame must use the current keys and a new counter.
     pub fn open(&mut self, frame: &mut [u8]) -> Vec<u8> {
         assert!(!is_answer(frame), "a device answers no hello");
         let open = self.open.expect("sealed after an answer was accepted");
@@ -72,7 +73,7 @@ impl Server {
         message.to_vec()
     }
 
-    /// Answers the last hello; empty without one.
+    /// Answers the last hello; returns an empty frame if there was no hello.
     pub fn answer(&mut self, message: &[u8]) -> Vec<u8> {
         let Ok((message, _)) = decode::<ToDevice>(message) else { return Vec::new() };
         let hello = self.hello.or(self.hellos.last_key_value().map(|(number, _)| *number));
@@ -92,9 +93,10 @@ impl Server {
         self.record(&wire[..sent], self.channels.len() - 1)
     }
 
-    /// Seals a message, however malformed, on the channel that the device has accepted, else on the last one.
+    /// Seals a message, however malformed, on the channel that the device has accepted, or else on the last
+    /// channel.
     pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
-        // After a refusal the server sends nothing more.
+        // After a refusal the server sends no further frames.
         let last = self.channels.len().checked_sub(1).filter(|last| self.welcome == Some(*last));
         let Some(index) = self.open.or(last) else { return Vec::new() };
         let wire = seal(&mut self.channels[index].0, message);
@@ -107,12 +109,13 @@ impl Server {
         frame
     }
 
-    /// The frame that was sealed `ago` frames earlier.
+    /// Returns the frame that was sealed `ago` frames before the last one.
     pub fn replay(&self, ago: usize) -> Vec<u8> {
         self.sent_frames.iter().rev().nth(ago).map(|sealed| sealed.frame.clone()).unwrap_or_default()
     }
 
-    /// A correctly sealed frame of another connection: another key, another handshake, or reflected.
+    /// Returns a correctly sealed frame that does not belong to this connection: sealed with another key, for
+    /// another handshake, or by the device's end.
     pub fn foreign_frame(&self, how: u8, message: &[u8]) -> Vec<u8> {
         let Some((hello, _)) = self.hello.and_then(|number| self.hellos.get(&number)) else {
             return Vec::new();
@@ -128,7 +131,7 @@ impl Server {
         let sent = match how % 4 {
             0 => welcome(Channel::server(&other, &transcript, &nonce), &mut wire),
             1 => welcome(Channel::server(&key(), &[how; 32], &nonce), &mut wire),
-            // Reflected: sealed as the device would do it.
+            // Reflected frame: sealed by the device's end of the channel.
             2 => welcome(Channel::device(&key(), &transcript, &nonce), &mut wire),
             _ => {
                 wire = seal(&mut Channel::server(&key(), &[how; 32], &nonce), message);
@@ -138,8 +141,8 @@ impl Server {
         reference::unstuff(&wire[..sent.saturating_sub(1)]).unwrap_or_default()
     }
 
-    /// Checks a frame that the device has accepted: this server sealed it for this connection, and it was not
-    /// accepted before.
+    /// Checks a frame that the device has accepted: this server must have sealed the frame for this
+    /// connection, and the device must not have accepted it before.
     ///
     /// `opened` is the frame after decryption in place. Returns its message.
     pub fn record_accepted(&mut self, frame: &[u8], opened: &[u8]) -> Vec<u8> {
@@ -155,7 +158,7 @@ impl Server {
         let (_, number) = self.channels[sealed.channel];
         assert_eq!(Some(number), self.hello, "the answer to another hello");
         let message = opened[HEADER + NONCE..opened.len() - TAG].to_vec();
-        // A refusal only makes the device leave, and may be repeated until it has left.
+        // A refusal only makes the device disconnect, so it may be repeated.
         if let Ok((ToDevice::Welcome(_), _)) = decode(&message) {
             assert!(!again, "an answer was accepted twice");
             self.open = Some(sealed.channel);
@@ -163,7 +166,8 @@ impl Server {
         message
     }
 
-    /// True if the device must accept the frame: it is the latest one of the current connection.
+    /// Returns true if the device must accept the frame, because it is the latest frame of the current
+    /// connection.
     pub fn must_open(&self, frame: &[u8]) -> bool {
         frame.first() == Some(&HEADER_SEALED)
             && !self.accepted.contains(frame)
@@ -174,7 +178,8 @@ impl Server {
     }
 }
 
-/// Seals any message bytes: decodable ones as they are, others as the body of a message that takes none.
+/// Seals any message bytes. Bytes that decode are sealed as that message, others as the body of a message
+/// that has none.
 fn seal(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
     let alone = ToDevice::RetryAfter { milliseconds: 7 };
     let (message, body) = decode::<ToDevice>(message).unwrap_or((alone, message));

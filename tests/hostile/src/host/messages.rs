@@ -1,4 +1,4 @@
-//! The campaign of the script: its rounds, and the messages of honest devices.
+//! Campaign of the fuzz target `host_connection`: its rounds, and the messages of honest devices.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,13 +22,13 @@ const MODEL: Model = Model::linear(D, K, 1);
 
 pub const WELCOME: Welcome = Welcome { campaign: 3, idle_milliseconds: 5_000 };
 
-/// Requirements of the rounds; only devices 7 and 8 may join.
+/// Returns the requirements of the rounds; only devices 7 and 8 may join.
 pub fn requirements() -> Requirements {
     let requests: Vec<Request> = openings().iter().map(|opening| opening.request.clone()).collect();
     Requirements::new(MODEL, &requests, Some(vec![DeviceId(7), DeviceId(8)]))
 }
 
-/// Rounds 1 and 2, with one and two tensors in each direction.
+/// Returns the broadcasts of rounds 1 and 2, with one and two tensors in each direction.
 pub fn openings() -> &'static [Arc<RoundBroadcast>] {
     static OPENINGS: OnceLock<Vec<Arc<RoundBroadcast>>> = OnceLock::new();
     OPENINGS.get_or_init(|| (0..4).map(opening).collect())
@@ -51,7 +51,7 @@ fn opening(index: u32) -> Arc<RoundBroadcast> {
     Arc::new(RoundBroadcast::new(id, request).expect("finite"))
 }
 
-/// Hellos of several devices and frame limits, then updates for every round, whole and in chunks.
+/// Returns hellos of several devices and frame limits, then updates for every round, inline and in chunks.
 pub fn messages() -> &'static [Vec<u8>] {
     static MESSAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     MESSAGES.get_or_init(|| {

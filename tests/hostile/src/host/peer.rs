@@ -1,5 +1,5 @@
-//! The honest device with a key: it says hello, seals its messages, and knows which of its frames a server
-//! may accept.
+//! Honest device with a key: sends hellos, seals messages, and records which of its frames the server may
+//! accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::reference;
 /// Devices with keys; the last one is not allowed to join.
 const DEVICES: [u64; 3] = [7, 8, 9];
 
-/// A hello and what followed it.
+/// A hello, and the channel and answer that resulted from it.
 struct Handshake {
     hello: Hello,
     transcript: [u8; 32],
@@ -39,19 +39,20 @@ impl Handshake {
 }
 
 pub struct Peer {
+    /// State of the honest device.
     table: KeyTable,
     handshakes: Vec<Handshake>,
-    /// Index of the handshake it uses.
+    /// Index of the handshake that the device currently uses.
     current: usize,
-    /// All frames it has made, with delimiter, also those that never arrived.
+    /// All frames that the device has made, with delimiter, including frames that never arrived.
     sent_frames: Vec<Vec<u8>>,
-    /// Sealed frames before COBS, with their handshake and counter.
+    /// Sealed frames before COBS encoding, each with its handshake and counter.
     sealed: BTreeMap<Vec<u8>, (usize, u64)>,
     /// Frames that were certainly accepted.
     accepted: BTreeSet<Vec<u8>>,
-    /// Handshake that the server accepts frames of, if that is certain.
+    /// Handshake whose frames the server accepts; `None` if that is not certain.
     open: Option<usize>,
-    /// Bytes since the last delimiter.
+    /// Bytes received by the server since the last delimiter.
     unfinished: Vec<u8>,
 }
 
@@ -83,12 +84,12 @@ impl Peer {
         ActiveKeys::new(self.table.clone())
     }
 
-    /// Entropy of the server.
+    /// Returns the server's source of random numbers.
     pub fn entropy(&self) -> Box<dyn Entropy> {
         Box::new(ChaCha8Rng::seed_from_u64(5))
     }
 
-    /// Starts a handshake of a device (one of them is unknown to the server) with a frame limit.
+    /// Starts a handshake of a device with a frame limit. One of the devices is unknown to the server.
     pub fn hello(&mut self, which: u8) -> Vec<u8> {
         let device = [7, 7, 8, 9, 10][usize::from(which % 5)];
         let hello = hello(device, [128, 4096][usize::from(which / 5 % 2)]);
@@ -103,12 +104,12 @@ impl Peer {
         wire
     }
 
-    /// The frame that was made `ago` frames earlier.
+    /// Returns the frame that was made `ago` frames before the last one.
     pub fn replay(&self, ago: usize) -> Vec<u8> {
         self.sent_frames.iter().rev().nth(ago).cloned().unwrap_or_default()
     }
 
-    /// Uses another of its handshakes from now on.
+    /// Makes the device use another of its handshakes.
     pub fn switch_handshake(&mut self, handshake: usize) {
         self.current = handshake;
     }
@@ -118,7 +119,7 @@ impl Peer {
         let _ = self.table.revoke(&[DeviceId(DEVICES[usize::from(device) % DEVICES.len()])], 1);
     }
 
-    /// Seals a message, however malformed; empty before the server's answer.
+    /// Seals a message, however malformed. Returns an empty frame before the server's answer.
     pub fn seal(&mut self, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get_mut(self.current) else { return Vec::new() };
         let Some(channel) = &mut handshake.channel else { return Vec::new() };
@@ -130,8 +131,9 @@ impl Peer {
         wire
     }
 
-    /// A correctly sealed frame of another connection: the right key with another handshake, another device's
-    /// key with this handshake, another epoch, or an answer as the server makes it.
+    /// Returns a correctly sealed frame that does not belong to this connection: the right key with another
+    /// handshake, another device's key with this handshake, another epoch, or an answer sealed by the
+    /// server's end.
     pub fn foreign_frame(&self, how: u8, message: &[u8]) -> Vec<u8> {
         let Some(handshake) = self.handshakes.get(self.current) else { return Vec::new() };
         let (device, nonce) = (handshake.hello.device, [how; NONCE]);
@@ -151,7 +153,7 @@ impl Peer {
         seal(&mut channel, message)
     }
 
-    /// Takes a sealed frame from the server, which must open under one of the handshakes.
+    /// Receives a sealed frame from the server; it must open under one of the handshakes.
     pub fn receive(&mut self, frame: &mut [u8]) {
         if !is_answer(frame) {
             let mut opened = self.handshakes.iter_mut().filter_map(|handshake| handshake.channel.as_mut());
@@ -187,8 +189,8 @@ impl Peer {
         // An answer to a damaged hello matches no handshake; the device ignores it.
     }
 
-    /// Compares the frames that the server opened in one read with the sealed ones: no other frame is
-    /// accepted, and none twice.
+    /// Compares the frames that the server opened in one read with the frames that the device sealed: the
+    /// server must accept no other frame, and no frame twice.
     pub fn check_accepted(&mut self, read: &[u8], before: &Traffic, after: &Traffic, events: &[PeerMessage]) {
         let opened = (after.frames.accepted - before.frames.accepted) as usize;
         self.unfinished.extend_from_slice(read);
@@ -219,7 +221,7 @@ impl Peer {
             events.iter().any(|event| matches!(event, PeerMessage::Refused(_) | PeerMessage::Revoked));
         let oversize = after.frames.oversize > before.frames.oversize;
         let greeted = events.iter().any(|event| matches!(event, PeerMessage::Hello(_)));
-        // If only one frame arrived it is known which one was accepted, and whether it had to be.
+        // If only one frame arrived, it is certain which frame was accepted, and whether it had to be.
         let single = fresh.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
         if let Some((handshake, counter)) = single {
             let due = self.open == Some(handshake) && counter + WINDOW >= self.handshakes[handshake].end;
@@ -244,7 +246,8 @@ impl Peer {
     }
 }
 
-/// Seals any message bytes: decodable ones as they are, others as the body of a message that takes none.
+/// Seals any message bytes. Bytes that decode are sealed as that message, others as the body of a message
+/// that has none.
 fn seal(channel: &mut Channel, message: &[u8]) -> Vec<u8> {
     let (message, body) = decode::<ToServer>(message).unwrap_or((ToServer::Alive, message));
     let mut wire = vec![0; wire_capacity(400 + body.len())];
