@@ -1,5 +1,5 @@
-//! Error of the softmax's exponential, and its effect on training. A build has libm's exponential or, with
-//! the feature `micromath`, an approximation.
+//! Measurement of the error of the softmax's exponential, and of its effect on training. The exponential of a
+//! build is libm's or, with the feature `micromath`, an approximation.
 
 use fedspan_client::kernel::dense::{cross_entropy, softmax_errors};
 use fedspan_sim_core::run::{NoProgress, run};
@@ -14,9 +14,9 @@ pub const NAME: &str = if cfg!(feature = "micromath") { "micromath" } else { "li
 const ROWS: usize = 200_000;
 /// Largest number of logits in a random row.
 const WIDEST: usize = 31;
-/// Largest distance of two logits in the grid, and width of the range of random logits.
+/// Largest difference of two logits in the grid, and width of the range of random logits.
 const FAR: f64 = 40.0;
-/// Steps of the grid of two logits, in each direction.
+/// Number of steps of the grid of two logits in each direction.
 const STEPS: i32 = 10_000;
 
 /// Largest absolute errors compared with f64.
@@ -26,12 +26,12 @@ pub struct Errors {
     pub rows: usize,
     /// Error of a probability.
     pub softmax: f64,
-    /// Error of a cross-entropy, in nats. Its exponential is libm's in f64 in every build.
+    /// Error of a cross-entropy, in nats. A cross-entropy uses libm's exponential in f64 in every build.
     pub cross_entropy: f64,
 }
 
 impl Errors {
-    /// Measures a grid of two logits and random rows.
+    /// Measures the errors on a grid of two logits and on random rows.
     #[must_use]
     pub fn measure() -> Self {
         let mut errors = Self::default();
@@ -53,7 +53,7 @@ impl Errors {
         let wide = || logits.iter().map(|&logit| f64::from(logit));
         let most = wide().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = wide().map(|logit| (logit - most).exp()).sum();
-        // `softmax_errors` returns probabilities, less 1 for the true class, which is the first.
+        // `softmax_errors` returns the probabilities, minus 1 for the true class, which is the first class.
         let mut got = logits.to_vec();
         let sound = softmax_errors(&mut got, &[0], 1.0);
         for (place, (got, logit)) in got.iter().zip(wide()).enumerate() {
@@ -67,10 +67,10 @@ impl Errors {
     }
 }
 
-/// Final accuracy of a built-in scenario that is run with another algorithm.
+/// Returns the final accuracy of a built-in scenario that is run with another algorithm.
 ///
 /// # Errors
-/// If there is no such scenario, it does not fit the algorithm, or the run fails.
+/// If there is no such scenario, if it does not fit the algorithm, or if the run fails.
 pub fn accuracy(scenario: &str, algorithm: &str, seed: u64) -> Result<f64, String> {
     let text = Scenario::built_in(scenario).ok_or_else(|| format!("no scenario {scenario}"))?;
     let changes = [format!("algorithm.name={algorithm}")];

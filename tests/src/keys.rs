@@ -1,4 +1,4 @@
-//! Keys of a test fleet: a key store next to the server's state, and the key of each device.
+//! Helpers of tests: keys of a fleet, in a key store next to the server's state and for each device.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +11,8 @@ use fedspan_sim_core::device::Identity;
 use rand_chacha::{ChaCha8Rng, ChaCha20Rng};
 use rand_core::SeedableRng;
 
-/// Keys of the devices 0 to `devices - 1`: the server's key store and the key of each device. Opens the store
-/// if it exists, so that a restarted server has the same keys.
+/// Returns keys of the devices 0 to `devices - 1`: the server's key store and the key of each device. Opens
+/// the store if it exists, so that a restarted server has the same keys.
 ///
 /// # Errors
 /// The message of the key store's error.
@@ -20,7 +20,7 @@ pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key
     let path = state.join("keys");
     let random = ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::passphrase("for a test").map_err(|error| error.to_string())?;
-    // The cheapest allowed key derivation: tests need no resistance to guessing.
+    // Cheapest allowed key derivation, since tests need no resistance to guessing.
     let cost = Argon2Cost::new(8, 1, 1).unwrap_or(Argon2Cost::RECOMMENDED);
     let store = match path.exists() {
         true => KeyStore::open(&path, &unlock, random),
@@ -36,8 +36,8 @@ pub fn keys(state: &Path, devices: u64) -> Result<(Protection, BTreeMap<u64, Key
     Ok((Protection::Keys(store, Box::new(ChaCha20Rng::seed_from_u64(2))), given))
 }
 
-/// Identity of a device that has its key. `life` counts the starts of the device, each of which gets other
-/// random numbers.
+/// Returns the identity of a device that has its key. `life` counts the starts of the device; each start uses
+/// other random numbers.
 #[must_use]
 pub fn identity(device: u64, key: &Key, life: u64) -> Identity {
     Identity::with_key(device, key.clone(), ChaCha8Rng::seed_from_u64(device << 32 | life))

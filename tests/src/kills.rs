@@ -1,5 +1,5 @@
-//! Kills a real server again and again while real device sessions load it. Afterwards every acknowledgement
-//! is compared with the server's state, and the journal is replayed.
+//! Test of a real server that is killed repeatedly while real device sessions load it. Afterwards every
+//! acknowledgement is compared with the server's state, and the journal is replayed.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use crate::observed_acks::{AckRecorder, Audit, ObservedAcks, audit};
 /// Number of devices.
 const DEVICES: usize = 50;
 
-/// Time from listening to the kill, in ms.
+/// Time from the start of listening to the kill, in ms.
 const LIFE: std::ops::Range<u32> = 1..60;
 
 const SCENARIO: &str = r#"
@@ -67,7 +67,7 @@ pub struct Report {
     pub recovery: [u128; 2],
 }
 
-/// Kills the server `kills` times, stops it in order, then audits its state.
+/// Kills the server `kills` times, then stops it in order and audits its state.
 ///
 /// # Errors
 /// The first finding of [`audit`], or the reason why the run failed.
@@ -119,7 +119,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
         }
         let span = LIFE.end - LIFE.start;
         let life = u64::from(LIFE.start + random.next_u32() % span);
-        // The first server lives long enough for all devices to join, the last one for some undisturbed
+        // The first server runs long enough for all devices to join, the last one for some undisturbed
         // rounds.
         let life = if number == 0 || number == kills { 1000 } else { life };
         tokio::time::sleep(Duration::from_millis(life)).await;
@@ -136,7 +136,7 @@ pub async fn run(server: &Path, kills: u32, seed: u64) -> Result<Report, String>
     recovery.sort_unstable();
     let recovery =
         [recovery.len() / 2, recovery.len() - 1].map(|place| recovery.get(place).copied().unwrap_or(0));
-    // A last start and an orderly stop bring the journal's file up to date with the store.
+    // Another start and an orderly stop bring the journal's file up to date with the store.
     let (mut child, _) = start(server, &config)?;
     let stopped = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     stopped.and_then(|_| child.wait()).map_err(|error| text(&error))?;

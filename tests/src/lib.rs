@@ -1,5 +1,5 @@
-//! Helpers of the cross-crate tests: a server on a free port, simulated clients as tokio tasks, and the
-//! programs that measure servers, devices and tables.
+//! Helpers of the tests across crates: a server on a free port, simulated clients as tokio tasks, and the
+//! code of the programs that measure servers, devices and tables.
 
 #![forbid(unsafe_code)]
 
@@ -34,15 +34,15 @@ use tokio::time::Instant;
 /// A server that runs as a task of this process.
 #[derive(Debug)]
 pub struct Running {
-    /// Address the server listens on.
+    /// Address on which the server listens.
     pub address: SocketAddr,
-    /// Sending on this channel shuts the server down before the campaign has finished.
+    /// Channel that shuts the server down before the end of the campaign when a message is sent.
     pub stop: oneshot::Sender<()>,
     /// Handle of the server's task; it yields the final status.
     pub end: JoinHandle<Result<Status, ServeError>>,
 }
 
-/// Starts a server from the text of a `fleet.toml`, without encryption. It returns when the campaign is
+/// Starts a server from the text of a `fleet.toml`, without encryption. The server ends when the campaign is
 /// finished.
 ///
 /// # Errors
@@ -52,10 +52,10 @@ pub async fn start(fleet: &str) -> Result<Running, String> {
 }
 
 /// Starts a server like [`start`], with keys and with serial lines that are already connected. If
-/// `until_finished` is false it runs until it is stopped.
+/// `until_finished` is false, the server runs until it is stopped.
 ///
 /// # Errors
-/// As for [`start`].
+/// See [`start`].
 pub async fn start_with(
     fleet: &str,
     protection: Protection,
@@ -79,7 +79,7 @@ pub async fn start_with(
     Ok(Running { address, stop, end })
 }
 
-/// The `fleet.toml` that serves the campaign of a scenario.
+/// Returns the `fleet.toml` that serves the campaign of a scenario.
 #[must_use]
 pub fn fleet_of(scenario: &Scenario, dataset: &Dataset, state: &Path, sections: &str) -> String {
     let image = dataset.sizes().image.map_or_else(String::new, |Image { height, width, channels }| {
@@ -98,7 +98,7 @@ pub fn fleet_of(scenario: &Scenario, dataset: &Dataset, state: &Path, sections: 
 /// Runs client `index` (from 0) of a scenario as a device until its head is fitted.
 ///
 /// # Errors
-/// If the client does not exist, or the server refuses it, or 200 connections did not suffice.
+/// If the client does not exist, if the server refuses it, or if 200 connections did not suffice.
 pub async fn device(
     scenario: Scenario,
     dataset: std::sync::Arc<Dataset>,

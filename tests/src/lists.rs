@@ -1,4 +1,4 @@
-//! Edits generated lists in `budgets.toml` and generated tables in the README.
+//! Editor of generated lists in `budgets.toml` and of generated tables in Markdown files.
 
 /// Replaces the list `name = [..]` of a TOML file, or appends it.
 ///

@@ -1,4 +1,5 @@
-//! `adapters`: times `adapter average` on adapters of a large model, compared with reading their files once.
+//! Program `adapters` that measures the time of `adapter average` on adapters of a large model, compared with
+//! the time of reading their files once.
 
 use std::fs::File;
 use std::io::{BufWriter, Error, Result, Write};
@@ -63,7 +64,7 @@ fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Res
     ] {
         let path = |client: usize| directory.join(format!("{client}.safetensors"));
         let mut bytes = 0;
-        // Client 0 is the base; in an up round all clients have its down factors.
+        // Client 0 is the base; in an up round all clients have the down factors of the base.
         for client in 0..=clients {
             bytes += write(&path(client), client, layers, half, flags == ["--plain"])?;
         }
@@ -130,7 +131,8 @@ fn timed(command: &mut Command) -> Result<(f64, u64)> {
     }
 }
 
-/// Writes an adapter whose values span three powers of ten, like trained ones; returns the file's length.
+/// Writes an adapter whose values span three powers of ten, like trained ones; returns the length of the
+/// file.
 fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> Result<u64> {
     let (kind, size) = if half { ("F16", 2) } else { ("F32", 4) };
     let (mut header, mut tensors, mut offset) =

@@ -1,4 +1,4 @@
-//! `disasters N [FIRST]`: simulates N worlds with faults, each with its own seed, in virtual time.
+//! Program `disasters N [FIRST]` that simulates N worlds with faults in virtual time, each with its own seed.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -20,7 +20,7 @@ every device loses its link ten times and its power twice, the server its power 
 grow after that.
 exit: 0 no violation, 1 a violation (with the seed that repeats it), 2 wrong arguments";
 
-/// Prints every event to standard error.
+/// Observer that prints every event to standard error.
 struct Trace;
 
 impl Watcher for Trace {
@@ -36,15 +36,15 @@ impl Watcher for Trace {
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// Hour at which memory should have reached its final size: the last restart is long past, and the hourly
+/// Hour at which memory use should have reached its final size: the last restart is long past, and the hourly
 /// export has filled the database's page cache.
 const WARM: usize = 20;
 
-/// Largest allowed growth of memory after that hour. Memory kept for every connection or closed round exceeds
-/// it.
+/// Largest allowed relative growth of memory after hour [`WARM`]. A leak for every connection or closed round
+/// exceeds it.
 const GROWTH: f64 = 0.02;
 
-/// Prints memory use every hour.
+/// Observer that prints memory use every hour.
 struct Hours {
     began: Instant,
     memory: Vec<usize>,
@@ -55,7 +55,7 @@ impl Hours {
         Self { began: Instant::now(), memory: Vec::new() }
     }
 
-    /// Relative growth from the warm hour to the largest later hour.
+    /// Relative growth from the hour [`WARM`] to the largest later hour.
     #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     fn growth(&self) -> Option<f64> {
         let (warm, later) = self.memory.get(WARM - 1..)?.split_first()?;

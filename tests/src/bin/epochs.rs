@@ -1,5 +1,5 @@
-//! `epochs`: client updates per second on one core, compared with the same work in numpy and the machine's
-//! peak rate.
+//! Program `epochs` that measures client updates per second on one core, compared with the same work in numpy
+//! and with the machine's peak rate.
 
 use std::io::{Error, Result};
 use std::process::ExitCode;
@@ -16,10 +16,11 @@ Times epochs of a network (784-128-64-10, 80 images, batches of 10, SGD with mom
 one thread, PAIRS times in turns (100). PYTHON (python3) needs numpy; without it only our kernels are timed.
 exit: 0 done, 1 training diverged or the two losses differ, 2 wrong arguments";
 
-/// Epochs of one turn, which takes tens of ms.
+/// Epochs of one turn; a turn takes tens of milliseconds.
 const TURN: usize = 30;
 
-/// Largest allowed difference of the two losses after one epoch; sums are in another order.
+/// Largest allowed difference of the two losses after one epoch. They differ because sums are in another
+/// order.
 const AGREEMENT: f64 = 1e-5;
 
 fn main() -> ExitCode {
@@ -52,7 +53,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
     };
     if let Some(numpy) = &numpy {
         println!("loss after one epoch: {loss:.7}, {}: {:.7}", numpy.version, numpy.loss);
-        // Written so that NaN does not pass.
+        // This form of the condition rejects NaN.
         let agree = (loss - numpy.loss).abs() <= AGREEMENT;
         if !agree {
             return Err(Error::other("our loss and numpy's differ by more than the tolerance"));
@@ -70,7 +71,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
         both.push((2 * TURN) as f64 / on_two_threads([&mut network, &mut second])?);
     }
     let ratios = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(a, b)| a / b).collect::<Vec<_>>();
-    // The peak is measured over a few undisturbed ms, so compare it with the fastest epoch.
+    // The peak is measured over a few undisturbed milliseconds, so it is compared with the fastest epoch.
     let (rate, peak) = (operations() / fastest, peak());
     println!("ours:  {:7.0} updates/s, {:.0} by the fastest epoch", median(ours.clone()), 1.0 / fastest);
     println!("       {:7.1} GFLOP/s in that epoch", rate / 1e9);
@@ -91,7 +92,7 @@ fn epoch(network: &mut Network) -> Result<f64> {
     if network.epoch() { Ok(start.elapsed().as_secs_f64()) } else { Err(Error::other("training diverged")) }
 }
 
-/// Runs one turn; returns its seconds and those of its fastest epoch.
+/// Runs one turn; returns its time and the time of its fastest epoch, in seconds.
 fn turn(network: &mut Network) -> Result<(f64, f64)> {
     let (mut sum, mut fastest) = (0.0, f64::INFINITY);
     for _ in 0..TURN {
@@ -101,7 +102,7 @@ fn turn(network: &mut Network) -> Result<(f64, f64)> {
     Ok((sum, fastest))
 }
 
-/// Runs a turn on each of two threads at once; returns the seconds.
+/// Runs a turn on each of two threads at once; returns the time in seconds.
 fn on_two_threads(networks: [&mut Network; 2]) -> Result<f64> {
     let start = Instant::now();
     std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! `exponential`: error of this build's softmax, and accuracies of networks trained with it.
+//! Program `exponential` that measures the error of this build's softmax, and the accuracies of networks
+//! trained with it.
 
 use std::process::ExitCode;
 

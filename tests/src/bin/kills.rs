@@ -1,4 +1,5 @@
-//! `kills N [SEED]`: kills a real server N times with SIGKILL while 50 real device sessions load it.
+//! Program `kills N [SEED]` that kills a real server N times with SIGKILL while 50 real device sessions load
+//! it.
 
 use std::process::ExitCode;
 

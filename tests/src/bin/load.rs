@@ -1,4 +1,4 @@
-//! `load`: measures what a fleet of devices and a crowd of hostile peers cost one server.
+//! Program `load` that measures what a fleet of devices and a crowd of hostile peers cost one server.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -39,8 +39,8 @@ exit: 0 every update counted exactly once, 1 an update did not, or an error, 2 w
 /// Largest number of simultaneous handshakes.
 const OPENING: usize = 64;
 
-/// Time for hostile peers to reach full effect (frames run into their deadline after 10 s); a third of it to
-/// disconnect.
+/// Time for hostile peers to reach full effect (frames exceed their deadline after 10 s). A third of this
+/// time is allowed for disconnecting.
 const SETTLE: Duration = Duration::from_secs(11);
 
 struct Options {
@@ -54,7 +54,7 @@ struct Options {
 }
 
 impl Options {
-    /// Returns `None` if help was requested.
+    /// Parses the arguments. Returns `None` if help was requested.
     fn parse(mut arguments: impl Iterator<Item = String>) -> std::result::Result<Option<Self>, String> {
         let beside = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut options = Self {
@@ -100,7 +100,7 @@ impl Options {
             insiders: self.hostile,
             frame_limit: self.frame_limit,
             seed: self.seed,
-            // Without this the server would resend a round while the hostile peers connect.
+            // A shorter interval would make the server resend a round while the hostile peers connect.
             limits: format!("connections = {connections}\nper_address = {connections}\nrepeat = 60.0\n"),
         }
     }
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A round with the conditions under which it ran.
+/// A round and the conditions under which it ran.
 struct Row {
     name: &'static str,
     result: RoundResult,
@@ -185,7 +185,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Median, minimum and maximum of a figure over the rounds of a name.
+    /// Returns median, minimum and maximum of a figure over the rounds with the given name.
     fn over(&self, name: &str, what: impl Fn(&Row) -> f64) -> [f64; 3] {
         let mut all: Vec<f64> = self.rows.iter().filter(|row| row.name == name).map(what).collect();
         all.sort_by(f64::total_cmp);
@@ -220,7 +220,7 @@ async fn run(options: &Options) -> Result<bool> {
     std::fs::create_dir(&directory)?;
     let (fleet, mut identities) = options.plan().prepare(&directory)?;
     let insiders = identities.split_off(options.devices);
-    // The disk that holds the server's state.
+    // Sync times of the disk that holds the server's state.
     let disk = fsync(&directory)?;
     let server = ServerProcess::start(&options.server, &directory, &fleet)?;
     let processes = [server.id(), std::process::id()];
@@ -360,8 +360,8 @@ async fn export_every_second(state: PathBuf, exports: Arc<AtomicU64>) {
     }
 }
 
-/// Starts slow writers and as many peers that send garbage, idle until the switch is on. Returns the number
-/// of connections that each kind has made.
+/// Starts slow writers and as many peers that send garbage, all idle until the switch is on. Returns the
+/// counters of the connections that each kind has made.
 fn spawn_hostile(
     options: &Options,
     server: &ServerProcess,
@@ -377,7 +377,8 @@ fn spawn_hostile(
         for (half, kinds) in [slow, garbage].into_iter().enumerate() {
             let Some((kind, made)) = kinds.get(index % kinds.len()) else { continue };
             let identity = if kind.has_key() { identities.next() } else { None };
-            // A closed connection occupies its port for a minute, so spread the connections over addresses.
+            // A closed connection occupies its port for a minute, so the connections are spread over several
+            // addresses.
             let from = Some(Ipv4Addr::new(127, 0, 1, u8::try_from(index % 200 + 1).unwrap_or(1)));
             let index = (2 * index + half) as u64;
             let hostile = Hostile { kind: *kind, index, from, identity };

@@ -1,4 +1,5 @@
-//! `recovery [DEVICES [ROUNDS]]`: measures how long a server needs to recover, and what an export costs.
+//! Program `recovery [DEVICES [ROUNDS]]` that measures how long a server needs to recover, and what an export
+//! costs.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `tables`: writes the tables of the documents, or compares them with the current output of their commands.
+//! Program `tables` that writes the tables of the documents, or compares them with the current output of
+//! their commands.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -99,7 +100,7 @@ fn print(name: &str) -> ExitCode {
     }
 }
 
-/// Does the work; returns false if a table differs or failed.
+/// Writes or compares the selected tables; returns false if a table differs or failed.
 fn work(options: &Options) -> Result<bool, String> {
     let pages = if options.pages.is_empty() { documents(&root())? } else { options.pages.clone() };
     let mut programs = programs()?;
@@ -115,7 +116,7 @@ fn work(options: &Options) -> Result<bool, String> {
             wrong += 1;
         }
         for index in 0..count {
-            // Parse again: writing a table moves those after it.
+            // The page is parsed again, because writing a table moves the tables after it.
             let slot = slots(&whole)?.swap_remove(index);
             let (place, commands) = (format!("{shown}:{}", slot.line), slot.commands());
             if options.list {
@@ -158,7 +159,7 @@ fn work(options: &Options) -> Result<bool, String> {
     Ok(wrong == 0)
 }
 
-/// Beginning of the commands, for a progress line.
+/// Returns the beginning of the commands, for a progress line.
 fn short(commands: &str) -> String {
     const LENGTH: usize = 100;
     match commands.char_indices().nth(LENGTH) {
@@ -187,7 +188,7 @@ fn write(page: &Path, text: &str) -> std::io::Result<()> {
     std::fs::rename(&part, page)
 }
 
-/// Finds all pages below a directory, sorted; skips build output and hidden directories.
+/// Finds all pages below a directory, sorted. Skips build output and hidden directories.
 fn documents(directory: &Path) -> Result<Vec<PathBuf>, String> {
     let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
     let mut entries =

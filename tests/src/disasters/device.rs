@@ -1,4 +1,4 @@
-//! Simulated device: the client's own session, over flash that can lose its power in the middle of a write.
+//! Simulated device: the client's own session with flash that can lose its power in the middle of a write.
 
 use fedspan_client::session::{Config, Counters, Protection};
 use fedspan_client::store::FlashStore;
@@ -17,21 +17,21 @@ use super::violation::Violation;
 
 type DeviceSession = Session<SimTask, ClientSource, FlashStore<Nor, RECORD>, ChaCha8Rng>;
 
-/// Pages of flash of each device.
+/// Number of flash pages of each device.
 const PAGES: usize = 4;
 
-/// Effects of an event on a device, for the world to carry out.
+/// Effects of an event on a device. The world applies them.
 #[derive(Debug, Default)]
 pub struct DeviceOutput {
     /// Frames to send.
     pub frames: Vec<Vec<u8>>,
-    /// The device closes its link.
+    /// Whether the device closes its link.
     pub closes: bool,
-    /// World time of the next tick, if the device asked for one.
+    /// World time of the next tick, if the device has asked for one.
     pub wake: Option<Millis>,
-    /// The power failed in the middle of a flash write; all other fields are empty.
+    /// Whether the power failed in the middle of a flash write; all other fields are then empty.
     pub lost_power: bool,
-    /// Number of new acknowledgements that an update counted.
+    /// Number of acknowledgements of counted updates that the device has received.
     pub counted: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Device {
     /// Running session; `None` while the device has no power.
     powered: Option<Powered>,
     boots: u64,
-    /// Privacy budget spent when the device last sent a frame. The ledger may never fall below it.
+    /// Privacy budget spent when the device last sent a frame. The ledger must never be below this value.
     spent: u64,
 }
 
@@ -64,17 +64,17 @@ impl std::fmt::Debug for Powered {
 }
 
 impl Device {
-    /// A device that has never been switched on.
+    /// Creates a device that has never been switched on.
     pub fn new(id: u64, protection: Protection) -> Self {
         Self { id, protection, flash: Nor::new(PAGES), powered: None, boots: 0, spent: 0 }
     }
 
-    /// True while the device has power.
+    /// Returns true while the device has power.
     pub fn is_on(&self) -> bool {
         self.powered.is_some()
     }
 
-    /// Privacy budget spent, in the units of the ledger; `None` without power or without privacy.
+    /// Returns the privacy budget spent, in the units of the ledger; `None` without power or without privacy.
     pub fn spent(&self) -> Option<u64> {
         use fedspan_protocol::message::Privacy;
         match self.powered.as_ref()?.session.privacy() {
@@ -83,7 +83,7 @@ impl Device {
         }
     }
 
-    /// Counters of the running session.
+    /// Returns the counters of the running session.
     pub fn counters(&self) -> Option<Counters> {
         self.powered.as_ref().map(|powered| powered.session.counters())
     }
@@ -91,7 +91,7 @@ impl Device {
     /// Switches the device on with the current contents of its flash.
     ///
     /// # Errors
-    /// If the session cannot start, or its ledger has less than was spent before.
+    /// If the session cannot start, or its ledger records less than was spent before.
     pub fn boot(&mut self, plan: &Plan, seed: u64, clock_offset: Millis) -> Result<(), Violation> {
         self.flash.0.borrow_mut().power = usize::MAX;
         let end = u32::try_from(PAGES * PAGE).unwrap_or(u32::MAX);
@@ -138,7 +138,7 @@ impl Device {
         self.powered = None;
     }
 
-    /// Cuts the power after `bytes` more bytes are written to flash or erased.
+    /// Cuts the power after `bytes` more bytes have been written to flash or erased.
     pub fn power_off_after(&mut self, bytes: usize) {
         if self.is_on() {
             self.flash.0.borrow_mut().power = bytes;
@@ -152,7 +152,7 @@ impl Device {
         }
     }
 
-    /// Reports that the link is up.
+    /// Reports to the device that its link is up.
     pub fn link_up(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         if let Some(powered) = &mut self.powered {
             powered.is_linked = true;
@@ -161,7 +161,7 @@ impl Device {
         self.event(now, Event::LinkUp)
     }
 
-    /// Reports that the link is down, or could not be opened.
+    /// Reports to the device that its link is down, or could not be opened.
     pub fn link_down(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         if let Some(powered) = &mut self.powered {
             powered.is_linked = false;
@@ -169,17 +169,17 @@ impl Device {
         self.event(now, Event::LinkDown)
     }
 
-    /// True while the session has a link.
+    /// Returns true while the session has a link.
     pub fn is_linked(&self) -> bool {
         self.powered.as_ref().is_some_and(|powered| powered.is_linked)
     }
 
-    /// Lets time pass.
+    /// Delivers a tick.
     pub fn tick(&mut self, now: Millis) -> Result<DeviceOutput, Violation> {
         self.event(now, Event::Tick)
     }
 
-    /// True while the device computes in private and reads no input.
+    /// Returns true while the device computes silently (for privacy) and reads no input.
     pub fn is_quiet(&self, now: Millis) -> bool {
         self.powered.as_ref().is_some_and(|powered| powered.session.is_silent(now + powered.clock_offset))
     }
@@ -218,7 +218,8 @@ impl Device {
         Ok(output)
     }
 
-    /// Repeats ticks until the session has nothing more to do at this time, and collects their effects.
+    /// Repeats ticks until the session has nothing more to do at this time, and collects the effects of all
+    /// ticks.
     fn drain(
         &mut self,
         now: Millis,
@@ -229,8 +230,8 @@ impl Device {
         let mut progress = progress;
         for _ in 0..10_000 {
             let Some(powered) = &mut self.powered else { return Ok(()) };
-            // A write that ends exactly at the limit succeeds; only the next one fails. Treat that as a
-            // failure, too.
+            // A write that ends exactly at the limit succeeds, and only the next one fails. It counts as a
+            // power failure, too.
             if self.flash.0.borrow().power == 0 {
                 self.power_off();
                 *output = DeviceOutput { lost_power: true, ..DeviceOutput::default() };
@@ -264,7 +265,7 @@ impl Device {
         Ok(())
     }
 
-    /// Last round that the device has finished.
+    /// Returns the last round that the device has finished.
     pub fn last_round(&self) -> u32 {
         self.powered.as_ref().map_or(0, |powered| powered.session.last_round())
     }

@@ -1,4 +1,4 @@
-//! Effects of each fault on a world.
+//! Injection of faults into a world: the effects of each fault.
 
 use fedspan_engine::{DeviceId, Millis, Phase};
 
@@ -23,13 +23,13 @@ impl World<'_> {
             if server_notices {
                 self.queue.after(node.link.quality.latency, Event::ServerLinkDown(link));
             }
-            // Bytes on their way to the device are lost.
+            // Bytes in flight to the device are lost.
             node.link.number += 1;
         }
         self.queue.at(now + off, Event::DeviceBoot(index));
     }
 
-    /// Cuts the server's power for `off` ms, unless it has just been cut.
+    /// Cuts the server's power for `off` ms. A cut that has just occurred during a write is not repeated.
     pub fn power_off_server(&mut self, now: Millis, off: Millis) {
         let faults = &mut self.report.faults;
         faults.crashes += 1;
@@ -44,12 +44,12 @@ impl World<'_> {
         self.queue.after(off, Event::ServerBoot);
     }
 
-    /// Resets a link on both sides.
+    /// Resets a link at both ends.
     pub fn reset_link(&mut self, now: Millis, index: usize) {
         let Some(node) = self.nodes.get_mut(index) else { return };
         let link = (index, node.link.number);
         if self.plan.is_serial {
-            // A serial line cannot be reset: restart the device instead.
+            // A serial line cannot be reset, so the device is restarted instead.
             if node.device.is_on() {
                 self.power_off_device(now, index, Millis::new(1));
             }
@@ -58,6 +58,7 @@ impl World<'_> {
             self.queue.after(latency, Event::DeviceLinkDown(link));
             self.queue.after(latency, Event::ServerLinkDown(link));
         }
+    /// Applies a fault to the world.
     }
 
     pub fn inject(
@@ -110,8 +111,8 @@ impl World<'_> {
             }
             Fault::Revocation(index) => {
                 let device = index as u64;
-                // Revoke neither before the campaign has started, which needs all devices, nor during a write
-                // stall, when the journal length is not final.
+                // A key is revoked neither before the campaign has started, which needs all devices, nor
+                // during a write stall, in which the journal length is not final.
                 let waits =
                     self.server.is_stalled() || matches!(self.server.phase(), None | Some(Phase::Waiting));
                 if self.history.is_revoked(DeviceId(device)) {
@@ -129,6 +130,7 @@ impl World<'_> {
         }
         Ok(())
     }
+/// Ends all faults and starts the server if it is off.
 
     pub fn heal(&mut self, now: Millis) {
         self.is_healed = true;

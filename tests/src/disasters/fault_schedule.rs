@@ -1,4 +1,4 @@
-//! Random schedule of faults.
+//! Schedule of faults, drawn at random.
 
 use fedspan_engine::Millis;
 use rand_chacha::ChaCha8Rng;
@@ -6,38 +6,38 @@ use rand_core::Rng;
 
 use super::plan::{Kind, percent, within};
 
-/// A fault.
+/// A fault and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// The server loses its power for this many ms; its unsynced writes are kept, lost or torn.
+    /// The server loses its power for this time; unsynced writes are kept, lost or torn.
     ServerCrash(Millis),
-    /// The server loses its power after this many more writes, syncs or changes of the round key, for this
-    /// many ms.
+    /// The server loses its power during a later write, sync or change of the round key: after this many more
+    /// of them, for this time.
     PowerCut(u32, Millis),
-    /// The server's disk is full after this many more writes, for this many ms.
+    /// The server's disk is full after this many more writes, for this time.
     DiskFull(u32, Millis),
-    /// The server's clock jumps forward by this many ms.
+    /// The server's clock jumps forward by this time.
     ServerJump(Millis),
-    /// A device loses its power for this many ms.
+    /// A device loses its power for this time.
     DeviceCrash(usize, Millis),
     /// A device loses its power after this many more bytes are written to its flash.
     FlashCut(usize, usize),
-    /// A device's clock jumps forward by this many ms.
+    /// A device's clock jumps forward by this time.
     DeviceJump(usize, Millis),
     /// A device's link is reset.
     LinkReset(usize),
-    /// A device is partitioned from the server for this many ms.
+    /// A device is partitioned from the server for this time.
     Partition(usize, Millis),
-    /// All devices are partitioned from the server for this many ms.
+    /// All devices are partitioned from the server for this time.
     Blackout(Millis),
     /// A device's key is revoked.
     Revocation(usize),
 }
 
-/// One day in ms.
+/// One day.
 pub const DAY: Millis = Millis::new(24 * 3_600_000);
 
-/// Draws the time in ms after which no more faults occur.
+/// Draws the time after which no more faults occur.
 pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     match kind {
         Kind::Hectic => Millis::new(within(random, 10_000, 90_000)),
@@ -45,9 +45,9 @@ pub fn horizon(random: &mut ChaCha8Rng, kind: Kind) -> Millis {
     }
 }
 
-/// Faults of a bad day: every device loses its link ten times and its power twice, the network fails four
-/// times and the disk fills twice. The server loses its power 24 times in the first six hours and never
-/// afterwards, so that leaks show in the remaining hours.
+/// Draws the faults of a day: every device loses its link ten times and its power twice, the network fails
+/// four times and the disk fills twice. The server loses its power 24 times in the first six hours and never
+/// afterwards, so that memory leaks show in the remaining hours.
 pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
     let mut at =
@@ -80,8 +80,8 @@ pub fn bad_day(random: &mut ChaCha8Rng, devices: usize) -> Vec<(Millis, Fault)> 
     all
 }
 
-/// Draws the faults of a short world, unordered, all before `horizon`. Each kind is absent with probability
-/// 35 %.
+/// Draws the faults of a short world, unordered, all before `horizon`. Each kind of fault is absent with a
+/// probability of 35 %.
 pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool) -> Vec<(Millis, Fault)> {
     let mut all = Vec::new();
     for kind in 0..11u32 {
@@ -111,7 +111,7 @@ pub fn draw(random: &mut ChaCha8Rng, devices: usize, horizon: Millis, keys: bool
                     let writes = u32::try_from(within(random, 0, 60)).unwrap_or(0);
                     Fault::PowerCut(writes, Millis::new(within(random, 20, 15_000)))
                 }
-                // Revoke only where enough devices remain.
+                // A key is revoked only if enough devices remain.
                 _ if keys && devices > 4 => Fault::Revocation(device),
                 _ => continue,
             };

@@ -1,4 +1,5 @@
-//! Record of everything the server promised and devices received, checked against the durable state.
+//! Record of everything that the server has promised and devices have received, to be checked against the
+//! durable state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,36 +13,38 @@ use super::plan::Plan;
 use super::reference::{FaultFreeDevices, Round, compare};
 use super::violation::Violation;
 
-/// Number of later commits after which a round is checked for the last time and forgotten.
+/// Number of later commits after which a round is checked for the last time and dropped.
 const RECENT: u32 = 16;
 
 fn lost(device: DeviceId, round: u32) -> Violation {
     Violation::new(format!("device {device} was acknowledged in round {round}, but its update is lost"))
 }
 
-/// All messages observed since the world began.
+/// All messages observed since the start of the world.
 #[derive(Debug, Default)]
 pub struct History {
-    /// Id of each round number, and CRC of the tensors sent with it.
+    /// Id of each round by number, and CRC of the tensors sent with it.
     opened: BTreeMap<u32, (RoundId, u32)>,
-    /// Updates that the server acknowledged as counted: the first time, and as duplicates.
+    /// Updates that the server acknowledged as counted.
     acked: BTreeSet<(DeviceId, u32)>,
+    /// Updates that the server acknowledged as duplicates of counted ones.
     acked_again: BTreeSet<(DeviceId, u32)>,
-    /// Acknowledgements that devices received.
+    /// Acknowledgements that devices have received.
     observed: BTreeSet<(DeviceId, u32)>,
+    /// Committed rounds.
     committed: BTreeSet<u32>,
-    /// CRC of each device's first update for each round, and with privacy the update itself, as its noise
-    /// cannot be reproduced.
+    /// CRC of each device's first update for each round.
     digests: BTreeMap<(DeviceId, u32), u32>,
+    /// With privacy, each device's first update for each round; it cannot be reproduced because of its noise.
     updates: BTreeMap<(DeviceId, u32), Update>,
-    /// Participants of each committed round that has not been forgotten.
+    /// Participants of each committed round that has not been dropped.
     participants: BTreeMap<u32, BTreeSet<DeviceId>>,
     /// Revoked devices, with the journal length at the revocation.
     revoked: BTreeMap<DeviceId, u64>,
 }
 
 impl History {
-    /// Records that a round was sent to a device. A round number must always mean the same id and tensors.
+    /// Records that a round was sent to a device. A round number must always have the same id and tensors.
     pub fn record_opening(&mut self, opening: &RoundBroadcast) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
@@ -110,7 +113,7 @@ impl History {
         self.forget(round)
     }
 
-    /// Checks the acknowledgements of rounds that are [`RECENT`] behind, then drops their records.
+    /// Checks the acknowledgements of rounds that are more than [`RECENT`] behind, then drops their records.
     fn forget(&mut self, round: u32) -> Result<(), Violation> {
         while let Some(entry) = self.participants.first_entry().filter(|entry| *entry.key() + RECENT < round)
         {
@@ -132,7 +135,7 @@ impl History {
         Ok(())
     }
 
-    /// Number of committed rounds.
+    /// Returns the number of committed rounds.
     pub fn rounds(&self) -> usize {
         self.committed.len()
     }
@@ -142,13 +145,13 @@ impl History {
         self.revoked.entry(device).or_insert(lines);
     }
 
-    /// True if the device's key was revoked.
+    /// Returns true if the device's key was revoked.
     pub fn is_revoked(&self, device: DeviceId) -> bool {
         self.revoked.contains_key(&device)
     }
 
-    /// Checks the journal and the stored rounds against the records, and recomputes every round without
-    /// faults. Returns the number of rounds and of counted updates.
+    /// Checks the journal and the stored rounds against the records, and recomputes every round in a run
+    /// without faults. Returns the number of rounds and of counted updates.
     pub fn verify(&self, plan: &Plan, coordinator: &DurableEngine) -> Result<(usize, usize), Violation> {
         let wrong = |what: String| Err(Violation::new(what));
         let text = coordinator.store().journal(0).map_err(|error| Violation::new(error.to_string()))?;
@@ -255,7 +258,7 @@ impl History {
                 ));
             }
         }
-        // Updates with noise cannot be recomputed: use the recorded ones.
+        // Updates with noise cannot be recomputed, so the recorded ones are used.
         let same = match plan.is_private {
             true => compare(plan, &rounds, &mut self.updates.clone()),
             false => compare(plan, &rounds, &mut FaultFreeDevices::new(plan)?),

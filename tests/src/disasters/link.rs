@@ -1,5 +1,5 @@
-//! Link between a device and the server: either a stream, which delivers in order and sometimes ends, or a
-//! serial line, which loses, repeats, damages and reorders frames but never ends.
+//! Simulated link between a device and the server. A stream delivers everything in order and is sometimes
+//! closed; a serial line loses, repeats, damages and reorders frames but is never closed.
 
 use fedspan_engine::Millis;
 use rand_chacha::ChaCha8Rng;
@@ -10,9 +10,9 @@ use super::plan::{percent, within};
 /// Quality of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Quality {
-    /// Least latency in ms.
+    /// Least latency.
     pub latency: Millis,
-    /// Largest additional latency in ms.
+    /// Largest additional latency.
     pub jitter: Millis,
     /// Bandwidth in bytes per second.
     pub speed: u64,
@@ -38,7 +38,7 @@ pub struct Link {
     pub number: u64,
     /// True while the network considers the link up.
     pub is_up: bool,
-    /// End of the current partition: until then nothing passes.
+    /// End of the current partition. Until then the link delivers nothing.
     pub partitioned_until: Millis,
     pub quality: Quality,
     is_serial: bool,
@@ -49,7 +49,7 @@ pub struct Link {
 pub type Arrivals = Vec<(Millis, Vec<u8>)>;
 
 impl Link {
-    /// A link that is down.
+    /// Creates a link that is down.
     pub fn new(is_serial: bool, random: &mut ChaCha8Rng) -> Self {
         let slow = percent(random, 15);
         let quality = Quality {
@@ -113,7 +113,7 @@ impl Link {
                 .map(|_| (left + latency + Millis::new(within(random, 0, jitter.as_u64())), frame.clone()))
                 .collect();
         }
-        // A stream delivers everything, if later, in chunks of any size.
+        // A stream delivers everything, possibly later, in chunks of any size.
         let start = direction.busy_until.max(now).max(self.partitioned_until) + Millis::new(sending);
         let at = start.max(now + latency + Millis::new(within(random, 0, jitter.as_u64())));
         direction.busy_until = at;

@@ -1,16 +1,16 @@
-//! Simulated disasters: the real server core with its store on a failing disk, real peer sessions, and real
-//! devices with their flash, driven by one event queue and one seed. Time is virtual, nothing sleeps, and a
-//! seed always gives the same world.
+//! Simulation of disasters: the real server core with its store on a failing disk, real peer sessions, and
+//! real devices with their flash, driven by one event queue and one seed. Time is virtual, nothing sleeps,
+//! and a seed always gives the same world.
 //!
 //! ```text
-//!  Device (session, flash) <-- Link (loses, repeats, damages, delays) --> Server (conversations, host) -- Disk (tears, forgets)
-//!                      \_____________________ World: queue, faults ______________________/
-//!                                                  |
-//!                                               History: every promise, checked against the durable state
+//!  Device (session, flash) <-- Link --> Server (peer sessions, core) -- Disk (tears and loses writes)
+//!          \_________________ World: event queue, faults _________________/
+//!                                       |
+//!               History: every promise, checked against the durable state
 //! ```
 //!
-//! Not simulated: sockets, the connection slots, and the tasks that carry bytes, messages and commands;
-//! `server_tasks` stands in for them.
+//! Not simulated: sockets, connection slots, and the tasks that carry bytes, messages and commands. The
+//! module `server_tasks` replaces these tasks.
 
 mod device;
 mod fault_injection;

@@ -1,4 +1,4 @@
-//! Campaign, fleet and links of a world, drawn from its seed.
+//! Plan of a world: campaign, fleet and links, drawn from its seed.
 
 use fedspan_aggregator::config::{Fleet, Limits, RoundsSection};
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings};
@@ -17,7 +17,7 @@ use super::nor_flash::WORD;
 /// Width of the representation.
 pub const K: usize = 2;
 
-/// Bytes of a device's flash record.
+/// Length of a device's flash record, in bytes.
 pub const RECORD: usize = record_len(K, 1).next_multiple_of(WORD);
 
 /// Kind of world.
@@ -40,26 +40,26 @@ pub struct Plan {
     pub dataset: Dataset,
     pub fleet: Fleet,
     pub build: DeviceFactory,
-    /// Devices have keys, and frames are encrypted.
+    /// Whether devices have keys and frames are encrypted.
     pub is_encrypted: bool,
-    /// Updates carry noise.
+    /// Whether updates carry noise.
     pub is_private: bool,
-    /// Links are serial lines, which lose frames and never close, instead of streams.
+    /// Whether links are serial lines, which lose frames and are never closed, instead of streams.
     pub is_serial: bool,
 }
 
-/// Draws one element.
+/// Draws one element of a slice.
 pub fn choose<T: Copy>(random: &mut ChaCha8Rng, from: &[T]) -> T {
     let index = usize::try_from(random.next_u32()).unwrap_or_default() % from.len();
     from.get(index).copied().unwrap_or_else(|| unreachable!("the slice is not empty"))
 }
 
-/// True with a probability of `often` percent.
+/// Returns true with a probability of `often` percent.
 pub fn percent(random: &mut ChaCha8Rng, often: u32) -> bool {
     random.next_u32() % 100 < often
 }
 
-/// Draws from `low` (inclusive) to `high` (exclusive).
+/// Draws a number from `low` (inclusive) to `high` (exclusive).
 pub fn within(random: &mut ChaCha8Rng, low: u64, high: u64) -> u64 {
     low + random.next_u64() % (high - low).max(1)
 }
@@ -68,7 +68,7 @@ impl Plan {
     /// Draws the plan of a seed.
     ///
     /// # Errors
-    /// The message of the scenario's reader, which would be a bug of this file.
+    /// The message of the scenario's parser, which would be a bug of this file.
     pub fn new(seed: u64, random: &mut ChaCha8Rng, kind: Kind) -> Result<Self, String> {
         match kind {
             Kind::Hectic => Self::hectic(seed, random),
@@ -76,11 +76,12 @@ impl Plan {
         }
     }
 
-    /// Privacy cost of one update, in the units of the ledger.
+    /// Returns the privacy cost of one update, in the units of the ledger.
     pub fn price(&self) -> u64 {
         self.build.privacy.map_or(0, |noise| u64::from(noise.settings.multiplier().release()))
     }
 
+    /// Draws a short campaign of a few devices with random settings.
     fn hectic(seed: u64, random: &mut ChaCha8Rng) -> Result<Self, String> {
         let devices = within(random, 3, 10);
         let rounds = within(random, 4, 13);
@@ -124,7 +125,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A campaign that lasts all day, with deadlines that some devices miss.
+    /// Makes a campaign that lasts all day, with deadlines that some devices miss.
     fn day(seed: u64, devices: u64) -> Result<Self, String> {
         let sections = format!(
             "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
@@ -136,11 +137,13 @@ impl Plan {
         let deadline = Some(Duration::from_secs(900));
         plan.fleet.rounds = RoundsSection { deadline, min_count, over_select: 1.0 };
         plan.fleet.limits.idle = Duration::from_secs(600);
-        // Devices answer after up to ten minutes, so resend a round late.
+        // Devices answer after up to ten minutes, so a round is resent only later.
         plan.fleet.limits.repeat = Duration::from_secs(1200);
         Ok(plan)
     }
 
+    /// Builds a plan from the sections of a scenario file. `d` is the number of features, `samples` the
+    /// number of samples of each device.
     fn of(
         seed: u64,
         devices: u64,
@@ -174,15 +177,15 @@ impl Plan {
     }
 }
 
-/// Default limits of a server. They must not permanently disconnect an honest device.
+/// Returns the default limits of a server, which must not permanently disconnect an honest device.
 fn defaults() -> Result<Limits, String> {
     let text = "[devices]\nexpected = 1\n[data]\nd = 5\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
                 step_size = 0.25\n";
     Ok(Fleet::parse("disasters", text).map_err(|error| error.to_string())?.limits)
 }
 
-/// Raises the privacy budget to a hundred times what a campaign without faults needs, as lost updates are
-/// paid for, too.
+/// Raises the privacy budget to a hundred times what a campaign without faults needs, because lost updates
+/// consume budget, too.
 fn generous(scenario: &Scenario, noise: NoiseConfig) -> Result<NoiseConfig, String> {
     let square = scenario.multiplier_square()?.ok_or("no noise")?;
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;

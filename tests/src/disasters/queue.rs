@@ -1,4 +1,4 @@
-//! Event queue: ordered by time, events of the same time in the order they were scheduled.
+//! Event queue, ordered by time. Events of the same time keep the order in which they were scheduled.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -15,29 +15,29 @@ pub struct Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// An empty queue at time 0.
+    /// Creates an empty queue at time 0.
     pub fn new() -> Self {
         Self { order: BinaryHeap::new(), events: BTreeMap::new(), next: 0, now: Millis::ZERO }
     }
 
-    /// Current virtual time in ms.
+    /// Returns the current virtual time.
     pub fn now(&self) -> Millis {
         self.now
     }
 
-    /// Schedules an event; a time in the past means now.
+    /// Schedules an event. A time in the past means the current time.
     pub fn at(&mut self, time: Millis, event: E) {
         self.order.push(Reverse((time.max(self.now), self.next)));
         self.events.insert(self.next, event);
         self.next += 1;
     }
 
-    /// Schedules an event `wait` ms from now.
+    /// Schedules an event after a delay of `wait`.
     pub fn after(&mut self, wait: Millis, event: E) {
         self.at(self.now + wait, event);
     }
 
-    /// Takes the next event and advances the time to it.
+    /// Removes the next event and advances the time to it.
     pub fn next(&mut self) -> Option<E> {
         let Reverse((time, number)) = self.order.pop()?;
         self.now = time;

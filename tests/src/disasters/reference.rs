@@ -1,6 +1,7 @@
 //! Reference run: the same campaign without faults, given the devices that counted in each round. All devices
-//! are invited; those that did not count decline, the others answer in order of their ids. The model after a
-//! round depends only on the set of counted updates, so it must have the same bits as in the run with faults.
+//! are invited; devices that did not count decline, and the others answer in order of their ids. The model
+//! after a round depends only on the set of counted updates, so it must have the same bits as in the run with
+//! faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +20,8 @@ use sha2::{Digest, Sha256};
 use super::plan::Plan;
 use super::violation::Violation;
 
-/// A committed round: its number, the id under which each participant counted, and the CRC of the
-/// representation after it.
+/// A committed round: its number, the round number under which each participant counted, and the CRC of the
+/// resulting representation.
 pub struct Round {
     pub number: u32,
     pub counted: BTreeMap<DeviceId, u32>,
@@ -31,7 +32,7 @@ pub struct Round {
 
 /// Source of updates.
 pub trait Updates {
-    /// The update of `device` for the round the server called `number`.
+    /// Returns the update of `device` for the round that the server called `number`.
     fn update(
         &mut self,
         device: DeviceId,
@@ -39,11 +40,11 @@ pub trait Updates {
         opening: &Arc<RoundBroadcast>,
     ) -> Result<Update, Violation>;
 
-    /// Reports that the engine has answered the update.
+    /// Reports that the engine has acknowledged the update.
     fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack);
 }
 
-/// Recomputes every round.
+/// Recomputes every round and compares the representations.
 ///
 /// # Errors
 /// The first round whose representation differs.
@@ -70,7 +71,7 @@ pub fn compare(plan: &Plan, rounds: &[Round], updates: &mut dyn Updates) -> Resu
                 });
             }
         }
-        // All declines first: with the last update the round closes.
+        // Declines come first, because the last update closes the round.
         events.sort_by_key(|(last, device, _)| (1 - last, *device));
         let mut committed = false;
         for (_, _, event) in events {
@@ -112,7 +113,7 @@ fn digest(engine: &Engine) -> String {
     format!("{:08x}", crc32c(&bytes))
 }
 
-/// Bytes in column-major order, as the journal defines the digest.
+/// Returns the SHA-256 digest of the representation in column-major order, as the journal defines it.
 fn sha256(engine: &Engine) -> String {
     let columns = engine.representation().column_iter();
     let bytes: Vec<u8> = columns
@@ -121,7 +122,7 @@ fn sha256(engine: &Engine) -> String {
     Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Devices that have never met a fault.
+/// Devices to which no fault has occurred.
 pub struct FaultFreeDevices(Vec<SimDevice>);
 
 impl FaultFreeDevices {

@@ -1,36 +1,36 @@
-//! Results of worlds, and observers of a world.
+//! Results of worlds, and the trait of their observers.
 
 use std::fmt;
 
 use fedspan_engine::Millis;
 
-/// Number of faults that took effect.
+/// Numbers of faults that took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Power cuts of the server.
+    /// Number of power cuts of the server.
     pub crashes: usize,
-    /// Power cuts of the server during a write, a sync, or a change of the round key.
+    /// Number of power cuts of the server during a write, a sync, or a change of the round key.
     pub mid_write: usize,
-    /// Power cuts of the server that lost or tore unsynced writes.
+    /// Number of power cuts of the server that lost or tore unsynced writes.
     pub torn: usize,
-    /// Restarts of the server into an open round with counted updates.
+    /// Number of restarts of the server into an open round with counted updates.
     pub mid_round: usize,
-    /// Write stalls of the server.
+    /// Number of write stalls of the server.
     pub stalls: usize,
-    /// Power cuts of devices before the faults ended.
+    /// Number of power cuts of devices before the faults ended.
     pub device_power_cuts: usize,
-    /// Power cuts of devices during a flash write.
+    /// Number of power cuts of devices during a flash write.
     pub flash_cuts: usize,
-    /// Link resets.
+    /// Number of link resets.
     pub link_resets: usize,
-    /// Revoked keys.
+    /// Number of revoked keys.
     pub revoked: usize,
-    /// Comparisons of the server's account of a device with what the device had paid.
+    /// Number of comparisons of the server's account of a device with what the device has paid.
     pub account_checks: usize,
 }
 
 impl Faults {
-    /// Adds another world's faults.
+    /// Adds the faults of another world.
     pub fn add(&mut self, other: &Self) {
         let Self {
             crashes,
@@ -83,20 +83,20 @@ impl fmt::Display for Faults {
 /// Result of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Committed rounds.
+    /// Number of committed rounds.
     pub rounds: usize,
-    /// Counted updates.
+    /// Number of counted updates.
     pub counted: usize,
     /// Faults that took effect.
     pub faults: Faults,
-    /// Virtual time in ms.
+    /// Virtual time at the end of the world.
     pub time: Millis,
-    /// Processed events.
+    /// Number of processed events.
     pub events: u64,
 }
 
 impl Report {
-    /// Adds another world's results.
+    /// Adds the results of another world.
     pub fn add(&mut self, other: &Self) {
         self.rounds += other.rounds;
         self.counted += other.counted;
@@ -108,20 +108,20 @@ impl Report {
 
 /// Observer of a world.
 pub trait Watcher {
-    /// Called after every hour of virtual time, with the committed rounds and the memory of the simulated
-    /// disk in bytes.
+    /// Called after every hour of virtual time, with the number of committed rounds and the memory of the
+    /// simulated disk in bytes.
     fn hour(&mut self, _hour: u64, _rounds: usize, _disk: u64) {}
 
     /// Called for every event if [`Self::wants_events`] is true.
     fn event(&mut self, _now: Millis, _event: &str) {}
 
-    /// True to receive every event.
+    /// Returns true if the observer wants [`Self::event`] to be called.
     fn wants_events(&self) -> bool {
         false
     }
 }
 
-/// Observer that ignores everything.
+/// Observer that ignores all calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoWatcher;
 

@@ -1,5 +1,5 @@
-//! Simulated server: the real server core with its coordinator, keys and peer sessions, switched on and off,
-//! over a failing disk.
+//! Simulated server that can be switched on and off: the real server core with its coordinator, keys and peer
+//! sessions, over a failing disk.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use super::server_tasks::{LinkKey, ServerOutput, ServerTasks};
 use super::storage::Disk;
 use super::violation::Violation;
 
-/// Number of the campaign.
+/// Id of the campaign.
 const CAMPAIGN: u64 = 7;
 
 /// A server that can be switched on and off.
@@ -30,11 +30,11 @@ pub struct Server {
     is_serial: bool,
     boots: u64,
     seed: u64,
-    /// Power cuts of the disk when the server last booted or was switched off.
+    /// Number of power cuts of the disk when the server last booted or was switched off.
     disk_cuts_at_boot: u32,
-    /// Journal entries read so far; all of them are durable.
+    /// Number of journal entries read so far; all of them are durable.
     entries_read: u64,
-    /// Journal entries at the last boot.
+    /// Number of journal entries at the last boot.
     entries_at_boot: u64,
     /// Number of write stalls.
     pub stalls: usize,
@@ -46,8 +46,8 @@ pub struct Server {
 #[derive(Debug)]
 struct KeyFile {
     path: PathBuf,
-    /// Open store, while the server runs.
-    desk: Option<SharedKeyStore>,
+    /// Open store while the server runs; `None` after a power cut.
+    key_store: Option<SharedKeyStore>,
 }
 
 fn unlock() -> Unlock {
@@ -55,7 +55,7 @@ fn unlock() -> Unlock {
 }
 
 impl Server {
-    /// A server that has never run; with a path it creates keys for all devices there.
+    /// Creates a server that has never run. With a path, creates keys for all devices there.
     pub fn new(
         fleet: Fleet,
         disk: Disk,
@@ -70,7 +70,7 @@ impl Server {
                     .map_err(|error| error.to_string())?;
                 let devices: Vec<DeviceId> = (0..fleet.expected as u64).map(DeviceId).collect();
                 store.add(&devices, false, 0).map_err(|error| error.to_string())?;
-                Some(KeyFile { path, desk: Some(SharedKeyStore::new(store)) })
+                Some(KeyFile { path, key_store: Some(SharedKeyStore::new(store)) })
             }
             None => None,
         };
@@ -90,44 +90,45 @@ impl Server {
         })
     }
 
-    /// Key of a device.
+    /// Returns the key of a device.
     pub fn key(&self, device: DeviceId) -> Option<Key> {
-        let desk = self.key_file.as_ref()?.desk.as_ref()?;
-        desk.keys().lookup(device, 0).map(|accepted| accepted.key().clone())
+        let key_store = self.key_file.as_ref()?.key_store.as_ref()?;
+        key_store.keys().lookup(device, 0).map(|accepted| accepted.key().clone())
     }
 
-    /// True while the server runs.
+    /// Returns true while the server runs.
     pub fn is_on(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Number of boots.
+    /// Returns the number of boots.
     pub fn boots(&self) -> u64 {
         self.boots
     }
 
-    /// True during a write stall.
+    /// Returns true during a write stall.
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Phase of the campaign.
+    /// Returns the phase of the campaign.
     pub fn phase(&self) -> Option<Phase> {
         self.coordinator().map(|coordinator| coordinator.engine().phase())
     }
 
-    /// Coordinator of the running server.
+    /// Returns the coordinator of the running server.
     pub fn coordinator(&self) -> Option<&DurableEngine> {
         self.running.as_ref().map(|running| running.host.durable())
     }
 
-    /// True if the power failed during the current operation: none of its output may leave the server.
+    /// Returns true if the power failed during the current operation. In this case none of its output may
+    /// leave the server.
     pub fn is_cut(&self) -> bool {
         self.disk_cuts_at_boot != self.disk.cuts()
     }
 
-    /// Starts the server. Returns false if the disk error may pass. The power may fail meanwhile: see
-    /// [`Self::is_cut`].
+    /// Starts the server. Returns false after a disk error that may be temporary. The power may fail during
+    /// the start, see [`Self::is_cut`].
     pub fn boot(
         &mut self,
         now: Millis,
@@ -148,17 +149,17 @@ impl Server {
         };
         let keys = match &mut self.key_file {
             None => None,
-            Some(KeyFile { path, desk }) => {
-                let desk = match desk {
-                    Some(desk) => desk.clone(),
+            Some(KeyFile { path, key_store }) => {
+                let key_store = match key_store {
+                    Some(key_store) => key_store.clone(),
                     None => {
                         let store = KeyStore::open(path, &unlock(), ChaCha20Rng::seed_from_u64(self.boots))
                             .map_err(|error| wrong(error.to_string()))?;
-                        desk.insert(SharedKeyStore::new(store)).clone()
+                        key_store.insert(SharedKeyStore::new(store)).clone()
                     }
                 };
                 let random = ChaCha20Rng::seed_from_u64(self.seed ^ self.boots << 40);
-                Some((desk, Box::new(random) as Box<dyn Entropy>))
+                Some((key_store, Box::new(random) as Box<dyn Entropy>))
             }
         };
         let host = match ServerCore::new(&self.fleet, store, CAMPAIGN, keys, None) {
@@ -171,9 +172,9 @@ impl Server {
             return Err(self.journal_shrank(host.durable().lines()));
         }
         self.entries_at_boot = host.durable().lines();
-        let patience = Timeouts::from(&self.fleet.limits);
+        let timeouts = Timeouts::from(&self.fleet.limits);
         let lines = self.is_serial.then_some(devices);
-        self.running = Some(ServerTasks::new(host, patience, now, lines, out));
+        self.running = Some(ServerTasks::new(host, timeouts, now, lines, out));
         self.read_journal(out)?;
         Ok(true)
     }
@@ -192,10 +193,10 @@ impl Server {
         }
         self.disk_cuts_at_boot = self.disk.cuts();
         self.is_stalled = false;
-        // Drop the server only after the cut: an orderly end would still write.
+        // The server is dropped only after the cut, because an orderly end would still write.
         self.running = None;
         if let Some(key_file) = &mut self.key_file {
-            key_file.desk = None;
+            key_file.key_store = None;
         }
     }
 
@@ -208,10 +209,10 @@ impl Server {
 
     /// Revokes a device's key. Returns false if the key store is not open.
     pub fn revoke(&mut self, device: DeviceId) -> Result<bool, Violation> {
-        let Some(desk) = self.key_file.as_ref().and_then(|key_file| key_file.desk.as_ref()) else {
+        let Some(key_store) = self.key_file.as_ref().and_then(|key_file| key_file.key_store.as_ref()) else {
             return Ok(false);
         };
-        let answer = desk.answer(&format!("{{\"revoke\":[[{device},{device}]]}}"), 1);
+        let answer = key_store.answer(&format!("{{\"revoke\":[[{device},{device}]]}}"), 1);
         if answer.contains("\"changed\"") {
             return Ok(true);
         }
@@ -232,7 +233,7 @@ impl Server {
         }
     }
 
-    /// Delivers bytes. Returns false if there is no such link.
+    /// Delivers bytes to a link. Returns false if there is no such link.
     pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         self.running.as_mut().is_some_and(|running| running.receive(now, link, bytes, out))
     }
@@ -244,7 +245,7 @@ impl Server {
         }
     }
 
-    /// Lets a peer session handle its commands.
+    /// Makes a peer session handle its commands.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         if let Some(running) = &mut self.running {
             running.run_commands(now, link, out);
@@ -296,12 +297,12 @@ impl Server {
         running.shadow.check(&running.host)
     }
 
-    /// True if messages wait for the server core.
+    /// Returns true if messages wait for the server core.
     pub fn has_messages(&self) -> bool {
         self.running.as_ref().is_some_and(ServerTasks::has_messages)
     }
 
-    /// Reads all rounds and journal entries, as an export of the running server does.
+    /// Reads all rounds and journal entries, like an export of the running server.
     pub fn read_all(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
         let read = running.host.read_snapshot().and_then(|past| {
@@ -311,7 +312,7 @@ impl Server {
         read.map_err(|error| Violation::new(error.to_string()))
     }
 
-    /// World time at which the server core has to run next.
+    /// Returns the world time at which the server core must run next.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
         self.running.as_ref()?.wake(now)
     }

@@ -1,5 +1,5 @@
-//! Stand-in for the tasks of the real server: carries bytes, messages and commands between the server core
-//! and the peer sessions, and decides nothing.
+//! Replacement of the real server's tasks: carries bytes, messages and commands between the server core and
+//! the peer sessions, and makes no decisions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub enum ServerOutput {
     Closed(LinkKey),
     /// World time at which the deadlines of a link must be checked.
     Due(LinkKey, Millis),
-    /// Commands wait for a peer session, which handles them a little later.
+    /// A peer session has commands to handle, with a small delay.
     Commands(LinkKey),
     /// A round is sent to a device.
     Opened(Arc<RoundBroadcast>),
@@ -39,12 +39,12 @@ pub enum ServerOutput {
     Committed(Committed),
 }
 
-/// Volatile state of the server: a power cut loses all of it.
+/// Volatile state of the server; a power cut loses all of it.
 #[derive(Debug)]
 pub struct ServerTasks {
     pub host: ServerCore,
     pub shadow: ShadowCounters,
-    patience: Timeouts,
+    timeouts: Timeouts,
     peers: BTreeMap<LinkKey, Peer>,
     /// Number of peer sessions started so far.
     sessions: u64,
@@ -52,11 +52,11 @@ pub struct ServerTasks {
     clock_offset: i64,
     /// Messages for the server core.
     inbox: VecDeque<PeerEvent>,
-    /// Links are serial lines.
+    /// Whether links are serial lines.
     is_serial: bool,
 }
 
-/// A peer session with the state that its task has in the real server.
+/// A peer session with the state that the task of a session has in the real server.
 #[derive(Debug)]
 struct Peer {
     session: PeerSession,
@@ -67,17 +67,18 @@ struct Peer {
 }
 
 impl Peer {
-    /// True if the server core has sent commands, or has closed the queue.
+    /// Returns true if the server core has sent commands, or has closed the queue.
     fn has_commands(&self) -> bool {
         !self.commands.is_empty() || self.commands.is_closed()
     }
 }
 
 impl ServerTasks {
-    /// A server that has just started; on serial lines it has a session for each of `lines` devices.
+    /// Creates a server that has just started. With serial lines it has a session for each of `lines`
+    /// devices.
     pub fn new(
         host: ServerCore,
-        patience: Timeouts,
+        timeouts: Timeouts,
         now: Millis,
         lines: Option<usize>,
         out: &mut Vec<ServerOutput>,
@@ -86,7 +87,7 @@ impl ServerTasks {
         let clock_offset = -i64::try_from(now.as_u64()).unwrap_or(i64::MAX);
         let (peers, inbox) = (BTreeMap::new(), VecDeque::new());
         let is_serial = lines.is_some();
-        let mut running = Self { host, shadow, patience, peers, sessions: 0, clock_offset, inbox, is_serial };
+        let mut running = Self { host, shadow, timeouts, peers, sessions: 0, clock_offset, inbox, is_serial };
         for index in 0..lines.unwrap_or(0) {
             running.begin(now, (index, 0));
             running.drain(now, (index, 0), out);
@@ -94,16 +95,16 @@ impl ServerTasks {
         running
     }
 
-    /// The server's clock.
+    /// Converts world time to the server's time.
     fn server_time(&self, now: Millis) -> Millis {
         Millis::new(
             u64::try_from(i64::try_from(now.as_u64()).unwrap_or(i64::MAX) + self.clock_offset).unwrap_or(0),
         )
     }
 
-    /// Converts a time of the server's clock to world time, which is at least 1 ms from now.
-    fn world_time(&self, now: Millis, own: Millis) -> Millis {
-        let at = i64::try_from(own.as_u64()).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
+    /// Converts a time of the server's clock to world time; the result is at least 1 ms after `now`.
+    fn world_time(&self, now: Millis, server_time: Millis) -> Millis {
+        let at = i64::try_from(server_time.as_u64()).unwrap_or(i64::MAX).saturating_sub(self.clock_offset);
         Millis::new(u64::try_from(at).unwrap_or(0)).max(now + Millis::new(1))
     }
 
@@ -114,35 +115,35 @@ impl ServerTasks {
         links.into_iter().for_each(|link| self.elapse(now, link, out));
     }
 
-    /// World time at which the server core has to run next.
+    /// Returns the world time at which the server core must run next.
     pub fn wake(&self, now: Millis) -> Option<Millis> {
         self.host.wake().map(|at| self.world_time(now, at))
     }
 
-    /// True if the server core would accept a message now.
+    /// Returns true if the server core would accept a message at this time.
     pub fn has_messages(&self) -> bool {
         !self.inbox.is_empty() && !self.host.is_stalled()
     }
 
-    /// Runs the server core: first what is due, then all waiting messages, which one flush makes durable.
+    /// Runs the server core: first its due timers, then all waiting messages, which one flush makes durable.
     pub fn turn(&mut self, now: Millis, out: &mut Vec<ServerOutput>) -> Result<(), CoreError> {
-        let own = self.server_time(now);
-        if self.host.wake().is_some_and(|at| at <= own) {
-            self.host.tick(own)?;
+        let server_time = self.server_time(now);
+        if self.host.wake().is_some_and(|at| at <= server_time) {
+            self.host.tick(server_time)?;
         }
         if self.has_messages() {
             while let Some(message) = self.inbox.pop_front() {
                 self.shadow.count_message(&message);
-                self.host.handle(own, message);
+                self.host.handle(server_time, message);
             }
-            self.host.flush(own)?;
+            self.host.flush(server_time)?;
         }
         let commanded = self.peers.iter_mut().filter(|(_, peer)| peer.has_commands());
         out.extend(commanded.map(|(link, _)| ServerOutput::Commands(*link)));
         Ok(())
     }
 
-    /// Lets a peer session handle its commands.
+    /// Makes a peer session handle its commands.
     pub fn run_commands(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
         loop {
             let Some(peer) = self.peers.get_mut(&link).filter(|peer| !peer.session.awaits_hello()) else {
@@ -171,15 +172,15 @@ impl ServerTasks {
     }
 
     fn begin(&mut self, now: Millis, link: LinkKey) {
-        let (number, own, gate) = (self.sessions, self.server_time(now), self.host.acceptor());
+        let (number, server_time, gate) = (self.sessions, self.server_time(now), self.host.acceptor());
         self.sessions += 1;
         let connection = if self.is_serial { Connection::persistent(gate) } else { Connection::new(gate) };
         let from = Origin::Link("simulated".into());
-        let (session, commands) = PeerSession::new(number, from, connection, self.patience, own);
+        let (session, commands) = PeerSession::new(number, from, connection, self.timeouts, server_time);
         self.peers.insert(link, Peer { session, commands, device: None, planned: None });
     }
 
-    /// Delivers bytes. Returns false if there is no such link.
+    /// Delivers bytes to a link. Returns false if there is no such link.
     pub fn receive(&mut self, now: Millis, link: LinkKey, bytes: &[u8], out: &mut Vec<ServerOutput>) -> bool {
         let Some(peer) = self.peers.get_mut(&link) else { return false };
         peer.session.receive(bytes);
@@ -189,10 +190,10 @@ impl ServerTasks {
 
     /// Checks the deadlines of a link.
     pub fn elapse(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        let own = self.server_time(now);
+        let server_time = self.server_time(now);
         if let Some(peer) = self.peers.get_mut(&link) {
             peer.planned = None;
-            peer.session.on_timer(own);
+            peer.session.on_timer(server_time);
             self.drain(now, link, out);
         }
     }
@@ -205,11 +206,11 @@ impl ServerTasks {
 
     /// Performs all pending actions of a peer session.
     fn drain(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        let own = self.server_time(now);
+        let server_time = self.server_time(now);
         let mut frame = Vec::new();
         loop {
             let Some(peer) = self.peers.get_mut(&link) else { return };
-            match peer.session.next(own, &mut frame) {
+            match peer.session.next(server_time, &mut frame) {
                 PeerAction::Send => out.push(ServerOutput::Bytes(link, std::mem::take(&mut frame))),
                 PeerAction::Admit => peer.session.admit(),
                 PeerAction::Report(event) => {
@@ -231,8 +232,8 @@ impl ServerTasks {
 
     /// Schedules the next deadline check of a link, unless an earlier one is scheduled.
     fn plan(&mut self, now: Millis, link: LinkKey, out: &mut Vec<ServerOutput>) {
-        let own = self.server_time(now);
-        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.session.due(own)) else {
+        let server_time = self.server_time(now);
+        let Some(due) = self.peers.get_mut(&link).and_then(|peer| peer.session.due(server_time)) else {
             return;
         };
         let at = self.world_time(now, due);
@@ -244,7 +245,7 @@ impl ServerTasks {
         }
     }
 
-    /// Ends a peer session; on a serial line the next one starts at once.
+    /// Ends a peer session. On a serial line the next session starts at once.
     fn end(&mut self, now: Millis, link: LinkKey, gone: DisconnectReason, out: &mut Vec<ServerOutput>) {
         let Some(mut peer) = self.peers.remove(&link) else { return };
         self.inbox.push_back(peer.session.gone(gone));

@@ -1,4 +1,4 @@
-//! Independent count of what the server's status reports.
+//! Independent counters of the figures that the server's status reports.
 
 use fedspan_aggregator::core::{PeerEvent, PeerEventKind, ServerCore};
 use fedspan_aggregator::journal::{JournalEntry, Outcome};
@@ -8,18 +8,18 @@ use super::violation::Violation;
 /// Counts since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ShadowCounters {
-    /// Accepted hellos.
+    /// Number of accepted hellos.
     welcomed: u64,
-    /// Ended peer sessions.
+    /// Number of ended peer sessions.
     ended: u64,
-    /// Counted updates according to the status at the start.
+    /// Number of counted updates that the status reported at the start.
     before: u64,
-    /// Counted updates in the journal since then.
+    /// Number of counted updates in the journal since the start.
     counted: u64,
 }
 
 impl ShadowCounters {
-    /// Counters for a server that has just started.
+    /// Creates counters for a server that has just started.
     pub fn new(host: &ServerCore) -> Self {
         Self { before: host.status().updates.counted, ..Self::default() }
     }
@@ -41,10 +41,10 @@ impl ShadowCounters {
             u64::from(matches!(line, JournalEntry::Answered(answer) if answer.outcome == Outcome::Counted));
     }
 
-    /// Compares the counts with the server's status. Call only while nothing waits for the disk.
+    /// Compares the counters with the server's status. Must be called only while nothing waits for the disk.
     ///
     /// # Errors
-    /// If a count differs, or an honest device was disconnected.
+    /// If a counter differs, or an honest device was disconnected.
     pub fn check(&self, host: &ServerCore) -> Result<(), Violation> {
         let status = host.status();
         let c = status.connections;
@@ -61,8 +61,8 @@ impl ShadowCounters {
                 "the server's status has {reported:?}, but counted were {self:?}"
             )));
         }
-        // All devices are honest. A device whose updates the network held back may be cut off by the update
-        // quota and reconnect.
+        // All devices are honest, so these counters must be zero. The update quota is excluded: it may
+        // disconnect a device whose updates the network has held back.
         let cut_off = [c.flood, c.congested, c.turned_away, c.unsent, c.unheeded];
         if cut_off.iter().any(|count| *count > 0) {
             return Err(Violation::new(format!("an honest device was disconnected: {c:?}")));

@@ -1,4 +1,4 @@
-//! Violation of an invariant.
+//! Type of errors that report a broken invariant.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! A world: devices, links, server and faults under one event queue.
+//! A simulated world: devices, links and a server, with faults, under one event queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,56 +32,57 @@ const HOUR: Millis = Millis::new(3_600_000);
 /// Frames longer than this (in bytes) carry a round or an update.
 const LONG_FRAME: usize = 60;
 
-/// Interval of the heartbeat, which keeps the queue from running empty.
+/// Interval of the heartbeat, which prevents the queue from becoming empty.
 const HEARTBEAT: Millis = Millis::new(10_000);
 
-/// An event.
+/// Event of a world.
 #[derive(Debug)]
 pub enum Event {
     ServerBoot,
-    /// The server core runs, as messages wait.
+    /// The server core runs because messages wait.
     ServerTurn,
-    /// The server core runs, as something is due.
+    /// The server core runs because a timer is due.
     ServerTick,
-    /// Keeps the queue from running empty.
+    /// Prevents the queue from becoming empty.
     Heartbeat,
     /// The server checks the deadlines of a link.
     Due(LinkKey),
-    /// A peer session handles its commands, if the server has not been restarted since this boot.
+    /// A peer session handles its commands, unless the server has been restarted since the boot with this
+    /// number.
     Commands(LinkKey, u64),
     DeviceBoot(usize),
-    /// Ignored unless the number is the device's current wake-up.
+    /// A device's timer is due. Ignored unless the number is that of the device's current wake-up.
     DeviceWake(usize, u64),
     ToDevice(LinkKey, Vec<u8>),
     ToServer(LinkKey, Vec<u8>),
-    /// The server sees a new connection.
+    /// The server accepts a new connection.
     ServerLinkUp(LinkKey),
-    /// The device sees its link come up.
+    /// The device is notified that its link is up.
     DeviceLinkUp(LinkKey),
-    /// The device sees that its link is down, or could not be opened.
+    /// The device is notified that its link is down, or could not be opened.
     DeviceLinkDown(LinkKey),
-    /// The server sees that a link is closed.
+    /// The server is notified that a link was closed.
     ServerLinkDown(LinkKey),
     Fault(Fault),
     DiskHeals,
-    /// Faults end.
+    /// All faults end.
     Heal,
-    /// All links are reset, so that every device says hello.
+    /// All links are reset, so that every device sends a hello.
     ReconnectAll,
     /// An hour of virtual time has passed.
     Hour(u64),
 }
 
-/// A device with its link.
+/// A device and its link.
 #[derive(Debug)]
 pub struct Node {
     pub device: Device,
     pub link: Link,
-    /// Input that arrived while the device computed in private.
+    /// Input that arrived while the device was computing silently.
     pub unread: Vec<Vec<u8>>,
-    /// Number of the device's current wake-up; older ones are ignored.
+    /// Number of the device's current wake-up; earlier ones are ignored.
     pub wake_number: u64,
-    /// Longest delay of an answer, in ms.
+    /// Longest delay of an answer.
     pub max_delay: Millis,
 }
 
@@ -99,9 +100,9 @@ pub struct World<'a> {
     /// World time of the next scheduled run of the server core.
     pub next_tick: Option<Millis>,
     pub is_healed: bool,
-    /// Length of the outage that follows the next power cut during a write, in ms.
+    /// Length of the outage that follows the next power cut during a write.
     pub outage: Millis,
-    /// Rounds each device has paid for, as the server acknowledged them.
+    /// Rounds that each device has paid for, according to the server's acknowledgements.
     paid: BTreeMap<DeviceId, BTreeSet<u32>>,
     pub watcher: &'a mut dyn Watcher,
 }
@@ -207,7 +208,7 @@ impl World<'_> {
     }
 
     fn run(mut self) -> Result<Report, Violation> {
-        // Time of the last commit since the faults ended, and the number of rounds then.
+        // Time of the last commit since the faults ended, and the number of rounds at that time.
         let (mut last, mut rounds) = (None, 0);
         let mut ends = None;
         while let Some(event) = self.queue.next() {
@@ -218,11 +219,11 @@ impl World<'_> {
             if self.is_healed && (last.is_none() || moved) {
                 (last, rounds) = (Some(now), self.history.rounds());
             }
-            // A day ends on time, whether or not the campaign is finished.
+            // A day ends on time, even if the campaign is not finished.
             let finished = self.plan.kind != Kind::Hectic && self.is_healed
                 || matches!(self.server.phase(), Some(Phase::Finished | Phase::FitHead));
             if let (Some(_), None, true, false) = (last, ends, finished, self.is_turn_planned) {
-                // Every device says hello twice more: an update still in flight arrives between the two.
+                // Every device sends two more hellos. An update still in flight arrives between them.
                 ends = Some(now + Millis::new(240_000));
                 self.queue.at(now, Event::ReconnectAll);
                 self.queue.at(now + Millis::new(120_000), Event::ReconnectAll);
@@ -386,7 +387,7 @@ impl World<'_> {
         devices.into_iter().try_for_each(|device| self.check_account(device))
     }
 
-    /// Checks that the server's account of a device covers every round the device has paid for.
+    /// Checks that the server's account of a device covers every round that the device has paid for.
     fn check_account(&mut self, device: DeviceId) -> Result<(), Violation> {
         let rounds = self.paid.get(&device).map_or(0, BTreeSet::len);
         let paid = rounds as u64 * self.plan.price();
@@ -403,7 +404,7 @@ impl World<'_> {
         )))
     }
 
-    /// The node of a link, unless the device has a newer connection.
+    /// Returns the node of a link, unless the device has a newer connection.
     pub fn node(&mut self, (index, number): LinkKey) -> Option<&mut Node> {
         self.nodes.get_mut(index).filter(|node| node.link.number == number)
     }
@@ -413,7 +414,7 @@ impl World<'_> {
         &mut self.nodes[index].device
     }
 
-    /// Schedules the server core: within 30 ms if messages wait, and when the next thing is due.
+    /// Schedules the server core: within 30 ms if messages wait, and when its next timer is due.
     fn schedule_server(&mut self, now: Millis) {
         if self.server.has_messages() && !std::mem::replace(&mut self.is_turn_planned, true) {
             let wait = within(&mut self.random, 0, 30);
@@ -427,7 +428,7 @@ impl World<'_> {
         }
     }
 
-    /// Reports to a device that its connection failed, once the network lets that through.
+    /// Notifies a device that its connection failed, after the end of a partition.
     pub fn refuse_link(&mut self, now: Millis, link: LinkKey) {
         if self.plan.is_serial {
             return;
@@ -480,7 +481,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Lets a device read its input, unless it computes in private.
+    /// Delivers the device's unread input, unless the device is computing silently.
     fn read(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         loop {
             let Some(node) = self.nodes.get_mut(index) else { return Ok(()) };
@@ -493,7 +494,7 @@ impl World<'_> {
         }
     }
 
-    /// Carries out the effects of an event on a device.
+    /// Applies the effects of an event on a device.
     fn apply_device_output(
         &mut self,
         now: Millis,
@@ -513,7 +514,7 @@ impl World<'_> {
         }
         let number = node.link.number;
         for frame in output.frames {
-            // A long answer takes a while to compute; meanwhile the device may send it again.
+            // A long answer takes time to compute; meanwhile the device may send it again.
             let thinking_time = match self.plan.kind {
                 Kind::Hectic if frame.len() > LONG_FRAME => {
                     within(&mut self.random, 0, node.max_delay.as_u64())
@@ -542,13 +543,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Carries out the server's outputs.
+    /// Applies the server's outputs.
     fn apply_server_output(&mut self, now: Millis, out: Vec<ServerOutput>) -> Result<(), Violation> {
         for output in out {
             match output {
                 ServerOutput::Bytes(link, bytes) => {
                     if let Some(node) = self.nodes.get_mut(link.0).filter(|node| node.link.number == link.1) {
-                        // On a long day devices are busy before they read an invitation.
+                        // In a day-long world, devices are busy before they read an invitation.
                         let busy = match self.plan.kind {
                             Kind::Day { .. } if bytes.len() > LONG_FRAME => {
                                 within(&mut self.random, 0, node.max_delay.as_u64())
@@ -577,7 +578,7 @@ impl World<'_> {
                 }
                 ServerOutput::Committed(committed) => self.history.record_commit(&committed)?,
                 ServerOutput::Due(link, at) => self.queue.at(at, Event::Due(link)),
-                // Most commands are handled at once; a task that is busy, or waits for its socket, handles
+                // Most commands are handled at once. A task that is busy, or waits for its socket, handles
                 // them later.
                 ServerOutput::Commands(link) => {
                     let wait =

@@ -1,4 +1,4 @@
-//! One client's epoch with the kernels of `fedspan_client::kernel::dense`.
+//! Training epoch of one client with the kernels of `fedspan_client::kernel::dense`.
 
 use fedspan_client::kernel::dense::{
     Momentum, backward, cross_entropy, descend, forward, relu, softmax_errors,
@@ -17,7 +17,7 @@ pub struct Network {
     classes: Vec<u8>,
 }
 
-/// Pseudo-random values from -1 to 1. `scripts/epochs.py` draws the same.
+/// Returns pseudo-random values from -1 to 1. `scripts/epochs.py` draws the same values.
 fn numbers(count: usize, mut state: u32) -> Vec<f32> {
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -46,7 +46,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// Runs one epoch of SGD with momentum. Returns false if it diverged.
+    /// Runs one epoch of SGD with momentum. Returns false if the training diverged.
     pub fn epoch(&mut self) -> bool {
         let Self { layers: [l0, l1, l2], velocities, activations, deltas: [d0, d1], x, classes } = self;
         let ([v0, v1, v2], [a0, a1, a2]) = (velocities, activations);
@@ -63,7 +63,7 @@ impl Network {
         finite
     }
 
-    /// Mean cross-entropy of all images.
+    /// Returns the mean cross-entropy of all images.
     pub fn loss(&mut self) -> f64 {
         let Self { layers: [l0, l1, l2], activations: [a0, a1, a2], x, classes, .. } = self;
         let mut sum = 0.0;

@@ -1,10 +1,10 @@
-//! The same epochs in numpy on one thread, run by a script that this process commands.
+//! Training epochs in numpy on one thread: starts a Python script and sends it commands.
 
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A running script.
+/// A running Python script.
 #[derive(Debug)]
 pub struct Numpy {
     child: Child,
@@ -17,7 +17,7 @@ pub struct Numpy {
 }
 
 impl Numpy {
-    /// Starts the script and lets it run one epoch.
+    /// Starts the script, which runs one epoch.
     ///
     /// # Errors
     /// If Python or numpy is missing.
@@ -43,7 +43,7 @@ impl Numpy {
         Ok(numpy)
     }
 
-    /// Runs `count` epochs; returns the seconds they took.
+    /// Runs `count` epochs; returns their time in seconds.
     ///
     /// # Errors
     /// If the script has ended.
@@ -69,7 +69,7 @@ impl Numpy {
 
 impl Drop for Numpy {
     fn drop(&mut self) {
-        // Errors are ignored, as the script may have ended by itself.
+        // Errors are ignored, because the script may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! Peak rate of one core without fused multiply-add: sums and products in registers, no memory access.
+//! Measurement of the peak rate of one core without fused multiply-add: sums and products in registers, no
+//! memory access.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use std::time::Instant;
 const CHAINS: usize = 12;
 const STEPS: usize = 1 << 20;
 
-/// Additions and multiplications per second, the best of ten tries.
+/// Returns the number of additions and multiplications per second, the best of ten tries.
 #[must_use]
 pub fn peak() -> f64 {
     let rate = |_| {
@@ -24,7 +25,7 @@ struct Chains;
 impl pulp::WithSimd for Chains {
     type Output = f64;
 
-    /// Returns the number of operations.
+    /// Runs the chains; returns the number of operations.
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) -> f64 {
         let (factor, summand) = (simd.splat_f32s(black_box(0.999)), simd.splat_f32s(black_box(0.001)));

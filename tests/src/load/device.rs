@@ -1,4 +1,4 @@
-//! A device that only speaks the protocol: real handshakes and updates, without a model, a store or a clock.
+//! Device that only speaks the protocol: real handshakes and updates, without a model, a store or a clock.
 
 use std::io::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ pub const WIDTH: u16 = 4;
 /// Read buffer size in bytes.
 const READ: usize = 2048;
 
-/// Capabilities of a device with a (64, 4) model.
+/// Returns the capabilities of a device with a (64, 4) model.
 #[must_use]
 pub fn capabilities(frame_limit: u16) -> Capabilities {
     Capabilities {
@@ -49,12 +49,13 @@ pub struct Identity {
     pub device: u64,
     /// Device key.
     pub key: Key,
-    /// Longest frame the device accepts, in bytes.
+    /// Longest frame that the device accepts, in bytes.
     pub frame_limit: u16,
 }
 
 impl Identity {
-    /// Hello of the `handshake`th connection. Its nonce is predictable, the same in every run.
+    /// Returns the hello of the `handshake`th connection and its transcript. The nonce is predictable and the
+    /// same in every run.
     ///
     /// # Errors
     /// Never, unless this code has a bug.
@@ -74,7 +75,7 @@ impl Identity {
     }
 }
 
-/// Connects from the address `from`, or from any.
+/// Connects from the address `from`, or from any address.
 ///
 /// # Errors
 /// The operating system's error.
@@ -94,18 +95,18 @@ pub struct Device {
     identity: Identity,
     transcript: [u8; 32],
     stream: TcpStream,
-    /// Secure channel, once the server has answered the hello.
+    /// Secure channel; `None` until the server has answered the hello.
     channel: Option<Channel>,
     decoder: Decoder<Vec<u8>>,
-    /// Bytes read, and how many of them are consumed.
+    /// Bytes that were read, and how many of them have been consumed.
     input: (Vec<u8>, usize),
 }
 
 impl Device {
-    /// Connects and completes the handshake.
+    /// Connects to the server and completes the handshake.
     ///
     /// # Errors
-    /// A connection error, or another answer than a welcome.
+    /// A connection error, or an answer that is no welcome.
     pub async fn join(
         address: SocketAddr,
         from: Option<IpAddr>,
@@ -176,8 +177,8 @@ impl Device {
         Ok(Instant::now())
     }
 
-    /// Frames of an update: one, or several chunks if the frame limit is small. The values are the same in
-    /// every round.
+    /// Returns the frames of an update: one, or several chunks if the frame limit is small. The values are
+    /// the same in every round.
     ///
     /// # Errors
     /// Never, unless this code has a bug.
@@ -211,7 +212,7 @@ impl Device {
         Ok(out)
     }
 
-    /// Gives up the device and keeps its connection.
+    /// Drops the device and returns its connection.
     #[must_use]
     pub fn into_stream(self) -> TcpStream {
         self.stream

@@ -1,4 +1,4 @@
-//! Keys of the devices, and configuration of the server.
+//! Keys of the load generator's devices, and configuration of the server.
 
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -18,15 +18,15 @@ pub struct Plan {
     pub devices: usize,
     /// Number of hostile peers that have keys.
     pub insiders: usize,
-    /// Longest frame a device accepts, in bytes.
+    /// Longest frame that a device accepts, in bytes.
     pub frame_limit: u16,
     /// Seed of keys and garbage.
     pub seed: u64,
-    /// The `[limits]` section of the server.
+    /// `[limits]` section of the server's configuration.
     pub limits: String,
 }
 
-/// Predictable randomness for test keys.
+/// Predictable random numbers for test keys.
 struct Seeded(Stream);
 
 impl Entropy for Seeded {
@@ -43,7 +43,7 @@ impl Entropy for Seeded {
 
 impl Plan {
     /// Creates a key store and its key file in a directory. Returns the text of the `fleet.toml` that serves
-    /// them, and the identities: the devices first, then the insiders.
+    /// the keys, and the identities, first of the devices, then of the insiders.
     ///
     /// # Errors
     /// An error of the file system or the key store.
@@ -70,7 +70,7 @@ impl Plan {
         Ok((self.fleet(&state, &store, &key_file), identities))
     }
 
-    /// Key store for a server in this process.
+    /// Opens the key store for a server in this process.
     ///
     /// # Errors
     /// An error of the key store.
@@ -81,7 +81,8 @@ impl Plan {
         Ok(Protection::Keys(keys, Box::new(entropy(2))))
     }
 
-    /// The round waits only for the first `devices` answers, as insiders join but never answer.
+    /// Returns the configuration of the server. A round waits only for the first `devices` answers, because
+    /// insiders join but never answer.
     fn fleet(&self, state: &Path, store: &Path, key_file: &Path) -> String {
         let name = |path: &Path| -> String { format!("{:?}", PathBuf::from(path).display().to_string()) };
         format!(

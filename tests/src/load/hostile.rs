@@ -1,4 +1,4 @@
-//! Hostile peers: each kind misbehaves in its own way and reconnects whenever the server closes the
+//! Hostile peers. Each kind misbehaves in another way and reconnects whenever the server closes the
 //! connection.
 
 use std::io::Result;
@@ -25,7 +25,7 @@ const BYTE_PAUSE: Duration = Duration::from_secs(1);
 /// Pause between two blocks of garbage.
 const BLOCK_PAUSE: Duration = Duration::from_millis(250);
 
-/// Bytes of a block of garbage.
+/// Length of a block of garbage, in bytes.
 const BLOCK_BYTES: usize = 1024;
 
 /// Pause between two connections of a peer.
@@ -34,19 +34,19 @@ const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 /// Kind of misbehaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An authenticated device that sends an update at one byte per second.
+    /// Authenticated device that sends an update at one byte per second.
     Drip,
-    /// An authenticated device that sends half an update, then nothing.
+    /// Authenticated device that sends half an update, then nothing.
     Stall,
-    /// A hello at one byte per second (slowloris).
+    /// Peer that sends a hello at one byte per second (slowloris).
     Loris,
-    /// Random bytes, 4 KiB per second.
+    /// Peer that sends random bytes, 4 KiB per second.
     Noise,
-    /// A frame that never ends, 4 KiB per second.
+    /// Peer that sends a frame that never ends, 4 KiB per second.
     Endless,
-    /// Well-formed frames with unknown messages, or sealed without a known key.
+    /// Peer that sends well-formed frames with unexpected messages, or sealed without a known key.
     Junk,
-    /// A hello of an unknown device.
+    /// Unknown device that sends a hello.
     Stranger,
 }
 
@@ -57,14 +57,14 @@ impl Kind {
     /// Kinds that send garbage.
     pub const GARBAGE: [Self; 3] = [Self::Noise, Self::Endless, Self::Junk];
 
-    /// True if the kind needs a key.
+    /// Returns true if the kind needs a key.
     #[must_use]
     pub fn has_key(self) -> bool {
         matches!(self, Self::Drip | Self::Stall)
     }
 }
 
-/// Server under attack.
+/// Server under attack, and the seed of the attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// Address of the server.
@@ -80,14 +80,14 @@ pub struct Hostile {
     pub kind: Kind,
     /// Index of the peer.
     pub index: u64,
-    /// Source address of its connections; several peers may share one.
+    /// Source address of the peer's connections; several peers may share one.
     pub from: Option<Ipv4Addr>,
-    /// Key of an authenticated kind.
+    /// Key of the peer, if its kind is authenticated.
     pub identity: Option<Identity>,
 }
 
 impl Hostile {
-    /// Connects; authenticated kinds complete the handshake.
+    /// Connects to the server; authenticated kinds complete the handshake.
     ///
     /// # Errors
     /// If the connection fails, or the server does not welcome an authenticated device.
@@ -153,11 +153,11 @@ pub struct ConnectedPeer {
 }
 
 enum Pattern {
-    /// One byte per second.
+    /// Sends one byte per second.
     Bytes(Vec<u8>),
-    /// All at once.
+    /// Sends all bytes at once.
     Once(Vec<u8>),
-    /// Block after block.
+    /// Sends block after block.
     Blocks(Box<Stream>, fn(&mut Stream) -> Vec<u8>),
 }
 
@@ -182,7 +182,7 @@ impl ConnectedPeer {
                 }
                 Pattern::Once(bytes) => drop(write.write_all(&bytes).await),
                 Pattern::Blocks(mut random, block) => loop {
-                    // If the server does not read, try again with the next block.
+                    // If the server does not read, the next block is tried.
                     match timeout(BLOCK_PAUSE, write.write_all(&block(&mut random))).await {
                         Ok(Err(_)) => break,
                         Ok(Ok(())) => sleep(BLOCK_PAUSE).await,
@@ -207,7 +207,7 @@ fn endless(random: &mut Stream) -> Vec<u8> {
     noise(random).into_iter().map(|byte| byte.max(1)).collect()
 }
 
-/// Eight plain `Alive` messages, and eight frames that claim to be sealed.
+/// Returns eight plain `Alive` messages, and eight frames whose header says that they are sealed.
 fn junk(random: &mut Stream) -> Vec<u8> {
     let mut frames = Vec::new();
     for _ in 0..8 {

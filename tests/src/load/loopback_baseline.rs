@@ -1,5 +1,5 @@
-//! Round-trip time of the machine itself over loopback, measured with two threads and no server while
-//! everything else runs. What an acknowledgement takes beyond it is the server's share.
+//! Baseline of the machine: round-trip time over loopback between two threads, without a server, measured
+//! while everything else runs. The rest of the time of an acknowledgement is caused by the server.
 
 use std::io::{Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,14 +11,14 @@ use super::Quantiles;
 /// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// A running echo.
+/// A running echo connection.
 #[derive(Debug)]
 pub struct LoopbackBaseline {
     times: Arc<Mutex<Vec<Duration>>>,
 }
 
 impl LoopbackBaseline {
-    /// Starts the echo; it runs until the process ends.
+    /// Starts the echo, which runs until the process ends.
     ///
     /// # Errors
     /// The operating system's error.
@@ -48,7 +48,7 @@ impl LoopbackBaseline {
         Ok(Self { times })
     }
 
-    /// Round-trip times since the last call.
+    /// Returns the round-trip times since the last call.
     #[must_use]
     pub fn take(&self) -> Quantiles {
         Quantiles::new(std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner)))

@@ -19,7 +19,7 @@ pub struct Memory {
 /// Reads the memory of a process.
 ///
 /// # Errors
-/// If `/proc` cannot be read or has no such values.
+/// If `/proc` cannot be read or does not contain the values.
 pub fn memory_of(process: u32) -> Result<Memory> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status"))?;
     let bytes = |name: &str| {
@@ -32,7 +32,7 @@ pub fn memory_of(process: u32) -> Result<Memory> {
     }
 }
 
-/// Number of 4 KiB pages to write, each synced before the next.
+/// Number of 4 KiB pages to write. Each page is synced before the next one is written.
 const PAGES: usize = 300;
 
 /// Measures how long the disk of a directory takes to write and sync a page.
@@ -63,7 +63,7 @@ pub struct CpuTime {
     pub all: f64,
     /// Total time of all processors, used or idle.
     pub total: f64,
-    /// Time the threads of the given processes were ready to run but had no processor.
+    /// Time for which the threads of the given processes were ready to run but had no processor.
     pub waited: f64,
 }
 
@@ -71,7 +71,7 @@ pub struct CpuTime {
 const TICKS: f64 = 100.0;
 
 impl CpuTime {
-    /// Reads the processor times until now.
+    /// Reads the processor times up to the present.
     ///
     /// # Errors
     /// If `/proc` cannot be read or has another format.
@@ -80,14 +80,14 @@ impl CpuTime {
         let (mut own, mut waited) = (0.0, 0.0);
         for process in processes {
             for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-                // Nanoseconds on a processor, then nanoseconds ready to run; a thread may have ended
-                // meanwhile.
+                // The fields are nanoseconds on a processor, then nanoseconds ready to run. A thread may have
+                // ended meanwhile.
                 let text = std::fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
                 let ready = text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok());
                 waited += ready.unwrap_or(0.0) / 1e9;
             }
             let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-            // The name, in parentheses, may contain spaces.
+            // The name of the process, in parentheses, may contain spaces.
             let (_, fields) = text.rsplit_once(')').ok_or_else(unknown)?;
             own +=
                 fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<f64>().ok()).sum::<f64>();
@@ -100,8 +100,8 @@ impl CpuTime {
         Ok(Self { own: own / TICKS, all: (total - idle) / TICKS, total: total / TICKS, waited })
     }
 
-    /// Differences since `earlier`: the share of the machine that the processes used, the share that others
-    /// used, and the seconds that the processes' threads waited for a processor.
+    /// Returns the differences since `earlier`: the share of the machine that the processes used, the share
+    /// that others used, and the seconds for which the threads of the processes waited for a processor.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> (f64, f64, f64) {
         let total = (self.total - earlier.total).max(1.0 / TICKS);

@@ -9,20 +9,21 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// Sorts durations.
+    /// Creates a sample from durations in any order.
     #[must_use]
     pub fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self { sorted: times }
     }
 
-    /// Size of the sample.
+    /// Returns the size of the sample.
     #[must_use]
     pub fn count(&self) -> usize {
         self.sorted.len()
     }
 
-    /// Least duration that a share (0 to 1) of the sample does not exceed, in ms; 0 for an empty sample.
+    /// Returns the least duration that is not exceeded by the given share (0 to 1) of the sample, in ms; 0
+    /// for an empty sample.
     #[must_use]
     pub fn quantile(&self, share: f64) -> f64 {
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]

@@ -1,4 +1,4 @@
-//! The released server program as a child process.
+//! Server program (release build) that runs as a child process.
 
 use std::io::{BufRead, BufReader, Error, Result};
 use std::net::SocketAddr;
@@ -7,19 +7,19 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use fedspan_aggregator::server::query;
 
-/// A running server whose directory is removed when it is dropped.
+/// A running server. Dropping it removes its directory.
 #[derive(Debug)]
 pub struct ServerProcess {
     process: Child,
-    /// Kept open so that the server can print.
+    /// Output of the server, kept open so that the server can print.
     _output: BufReader<ChildStdout>,
-    /// Address the server listens on.
+    /// Address on which the server listens.
     pub address: SocketAddr,
     directory: PathBuf,
 }
 
 impl ServerProcess {
-    /// Starts `program` with a `fleet.toml`; its log goes to a file in the directory.
+    /// Starts `program` with a `fleet.toml`. The server's log is written to a file in the directory.
     ///
     /// # Errors
     /// The operating system's error, or the server's output if it does not listen.
@@ -50,19 +50,19 @@ impl ServerProcess {
         Ok(Self { process, _output: output, address, directory: directory.to_owned() })
     }
 
-    /// Process id.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// State directory.
+    /// Returns the state directory.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.directory.join("state")
     }
 
-    /// Status of the server, a JSON object.
+    /// Requests the status of the server, a JSON object.
     ///
     /// # Errors
     /// If the server does not answer.
