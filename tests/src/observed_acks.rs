@@ -1,4 +1,5 @@
-//! Acknowledgements as devices received them on the wire, compared with what the server has stored.
+//! Record of the acknowledgements that devices received on the wire, and its comparison with the server's
+//! state.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub struct ObservedAcks(Arc<Mutex<Vec<(u64, u32, AckOutcome)>>>);
 
 impl ObservedAcks {
-    /// Number of acknowledgements received.
+    /// Returns the number of acknowledgements received.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -43,8 +44,8 @@ pub struct Audit {
 /// the last commit.
 ///
 /// # Errors
-/// A sentence that names the first update that is lost or counted twice, or the first decision that the
-/// replay makes differently.
+/// A sentence that names the first update that is lost or counted twice, or the first difference between the
+/// replay and the journal.
 pub fn audit(
     scenario: &Scenario,
     state: &Path,
@@ -113,7 +114,7 @@ pub fn audit(
     Ok(Audit { mid_round, rounds, counted: counted.len() })
 }
 
-/// A connection that records the acknowledgements it carries.
+/// A connection that records the acknowledgements in its bytes.
 #[derive(Debug)]
 pub struct AckRecorder<S> {
     stream: S,

@@ -1,5 +1,5 @@
-//! Measures how long a server needs to recover, and to export its state: the real server over the state of a
-//! large fleet in the middle of a round.
+//! Measurement of the time that a server needs to recover, and of the cost of an export: a real server starts
+//! with the state of a large fleet in the middle of a round.
 
 use std::io::{Error, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -30,8 +30,8 @@ pub struct Report {
     pub lines: u64,
     /// Size of the database in bytes.
     pub bytes: u64,
-    /// Times from the program's start until it has sent the open round to the one device that has not
-    /// answered, sorted.
+    /// Sorted times from the start of the program until the server has sent the open round to the only device
+    /// that has not answered.
     pub times: Vec<Duration>,
     /// Cost of an export from the running server.
     pub export: Export,
@@ -40,7 +40,7 @@ pub struct Report {
 /// Cost of an export.
 #[derive(Clone, Copy, Debug)]
 pub struct Export {
-    /// Time from the command's start until all files are written.
+    /// Time from the start of the command until all files are written.
     pub took: Duration,
     /// Peak memory of the command in bytes.
     pub client: u64,
@@ -50,9 +50,9 @@ pub struct Export {
     pub bytes: u64,
 }
 
-/// Creates the state of a (64, 4) campaign in this process: `rounds` complete rounds of `devices` devices and
-/// one in which a single answer is missing. Then starts `server` on that state `times` times, and kills it
-/// each time.
+/// Creates the state of a (64, 4) campaign in this process: `rounds` complete rounds of `devices` devices,
+/// and a round in which a single answer is missing. Then starts `server` with this state and kills it,
+/// `times` times.
 ///
 /// # Errors
 /// The first error, as a sentence.
@@ -113,7 +113,7 @@ fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Expor
     let mut child = command.spawn().map_err(text)?;
     let mut client = 0;
     let status = loop {
-        // Just before the process ends, /proc shows no memory for it.
+        // The system reports no memory for a process that is about to end.
         client = memory_of(child.id()).map_or(client, |memory| client.max(memory.peak));
         if let Some(status) = child.try_wait().map_err(text)? {
             break status;
@@ -130,7 +130,7 @@ fn export(program: &Path, server: u32, config: &Path, to: &Path) -> Result<Expor
     Ok(Export { took, client, server: after.peak.saturating_sub(before.peak), bytes })
 }
 
-/// Says hello as `device` and waits until the server sends it the open round.
+/// Sends a hello as `device` and waits until the server sends the open round.
 fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
     let hello = Hello::new(device.0, capabilities(FRAME_LIMIT));
     let mut bytes = vec![0; wire_capacity(usize::from(FRAME_LIMIT))];
@@ -159,7 +159,7 @@ fn await_round(address: SocketAddr, device: DeviceId) -> std::io::Result<()> {
     }
 }
 
-/// Fills the store; returns the number of journal entries.
+/// Fills the store with the rounds; returns the number of journal entries.
 fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     let store = Store::open(&fleet.state, SysRng).map_err(|error| error.to_string())?;
     let about = Campaign {

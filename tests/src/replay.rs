@@ -1,5 +1,5 @@
-//! Replays a campaign in memory with known participants in each round, for comparison with fleets whose
-//! devices were disturbed. No answer is late and nothing is lost.
+//! Replay of a campaign in memory with given participants in each round, without late answers or losses, to
+//! compare fleets whose devices were disturbed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use fedspan_sim_core::noise::SeedSource;
 use fedspan_sim_core::run::{engine, gate};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Final representation (row-major, d x k) of a campaign in whose `n`th round, from 0, only the clients with
-/// indices `rounds[n]` counted; in later rounds all of them.
+/// Returns the final representation (`d x k`, row-major) of a campaign. In the `n`th round, from 0, only the
+/// clients with the indices `rounds[n]` count; in later rounds all clients count.
 ///
 /// # Errors
 /// If a client that should count does not exist or sends no update, or the engine fails.
@@ -76,7 +76,7 @@ pub fn replay(
         if events.is_empty() {
             return Ok(to_f32(engine.representation()));
         }
-        // Declines first: with the last update the round closes.
+        // Declines come first, because the last update closes the round.
         events.sort_by_key(|(_, event)| matches!(event, Event::Update(..)));
         for (_, event) in events {
             engine.handle(Millis::ZERO, event, &mut actions);

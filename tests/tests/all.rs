@@ -1,4 +1,5 @@
-//! Tests across crates, linked into one program, as linking each file by itself takes longer than its tests.
+//! Test program of all tests across crates. They are linked into one program, because linking each file
+//! separately takes longer than its tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Tests of the cost of an update on each core, compared with `budgets.toml`: fails if a figure grows by more than
-//! 2 % or a result changes a bit. `tests/boards` measures and then runs this test; with
+//! Tests of the cost of an update on each core, compared with `budgets.toml`. They fail if a figure grows by
+//! more than 2 % or a bit of a result changes. `tests/boards` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes new budgets and the tables of the documents.
 #![cfg(feature = "emulation")]
 
@@ -15,31 +15,32 @@ use serde_json::Value;
 const LIST: List = List {
     name: "update",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
-    // `cycles` exist only for cores with a table of costs, at level "s".
+    // `cycles` are estimated only for cores with a table of costs, at level "s".
     figures: &["instructions", "verify", "emit", "stack", "cycles"],
     numbers: &["d", "k", "m"],
 };
-/// Index of the first key that affects the result: core and level do not.
+/// Index of the first key that affects the result; the keys before it (core and level) do not.
 const PROBLEM: usize = 2;
-/// Checksums of the results, the same on every core and at every level.
+/// Names of the checksums of the results, which must be the same on every core and at every level.
 const BITS: [&str; 3] = ["representation", "update", "head"];
 
 const LEVELS: [&str; 3] = ["3", "3+s", "s"];
 const SHAPES: [(u64, u64, u64); 3] = [(20, 2, 20), (64, 4, 32), (128, 8, 32)];
 
-/// Two problems in each arithmetic, and in f32 the ridge with the least leave-one-out error.
+/// Number of code paths: two problems in each arithmetic, and in f32 the ridge with the least leave-one-out
+/// error.
 const PATHS: usize = 5;
 
 type Bits = BTreeMap<Key, BTreeMap<String, String>>;
 
-/// Checksums of every problem; fails if they differ between cores.
+/// Returns the checksums of every problem. Fails if they differ between cores.
 fn measured_bits(lines: &[Value]) -> Bits {
     let mut bits = Bits::new();
     for line in lines {
         let key = LIST.key(line);
-        let own: BTreeMap<_, _> = BITS.iter().map(|name| ((*name).to_owned(), word(&line[*name]))).collect();
-        let known = bits.entry(key[PROBLEM..].to_vec()).or_insert_with(|| own.clone());
-        assert_eq!(*known, own, "{key:?} has other bits than another core");
+        let checksums: BTreeMap<_, _> = BITS.iter().map(|name| ((*name).to_owned(), word(&line[*name]))).collect();
+        let known = bits.entry(key[PROBLEM..].to_vec()).or_insert_with(|| checksums.clone());
+        assert_eq!(*known, checksums, "{key:?} has other bits than another core");
     }
     bits
 }
@@ -53,14 +54,14 @@ fn known_bits() -> Bits {
 }
 
 fn write_bits(bits: &Bits) {
-    let tables = bits.iter().map(|(key, own)| {
-        let bits = BITS.iter().map(|name| format!("{name} = {:?}", own[*name]));
+    let tables = bits.iter().map(|(key, checksums)| {
+        let bits = BITS.iter().map(|name| format!("{name} = {:?}", checksums[*name]));
         LIST.named(&LIST.keys[PROBLEM..], key).chain(bits).collect()
     });
     write_list("bits", tables);
 }
 
-/// Formats thousands, with one decimal below 100 000.
+/// Formats a count in thousands, with one decimal below 100 000.
 fn thousands(count: u64) -> String {
     match count {
         0..100_000 => format!("{:.1}", count as f64 / 1e3),
@@ -69,10 +70,10 @@ fn thousands(count: u64) -> String {
     }
 }
 
-/// Paths of the two problems in each arithmetic, with the suffix of the table's row.
+/// Kinds of arithmetic: suffix of the table's row, and the code paths of the two problems.
 const NUMERICS: [(&str, [&str; 2]); 2] = [("", ["normal", "triangular"]), (" in i16", ["i16", "i16-ill"])];
 
-/// Table of the README.
+/// Makes the table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from("| core, opt-level |");
     for (d, k, m) in SHAPES {
@@ -111,15 +112,15 @@ fn table(rows: &Rows) -> String {
     text
 }
 
-/// Table of both arithmetics for the README of the boards: instructions of the update in f32 and i16, and
-/// their ratio.
+/// Makes the table of both kinds of arithmetic for the README of the boards: instructions of the update in
+/// f32 and i16, and their ratio.
 fn arithmetics(rows: &Rows) -> String {
     let mut text = String::from("| core |");
     for (d, k, m) in SHAPES {
         let _ = write!(text, " ({d}, {k}, {m}): f32, i16 | |");
     }
     text.push_str("\n| --- | --- | --- | --- | --- | --- | --- |\n");
-    // One core of each kind of arithmetic: those whose cycles are estimated.
+    // The cores with estimated cycles include one core of each kind of arithmetic.
     for board in BOARDS.emulated.iter().filter(|board| board.cycles) {
         let core = board.name.as_str();
         let _ = write!(text, "| {} |", board.core);

@@ -1,6 +1,7 @@
-//! Tests of power cuts of devices in a private, encrypted campaign with the real server: at every write and every
-//! erasure of their flash, and again at every one during the following start. No nonce and no handshake is used
-//! twice, no round is computed twice, the ledger is never below what has been sent, and the campaign continues.
+//! Tests of power cuts of a device in a private, encrypted campaign with the real server: at every write and
+//! every erasure of its flash, and again at every write and erasure during the following start. No nonce and
+//! no handshake may be used twice, no round may be computed twice, the ledger must never be below what has
+//! been sent, and the campaign must continue.
 //!
 //! `cargo test` runs a sample of the pairs of cuts. To run all of them, which takes some minutes:
 //! `cargo test --release -p fedspan-tests --test all -- cuts:: --ignored --nocapture`.
@@ -27,7 +28,7 @@ const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 const SLOT: u64 = 5_000;
 const ROUNDS: u32 = 3;
 
-/// Entropy that repeats after every start, as real entropy must not.
+/// Entropy source that repeats its numbers after every start, which a real one must never do.
 struct Repeated(Random);
 
 impl EntropySource for Repeated {
@@ -53,21 +54,22 @@ fn device(flash: &Torn) -> Device {
     let task = Linear::private(StreamingWorkspace::new(), clipped).unwrap();
     let end = u32::try_from(flash.image().len()).unwrap();
     let store = FlashStore::new(flash.clone(), 0..end).unwrap();
-    // The same randomness after every start.
+    // The session, too, has the same random numbers after every start.
     Board::with_task(Config::new(DEVICE), protected(), task, store, 7)
 }
 
-/// Everything that an observer of the link and the server has seen.
+/// Everything that an observer of the link and of the server has seen.
 #[derive(Clone, Debug, Default)]
 struct Observer {
     /// Hellos of earlier connections.
     hellos: HashSet<Vec<u8>>,
-    /// Hello of this connection and the server's answer; together they determine the session key.
+    /// Hello of this connection.
     hello: Vec<u8>,
+    /// Server's answer to the hello. Hello and answer together determine the session key.
     answer: Vec<u8>,
-    /// Session keys and counters of frames.
+    /// Hello, answer and counter of each encrypted frame. A repeated entry means a reused nonce.
     nonces: HashSet<(Vec<u8>, Vec<u8>, u64)>,
-    /// Spent budget that the last hello stated.
+    /// Spent budget that the last hello reported.
     stated: u64,
     /// Bits of each round's update.
     updates: BTreeMap<u32, Vec<u32>>,
@@ -122,7 +124,7 @@ impl Observer {
     }
 }
 
-/// Exchanges frames until both sides are silent or the power has failed. The server acknowledges updates only
+/// Exchanges frames until both ends are silent or the power has failed. The server acknowledges updates only
 /// if `acks` is set.
 fn exchange(
     device: &mut Device,
@@ -133,7 +135,7 @@ fn exchange(
     acks: bool,
 ) -> Result<(), String> {
     loop {
-        // Frames of the call in which the power failed were not sent.
+        // Frames of the call in which the power failed are never sent.
         if flash.is_dead() {
             return Ok(());
         }
@@ -160,8 +162,8 @@ fn exchange(
     }
 }
 
-/// One start and some rounds, of which the second is acknowledged only on a new connection. Returns false if
-/// the power failed.
+/// Runs one start of the device and some rounds. The second round is acknowledged only on a new connection.
+/// Returns false if the power failed.
 fn live(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, String> {
     let gate = gate(&keys(), observer.hellos.len() as u64);
     let mut device = device(flash);
@@ -189,20 +191,20 @@ fn live(flash: &Torn, observer: &mut Observer, rounds: u32) -> Result<bool, Stri
             exchange(&mut device, &mut server, observer, flash, Vec::new(), !retried || link > 0)?;
         }
     }
-    let own = device.session.counters();
+    let counters = device.session.counters();
     if device.session.store().erased() > 0 {
         return Err("the store erased everything".into());
     }
     if flash.is_dead() {
         return Ok(false);
     }
-    if observer.counted < before + rounds || own.storage + own.ledger_lost > 0 {
-        return Err(format!("{} of {rounds} rounds counted, {own:?}", observer.counted - before));
+    if observer.counted < before + rounds || counters.storage + counters.ledger_lost > 0 {
+        return Err(format!("{} of {rounds} rounds counted, {counters:?}", observer.counted - before));
     }
     Ok(true)
 }
 
-/// Runs a life with each of the wanted cuts.
+/// Runs the device once for each of the wanted cuts.
 fn cuts(
     image: &[u8],
     observer: &Observer,
@@ -245,7 +247,7 @@ fn cut_everywhere(all: bool) {
                 if !check(&ended, &context) || !check(&live(&whole, &mut observer.clone(), 1), &context) {
                     return;
                 }
-                // Second cuts, during the following start and its first round.
+                // The second cut occurs during the following start and its first round.
                 let wanted = |second, turn| all || turn % 9 == (once + second) % 9;
                 cuts(&flash.image(), &observer, 1, wanted, |second, again, flash, mut observer, ended| {
                     twice += 1;

@@ -17,7 +17,7 @@ use fedspan_protocol::message::{Refusal, RoundId, ToDevice, ToServer};
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
-/// With different keys on the two sides no tag verifies, and the device does not join.
+/// Tests that no tag verifies if the two ends have different keys, so the device does not join.
 #[test]
 fn device_with_another_key_does_not_join() {
     let wrong = Protection::Key(Key::new(0, [0x43; 32]));
@@ -27,7 +27,7 @@ fn device_with_another_key_does_not_join() {
         let (up, down) = converse(&mut board, &mut server, hello);
         assert_eq!((up.len(), down.len()), (1, 1), "hello and answer, no confirmation");
         assert_eq!(unopened(&board), attempt);
-        // The device keeps waiting and repeats its hello.
+        // The device continues to wait and repeats its hello.
         hello = board.wait(2_000);
         assert_eq!(hello, up);
     }
@@ -75,7 +75,7 @@ fn revocation_applies_from_the_next_frame() {
         let mut down = server.frames();
         let update = board.receive_all(&std::mem::take(&mut down));
         assert_eq!(update.len(), 3, "a head and two chunks");
-        // The key is revoked after part of the update has arrived.
+        // The key is revoked after a part of the update has arrived.
         server.receive(&update[..after]);
         assert!(server.events.is_empty());
         table.revoke(&[DeviceId(DEVICE)], 1).unwrap();
@@ -93,7 +93,7 @@ fn revocation_applies_from_the_next_frame() {
         converse(&mut board, &mut server, hello);
         assert_eq!(server.joined(), 0);
     }
-    // A whole update that arrives after the revocation does not count.
+    // A complete update that arrives after the revocation does not count.
     let (mut table, keys) = withdrawable();
     let (mut board, mut server) = connected(&gate(&keys, 1), NoStore, 1);
     server.connection.open(&opening(1));
@@ -102,7 +102,7 @@ fn revocation_applies_from_the_next_frame() {
     table.revoke(&[DeviceId(DEVICE)], 1).unwrap();
     server.receive(&update);
     assert_eq!((server.updates(), &server.events[..]), (0, &[PeerMessage::Revoked][..]));
-    // A handshake that started before the revocation and is confirmed afterwards.
+    // The handshake starts before the revocation and is confirmed after it.
     let (mut table, keys) = withdrawable();
     let (mut board, mut server) =
         (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate(&keys, 1)));
@@ -131,7 +131,7 @@ fn rotation_accepts_both_keys_until_a_round_closes() {
     round(&mut old, &mut old_server, 1);
     round(&mut board, &mut server, 1);
     assert_eq!(keys.round_closed(), 1);
-    // The old key is withdrawn at once, the new one is not.
+    // The old key is withdrawn at once, but the new key remains valid.
     assert!(old_server.connection.is_revoked() && !server.connection.is_revoked());
     old_server.connection.open(&opening(2));
     assert!(old_server.frames().is_empty());
@@ -143,7 +143,7 @@ fn rotation_accepts_both_keys_until_a_round_closes() {
     assert_eq!(board.session.counters().counted, 2);
 }
 
-/// Another device authenticates on a connection that is taken: it is not let in.
+/// Tests that another device cannot join on a connection that already belongs to a device.
 #[test]
 fn connection_never_carries_messages_of_another_device() {
     let mut table = table();
@@ -162,7 +162,7 @@ fn connection_never_carries_messages_of_another_device() {
     assert!(server.events.contains(&PeerMessage::OtherDevice) && server.joined() == 0);
     assert!(other.receive_all(&down).is_empty());
     server.events.clear();
-    // The connection has no keys for its further frames.
+    // The connection has no keys for further frames of the other device.
     let before = server.connection.traffic().forged;
     let frames: Vec<_> = (0..5).flat_map(|_| other.wait(30_000)).collect();
     assert_eq!(frames.len(), 5);
@@ -171,7 +171,8 @@ fn connection_never_carries_messages_of_another_device() {
     assert_eq!(server.connection.traffic().forged, before + 5);
     round(&mut board, &mut server, 1);
     assert_eq!(board.session.counters().counted, 1);
-    // With the greeting of one device and the id of the other, the transcript differs, and so does the key.
+    // A hello with the greeting of one device and the id of another has another transcript, and therefore
+    // another key.
     let recorded = uncobs(&hello[0]);
     let (message, body) =
         fedspan_protocol::message::decode::<ToServer>(&recorded[1..recorded.len() - 4]).unwrap();

@@ -1,10 +1,10 @@
-//! Tests of simulated disasters: the same seed is the same world, and nothing that must never be is found in some
-//! of them. Many more are run by `disasters`.
+//! Tests of simulated disasters: the same seed gives the same world, and no invariant is broken in some
+//! worlds. The program `disasters` runs many more worlds.
 
 use fedspan_engine::Millis;
 use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};
 
-/// Everything that happens, in one number.
+/// Digest of all events of a world.
 #[derive(Default)]
 struct Digest(u64);
 
@@ -36,7 +36,7 @@ fn the_same_seed_is_the_same_world() {
 
 #[test]
 fn nothing_goes_wrong() {
-    // Other seeds than those of the command.
+    // These seeds differ from the default ones of the program `disasters`.
     let mut faults = Faults::default();
     for seed in 1_000_000..1_000_040 {
         let report =
@@ -45,7 +45,7 @@ fn nothing_goes_wrong() {
         faults.add(&report.faults);
     }
     println!("{faults}");
-    // What is to befall them does, and where it matters.
+    // The faults must occur often enough, also in the middle of writes and rounds.
     let Faults {
         crashes,
         mid_write,

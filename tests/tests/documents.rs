@@ -1,4 +1,4 @@
-//! Tests that documents cite files, anchors and test commands of the repository; what they cite exists.
+//! Tests that the files, anchors and test commands that documents cite exist.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -8,15 +8,15 @@ use toml_edit::DocumentMut;
 /// Endings of file names that are checked in all documents.
 const ENDINGS: [&str; 5] = [".c", ".h", ".py", ".rs", ".sh"];
 
-/// Endings of files that documents also name as examples or results (`my.toml`, `table.md`): checked in a path from a
-/// folder, or with a capital letter (`SPEC.md`).
+/// Endings of files that documents also name as examples or results (`my.toml`, `table.md`). They are checked
+/// only in a path with a folder, or with a capital letter (`SPEC.md`).
 const ALSO_EXAMPLES: [&str; 2] = [".md", ".toml"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Every file of the repository, as a path from its root; nothing that is built or hidden.
+/// Every file of the repository, as a path from the root, without build output and hidden files.
 struct Repository {
     files: Vec<String>,
     crates: BTreeMap<String, PathBuf>,
@@ -58,8 +58,9 @@ impl Repository {
         root().join(path).exists()
     }
 
-    /// Why a document may not cite a file by this name. A path is from the root, from the document's folder, or the
-    /// end of a file's path unless it begins with a folder of the root; a name alone is that of any file.
+    /// Returns the reason why a document may not cite a file by this name, or `None`. A path may begin at the
+    /// root or at the document's folder, or may be the end of a file's path, unless it begins with a folder
+    /// of the root. A name without a folder may be that of any file.
     fn fault_of_file(&self, document: &str, cited: &str) -> Option<String> {
         let folder = Path::new(document).parent().unwrap();
         let from_root = normal(Path::new(cited));
@@ -78,7 +79,7 @@ impl Repository {
         }
     }
 
-    /// Why a document may not have this target of a link.
+    /// Returns the reason why a document may not have this target of a link, or `None`.
     fn fault_of_link(&self, document: &str, target: &str) -> Option<String> {
         let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
         let path = match file {
@@ -98,7 +99,8 @@ impl Repository {
         (!found).then(|| format!("links {target}, and {} has no such heading", path.display()))
     }
 
-    /// Why a command of cargo would run nothing: it names a crate, a test program or a test that does not exist.
+    /// Returns the reason why a cargo command would run nothing: it names a crate, a test program or a test
+    /// that does not exist.
     fn fault_of_command(&self, command: &str) -> Option<String> {
         let words: Vec<&str> = command.split_whitespace().take_while(|word| *word != "#").collect();
         let after = |option: &str| {
@@ -125,7 +127,7 @@ impl Repository {
         let filters = words.iter().skip_while(|word| **word != "--test").skip(2);
         for filter in filters.filter(|word| !word.starts_with('-')) {
             let exists = match filter.split_once("::") {
-                // A placeholder, which the document explains.
+                // `NAME` is a placeholder that the document explains.
                 Some(("NAME", _)) => true,
                 Some((module, _)) => modules.lines().any(|line| line == format!("mod {module};")),
                 None => {
@@ -139,7 +141,7 @@ impl Repository {
         None
     }
 
-    /// Main file of a test program.
+    /// Returns the main file of a test program.
     fn test_program(&self, folder: &Path, program: &str) -> Option<PathBuf> {
         let manifest: DocumentMut = text(folder.join("Cargo.toml").to_str().unwrap()).parse().unwrap();
         let listed = manifest.get("test").and_then(|tests| tests.as_array_of_tables());
@@ -156,7 +158,7 @@ fn text(file: &str) -> String {
     std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// Path without `.` and `..`; `None` if it leaves the repository.
+/// Returns the path without `.` and `..`; `None` if the path leaves the repository.
 fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for part in path.components() {
@@ -174,7 +176,7 @@ fn normal(path: &Path) -> Option<PathBuf> {
     Some(normal)
 }
 
-/// Anchor that hosts of repositories give to a heading.
+/// Returns the anchor that repository hosts generate for a heading.
 fn anchor_of(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
     words
@@ -184,13 +186,13 @@ fn anchor_of(heading: &str) -> String {
         .collect()
 }
 
-/// Targets of the links in a line, except those with a scheme.
+/// Returns the targets of the links in a line, except those with a scheme.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
     targets.filter(|target| !target.contains("://"))
 }
 
-/// Names of files in a line, `{a,b}` as two.
+/// Returns the names of files in a line. A list such as `{a,b}` gives one name for each element.
 fn files(line: &str) -> Vec<String> {
     let words = line.split(|c: char| !(c.is_alphanumeric() || "_-./{,}:".contains(c)));
     let words = words.map(|word| word.trim_end_matches(['.', ',', ':'])).filter(|word| !word.contains(':'));
@@ -210,7 +212,7 @@ fn files(line: &str) -> Vec<String> {
     words.filter(is_file).collect()
 }
 
-/// Commands of a document, one a line: its blocks of code, and the words between backquotes.
+/// Returns the cargo commands of a document: lines of code blocks, and words between backquotes.
 fn commands(document: &str) -> Vec<String> {
     let (mut commands, mut prose, mut in_block) = (Vec::new(), String::new(), false);
     for line in document.lines() {
@@ -258,7 +260,8 @@ fn missing_files_and_tests_are_faults() {
     for file in ["README.md", "../DISASTERS.md", "sim/SCENARIOS.md", "SCENARIOS.md", "src/lib.rs"] {
         assert_eq!(repository.fault_of_file(here, file), None);
     }
-    // tests/fuzz/fuzz_targets has frame.rs; protocol/tests has golden.rs, and tests/golden.rs reads as of the root.
+    // The file frame.rs exists in tests/fuzz/fuzz_targets and golden.rs in protocol/tests, but
+    // tests/golden.rs is a path from the root.
     for file in ["no_such_file.rs", "sim/no_such_file.md", "tests/golden.rs", "../../../README.md"] {
         assert!(repository.fault_of_file(here, file).is_some(), "{file}");
     }

@@ -1,6 +1,6 @@
-//! Firmware on emulated cores as clients of the real server. Fleets learn the same bits as the simulator,
-//! encrypted and in plaintext, also when boards are reset, lose their power, or find noise in their flash.
-//! Needs QEMU and the boards' targets; `tests/run` reports when they are missing.
+//! Tests of firmware on emulated cores as clients of the real server. Fleets must learn the same bits as the
+//! simulator, encrypted and in plaintext, also when boards are reset, lose their power, or find noise in
+//! their flash. The tests need QEMU and the boards' targets; `tests/run` reports when they are missing.
 #![cfg(feature = "emulation")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,8 +28,8 @@ impl EmulationWatcher for Silent {
     fn status(&mut self, _status: &serde_json::Value) {}
 }
 
-/// Fleets run one after the other, as two cores cannot run more. Each core's firmware is built once and
-/// copied, since all cores build into the same place.
+/// Firmware of each core, built once and copied, because all cores are built into the same place. The lock
+/// also makes fleets run one after another, because two processor cores cannot run more.
 static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new());
 
 async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
@@ -48,7 +48,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }
 
-/// A fleet with a scenario that fits its core's firmware.
+/// A fleet and a scenario that fits the firmware of its core.
 struct World {
     core: Core,
     scenario: Scenario,
@@ -98,8 +98,8 @@ impl World {
         emulate(&plan, std::future::pending(), &mut Silent).await
     }
 
-    /// Runs the fleet and checks it: the campaign is finished, no update was rejected, and the representation
-    /// has the same bits as a replay with the devices that counted.
+    /// Runs the fleet and checks the result: the campaign is finished, no update was rejected, and the
+    /// representation has the same bits as a replay with the devices that counted.
     async fn run(&self) -> EmulationResult {
         let word = self.core.name;
         let emulated = self.try_run().await.expect("a fleet");
@@ -121,7 +121,7 @@ impl World {
         emulated
     }
 
-    /// Data of the clients that have a board.
+    /// Returns the data of the clients that have a board.
     fn dataset(&self) -> Dataset {
         let mut dataset = self.scenario.dataset(self.scenario.seed).expect("data");
         assert!(self.boards <= dataset.clients.len());
@@ -129,7 +129,7 @@ impl World {
         dataset
     }
 
-    /// Representation in the server's state, row-major.
+    /// Returns the representation in the server's state, row-major.
     fn served(&self) -> Vec<f32> {
         let committed =
             store::read(&self.scratch.path().join("state")).expect("readable").expect("committed");
@@ -145,12 +145,12 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-/// Rounds that change the representation: start and training.
+/// Returns the rounds that change the representation: start and training.
 fn learnt(emulated: &EmulationResult) -> impl Iterator<Item = &serde_json::Value> {
     emulated.rounds.iter().filter(|round| round["phase"] != "ridge")
 }
 
-/// Clients that counted in each round, by index.
+/// Returns the clients that counted in each round, by index.
 fn counted(emulated: &EmulationResult) -> Vec<BTreeSet<DeviceId>> {
     let each = |round: &serde_json::Value| {
         let participants = round["participants"].as_array().expect("a list").iter();
@@ -159,17 +159,17 @@ fn counted(emulated: &EmulationResult) -> Vec<BTreeSet<DeviceId>> {
     learnt(emulated).map(each).collect()
 }
 
-/// Runs a fleet without faults: each board counts in every round and, if every client has a board, learns
-/// what the simulated client learns.
+/// Runs a fleet without faults. Each board must count in every round. If every client has a board, each must
+/// learn the same as its simulated client.
 async fn run_without_faults(world: World) -> EmulationResult {
     let emulated = world.run().await;
-    // Start, training and ridge rounds, and the final head.
+    // The exchanges are the rounds (start, training, ridge choice) and the final head.
     let exchanges = emulated.rounds.len() as u64 + 1;
     for board in &emulated.boards {
         let line = &board.line;
         assert_eq!((board.number("counted"), board.number("saved")), (exchanges, exchanges), "{line}");
         assert_eq!((board.number("restored"), board.number("unusable")), (0, 0), "{line}");
-        // On a serial line the server asks for a hello in plaintext before it knows the device.
+        // On a serial line the server requests a hello in plaintext before it has identified the device.
         assert!(board.number("unopened") == 0 && board.number("unsealed") <= 1, "{line}");
     }
     if world.boards == 8 {
@@ -185,14 +185,14 @@ async fn run_without_faults(world: World) -> EmulationResult {
 #[tokio::test(flavor = "multi_thread")]
 async fn emulated_fleet_learns_what_the_simulator_learns() {
     run_without_faults(World::new("m4", 8, 20)).await;
-    // Again over the UART driver.
+    // The same with the UART driver.
     run_without_faults(World::new("m4", 8, 3).over(Link::Uart)).await;
     for core in CORES.iter().filter(|core| core.firmware == Firmware::Watch && core.name != "m4") {
         run_without_faults(World::new(core.name, 2, 3)).await;
     }
 }
 
-/// Without keys, as on a test bench: encryption does not change what is learnt.
+/// Tests a fleet without keys, like on a test bench: encryption must not change the learnt bits.
 #[tokio::test(flavor = "multi_thread")]
 async fn plaintext_fleet_learns_the_same_and_reports_plaintext() {
     let clear = run_without_faults(World::new("m4", 8, 3).in_plaintext()).await;
@@ -206,7 +206,7 @@ async fn plaintext_fleet_learns_the_same_and_reports_plaintext() {
     run_without_faults(World::new("m0", 2, 3).over(Link::Uart).in_plaintext()).await;
 }
 
-/// The smallest board: (20, 2) trains in 16 KiB of RAM, everything included.
+/// Tests the smallest board: (20, 2) must train in 16 KiB of RAM in total.
 #[tokio::test(flavor = "multi_thread")]
 async fn smallest_board_trains_in_16_kib() {
     for (link, rounds) in [(Link::Pipes, 40), (Link::Uart, 5)] {
@@ -218,8 +218,8 @@ async fn smallest_board_trains_in_16_kib() {
     }
 }
 
-/// Checks that each start restored the last record that was saved. At least one interrupted life saved two
-/// records, so some lives ended at each message of a round.
+/// Checks that each start restored the record that was saved last. At least one interrupted life (from a
+/// start to an interruption) must have saved two records, so that lives ended at each message of a round.
 fn check_restored_records(board: &BoardReport) {
     let mut last: Option<&serde_json::Value> = None;
     let mut saved = Vec::new();
@@ -237,8 +237,8 @@ fn check_restored_records(board: &BoardReport) {
     assert!(saved.iter().any(|saved| *saved >= 2), "{saved:?}");
 }
 
-/// Interrupts boards `1..=n` after the first message of a life, then after two, and so on. Each interruption
-/// costs at most a round, so the campaign has more rounds than the boards have lives.
+/// Interrupts boards `1..=n` after the first message of a life, then after the second, and so on. Each
+/// interruption costs at most one round, so the campaign has more rounds than the boards have lives.
 async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, resets: u32) {
     world.faults = (1..=n).map(|board| BoardFaults { board, power_cuts, resets, flash: None }).collect();
     let emulated = world.run().await;
@@ -248,7 +248,7 @@ async fn run_with_interruptions(mut world: World, n: usize, power_cuts: u32, res
         assert_eq!(starts, 1 + (power_cuts + resets) as usize, "all interruptions happened before the end");
         assert_eq!(board.number("resets"), u64::from(resets), "{}", board.line);
         check_restored_records(board);
-        // Some rounds counted the board and some did not.
+        // Each board must have counted in some rounds and not in others.
         let missed = counted.iter().filter(|round| !round.contains(&DeviceId(board.device - 1))).count();
         assert!(missed > 0 && missed < counted.len(), "{missed} of {}", counted.len());
     }
@@ -272,7 +272,8 @@ async fn board_without_power_at_any_message_restores_its_record() {
     run_with_interruptions(World::new("m4", 2, 200), 1, 130, 0).await;
 }
 
-/// Flash contents that are not a record: noise, all zero, mostly erased, and another firmware's data.
+/// Returns flash contents that are not a record: noise, all zero, mostly erased, and data of another
+/// firmware.
 fn contents(seed: u64) -> Vec<Vec<u8>> {
     const SIZE: usize = 8192;
     let mut random = stream(seed, Purpose::Device, 0);
@@ -283,7 +284,8 @@ fn contents(seed: u64) -> Vec<Vec<u8>> {
     vec![whole, vec![0; SIZE], sparse, text]
 }
 
-/// Boards with noise in their flash report it, start clean, and learn the same as with blank flash.
+/// Tests that boards with noise in their flash report it, start without a record, and learn the same as with
+/// blank flash.
 async fn run_with_noise_in_flash(core: &str, rounds: u32, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let mut world = World::new(core, 4, rounds);

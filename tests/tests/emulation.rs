@@ -1,5 +1,5 @@
-//! Tests of emulated boards and their budgets, linked into one program, as linking each file by itself takes
-//! longer than its tests.
+//! Test program of emulated boards and their budgets. The tests are linked into one program, because linking
+//! each file separately takes longer than its tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod budget;

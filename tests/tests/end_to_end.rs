@@ -1,4 +1,4 @@
-//! Tests that a real server with real TCP devices, each with its key, learns the same bits as the simulator.
+//! Tests that a real server with real TCP devices, each with a key, learns the same bits as the simulator.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn bits(matrix: &Matrix) -> Vec<u64> {
     matrix.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Rows with three dominant directions.
+/// Table of rows with three dominant directions.
 const ROWS: &str = r#"
 seed = 11
 [data]
@@ -48,7 +48,7 @@ async fn agree(data: &str, sections: &str) {
     assert_eq!(bits(&served), bits(&simulated));
 }
 
-/// Status and representation of a real campaign, and the representation of a simulation.
+/// Returns status and representation of a real campaign, and the representation of its simulation.
 async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
     let (status, state, simulated, scenario) = campaign(data, sections).await;
     let (d, k) = (scenario.dataset(scenario.seed).expect("data").features, scenario.model.k);
@@ -57,7 +57,7 @@ async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
     (status, served, simulated.representation.expect("the simulation has a representation"))
 }
 
-/// Compares the shared layers of a network, real and simulated, bit for bit.
+/// Compares the shared layers of a network in a real campaign with those in its simulation, bit for bit.
 async fn agree_on_layers(sections: &str) {
     let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
                 [split]\nby = \"classes\"\ntest = 0.5\n";
@@ -70,7 +70,7 @@ async fn agree_on_layers(sections: &str) {
     assert_eq!(served[..layers.len()], layers);
 }
 
-/// Runs a real campaign and its simulation: status, final state and outcome.
+/// Runs a real campaign and its simulation; returns status, final state and the simulation's outcome.
 async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Scenario) {
     let scenario = Scenario::parse("test", &format!("{data}{sections}"), &[]).expect("scenario");
     let simulated = run(&scenario, scenario.seed, &mut NoProgress).expect("simulation");
@@ -81,8 +81,8 @@ async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Sce
     let server = start_with(&fleet, protection, Vec::new(), true).await.expect("server");
     let mut devices = tokio::task::JoinSet::new();
     for index in 0..dataset.clients.len() {
-        let own = identity(index as u64, &keys[&(index as u64)], 0);
-        devices.spawn(device(scenario.clone(), Arc::clone(&dataset), index, own, server.address));
+        let device_identity = identity(index as u64, &keys[&(index as u64)], 0);
+        devices.spawn(device(scenario.clone(), Arc::clone(&dataset), index, device_identity, server.address));
     }
     while let Some(ended) = devices.join_next().await {
         let session = ended.expect("no panic").expect("device");
@@ -97,7 +97,7 @@ async fn campaign(data: &str, sections: &str) -> (Status, Vec<f64>, Outcome, Sce
     (status, committed.checkpoint.expect("a checkpoint").state, simulated, scenario)
 }
 
-/// The server chooses the ridge of final heads from the same integer sums as the simulation.
+/// Tests that the server chooses the ridge of final heads from the same integer sums as the simulation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fleet_chooses_the_ridge_that_the_simulation_chooses() {
     let data = "seed = 3\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 6\nclasses = 4\n\
@@ -137,8 +137,8 @@ async fn lstm_network_agrees() {
     .await;
 }
 
-/// RoLoRA sends one factor per round, FlexLoRA both. A device that has answered on this connection is not
-/// sent unchanged tensors again.
+/// Tests RoLoRA, which sends one factor per round, and FlexLoRA, which sends both factors. A device that has
+/// answered on this connection does not receive unchanged tensors again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn network_adapters_agree() {
     for name in ["rolora", "flexlora"] {
@@ -150,7 +150,7 @@ async fn network_adapters_agree() {
     }
 }
 
-/// RoLoRA on a linear model: a random half of the devices, then half precision.
+/// Tests RoLoRA on a linear model, first with a random half of the devices, then with half precision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn linear_adapters_agree() {
     let data = "seed = 5\n[data]\nkind = \"low-rank-regression\"\nclients = 8\nd = 12\noutputs = 5\nrank = 2\nsamples = 20\n\
@@ -200,13 +200,13 @@ async fn fedavg_agrees() {
 const POWER: &str =
     "[model]\nk = 3\n[algorithm]\nname = \"fedpower\"\niterations = 5\nlocal_steps = 2\ndecay = true\n";
 
-/// With alignment each exchange but the last sends the basis as well as the product.
+/// Tests FedPower with alignment, where each exchange except the last sends the basis as well as the product.
 #[tokio::test(flavor = "multi_thread")]
 async fn fedpower_agrees() {
     agree(ROWS, POWER).await;
 }
 
-/// FedPower with noise: devices keep a ledger, the server an account, and the server enforces the promised
+/// Tests FedPower with noise: devices keep a ledger, the server keeps an account and enforces the promised
 /// privacy. Devices use the system's entropy, so their updates are not reproducible.
 #[tokio::test(flavor = "multi_thread")]
 async fn fedpower_with_noise_finds_the_same_subspace() {

@@ -1,6 +1,6 @@
-//! Tests of flash and static RAM of firmware, compared with the list `flash` in `budgets.toml`: fails if a figure
-//! grows by more than 2 %. `tests/firmware` measures and then runs this test; with FEDSPAN_REGENERATE_BUDGETS=1 it
-//! writes a new list and the tables of the documents.
+//! Tests of the flash and static RAM of firmware, compared with the list `flash` in `budgets.toml`. They fail
+//! if a figure grows by more than 2 %. `tests/firmware` measures and then runs this test; with
+//! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the tables of the documents.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;
@@ -12,17 +12,17 @@ use crate::budget::{BOARDS, GeneratedTable, List, Rows, lines, regenerating};
 const LIST: List = List {
     name: "flash",
     keys: &["program", "target", "opt_level", "shape"],
-    // In bytes.
+    // Both figures are in bytes.
     figures: &["flash", "ram"],
     numbers: &[],
 };
 
-/// Programs built for each board of real hardware.
+/// Number of programs built for each board of real hardware.
 const PROGRAMS: usize = 2;
-/// Shape of the variant to which features of the client are added.
+/// Shape of the variant whose figures are the base for the cost of features.
 const LEAST: &str = "64-4";
 
-/// Table of the README.
+/// Makes the table of the README.
 fn table(sizes: &Rows) -> String {
     let mut text = String::from(
         "| core, opt-level | flash at (20, 2) | (64, 4) | (128, 8) | of that, the board | static RAM at (64, 4) |\n\
@@ -49,7 +49,7 @@ fn table(sizes: &Rows) -> String {
     text
 }
 
-/// Flash and RAM of a network, for the README of the boards.
+/// Makes the table of flash and RAM of a network, for the README of the boards.
 fn networks(sizes: &Rows) -> String {
     let mut text = String::from("| core | flash | static RAM |\n| --- | --- | --- |\n");
     for core in &BOARDS.cores {
@@ -60,14 +60,14 @@ fn networks(sizes: &Rows) -> String {
     text
 }
 
-/// Cost of each feature, for the README of the boards.
+/// Makes the table of the cost of each feature, for the README of the boards.
 fn features(sizes: &Rows) -> String {
     let mut text = String::from(
         "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
     );
     let of = |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
     let added: Vec<_> = BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()).collect();
-    // The cores are those of the features, also in the rows without any.
+    // The rows without a feature have the same cores as the rows with one.
     let none = Linked { label: LEAST.to_owned(), purpose: None, ..added[0].clone() };
     for linked in [&none].into_iter().chain(added) {
         let feature = linked.label.strip_prefix(LEAST).expect("the shape").trim_start_matches('-');

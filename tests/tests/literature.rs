@@ -1,5 +1,5 @@
-//! Claims of the FedRep paper about linear regression, checked with the whole simulator: the client's
-//! session, the encoded protocol, the engine. Medians over seeds.
+//! Tests of claims of the FedRep paper about linear regression, with the complete simulator: the client's
+//! session, the encoded protocol, the engine. All results are medians over seeds.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -21,7 +21,7 @@ fn median_distance(changes: &[&str], seeds: std::ops::Range<u64>) -> f64 {
     median(seeds.map(|seed| simulate(changes, seed).scores.distance.expect("a truth")).collect())
 }
 
-/// Figure 3: d = 10, k = 2, m = 5, r = 0.1, fixed noisy samples, 200 rounds.
+/// Tests figure 3: d = 10, k = 2, m = 5, r = 0.1, fixed noisy samples, 200 rounds.
 #[test]
 fn more_clients_learn_a_better_representation() {
     let sizes = [10, 50, 100, 500, 1000];
@@ -34,8 +34,8 @@ fn more_clients_learn_a_better_representation() {
     assert!(distances[4] < 0.3 * distances[1], "{distances:?}");
 }
 
-/// Figure 3, second claim. GD-GD's two step sizes are tuned on seeds 101..111; both algorithms are compared
-/// on 1..21.
+/// Tests the second claim of figure 3. The two step sizes of GD-GD are tuned on the seeds 101..111, and both
+/// algorithms are compared on the seeds 1..21.
 #[test]
 fn exact_head_beats_one_gradient_step() {
     for n in [50, 100, 500, 1000] {
@@ -61,9 +61,9 @@ fn exact_head_beats_one_gradient_step() {
     }
 }
 
-/// With fresh noiseless batches and all clients, the distance contracts per round by about `1 - eta
-/// sigma_min^2`, where `sigma_min` is the least singular value of W* / sqrt(n): slightly below 1 for 200
-/// random rows of norm sqrt(k).
+/// Tests that with fresh noiseless batches and all clients the distance contracts per round by about `1 - eta
+/// sigma_min^2`. Here `sigma_min` is the least singular value of W* / sqrt(n), which is slightly below 1 for
+/// 200 random rows of norm sqrt(k).
 #[test]
 fn distance_contracts_at_the_expected_rate() {
     let changes = [
@@ -92,7 +92,7 @@ fn distance_contracts_at_the_expected_rate() {
     }
 }
 
-/// Figure 4: 200 new clients with m samples of their own, d = 20, k = 2, 100 training clients.
+/// Tests figure 4: 200 new clients with m samples each, d = 20, k = 2, 100 training clients.
 #[test]
 fn new_clients_need_k_samples_not_d() {
     let text = Scenario::built_in("new-clients").expect("built in");

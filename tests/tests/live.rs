@@ -1,5 +1,5 @@
-//! Tests of replays of journals: real servers with devices that sleep over TCP decide as the simulator does, in
-//! whatever order updates arrive. No assertion depends on durations.
+//! Tests of replays of journals: real servers with devices that sleep over TCP must make the same decisions
+//! as the simulator, in whatever order updates arrive. No assertion depends on durations.
 #![allow(clippy::indexing_slicing)]
 
 use std::path::Path;
@@ -86,7 +86,7 @@ async fn replays_with(participation: &str) -> Vec<JournalEntry> {
     let timed = check.timed_rounds();
     assert_eq!(timed.len(), 13);
     assert!(timed.iter().all(|at| at.distance.is_some()));
-    // The journal has every answer of the server, counted like its status.
+    // The journal contains every answer of the server, and the counts agree with the status.
     let outcomes = |wanted: Outcome| {
         let answered =
             |line: &&JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == wanted);
@@ -100,7 +100,7 @@ async fn replays_with(participation: &str) -> Vec<JournalEntry> {
 #[tokio::test(flavor = "multi_thread")]
 async fn adaptive_schedule_replays_identically() {
     let lines = replays_with(ADAPTIVE).await;
-    // The first round waits for all devices, to calibrate the clock.
+    // The first round waits for all devices, which calibrates the clock.
     let first = lines.iter().find_map(|line| match line {
         JournalEntry::Opened(opened) if opened.phase == JournalPhase::Training => Some(opened.target),
         _ => None,
@@ -129,8 +129,8 @@ async fn other_policies_replay_identically() {
     replays_with("policy = \"full\"\n").await;
 }
 
-/// With a fleet-wide scale and a start under it, the server finds the same bits as the simulator, and its
-/// journal replays.
+/// Tests that with a fleet-wide scale and a start under it the server computes the same bits as the
+/// simulator, and that its journal can be replayed.
 #[tokio::test(flavor = "multi_thread")]
 async fn fleet_scale_has_the_same_bits() {
     let text = TEXT
@@ -140,9 +140,9 @@ async fn fleet_scale_has_the_same_bits() {
     let state = tempfile::tempdir().unwrap();
     let (status, lines) = run(&scenario, state.path()).await;
     assert_eq!((status.phase.as_str(), status.updates.rejected()), ("finished", 0));
-    // Two exchanges of sums, the start, and the training rounds.
+    // The commits are two exchanges of sums, the start, and the training rounds.
     assert!(commits(&lines) > 12 + 2);
-    // Every device counts in every round, so the model is a function of the data.
+    // Every device counts in every round, so the model depends only on the data.
     let same = check_replay(&scenario, &lines).expect("the same campaign");
     assert_no_difference(&same, commits(&lines));
 
@@ -173,7 +173,8 @@ async fn fleet_scale_has_the_same_bits() {
     assert!(String::from_utf8_lossy(&model).contains("1.scale"));
 }
 
-/// GD-GD heads depend on every round that a device has computed, also on those that did not count.
+/// Tests GD-GD, whose heads depend on every round that a device has computed, also on rounds in which it did
+/// not count.
 #[tokio::test(flavor = "multi_thread")]
 async fn stateful_heads_replay_identically() {
     let text = TEXT.replace("[model]\nk = 2", "[model]\nk = 2\ninit = \"moments\"");
@@ -200,7 +201,7 @@ async fn replay_finds_any_changed_decision() {
         change(decisions.into_iter().nth(which).unwrap());
         check_replay(&scenario, &lines).expect("the same campaign")
     };
-    // Opening and commit of the sixth round.
+    // The changed entries are the opening and the commit of the sixth round.
     let flips: [(usize, Change<'_>); 6] = [
         (10, &|line| matches_opened(line, |opened| opened.target = 17 - opened.target)),
         (10, &|line| matches_opened(line, |opened| opened.stage += 1)),
@@ -239,7 +240,7 @@ async fn any_prefix_of_a_journal_replays_identically() {
     let (_, lines) = run(&scenario, state.path()).await;
     let text = std::fs::read(state.path().join(journal::FILE)).unwrap();
     for part in (0..40).map(|part| text.len() * part / 40) {
-        // Cut anywhere, mostly within a line.
+        // The journal is cut at any place, mostly within a line.
         let whole = journal::parse("torn", &text[..part]).expect("whole lines");
         assert_eq!(whole[..], lines[..whole.len()]);
         match check_replay(&scenario, &whole) {
@@ -247,7 +248,7 @@ async fn any_prefix_of_a_journal_replays_identically() {
             Err(error) => assert!(whole.is_empty(), "{error}"),
         }
     }
-    // A missing counted answer changes the decision.
+    // If a counted answer is missing, the replay makes another decision.
     let counted = |line: &JournalEntry| matches!(line, JournalEntry::Answered(one) if one.outcome == Outcome::Counted && one.round == 3);
     let mut missing = lines.clone();
     missing.remove(lines.iter().position(counted).unwrap());
@@ -295,19 +296,19 @@ async fn journal_of_another_campaign_is_refused() {
     assert!(message(&["data.clients=15"]).ends_with("- devices.expected = 16; + devices.expected = 15"));
     assert!(message(&["participation.n0=3"]).contains("n0 = 3"));
     assert_eq!(message(&["seed=4", "data.clients=15"]).lines().count(), 1);
-    // The server does not know the noise; it shows in the results.
+    // The server cannot detect other noise in the data, but the results differ.
     let noisy = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &["data.noise_std=2.0".to_owned()]);
     let noisy_check = check_replay(&noisy.unwrap(), &lines).expect("the same settings");
     assert_eq!(noisy_check.replay.rounds(), 0);
     assert!(noisy_check.replay.difference().is_some());
-    // Empty journals, and journals without their beginning.
+    // The journals are empty or lack their beginning.
     let journal_error = |lines: &[JournalEntry]| match check_replay(&one, lines) {
         Err(ReplayCheckError::Journal(error)) => error,
         other => panic!("{other:?}"),
     };
     assert!(matches!(journal_error(&[]), ReplayError::Empty));
     assert!(matches!(journal_error(&lines[1..]), ReplayError::NoBeginning { line: 1 }));
-    // A device that the scenario does not have.
+    // The journal has a device that the scenario does not have.
     let mut unknown = lines.clone();
     for line in &mut unknown {
         if let JournalEntry::Answered(answered) = line
@@ -319,7 +320,7 @@ async fn journal_of_another_campaign_is_refused() {
     assert!(matches!(check_replay(&one, &unknown), Err(ReplayCheckError::Device { device: 99, last: 15 })));
 }
 
-/// End of a server's run.
+/// How a run of the server ends.
 enum End {
     /// The campaign is finished.
     Finished,
@@ -329,7 +330,7 @@ enum End {
     Crashed(u64),
 }
 
-/// Serves a campaign with devices that do not sleep.
+/// Runs a server for a campaign with devices that do not sleep.
 async fn serve(scenario: &Scenario, state: &Path, end: End) {
     let dataset = Arc::new(data(scenario));
     let server = Server::bind(campaign(scenario, &dataset, state).unwrap(), 1, SysRng, Protection::Plaintext)
@@ -357,7 +358,7 @@ async fn serve(scenario: &Scenario, state: &Path, end: End) {
         let mut now = 0;
         while now < round {
             let mut line = None;
-            // The server may not listen yet.
+            // The server may not listen yet, so errors are ignored.
             let _ = query(state, "status", |text| {
                 line = serde_json::from_str::<serde_json::Value>(text).ok();
                 Ok(())
@@ -404,7 +405,7 @@ async fn campaign_of_several_server_runs_replays_identically() {
         serve(&scenario, state.path(), End::Finished).await;
         let lines = journal::read(&state.path().join(journal::FILE)).unwrap();
         assert_eq!(lines.iter().filter(|line| matches!(line, JournalEntry::Resumed(_))).count(), 3);
-        // No round is repeated, whatever it had counted when the server ended.
+        // No round is repeated, regardless of the updates that it had counted when the server ended.
         assert_eq!(commits(&lines), 200);
         assert_no_difference(&check_replay(&scenario, &lines).expect("the same campaign"), 200);
         // The replay reports lines that are missing before a restart.

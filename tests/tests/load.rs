@@ -1,5 +1,5 @@
-//! Tests of a small load test: every device's update counts while hostile peers misbehave, and every connection
-//! that ends is counted by its reason. The program `load` is the large one.
+//! Tests of a small load: every device's update counts while hostile peers misbehave, and every connection
+//! that ends is counted with its reason. The program `load` runs a large load.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,16 +17,17 @@ use tokio::task::JoinSet;
 const DEVICES: usize = 300;
 const EACH: usize = 30;
 const PER_ADDRESS: usize = 80;
-/// Connection slots for unauthenticated peers: fewer than needed, and the crowd's address always holds most.
+/// Connection slots for unauthenticated peers: fewer than needed, and the address of the crowd always
+/// occupies most of them.
 const UNAUTHENTICATED: usize = 200;
-/// Connections from one address that send nothing.
+/// Number of connections from one address that send nothing.
 const CROWD: usize = 300;
 
 const ALL: [Kind; 7] =
     [Kind::Drip, Kind::Stall, Kind::Loris, Kind::Noise, Kind::Endless, Kind::Junk, Kind::Stranger];
 
-/// Opens connections that send nothing, and waits until the server closes them; yields the bytes received on
-/// each.
+/// Opens connections that send nothing. The returned tasks wait until the server closes each connection, and
+/// yield the number of bytes received.
 async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     let mut waiting = JoinSet::new();
     for _ in 0..CROWD {
@@ -42,7 +43,7 @@ async fn crowd(address: SocketAddr, from: Ipv4Addr) -> JoinSet<usize> {
     waiting
 }
 
-/// A surplus device proves its key before the server asks it, sealed, to retry.
+/// Tests that a surplus device must prove its key before the server sends a sealed request to retry.
 #[tokio::test]
 async fn surplus_device_gets_retry_after() {
     let directory = tempfile::tempdir().unwrap();
@@ -107,8 +108,8 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
             let identity = if kind.has_key() { identities.next() } else { None };
             let index = u64::from(net) * 1000 + index as u64;
             let one = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
-            // Connect one after the other, so that peers with a key are authenticated before others take the
-            // slots.
+            // Peers connect one after another, so that peers with a key are authenticated before others
+            // occupy the slots.
             let connected = one.connect(Target { address, seed: 1 }, 0).await.expect("a connection");
             hostile.spawn(connected.until_closed());
         }
@@ -129,7 +130,7 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
         crowded.join_all().await.iter().all(|received| *received == 0),
         "an unauthenticated peer receives nothing"
     );
-    // The last closed connection may not have reached the server core yet.
+    // One more round, because the server core may not have received the end of the last connection yet.
     assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
     rounds += 1;
 
@@ -138,7 +139,7 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
     let (counters, updates) = (status.connections, status.updates);
     assert_eq!(updates.counted, (rounds * DEVICES) as u64);
     let each = EACH as u64;
-    // `Stall` peers have begun an update of the first round.
+    // `Stall` peers have started an update of the first round.
     assert_eq!((updates.duplicate, updates.late, updates.declined), (0, each, 0));
     assert_eq!(counters.welcomed, DEVICES as u64 + 2 * each + 1, "{counters:?}");
     assert_eq!(counters.slow, 2 * each, "{counters:?}");
@@ -150,7 +151,7 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
     assert!(counters.no_hello >= each, "{counters:?}");
     assert!(counters.evicted >= (CROWD - UNAUTHENTICATED) as u64, "{counters:?}");
     assert!(counters.dropped_frames > 0 && counters.forged_frames > 0 && counters.unsealed_frames > 0);
-    // The devices are still connected; every other connection ended for one reason.
+    // The devices are still connected; every other connection ended for exactly one reason.
     let ended = counters.closed
         + counters.no_hello
         + counters.evicted

@@ -1,10 +1,10 @@
-//! Tests that seeded bugs fit the sources: the code that each of them replaces occurs exactly once.
+//! Tests that seeded bugs fit the sources: the code that each bug replaces occurs exactly once.
 
 use std::path::Path;
 
 use fedspan_xtask::mutants::Mutant;
 
-/// Number of mutants in a directory, all of which can be inserted.
+/// Returns the number of mutants in a directory; fails if one of them cannot be inserted.
 fn fitting(directory: &str) -> usize {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut count = 0;

@@ -1,5 +1,5 @@
-//! Tests of the cost of training a network on some cores, compared with the list `network` in `budgets.toml`: fails
-//! if a figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
+//! Tests of the cost of training a network on some cores, compared with the list `network` in `budgets.toml`.
+//! They fail if a figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
@@ -10,22 +10,23 @@ use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, r
 const LIST: List = List {
     name: "network",
     keys: &["core", "opt_level", "model", "d", "m"],
-    // `instructions` and `last`: per sample, in an epoch of all parameters and of the last part; `stack` and
-    // `workspace`: bytes; `cycles`: of an epoch of all parameters.
+    // `instructions` and `last` are counts per sample, in an epoch that trains all parameters or only the
+    // last part; `stack` and `workspace` are in bytes; `cycles` is the number for an epoch that trains all
+    // parameters.
     figures: &["instructions", "last", "stack", "workspace", "cycles"],
     numbers: &["d", "m"],
 };
-/// Features of the firmware and the networks that they measure, in the order of the table.
+/// Features of the firmware and the networks measured with them, in the order of the table.
 const MODELS: [(&str, &str); 4] = [
     ("network", "64-32-7"),
     ("adapter", "64-64 rank 4"),
     ("convolution", "16x4, 8 filters, 16-7"),
     ("recurrent", "16x4, 16 cells, 7"),
 ];
-/// Samples of an epoch.
+/// Number of samples of an epoch.
 const SAMPLES: u64 = 75;
 
-/// Networks with the cores that run them, and whether cycles are estimated.
+/// Returns the networks, the cores that run them, and whether cycles are estimated.
 fn measured() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     MODELS.into_iter().flat_map(|(feature, model)| {
         let boards =
@@ -40,7 +41,7 @@ fn key(model: &str, core: &str) -> Key {
     [core, "s", model, "64", &SAMPLES.to_string()].map(str::to_owned).to_vec()
 }
 
-/// Table of the README.
+/// Makes the table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from(
         "| network | core | instructions of a sample | in an epoch of the last part | cycles of a sample | stack | workspace |\n\

@@ -1,5 +1,5 @@
-//! Tests of attackers on the link of a device with a key: recordings, flipped bits, plain messages, noise. They can
-//! do no more than cut the link.
+//! Tests of attackers on the link of a device with a key, who replay recordings, flip bits, and send plain
+//! messages and noise. They can do no more than interrupt the link.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use fedspan_protocol::message::{
     Numeric, Privacy, Refusal, RoundId, ToDevice, ToServer, Update,
 };
 
-/// The server answers a recorded hello, because it cannot tell it from a new one. It rejects all other recorded
-/// frames, and no device joins.
+/// Tests replayed frames. The server answers a recorded hello, because it cannot distinguish it from a new
+/// one. It rejects all other recorded frames, and no device joins.
 #[test]
 fn recording_joins_nowhere_and_changes_nothing() {
     let gate = gate(&keys(), 1);
     let (up, down) = recording(&gate, 5);
-    // On a new connection: in order, backwards and twice.
+    // The frames are replayed on a new connection: in order, backwards and twice.
     let backwards: Vec<Vec<u8>> = up.iter().rev().cloned().collect();
     for frames in [&up, &backwards, &[up.clone(), up.clone()].concat()] {
         for persistent in [false, true] {
@@ -38,12 +38,12 @@ fn recording_joins_nowhere_and_changes_nothing() {
             assert!(traffic.protocol_errors() >= u32::try_from(up.len() - 1).unwrap() && traffic.forged > 0);
         }
     }
-    // Into a device's connection, before and during a round, on both ends.
+    // The frames are replayed into a device's connection, before and during a round, at both ends.
     let (mut board, mut server) = connected(&gate, NoStore, 6);
     for number in 1..=3 {
         let answers = server.receive(&up);
         assert!(server.events.is_empty(), "{:?}", server.events);
-        // The recorded hello is answered; the device ignores that answer.
+        // The server answers the recorded hello; the device ignores this answer.
         assert_eq!(answers.iter().map(|frame| uncobs(frame)[0]).collect::<Vec<_>>(), [0x12]);
         let before = unopened(&board);
         assert!(board.receive_all(&answers).is_empty());
@@ -71,8 +71,8 @@ fn recording_joins_nowhere_and_changes_nothing() {
     assert_eq!(server.connection.traffic().replayed - before, u32::try_from(own.len()).unwrap());
 }
 
-/// Flips every bit of every frame of an exchange: the damaged frame is rejected and counted, and the intact
-/// frame is accepted afterwards.
+/// Tests flips of every bit of every frame of an exchange: the damaged frame is rejected and counted, and the
+/// intact frame is accepted afterwards.
 #[test]
 fn frame_with_any_flipped_bit_is_rejected() {
     let gate = gate(&keys(), 1);
@@ -118,7 +118,7 @@ fn frame_with_any_flipped_bit_is_rejected() {
     assert_eq!((up_frames, down_frames, board.session.counters().counted), (3, 3, 1));
 }
 
-/// Plain messages of an attacker to a device.
+/// Returns plain messages that an attacker may send to a device.
 fn plain_messages() -> Vec<Vec<u8>> {
     let id = RoundId { round: 9, stage: 0 };
     let messages = [
@@ -142,7 +142,7 @@ fn plain_messages() -> Vec<Vec<u8>> {
 #[test]
 fn plain_messages_are_ignored() {
     let gate = gate(&keys(), 1);
-    // While the device waits for the answer to its hello.
+    // The messages arrive while the device waits for the answer to its hello.
     let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::new(&gate));
     let hello = board.link_up();
     for frame in plain_messages() {
@@ -158,7 +158,7 @@ fn plain_messages_are_ignored() {
     converse(&mut board, &mut server, hello);
     assert_eq!(server.joined(), 1);
     server.events.clear();
-    // After the device has received the Welcome: before and during a round.
+    // The messages arrive after the welcome, before and during a round.
     let more = [
         ToDevice::RetryAfter { milliseconds: u32::MAX },
         ToDevice::RetryAfter { milliseconds: 0 },
@@ -184,7 +184,7 @@ fn plain_messages_are_ignored() {
         (0, 0, 0, 0, 0, 0)
     );
     assert_eq!((board.session.refusal(), board.session.last_round()), (None, 0));
-    // The server ignores plain messages, too.
+    // The server also ignores plain messages.
     let id = RoundId { round: 1, stage: 0 };
     let capabilities = Capabilities {
         frame_limit: 256,
@@ -217,11 +217,11 @@ fn plain_messages_are_ignored() {
     assert_eq!(server.updates(), 1);
 }
 
-/// The three plain messages that a device accepts have only the effects of SPEC.md.
+/// Tests that the three plain messages that a device accepts have only the effects stated in SPEC.md.
 #[test]
 fn accepted_plain_messages_have_bounded_effects() {
     let gate = gate(&keys(), 1);
-    // RetryAfter before the answer: a pause of at most a minute.
+    // RetryAfter before the answer causes a pause of at most a minute.
     for milliseconds in [0, 1, 59_999, 60_000, 60_001, u32::MAX] {
         let mut board = Board::new(DEVICE, protected(), NoStore, 1);
         board.link_up();
@@ -230,7 +230,7 @@ fn accepted_plain_messages_have_bounded_effects() {
         board.event(Event::LinkDown);
         assert!(board.last.wake.as_u64() <= board.now + 60_000, "{milliseconds}");
     }
-    // Refused before the answer: like a lost link, any number of times.
+    // Refused before the answer has the same effect as a lost link, any number of times.
     let mut board = Board::new(DEVICE, protected(), NoStore, 1);
     let mut hellos = Vec::new();
     for _ in 0..20 {
@@ -243,7 +243,7 @@ fn accepted_plain_messages_have_bounded_effects() {
         assert!(board.last.wake.as_u64() > board.now && board.last.wake.as_u64() <= board.now + 60_000);
         board.now = board.last.wake.as_u64();
     }
-    // After the Welcome, any number of Greet faults cause one new handshake, and the round continues.
+    // After the welcome, any number of Greet faults cause one new handshake, and the round continues.
     let (mut board, mut server) = connected(&gate, NoStore, 1);
     board.now += 10_000;
     server.connection.open(&opening(1));
@@ -264,14 +264,14 @@ fn accepted_plain_messages_have_bounded_effects() {
         up = board.receive_all(&down);
     }
     assert_eq!((done, board.session.counters().counted, board.session.counters().declined), (1, 1, 0));
-    // No further handshake shortly afterwards, as each costs a write to flash.
+    // No further handshake starts shortly afterwards, because each handshake costs a write to flash.
     let sent: Vec<_> = (0..1_000).flat_map(|_| board.receive(&greet)).collect();
     assert!(sent.is_empty(), "no handshake shortly after the last one");
     board.now += 2_000;
     assert_eq!((0..1_000).flat_map(|_| board.receive(&greet)).count(), 1);
 }
 
-/// An attacker removes the greeting from a hello.
+/// Tests an attacker who removes the greeting from a hello.
 #[test]
 fn hello_without_greeting_is_refused() {
     let (mut board, mut server) =
@@ -281,7 +281,7 @@ fn hello_without_greeting_is_refused() {
     let down = server.receive(&[plain(&message)]);
     assert_eq!(down, [plain(&ToDevice::Refused(Refusal::KeyNeeded))]);
     assert!(board.receive_all(&down).is_empty() && board.last.close && board.session.refusal().is_none());
-    // A device with a key does not talk to a server without keys, real or pretended.
+    // A device with a key does not join a server without keys, whether genuine or pretended.
     let mut board = Board::new(DEVICE, protected(), NoStore, 1);
     let mut server = ServerEnd::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME)));
     board.link_up();
@@ -294,7 +294,7 @@ fn hello_without_greeting_is_refused() {
     assert_eq!(board.session.counters().unsealed, 2);
 }
 
-/// Random frames with sealed headers, and invented answers, are counted and have no other effect.
+/// Tests that random frames with sealed headers, and invented answers, are counted and have no other effect.
 #[test]
 fn noise_with_sealed_headers_is_only_counted() {
     let (mut board, mut server) = connected(&gate(&keys(), 1), NoStore, 1);
@@ -306,7 +306,7 @@ fn noise_with_sealed_headers_is_only_counted() {
         let mut frame = vec![0x11 + random.below(2) as u8];
         frame.extend((0..length).map(|_| 1 + random.below(255) as u8));
         if random.once_in(2) && length >= 8 {
-            // A counter that has not been used.
+            // The counter of the frame has not been used.
             frame[1..9].copy_from_slice(&[2, 1, 1, 1, 1, 1, 1, 1]);
         }
         let code = u8::try_from(frame.len() + 1).unwrap();

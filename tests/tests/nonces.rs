@@ -1,6 +1,6 @@
-//! Tests of nonce reuse: devices with the same random numbers after every reset lose their power at any point, over
-//! the real flash store, against the real server and an attacker who replays the server's frames. No nonce is used
-//! twice under a key.
+//! Tests that no nonce is used twice under a key. Devices with the same random numbers after every reset lose
+//! their power at any point; they use the real flash store, the real server, and a link with an attacker who
+//! replays the server's frames.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,22 +24,23 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// Identifies the keys of a connection: the transcript and the server's nonce.
+/// Transcript and server's nonce, which identify the keys of a connection.
 type Handshake = ([u8; 32], [u8; 16]);
 
-/// Observer of the wire, and everything sealed so far.
+/// Observer of the wire, with a record of everything sealed so far.
 #[derive(Default)]
 struct Wire {
-    /// Keys and counters of the device's frames; keys, counters and frames of the server.
+    /// Keys and counters of the device's frames.
     up: HashSet<(Handshake, u64)>,
+    /// Frames of the server by keys and counters.
     down: HashMap<(Handshake, u64), Vec<u8>>,
-    /// Answers, by the transcript of the hello they answer.
+    /// Answers by the transcript of the hello that they belong to.
     recorded: HashMap<[u8; 32], Vec<Vec<u8>>>,
     /// All answers.
     answers: Vec<Vec<u8>>,
     /// Transcript of the last hello.
     transcript: [u8; 32],
-    /// All hellos, each once.
+    /// All hellos, without repetitions.
     hellos: HashSet<Vec<u8>>,
     /// Number of hellos that repeat those of an earlier boot.
     repeated_hellos: usize,
@@ -64,7 +65,7 @@ impl Wire {
         assert!(message.len() > HANDSHAKE_INIT);
     }
 
-    /// Checks a frame of the device: finds its key, and records its counter.
+    /// Checks a frame of the device: finds its key and records its counter.
     fn record_device_frame(&mut self, frame: &[u8], boot: &mut Option<Vec<u8>>) {
         let plain = uncobs(frame);
         if plain[0] == 0x10 {
@@ -88,7 +89,7 @@ impl Wire {
         self.reused += usize::from(!self.up.insert((handshake, counter)));
     }
 
-    /// Records a frame of the server for this device.
+    /// Records a frame that the server sends to this device.
     fn record_server_frame(
         &mut self,
         frame: &[u8],
@@ -110,12 +111,12 @@ impl Wire {
             }),
         };
         let before = self.down.entry((handshake, counter)).or_insert_with(|| plain.clone());
-        // Sending the same frame again is no reuse.
+        // Sending the same frame again is not a reuse of the nonce.
         self.reused += usize::from(*before != plain);
     }
 }
 
-/// One boot after the other, until the power fails or the device is unplugged.
+/// Runs one boot after another, each until the power fails or the device is unplugged.
 #[test]
 fn nonces_are_unique_over_a_hundred_thousand_resets() {
     let keys = keys();
@@ -127,22 +128,22 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
     let mut total = Counters::default();
     for reset in 0..RESETS {
         if random.once_in(20_000) {
-            // The server restarts, with other random numbers.
+            // The server restarts with other random numbers.
             gates.push(gate(&keys, 1_000 + reset as u64));
         }
         let gate = gates.last().unwrap();
-        // The power fails never, soon, or after a page was erased.
+        // The power never fails, fails soon, or fails after a page was erased.
         let power = match random.below(4) {
             0 => usize::MAX,
             1 => random.below(40),
             2 => random.below(200),
             _ => random.below(3 * PAGE),
         };
-        // In some boots only the flash fails and the device must fall silent by itself.
+        // In some boots only the flash fails, and the device must stop sending on its own.
         let lives_on = random.once_in(4);
         nor.0.borrow_mut().power = power;
         let dead = |nor: &Nor| nor.0.borrow().power == 0 && !lives_on;
-        // The same random numbers in every boot.
+        // Every boot uses the same random numbers.
         let mut board = Board::new(DEVICE, protected(), store(&nor), 7);
         let (mut boot, mut server_key, mut pending) = (None, None, None);
         let mut server = ServerEnd::new(gate);
@@ -150,7 +151,7 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
         let mut round = reset as u32 * 4;
         for _ in 0..random.below(14) {
             if dead(&nor) {
-                // Frames of the call in which the power failed were not sent.
+                // Frames of the call in which the power failed are never sent.
                 up.clear();
                 break;
             }
@@ -161,7 +162,7 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
             }
             let lost = random.once_in(8);
             let mut down = if lost { Vec::new() } else { server.receive(&up) };
-            // React as a real server does.
+            // The events are handled like in a real server.
             for event in std::mem::take(&mut server.events) {
                 match event {
                     PeerMessage::Hello(_) => {
@@ -186,7 +187,7 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
                 wire.record_server_frame(frame, &mut server_key, &mut pending);
             }
             up.clear();
-            // The attacker replays the server's answers to this hello, or to any other.
+            // The attacker replays the server's answers to this hello or to any other.
             let mut played = Vec::new();
             if let Some(old) = wire.recorded.get(&wire.transcript) {
                 played.extend(old.iter().take(2).cloned());
@@ -227,21 +228,22 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
                 2 => board.event(Event::LinkUp),
                 _ => board.event(Event::Tick),
             };
-            // These frames were recorded when sent; now they arrive.
+            // These frames were recorded when the device sent them; they arrive at the server only after
+            // further events.
             for frame in sent {
                 server.connection.receive(&frame, &mut server.events);
             }
         }
         cuts += usize::from(power != usize::MAX && nor.0.borrow().power == 0);
-        let own = board.session.counters();
-        silent += usize::from(own.storage > 0);
-        total.counted += own.counted;
-        total.storage += own.storage;
-        total.unopened += own.unopened;
+        let counters = board.session.counters();
+        silent += usize::from(counters.storage > 0);
+        total.counted += counters.counted;
+        total.storage += counters.storage;
+        total.unopened += counters.unopened;
         erased += board.session.store().erased();
         sealed_before_cut = sealed_before_cut.max(wire.up.len());
-        // From time to time a new board with blank flash. Its key would be another one, so forget all
-        // recorded frames.
+        // From time to time the board is replaced by one with blank flash. It would have another key, so all
+        // recorded frames are dropped.
         if random.once_in(25_000) {
             nor = Nor::new(2 + random.below(3));
             wire = Wire {

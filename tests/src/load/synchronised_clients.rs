@@ -1,5 +1,5 @@
-//! Devices that answer a round on a common start signal, each after its own delay, and the times until their
-//! updates are acknowledged.
+//! Devices that answer a round after a common start signal, each with its own delay. Measures the times until
+//! their updates are acknowledged.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -14,7 +14,7 @@ use super::{Device, Quantiles};
 /// Times at which the devices of a round answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Delay between one device and the next; with zero all answer at once.
+    /// Delay between one device and the next; with zero, all devices answer at once.
     pub step: Duration,
     /// Additional delay of the last device.
     pub last_delay: Duration,
@@ -40,7 +40,7 @@ enum Report {
 /// Result of a round.
 #[derive(Clone, Debug)]
 pub struct RoundResult {
-    /// Times from the last written byte of an update until its acknowledgement is received.
+    /// Times from writing the last byte of an update to receiving its acknowledgement.
     pub times: Quantiles,
     /// Number of counted updates.
     pub counted: usize,
@@ -62,7 +62,7 @@ pub struct SynchronisedClients {
 }
 
 impl SynchronisedClients {
-    /// Expects `devices` devices to join.
+    /// Creates a fleet in which `devices` devices are expected to join.
     #[must_use]
     pub fn new(devices: usize) -> Self {
         let (reporter, reports) = mpsc::unbounded_channel();
@@ -102,7 +102,7 @@ impl SynchronisedClients {
     /// Runs one round. `before_last` is called when all but one update have been acknowledged.
     ///
     /// # Errors
-    /// As for [`Self::opened`], or the error of `before_last`.
+    /// The same errors as of [`Self::opened`], or the error of `before_last`.
     pub async fn round(
         &mut self,
         pace: Pace,
@@ -158,7 +158,7 @@ async fn run_device(
     }
 }
 
-/// Time at which the device at this position answers.
+/// Waits for the start signal of a round; returns the time at which the device at this position answers.
 async fn answer_time(
     go: &mut watch::Receiver<Option<StartSignal>>,
     round: u32,

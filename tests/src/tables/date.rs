@@ -2,14 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Today's date in UTC, as 2026-01-31.
+/// Returns today's date in UTC, in the form 2026-01-31.
 #[must_use]
 pub fn today() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     day(seconds / 86_400)
 }
 
-/// Formats a day counted from 1970-01-01.
+/// Formats a day that is counted from 1970-01-01.
 fn day(mut days: u64) -> String {
     let is_leap =
         |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));

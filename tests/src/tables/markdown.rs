@@ -1,4 +1,4 @@
-//! Markdown tables: parses them, and writes them in one canonical form.
+//! Parser and writer of Markdown tables. Tables are written in one canonical form.
 
 /// A table; cells are trimmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Writes the table in canonical form: one blank around each cell.
+    /// Formats the table in canonical form: one blank around each cell.
     #[must_use]
     pub fn text(&self) -> String {
         let rule = vec!["---".to_owned(); self.columns.len()];
@@ -23,7 +23,7 @@ fn line(cells: &[String]) -> String {
     format!("|{}\n", cells.collect::<String>())
 }
 
-/// Splits a line into cells; a bar after a backslash belongs to its cell.
+/// Splits a line into cells. A bar after a backslash is part of its cell.
 fn cells(line: &str) -> Vec<String> {
     let line = line.trim().trim_start_matches('|');
     let line = line.strip_suffix('|').unwrap_or(line);

@@ -1,5 +1,5 @@
-//! Tables of the documents. Each stands between two marks; the first mark names the command that prints the
-//! table.
+//! Generator of the tables in the documents. Each table is between two marks, and the first mark names the
+//! command that prints the table.
 //!
 //! ```text
 //! <!-- table: fedspan-sim theory rolora | table 1 -->
@@ -25,10 +25,11 @@ use recipe::Line;
 /// Produces the text that belongs between the marks of a table.
 ///
 /// # Errors
-/// A sentence: a command failed, or its output lacks a selected row or column.
+/// A sentence if a command failed, or if its output lacks a selected row or column.
 pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     let made = made(slot, programs)?;
-    // A missing figure must not get into a page silently. The first cell is a name.
+    // A missing figure (NaN) is an error, so that it cannot get into a page unnoticed. The first cell of a
+    // row is a name.
     let figures = |line: &str| line.split('|').skip(2).any(|cell| cell.contains("NaN"));
     match made.lines().find(|line| figures(line)) {
         Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
@@ -37,7 +38,8 @@ pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
 }
 
 fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
-    // A single command without a selection is shown as printed, with the headings between its tables.
+    // The output of a single command without a selection is taken as printed, with the headings between its
+    // tables.
     if let [line] = slot.lines.as_slice()
         && line.steps.is_empty()
     {
@@ -63,7 +65,8 @@ fn part(line: &Line, programs: &mut Programs) -> Result<Table, String> {
     line.select(tables).map_err(|error| format!("{}: {error}", line.text))
 }
 
-/// Lines that only one of two texts has: first those of the page, then those of the command.
+/// Returns the lines that only one of two texts contains: first those of the page, marked `-`, then those of
+/// the command, marked `+`.
 #[must_use]
 pub fn diff(stands: &str, printed: &str) -> String {
     let missing = |from: &str, other: &str, sign: char| {
@@ -74,8 +77,8 @@ pub fn diff(stands: &str, printed: &str) -> String {
     if lines.is_empty() { "the same lines in another order, or blank lines\n".to_owned() } else { lines }
 }
 
-/// Line numbers of tables of figures without a mark. A table of figures has a decimal number in at least a
-/// third of its cells.
+/// Returns the line numbers of tables of figures without a mark. A table of figures has a decimal number in
+/// at least a third of its cells.
 #[must_use]
 pub fn unmarked(page: &str) -> Vec<usize> {
     let mut found = Vec::new();
@@ -94,8 +97,8 @@ pub fn unmarked(page: &str) -> Vec<usize> {
             found.push(begin);
         }
         block.clear();
-        // Other marks name the program that writes the table: <!-- budgets: written by tests/tests/budgets.rs
-        // -->.
+        // Other marks name the program that writes the table, for example: <!-- budgets: written by
+        // tests/tests/budgets.rs -->
         if line.starts_with("<!-- ") {
             marked = line.starts_with("<!-- table") || line.contains(": written by ");
         }

@@ -1,4 +1,5 @@
-//! Tables that no command prints: from constants of the code, or from the result files of several runs.
+//! Tables that no command prints. They are made from constants of the code, or from the result files of
+//! several runs.
 
 mod account;
 mod doubling;
@@ -14,7 +15,7 @@ use super::programs::Programs;
 type Print = fn(&mut Programs) -> Result<String, String>;
 
 /// Names of the tables, and the functions that make them.
-const OWN: &[(&str, Print)] = &[
+const TABLES: &[(&str, Print)] = &[
     ("account", |_| account::releases()),
     ("adaptive", doubling::adaptive),
     ("fedpower-fastest", power::fastest),
@@ -29,13 +30,13 @@ const OWN: &[(&str, Print)] = &[
     ("stationary", |_| Ok(stationary::table())),
 ];
 
-/// Makes the table of a name, in Markdown.
+/// Makes the table with the given name, in Markdown.
 ///
 /// # Errors
-/// A sentence: an unknown table, or a program that failed.
+/// A sentence if the table is unknown or a program failed.
 pub fn print(name: &str, programs: &mut Programs) -> Result<String, String> {
-    let names: Vec<&str> = OWN.iter().map(|(name, _)| *name).collect();
-    let found = OWN.iter().find(|(own, _)| *own == name);
+    let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
+    let found = TABLES.iter().find(|(known, _)| *known == name);
     let (_, print) = found.ok_or_else(|| format!("found no table {name:?}, there are {names:?}"))?;
     print(programs)
 }

@@ -1,4 +1,4 @@
-//! Marks of a page: its tables, the commands that print them, and their positions.
+//! Parser of the marks of a page: finds the tables, the commands that print them, and their positions.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use super::recipe::Line;
 /// Mark after a table.
 const END: &str = "<!-- end of table -->";
 
-/// Cost class of a table: decides when it is made and compared.
+/// Cost class of a table, which decides when the table is made and compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Takes seconds: always made.
+    /// The commands take seconds; the table is always made.
     Quick,
-    /// Takes minutes: made with `--all`.
+    /// The commands take minutes; the table is made with `--all`.
     Nightly,
-    /// Contains times or memory of a machine, or needs external data: made only on request and never
-    /// compared. Holds the date of the measurement.
+    /// The table contains times or memory use of a machine, or needs external data. It is made only on
+    /// request and never compared. The string is the date of the measurement.
     Measured(String),
 }
 
 impl Class {
-    /// Name of the class.
+    /// Returns the name of the class.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Class {
     }
 }
 
-/// A table between its marks.
+/// A table and its marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Line number of the first mark, from 1.
@@ -47,7 +47,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// All commands in one line.
+    /// Returns all commands in one line.
     #[must_use]
     pub fn commands(&self) -> String {
         self.lines.iter().map(|line| line.text.as_str()).collect::<Vec<_>>().join(" && ")
@@ -57,7 +57,7 @@ impl Slot {
 /// Finds the tables of a page.
 ///
 /// # Errors
-/// The line number of a broken mark, and what is wrong with it.
+/// The line number of a faulty mark, and a description of the fault.
 pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
     let mut slots = Vec::new();
     let mut at = 0;
@@ -87,10 +87,10 @@ pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
 }
 
 const BEGIN: &str = "<!-- table";
-/// Length of a date, 2026-01-31.
+/// Length of a date in the form 2026-01-31.
 const DAY: usize = 10;
 
-/// Position of the next mark at the beginning of a line.
+/// Returns the position of the next mark at the beginning of a line.
 fn next_mark(text: &str, from: usize) -> Option<usize> {
     let mut at = from;
     loop {

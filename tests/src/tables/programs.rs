@@ -1,23 +1,23 @@
-//! Runs the programs that print tables, once for each command, and records their times.
+//! Runner of the programs that print tables. Runs each command once and records its time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// The simulator; it prints Markdown on request.
+/// The simulator, which prints Markdown on request.
 const SIMULATOR: &str = "fedspan-sim";
 /// Name of this program in marks.
-const OWN: &str = "tests/tables";
+const THIS_PROGRAM: &str = "tests/tables";
 
-/// True if the command can be run here. Figures of other commands (benchmarks, runs on external data) are
-/// entered by hand.
+/// Returns true if the command can be run by this program. Figures of other commands (benchmarks, runs on
+/// external data) are entered by hand.
 #[must_use]
 pub fn is_known(command: &[String]) -> bool {
-    command.first().is_some_and(|program| [SIMULATOR, OWN].contains(&program.as_str()))
+    command.first().is_some_and(|program| [SIMULATOR, THIS_PROGRAM].contains(&program.as_str()))
 }
 
-/// Function that makes the table of a name, from what other commands print.
+/// Function that makes the table with a given name from the output of other commands.
 pub type OwnTable = fn(&str, &mut Programs) -> Result<String, String>;
 
 /// Runs commands, and caches their output.
@@ -27,46 +27,47 @@ pub struct Programs {
     directory: PathBuf,
     /// Working directory of the programs, for the files they write.
     work: PathBuf,
-    /// Maker of the tables that no command prints.
+    /// Function that makes the tables that no command prints.
     own: OwnTable,
     printed: BTreeMap<Vec<String>, Result<String, String>>,
 }
 
 impl Programs {
-    /// Runs the programs of one directory in another; `own` makes the tables that no command prints.
+    /// Creates a runner of the programs in `directory`, with the working directory `work`. `own` makes the
+    /// tables that no command prints.
     #[must_use]
     pub fn new(directory: &Path, work: &Path, own: OwnTable) -> Self {
         Self { directory: directory.to_owned(), work: work.to_owned(), own, printed: BTreeMap::new() }
     }
 
-    /// Standard output of a command, as Markdown.
+    /// Returns the standard output of a command, as Markdown.
     ///
     /// # Errors
-    /// A sentence: an unknown program, or the last line of its error output.
+    /// A sentence if the program is unknown, or the last line of its error output if it fails.
     pub fn printed(&mut self, command: &[String]) -> Result<String, String> {
         if let Some(known) = self.printed.get(command) {
             return known.clone();
         }
         let printed = match command {
-            [program, print, name] if program == OWN && print == "--print" => (self.own)(name, self),
+            [program, print, name] if program == THIS_PROGRAM && print == "--print" => (self.own)(name, self),
             [program, ..] if program == SIMULATOR => {
                 let format = ["--format", "markdown"].map(str::to_owned);
                 self.run(&[command, &format].concat())
             }
             _ => {
                 let found = command.join(" ");
-                Err(format!("found {found:?}, allowed: a command of {SIMULATOR}, or {OWN} --print NAME"))
+                Err(format!("found {found:?}, allowed: a command of {SIMULATOR}, or {THIS_PROGRAM} --print NAME"))
             }
         };
         self.printed.insert(command.to_owned(), printed.clone());
         printed
     }
 
-    /// Runs the simulator with these arguments; it writes its result files to the directory `out`, from where
-    /// [`Self::read`] reads them.
+    /// Runs the simulator with these arguments. Its result files are written to the directory `out`, from
+    /// where [`Self::read`] reads them.
     ///
     /// # Errors
-    /// As for [`Self::printed`].
+    /// The same errors as of [`Self::printed`].
     pub fn simulate(&mut self, words: &[&str], out: &str) -> Result<(), String> {
         let command = [&[SIMULATOR], words, &["--out", out]].concat();
         self.run(&command.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map(|_| ())
@@ -75,7 +76,7 @@ impl Programs {
     /// Reads a file that a program has written.
     ///
     /// # Errors
-    /// The file's name and the operating system's error.
+    /// The name of the file and the operating system's error.
     pub fn read(&self, file: &str) -> Result<String, String> {
         std::fs::read_to_string(self.work.join(file)).map_err(|error| format!("{file}: {error}"))
     }
@@ -95,7 +96,8 @@ impl Programs {
     }
 }
 
-/// Seconds that each table took when it was last made, by its commands; kept in a file below `target`.
+/// Time that the commands of each table took when the table was last made, in seconds; kept in a file below
+/// `target`.
 #[derive(Debug)]
 pub struct Times {
     file: PathBuf,
@@ -103,20 +105,20 @@ pub struct Times {
 }
 
 impl Times {
-    /// Reads the times of earlier runs; empty if there is no such file.
+    /// Reads the times of earlier runs. There are none if the file does not exist.
     #[must_use]
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap_or_default();
         Self { file: file.to_owned(), seconds: serde_json::from_str(&text).unwrap_or_default() }
     }
 
-    /// Seconds that a table took.
+    /// Returns the time that a table took, in seconds.
     #[must_use]
     pub fn get(&self, commands: &str) -> Option<f64> {
         self.seconds.get(commands).copied()
     }
 
-    /// Records the time of a table. Errors of the file are ignored.
+    /// Records the time of a table. Errors in writing the file are ignored.
     pub fn note(&mut self, commands: &str, began: Instant) {
         self.seconds.insert(commands.to_owned(), began.elapsed().as_secs_f64());
         if let (Ok(text), Some(parent)) = (serde_json::to_string_pretty(&self.seconds), self.file.parent()) {

@@ -1,4 +1,5 @@
-//! Recipes in marks: one command per line; after bars, the selection from its output.
+//! Parser of the recipes in marks. Each line of a recipe is a command, followed after bars by the steps that
+//! select from its output:
 //!
 //! | step | what it does |
 //! | --- | --- |
@@ -40,7 +41,7 @@ impl Line {
     /// Parses a line of a mark.
     ///
     /// # Errors
-    /// A sentence with the text found and the texts allowed.
+    /// A sentence with the found text and the allowed texts.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(" | ");
         let command = words(parts.next().unwrap_or_default())?;
@@ -53,7 +54,7 @@ impl Line {
         Ok(Self { text: text.to_owned(), command, steps })
     }
 
-    /// Selects from the tables that the command printed.
+    /// Selects a table from those that the command printed, and applies the selection steps.
     ///
     /// # Errors
     /// A sentence with the missing name and the existing ones.
@@ -91,7 +92,7 @@ impl Step {
             }
             Self::Columns(names) => {
                 let headings: Vec<&str> = table.columns.iter().map(String::as_str).collect();
-                // An empty name means the first column.
+                // An empty name denotes the first column.
                 let place = |name: &String| match name.as_str() {
                     "" => Ok(0),
                     name => position("column", name, &headings),
@@ -136,7 +137,7 @@ fn step(text: &str) -> Result<Step, String> {
     let names = || {
         rest.split(';').map(|part| {
             let part = part.trim();
-            // With blanks at both ends "as C" and "as" split into an empty name, which means the first
+            // With blanks at both ends, "as C" and "as" split into an empty name, which denotes the first
             // column.
             match format!(" {part} ").split_once(" as ") {
                 Some((name, shown)) => [name, shown].map(|word| word.trim().to_owned()),
@@ -157,7 +158,7 @@ fn step(text: &str) -> Result<Step, String> {
     }
 }
 
-/// Splits a command into words; quotes of either kind keep blanks.
+/// Splits a command into words. Quotes of either kind keep blanks.
 fn words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut in_word) = (String::new(), None, false);

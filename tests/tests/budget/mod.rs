@@ -1,5 +1,5 @@
-//! Budgets: compares measurements with a list of `budgets.toml`, or, with FEDSPAN_REGENERATE_BUDGETS, writes
-//! them to the list and to the tables of the documents.
+//! Helpers of the budget tests: compares measurements with a list of `budgets.toml`. With
+//! FEDSPAN_REGENERATE_BUDGETS, writes the measurements to the list and to the tables of the documents.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 use std::collections::BTreeMap;
@@ -12,34 +12,34 @@ use fedspan_xtask::boards::Boards;
 use serde_json::Value;
 use toml_edit::DocumentMut;
 
-/// Allowed growth: a rebuild with another toolchain changes figures a little.
+/// Largest allowed growth of a figure. Another tool chain changes figures slightly.
 const GROWTH: f64 = 1.02;
 
-/// Table of boards.
+/// Table of the boards.
 pub static BOARDS: LazyLock<Boards> =
     LazyLock::new(|| Boards::read(&root()).unwrap_or_else(|fault| panic!("{fault}")));
 
 const FILE: &str = "tests/budgets.toml";
 
-/// Words that identify a measurement, in the order of [`List::keys`].
+/// Words that identify a measurement, in the order of the field `keys` of [`List`].
 pub type Key = Vec<String>;
 /// Figures of each measurement, by name.
 pub type Rows = BTreeMap<Key, BTreeMap<String, u64>>;
 
-/// A list of `budgets.toml`.
+/// Description of a list of `budgets.toml`.
 pub struct List {
-    /// Name in the file.
+    /// Name of the list in the file.
     pub name: &'static str,
     /// Names of the words that identify a measurement.
     pub keys: &'static [&'static str],
-    /// Names of the bounded figures; a measurement may lack some.
+    /// Names of the figures with a budget; a measurement may lack some of them.
     pub figures: &'static [&'static str],
     /// Keys that are written as numbers.
     pub numbers: &'static [&'static str],
 }
 
 impl List {
-    /// The words that identify a measurement.
+    /// Returns the words that identify a measurement.
     pub fn key(&self, line: &Value) -> Key {
         self.keys.iter().map(|name| word(&line[*name])).collect()
     }
@@ -100,13 +100,13 @@ impl List {
     }
 }
 
-/// Writes a list of inline tables, each given by its assignments.
+/// Writes a list of inline tables to `budgets.toml`. Each table is given by its assignments.
 pub fn write_list(name: &str, tables: impl Iterator<Item = Vec<String>>) {
     let text: String = tables.map(|table| format!("    {{ {} }},\n", table.join(", "))).collect();
     change(FILE, |whole| with_list(whole, name, &text).expect("a list"));
 }
 
-/// Reads a list of inline tables: the words of each, by name.
+/// Reads a list of inline tables from `budgets.toml`. Each table is returned as a map from names to words.
 pub fn tables(name: &str) -> Vec<BTreeMap<String, String>> {
     let document: DocumentMut = read_locked(FILE).parse().expect("TOML");
     let tables = document[name].as_array().expect("an array").iter();
@@ -125,12 +125,12 @@ pub fn lines(file: &str) -> Vec<Value> {
     read_locked(file).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Text of a word or a number.
+/// Returns the text of a word or a number.
 pub fn word(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// True if lists and tables are to be written.
+/// Returns true if lists and tables are to be written.
 pub fn regenerating() -> bool {
     std::env::var_os("FEDSPAN_REGENERATE_BUDGETS").is_some()
 }
@@ -143,12 +143,12 @@ pub struct GeneratedTable {
 }
 
 impl GeneratedTable {
-    /// Writes the table.
+    /// Writes the table into the document.
     pub fn write(&self, table: &str) {
         change(self.file, |whole| self.with(whole, table));
     }
 
-    /// Fails if the document shows another table. Does nothing while the budgets are being regenerated.
+    /// Fails if the document contains another table. Does nothing while the budgets are being regenerated.
     pub fn check(&self, table: impl FnOnce() -> String, program: &str) {
         if !regenerating() {
             let whole = read_locked(self.file);
@@ -162,17 +162,17 @@ impl GeneratedTable {
     }
 }
 
-/// Name of a core in the documents' tables.
+/// Returns the name of a core in the tables of the documents.
 pub fn core_name(word: &str) -> &'static str {
     &BOARDS.emulated(word).unwrap_or_else(|| panic!("no board {word}")).core
 }
 
-/// Whether cycles of a core, built at a level, are estimated.
+/// Returns true if cycles are estimated for a core and an optimisation level.
 pub fn is_estimated(core: &str, level: &str) -> bool {
     level == "s" && BOARDS.emulated(core).is_some_and(|board| board.cycles)
 }
 
-/// Number of pairs of core and level that are measured.
+/// Returns the number of pairs of core and optimisation level that are measured.
 pub fn builds() -> usize {
     BOARDS.emulated.iter().map(|board| board.levels.len()).sum()
 }
@@ -181,7 +181,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Tests in parallel threads change the same files.
+/// Lock of the files, which tests in parallel threads change.
 static FILES: Mutex<()> = Mutex::new(());
 
 fn read_locked(file: &str) -> String {

@@ -1,4 +1,5 @@
-//! Simulated device for tests of server and client together: a session with its clock, decoder and buffer.
+//! Helpers of tests: simulated device for tests of server and client together, a session with its clock,
+//! decoder and buffer.
 
 use std::sync::LazyLock;
 
@@ -23,7 +24,7 @@ pub type Plain = Linear<Workspace<20, 2>>;
 
 pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
 
-/// A device with its clock and its buffers.
+/// A device, its clock and its buffers.
 pub struct Board<P, T = Plain> {
     pub session: Device<P, T>,
     pub now: u64,
@@ -37,7 +38,7 @@ impl<P: Store> Board<P> {
         Self::with_limit(device, protection, store, seed, 256)
     }
 
-    /// Creates a device with this frame limit instead of 256 bytes.
+    /// Creates a device with the given frame limit instead of 256 bytes.
     pub fn with_limit(device: u64, protection: Protection, store: P, seed: u64, frame_limit: u16) -> Self {
         let config = Config { frame_limit, ..Config::new(device) };
         Self::with_task(config, protection, Linear::new(Workspace::new()), store, seed)
@@ -45,7 +46,7 @@ impl<P: Store> Board<P> {
 }
 
 impl<P: Store, T: Task> Board<P, T> {
-    /// Creates a device with this task and configuration.
+    /// Creates a device with the given task and configuration.
     pub fn with_task(config: Config, protection: Protection, task: T, store: P, seed: u64) -> Self {
         let source = Recording::regression(&SAMPLES.0, &SAMPLES.1, D.into(), 1);
         let random = ChaCha20Rng::seed_from_u64(seed);
@@ -59,7 +60,7 @@ impl<P: Store, T: Task> Board<P, T> {
         }
     }
 
-    /// Handles an event and all ticks it requests; returns the frames sent.
+    /// Handles an event and all ticks that the session requests; returns the frames sent.
     pub fn event(&mut self, event: Event<'_>) -> Vec<Vec<u8>> {
         let (session, out) = (&mut self.session, &mut self.out);
         handle(session, self.now, event, out, &mut self.last)
@@ -70,14 +71,14 @@ impl<P: Store, T: Task> Board<P, T> {
         self.event(Event::LinkUp)
     }
 
-    /// Replaces the link by a new one.
+    /// Replaces the link with a new one; returns the frames sent.
     pub fn reconnect(&mut self) -> Vec<Vec<u8>> {
         let sent = self.event(Event::LinkDown);
         assert!(sent.is_empty());
         self.link_up()
     }
 
-    /// Number of frames and messages that were rejected.
+    /// Returns the number of frames and messages that were rejected.
     pub fn rejected(&self) -> u32 {
         let frames = self.decoder.counters();
         let own = self.session.counters();
@@ -106,7 +107,7 @@ impl<P: Store, T: Task> Board<P, T> {
         }
     }
 
-    /// Receives frames one after the other; returns the frames sent.
+    /// Receives frames one after another; returns the frames sent.
     pub fn receive_all(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         frames.iter().flat_map(|frame| self.receive(frame)).collect()
     }
@@ -135,7 +136,7 @@ fn handle<P: Store, T: Task>(
     sent
 }
 
-/// Number of encrypted frames that the device could not decrypt.
+/// Returns the number of encrypted frames that the device could not decrypt.
 pub fn unopened<P: Store>(board: &Board<P>) -> u32 {
     board.session.counters().unopened
 }

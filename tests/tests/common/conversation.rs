@@ -1,4 +1,4 @@
-//! Exchanges of frames between a device and its server.
+//! Helpers of tests: exchanges of frames between a device and its server.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use fedspan_protocol::message::{Ack, AckOutcome, ToDevice};
 
 use super::{Board, DEVICE, ServerEnd, opening, protected};
 
-/// Exchanges frames until both sides are silent; returns the frames sent up and down.
+/// Exchanges frames until both ends are silent; returns the frames sent up and down.
 pub fn converse<P: Store>(
     board: &mut Board<P>,
     server: &mut ServerEnd,
@@ -27,7 +27,7 @@ pub fn converse<P: Store>(
     }
 }
 
-/// A connected device and its server's end.
+/// Creates a connected device and the server's end of its connection.
 pub fn connected<P: Store>(gate: &Arc<Acceptor>, store: P, seed: u64) -> (Board<P>, ServerEnd) {
     let (mut board, mut server) = (Board::new(DEVICE, protected(), store, seed), ServerEnd::new(gate));
     let hello = board.link_up();
@@ -55,7 +55,7 @@ pub fn round<P: Store>(
     (up, down)
 }
 
-/// Frames of a whole connection, up and down: hello, answer, confirmation, three rounds.
+/// Returns the frames of a connection, up and down: hello, answer, confirmation, three rounds.
 pub fn recording(gate: &Arc<Acceptor>, seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, seed), ServerEnd::new(gate));
     let hello = board.link_up();

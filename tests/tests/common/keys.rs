@@ -1,4 +1,4 @@
-//! Devices and the keys that both ends share.
+//! Helpers of tests: device ids, and the keys that a device and its server share.
 
 use fedspan_aggregator::keys::{ActiveKeys, KeyTable};
 use fedspan_client::secure::Key;
@@ -9,7 +9,7 @@ pub const DEVICE: u64 = 0x0123_4567_89ab_cdef;
 pub const OTHER: u64 = 77;
 pub const SECRET: [u8; 32] = [0x42; 32];
 
-/// Key 0 of [`DEVICE`] is [`SECRET`].
+/// Returns keys in which key 0 of [`DEVICE`] is [`SECRET`].
 pub fn keys() -> ActiveKeys {
     ActiveKeys::new(table())
 }
@@ -24,7 +24,7 @@ pub fn protected() -> Protection {
     Protection::Key(Key::new(0, SECRET))
 }
 
-/// A table with the keys made from its clone: revocations in the table also affect the keys.
+/// Returns a table and the keys made from a clone of it. A revocation in the table also affects the keys.
 pub fn withdrawable() -> (KeyTable, ActiveKeys) {
     let table = table();
     let keys = ActiveKeys::new(table.clone());

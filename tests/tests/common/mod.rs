@@ -1,4 +1,4 @@
-//! A device and a server that share keys; the test carries the frames between them.
+//! Helpers of tests: a device and a server that share keys, between which the test carries the frames.
 #![allow(dead_code, unused_imports, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod board;

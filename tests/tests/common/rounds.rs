@@ -1,4 +1,4 @@
-//! Rounds of the test campaign.
+//! Helpers of tests: rounds of the test campaign.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 pub const D: u16 = 20;
 pub const K: u16 = 2;
 
-/// A request for a gradient in f32.
+/// Makes the request of a round for a gradient in f32.
 pub fn request(number: u32) -> Request {
     let mut random = Random(number.into());
     let mut values: Vec<f32> = (0..D * K).map(|_| random.unit()).collect();

@@ -1,4 +1,4 @@
-//! The server's end of one connection.
+//! Helpers of tests: the server's end of a connection.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub fn requirements() -> Requirements {
     Requirements::new(Model::linear(D, K, 1), &[request(1)], None)
 }
 
-/// Acceptor of a server with these keys; `seed` seeds its randomness.
+/// Creates the acceptor of a server with these keys; `seed` seeds its random numbers.
 pub fn gate(keys: &ActiveKeys, seed: u64) -> Arc<Acceptor> {
     let entropy = Box::new(ChaCha20Rng::seed_from_u64(seed));
     Arc::new(Acceptor::encrypted(requirements(), WELCOME, keys.clone(), entropy))
@@ -38,7 +38,7 @@ impl ServerEnd {
         Self { connection: Connection::persistent(Arc::clone(gate)), events: Vec::new() }
     }
 
-    /// Receives frames; returns the frames to send.
+    /// Receives frames; returns the frames that the server sends.
     pub fn receive(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in frames {
             self.connection.receive(frame, &mut self.events);
@@ -46,7 +46,7 @@ impl ServerEnd {
         self.frames()
     }
 
-    /// Takes the frames to send.
+    /// Takes the frames that the server sends.
     pub fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         loop {
@@ -69,7 +69,7 @@ impl ServerEnd {
     }
 }
 
-/// Reacts to events as the engine of a server with one device.
+/// Handles events like the engine of a server with one device.
 pub fn react(server: &mut ServerEnd, round: u32, done: &mut u32) {
     for event in std::mem::take(&mut server.events) {
         match event {

@@ -1,14 +1,14 @@
-//! Unencrypted frames, and a decoder of COBS that is independent of the library.
+//! Helpers of tests: unencrypted frames, and a COBS decoder that is independent of the library.
 
 use fedspan_engine::RoundBroadcast;
 use fedspan_protocol::frame::encode;
 use fedspan_protocol::message::{Message, RoundOpen, ToDevice};
 use fedspan_protocol::tensor::Encoding;
 
-/// Room for the header and the framing of a frame, in bytes.
+/// Additional capacity for the header and the framing of a frame, in bytes.
 const HEADER_ROOM: usize = 400;
 
-/// Unencrypted frame without a body.
+/// Encodes an unencrypted frame without a body.
 pub fn plain<M: Message>(message: &M) -> Vec<u8> {
     let mut out = vec![0; HEADER_ROOM];
     let sent = encode(message, 0, |_| {}, &mut out).unwrap();
@@ -16,7 +16,7 @@ pub fn plain<M: Message>(message: &M) -> Vec<u8> {
     out
 }
 
-/// Unencrypted frame that opens a round, with its tensors.
+/// Encodes an unencrypted frame that opens a round, with its tensors.
 pub fn plain_open(opening: &RoundBroadcast) -> Vec<u8> {
     let tensors = opening.request.tensors.iter().map(|t| t.descriptor(Encoding::F32)).collect();
     let task = opening.request.task;
@@ -28,7 +28,7 @@ pub fn plain_open(opening: &RoundBroadcast) -> Vec<u8> {
     out
 }
 
-/// Content of a frame after COBS decoding.
+/// Decodes the COBS encoding of a frame.
 pub fn uncobs(frame: &[u8]) -> Vec<u8> {
     let (mut decoded, mut rest) = (Vec::new(), frame.strip_suffix(&[0]).unwrap());
     while let Some((&code, tail)) = rest.split_first() {

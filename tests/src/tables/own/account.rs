@@ -1,4 +1,4 @@
-//! Privacy account of several releases, and noise for a privacy budget.
+//! Tables of the privacy account of several releases, and of the noise for a privacy budget.
 
 use fedspan_engine::privacy::calibration::noise_multiplier;
 use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
@@ -6,7 +6,7 @@ use fedspan_engine::privacy::{
     Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases, renyi,
 };
 
-/// Epsilon at delta = 1e-5 by three accountants.
+/// Makes the table of epsilon at delta = 1e-5, computed by three accountants.
 pub fn releases() -> Result<String, String> {
     let row = |(count, multiplier): (u32, f64)| -> Result<String, ParameterError> {
         let (delta, releases) = (Delta::new(1e-5)?, Releases::new(count)?);
@@ -21,7 +21,8 @@ pub fn releases() -> Result<String, String> {
     table("| releases | multiplier | exact | Renyi | classical |\n| --- | --- | --- | --- | --- |\n", rows)
 }
 
-/// Noise of FedPower in the paper's Model I: calibrated by the paper's theorem, and by the tight sensitivity.
+/// Makes the table of FedPower's noise in the paper's Model I: calibrated by the paper's theorem, and by the
+/// tight sensitivity.
 pub fn noise() -> Result<String, String> {
     let row = |value: f64| -> Result<String, ParameterError> {
         let (epsilon, delta, releases) = (Epsilon::new(value)?, Delta::new(1e-4)?, Releases::new(10)?);

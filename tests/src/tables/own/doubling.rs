@@ -1,10 +1,10 @@
-//! Speed-up of doubling participation over full participation.
+//! Table of the speed-up of doubling participation over full participation.
 
 use crate::tables::markdown::{Table, tables};
 use crate::tables::programs::Programs;
 use crate::tables::recipe::Line;
 
-/// Commands of the whole table in `sim/STRAGGLERS.md`, verbatim.
+/// Commands that print the complete table in `sim/STRAGGLERS.md`, verbatim.
 const COMMANDS: [&str; 3] = [
     "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 16,32 --seeds 300",
     "fedspan-sim speedup --schedules fixed,theorem,adaptive --clients 64 --seeds 200",
@@ -14,7 +14,8 @@ const CLIENTS: [&str; 4] = ["16", "64", "256", "1024"];
 const COMMUNICATION: [&str; 4] = ["0", "1", "10", "100"];
 const SPEEDS: [&str; 3] = ["fixed", "dynamic-mean", "dynamic-rate"];
 
-/// Speed-up of the adaptive schedule; each cell has three ratios, one for each distribution of speeds.
+/// Makes the table of the speed-up of the adaptive schedule; each cell has three ratios, one for each
+/// distribution of speeds.
 pub fn adaptive(programs: &mut Programs) -> Result<String, String> {
     let mut whole = Table::default();
     for command in COMMANDS {

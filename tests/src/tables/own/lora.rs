@@ -1,17 +1,17 @@
-//! Four ways to average low-rank adapters, on the network of the scenario `mnist-lora`.
+//! Tables that compare four ways to average low-rank adapters, on the network of the scenario `mnist-lora`.
 
 use super::rounds::{Rounds, mean, median};
 use crate::tables::programs::Programs;
 
-/// A method: its name in tables and in scenarios, and its best step size on validation images.
+/// A method: its name in tables, its name in scenarios, and its best step size on validation images.
 type Method = (&'static str, &'static str, f64);
 
-/// A fleet and a momentum.
+/// A fleet, a momentum, and the methods with their step sizes.
 #[derive(Clone, Copy)]
 pub struct Case {
     name: &'static str,
     clients: u32,
-    /// Digit classes of each client.
+    /// Number of digit classes of each client.
     classes: u32,
     momentum: f64,
     methods: [Method; 4],
@@ -68,8 +68,8 @@ pub const MOMENTUM_TEN: Case = Case {
 const SHOWN: [usize; 6] = [1, 4, 10, 20, 40, 60];
 const SEEDS: u32 = 3;
 
-/// Mean accuracy after some rounds, mean and standard deviation over the last ten rounds of all seeds, and
-/// the median interference of a round.
+/// Makes a table with the mean accuracy after some rounds, mean and standard deviation over the last ten
+/// rounds of all seeds, and the median interference of a round.
 pub fn table(case: Case, programs: &mut Programs) -> Result<String, String> {
     let heads: String = SHOWN.iter().map(|round| format!(" {round} |")).collect();
     let mut text = format!(

@@ -1,12 +1,12 @@
-//! Ridge of newcomers with one label per class: the one that the training clients choose, compared with the
-//! best of a grid on other newcomers.
+//! Table of newcomers with one label per class: accuracy with the ridge that the training clients choose,
+//! compared with the best ridge of a grid on other newcomers.
 
 use serde_json::Value;
 
 use super::rounds::mean;
 use crate::tables::programs::Programs;
 
-/// A scenario with its runs.
+/// A scenario, its changes, and the folds and seeds of its runs.
 struct Case {
     name: &'static str,
     scenario: &'static str,
@@ -54,11 +54,12 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Ridges to choose from, as in the server's grid.
+/// Ridges to choose from, the same as in the server's grid.
 const RIDGES: [&str; 13] =
     ["1e-4", "3e-4", "1e-3", "3e-3", "0.01", "0.03", "0.1", "0.3", "1.0", "3.0", "10.0", "30.0", "100.0"];
 
-/// Newcomers' accuracy, mean over runs; the difference with its standard error.
+/// Makes the table of the newcomers' accuracy (mean over runs), and of the difference with its standard
+/// error.
 pub fn table(programs: &mut Programs) -> Result<String, String> {
     let mut text = "| newcomers, 1 label a class | runs | `\"auto\"` | best on newcomers of other folds | difference (standard error) |\n\
                     | --- | --- | --- | --- | --- |\n"
@@ -73,7 +74,7 @@ pub fn table(programs: &mut Programs) -> Result<String, String> {
                 let others = ridge.iter().enumerate().filter(|(other, _)| *other != fold);
                 others.flat_map(|(_, seeds)| seeds).sum()
             };
-            // Of equally good ridges the smallest.
+            // Chooses the smallest of equally good ridges.
             let best = grid.iter().rev().max_by(|a, b| on_others(a).total_cmp(&on_others(b)));
             ours.extend(accuracies);
             theirs.extend(best.and_then(|best| best.get(fold)).into_iter().flatten());
@@ -94,7 +95,7 @@ pub fn table(programs: &mut Programs) -> Result<String, String> {
 }
 
 impl Case {
-    /// Newcomers' accuracies with a ridge, for each fold those of its seeds.
+    /// Returns the newcomers' accuracies with a ridge: for each fold, the accuracies of all seeds.
     fn accuracies(&self, ridge: &str, programs: &mut Programs) -> Result<Vec<Vec<f64>>, String> {
         (0..self.folds).map(|fold| self.of_fold(fold, ridge, programs)).collect()
     }

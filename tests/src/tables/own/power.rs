@@ -1,10 +1,10 @@
-//! FedPower's exchanges, bytes and time until it reaches a distance.
+//! Tables of FedPower's exchanges, bytes and time until it reaches a distance.
 
 use super::rounds::{Rounds, median};
 use crate::tables::programs::Programs;
 
-/// Every device has all digit classes: exchanges, megabytes and time until the distance falls to a value, for
-/// several p.
+/// Makes the table of exchanges, megabytes and time until the distance is small enough, for several numbers p
+/// of local steps. Every device has all digit classes.
 pub fn soon(programs: &mut Programs) -> Result<String, String> {
     let mut runs = Vec::new();
     for p in [1, 2, 4, 8] {
@@ -37,7 +37,8 @@ pub fn soon(programs: &mut Programs) -> Result<String, String> {
     Ok(text)
 }
 
-/// Simulated time until the distance falls to a value, by participation policy: medians of five seeds.
+/// Makes the table of the simulated time until the distance is small enough, for several participation
+/// policies: medians of five seeds.
 pub fn fastest(programs: &mut Programs) -> Result<String, String> {
     const SEEDS: u32 = 5;
     let mut text =

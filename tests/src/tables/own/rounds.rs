@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::tables::programs::Programs;
 
-/// Rounds of a run; index 0 is the start.
+/// Rounds of a run. Index 0 is the state before the first round.
 pub struct Rounds(Vec<Value>);
 
 impl Rounds {
@@ -21,34 +21,35 @@ impl Rounds {
         (1..=seeds).map(|seed| Self::read(programs, &format!("{directory}/seed-{seed}"))).collect()
     }
 
-    /// Values of a figure, with the rounds that have it.
+    /// Returns the values of a figure, each with the round that has it.
     pub fn figures(&self, name: &str) -> Vec<(usize, f64)> {
         let figure = |(round, value): (usize, &Value)| Some((round, value[name].as_f64()?));
         self.0.iter().enumerate().filter_map(figure).collect()
     }
 
-    /// Sum of a figure over the rounds up to and including `last`.
+    /// Returns the sum of a figure over the rounds up to and including `last`.
     pub fn sum(&self, name: &str, last: usize) -> f64 {
         self.0.iter().take(last + 1).filter_map(|value| value[name].as_f64()).sum()
     }
 
-    /// Value of a figure in a round.
+    /// Returns the value of a figure in a round.
     pub fn at(&self, round: usize, name: &str) -> Option<f64> {
         self.0.get(round)?[name].as_f64()
     }
 
-    /// First round whose distance is at most `distance`.
+    /// Returns the first round whose distance is at most `distance`.
     pub fn near(&self, distance: f64) -> Option<usize> {
         self.figures("distance").into_iter().find(|(_, found)| *found <= distance).map(|(round, _)| round)
     }
 
-    /// Index of the last round.
+    /// Returns the index of the last round.
     pub fn last(&self) -> usize {
         self.0.len().saturating_sub(1)
     }
 }
 
-/// Median; of an even number the mean of the middle two. `None` if empty.
+/// Returns the median (of an even number of values the mean of the middle two); `None` if there are no
+/// values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -58,7 +59,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// Mean; `None` if empty.
+/// Returns the mean; `None` if there are no values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }

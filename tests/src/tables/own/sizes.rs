@@ -1,9 +1,10 @@
-//! Memory of a model on a device.
+//! Table of the memory of a model on a device.
 
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
 
-/// Bytes of the workspaces of several shapes, compared with the arithmetic minimum.
+/// Makes the table of the sizes of workspaces of several shapes, in bytes, compared with the arithmetic
+/// minimum.
 pub fn table() -> String {
     let rows = [row::<20, 2, 1>(), row::<57, 8, 7>(), row::<64, 4, 1>(), row::<128, 8, 1>()];
     "| (d, k, C) | RAM of the model | the least that the arithmetic needs | with a stream of samples | in i16 |\n\

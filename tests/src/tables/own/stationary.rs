@@ -1,8 +1,8 @@
-//! Stationary distances of full participation, as recorded in the simulator.
+//! Table of the stationary distances of full participation, which are constants of the simulator.
 
 use fedspan_experiments::speedup::STATIONARY;
 
-/// One column for each fleet size.
+/// Makes the table, with one column for each fleet size.
 pub fn table() -> String {
     let sizes: String = STATIONARY.iter().map(|(clients, _)| format!(" {clients} |")).collect();
     let distances: String = STATIONARY.iter().map(|(_, distance)| format!(" {distance} |")).collect();
