@@ -38,7 +38,8 @@ fn measured_bits(lines: &[Value]) -> Bits {
     let mut bits = Bits::new();
     for line in lines {
         let key = LIST.key(line);
-        let checksums: BTreeMap<_, _> = BITS.iter().map(|name| ((*name).to_owned(), word(&line[*name]))).collect();
+        let checksums: BTreeMap<_, _> =
+            BITS.iter().map(|name| ((*name).to_owned(), word(&line[*name]))).collect();
         let known = bits.entry(key[PROBLEM..].to_vec()).or_insert_with(|| checksums.clone());
         assert_eq!(*known, checksums, "{key:?} has other bits than another core");
     }

@@ -1,6 +1,7 @@
-//! Tests of the cost of a FedPower iteration on some cores, without and with noise, compared with the list `power`
-//! in `budgets.toml`: fails if a figure grows by more than 2 %. `tests/boards` measures and then runs this test;
-//! with FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
+//! Tests of the cost of a FedPower iteration on some cores, without and with noise, compared with the list
+//! `power` in `budgets.toml`. They fail if a figure grows by more than 2 %. `tests/boards` measures and then
+//! runs this test; with FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards'
+//! README.
 #![cfg(feature = "emulation")]
 
 use std::fmt::Write;
@@ -10,13 +11,13 @@ use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, r
 const LIST: List = List {
     name: "power",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
-    // `noise` and `seed` exist only with noise.
+    // Only iterations with noise have the figures `noise` and `seed`.
     figures: &["instructions", "verify", "noise", "seed", "stack", "client", "cycles"],
     numbers: &["d", "k", "m"],
 };
 const PATHS: [&str; 2] = ["plain", "private"];
 
-/// Cores and shapes (d, k, m) of the table of boards, in its order.
+/// Returns the cores and shapes (d, k, m) in the order of the table of boards.
 fn measured() -> impl Iterator<Item = (&'static str, [u64; 3])> {
     let shape = |text: &str| {
         let sizes: Vec<u64> = text.split('-').map(|size| size.parse().expect("a size")).collect();
@@ -31,7 +32,7 @@ fn key(core: &str, shape: [u64; 3], path: &str) -> Key {
     words.chain([path.to_owned()]).collect()
 }
 
-/// Table of the README.
+/// Makes the table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from(
         "| core | (d, r, s) | without noise | with noise | of that: product | noise | seed | cycles without | with | stack \

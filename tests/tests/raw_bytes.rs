@@ -1,5 +1,5 @@
-//! Tests of raw bytes against a real server: invalid peers are refused or cut off, and counted, while the campaign
-//! continues undisturbed.
+//! Tests of raw bytes that are sent to a real server. Invalid peers must be refused or disconnected, and
+//! counted, while the campaign continues undisturbed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ async fn world_of(campaign: &str) -> World {
 }
 
 impl World {
-    /// Lets the honest devices finish the campaign.
+    /// Runs the honest devices until the campaign is finished.
     async fn finish(self) -> Status {
         let mut devices = tokio::task::JoinSet::new();
         for index in 0..self.dataset.clients.len() {
@@ -95,7 +95,7 @@ fn frame(message: &ToServer) -> Vec<u8> {
     out
 }
 
-/// Sends bytes and returns all messages until the server closes the connection.
+/// Sends bytes and returns all messages that arrive until the server closes the connection.
 async fn send_and_read(address: SocketAddr, bytes: &[u8]) -> Vec<ToDevice> {
     let mut socket = TcpStream::connect(address).await.expect("connects");
     // The server may close the connection during this write.
@@ -153,7 +153,7 @@ async fn invalid_hello_gets_a_typed_refusal() {
 async fn silent_slow_flooding_and_endless_peers_are_cut_off() {
     let world = world().await;
     let address = world.server.address;
-    // Nothing at all; a hello that never ends; garbage frames; a frame without end.
+    // The peers send nothing at all, an incomplete hello, garbage frames, and a frame without an end.
     assert!(send_and_read(address, &[]).await.is_empty());
     let hello = frame(&ToServer::Hello(world.hello(50)));
     assert!(send_and_read(address, &hello[..hello.len() - 3]).await.is_empty());
@@ -161,7 +161,7 @@ async fn silent_slow_flooding_and_endless_peers_are_cut_off() {
         (0..20_000u32).map(|i| if i % 40 == 39 { 0 } else { (i % 251) as u8 + 1 }).collect();
     send_and_read(address, &garbage).await;
     assert!(send_and_read(address, &vec![7; 100_000]).await.is_empty());
-    // A welcomed device that stops in the middle of a frame.
+    // A welcomed device stops in the middle of a frame.
     let mut half = frame(&ToServer::Hello(world.hello(51)));
     half.extend_from_slice(&hello[..10]);
     let messages = send_and_read(address, &half).await;
@@ -196,8 +196,8 @@ async fn unrequested_update_does_not_count() {
         assert!(n > 0, "three answers before the end");
         answer.extend_from_slice(&buffer[..n]);
     }
-    // Wait until the server has closed the connection: a round in which this device takes part would wait for
-    // it.
+    // Waits until the server has closed the connection, because a round with this device would wait for its
+    // update.
     socket.shutdown().await.expect("closes");
     while socket.read(&mut buffer).await.expect("the end") > 0 {}
     let status = world.finish().await;
@@ -205,16 +205,16 @@ async fn unrequested_update_does_not_count() {
     assert_eq!(status.connections.faults, 1);
 }
 
-/// The server may answer every further hello with a whole round.
+/// Tests a device that repeats its hello, because the server may answer every hello with a whole round.
 #[tokio::test(flavor = "multi_thread")]
 async fn device_that_repeats_hello_is_cut_off() {
     let world = world_of(&CAMPAIGN.replace("deadline = 5", "deadline = 600")).await;
     let hello = frame(&ToServer::Hello(world.hello(60)));
     let messages = send_and_read(world.server.address, &hello.repeat(100)).await;
     let welcomes = messages.iter().filter(|message| matches!(message, ToDevice::Welcome(_))).count();
-    // No welcome if all hellos arrived in one read.
+    // There is no welcome if all hellos arrived in one read.
     assert!(welcomes <= 17, "{welcomes}");
-    // The device has left the campaign, too: no round waits for it.
+    // The device has also left the campaign, so no round waits for it.
     let status = tokio::time::timeout(Duration::from_secs(60), world.finish())
         .await
         .expect("the campaign does not wait for the device");

@@ -1,5 +1,5 @@
-//! Tests of a fleet in which some devices can choose the ridge of their head and others cannot: all get a head with
-//! the requested ridge, and the server counts the devices that did not choose.
+//! Tests of a fleet in which some devices can choose the ridge of their head and others cannot. All devices
+//! must get a head with the requested ridge, and the server must count the devices that did not choose.
 #![allow(clippy::indexing_slicing)]
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ const K: usize = 2;
 const C: usize = 3;
 const M: usize = 24;
 
-/// A model whose firmware lacks the feature `ridge-choice`. It answers like a client built without it (see
-/// `edge-client/tests/ridge_choice.rs`).
+/// A model whose firmware lacks the feature `ridge-choice`. The model answers like a client built without
+/// this feature (see `edge-client/tests/ridge_choice.rs`).
 struct Plain<T>(T);
 
 impl<T: Task> Task for Plain<T> {
@@ -108,7 +108,7 @@ impl<T: Fitted> Fitted for Plain<T> {
 /// A device and the server's end of its connection.
 trait Device {
     fn connection(&mut self) -> &mut Connection;
-    /// Exchanges frames until both sides are silent; returns the server's events.
+    /// Exchanges frames until both ends are silent; returns the server's events.
     fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage>;
     fn last(&self) -> HeadFit;
 }
@@ -119,7 +119,7 @@ struct Pair<T> {
     decoder: Decoder<Vec<u8>>,
 }
 
-/// Samples owned by the device.
+/// Sample source with the data of a device.
 struct Owned {
     x: Vec<f32>,
     classes: Vec<u8>,
@@ -199,8 +199,8 @@ impl<T: Fitted> Device for Pair<T> {
 const FLEET: &str = "[devices]\nexpected = 3\n[data]\nd = 6\noutputs = 3\n[model]\nk = 2\n[algorithm]\n\
     name = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n";
 
-/// Runs a campaign to its end. Returns, for each device, the number of heads requested without a choice, and
-/// its last fit.
+/// Runs a campaign to its end. Returns, for each device, the number of heads that were requested without a
+/// choice, and how the last head was fitted.
 fn campaign(
     text: &str,
     build: impl Fn(&Arc<Acceptor>) -> Vec<Box<dyn Device>>,
@@ -268,8 +268,8 @@ fn mixed_fleet_gets_heads_from_all_devices() {
         matches!(engine.final_head(), HeadSolve::LeaveOneOut { fallback_ridge } if fallback_ridge == chosen.ridge)
     );
     assert_eq!([0, 1, 2].map(|id: usize| fits[id].0), [0, 1, 0]);
-    // The plain device takes the published ridge; the others choose from their own grid, which has other
-    // values.
+    // The device without the feature uses the published ridge. The other devices choose from their own grid,
+    // which has other values.
     assert_eq!(fits[1].1.ridge, chosen.ridge);
     for id in [0, 2] {
         assert_ne!(fits[id].1.ridge, chosen.ridge);
@@ -277,7 +277,7 @@ fn mixed_fleet_gets_heads_from_all_devices() {
     assert!(fits.iter().all(|(_, fit)| fit.samples as usize == M && usize::from(fit.width) == K));
 }
 
-/// No device scores ridges: the default is published and used.
+/// Tests that the default ridge is published and used if no device scores ridges.
 #[test]
 fn fleet_without_the_feature_gets_the_default_ridge() {
     let (engine, fits) = campaign(FLEET, |gate| (0..3).map(|id| plain(id, gate)).collect());
@@ -289,7 +289,7 @@ fn fleet_without_the_feature_gets_the_default_ridge() {
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (1, chosen.ridge)));
 }
 
-/// With a configured ridge there is nothing to choose and nothing to count.
+/// Tests that with a configured ridge no device chooses, and no device is counted.
 #[test]
 fn configured_ridge_applies_to_all_devices() {
     let text = format!("{FLEET}final_ridge = 0.25\n");
@@ -298,7 +298,7 @@ fn configured_ridge_applies_to_all_devices() {
     assert!(fits.iter().all(|(unchosen, fit)| (*unchosen, fit.ridge) == (0, 0.25)));
 }
 
-/// Fixed point scores ridges but does not compute leave-one-out errors.
+/// Tests fixed-point devices, which score ridges but do not compute leave-one-out errors.
 #[test]
 fn fixed_point_device_takes_the_published_ridge() {
     let text = format!("{FLEET}numeric = \"i16\"\n");

@@ -1,5 +1,5 @@
-//! Tests of encrypted sessions: cost of a handshake and a round, faults of the line, and cases in which a device
-//! stays silent.
+//! Tests of encrypted sessions: cost of a handshake and a round, line faults, and cases in which a device
+//! must not send.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn encrypted_round_hides_all_but_the_hello_and_keeps_its_budget() {
     assert_eq!(board.session.counters().counted, 1);
     let traffic = server.connection.traffic();
     assert_eq!((traffic.protocol_errors(), traffic.unsent, traffic.frames.accepted), (0, 0, 2));
-    // No six consecutive bytes of the plain update appear on the wire.
+    // No six consecutive bytes of the plain update occur on the wire.
     let (mut bench, mut open) = (
         Board::new(DEVICE, Protection::Plaintext, NoStore, 1),
         ServerEnd::new(&Arc::new(Acceptor::plaintext(requirements(), WELCOME))),
@@ -67,14 +67,14 @@ fn encrypted_round_hides_all_but_the_hello_and_keeps_its_budget() {
 enum Fault {
     Lost,
     Twice,
-    /// Arrives after the next frame in its direction, or two seconds late.
+    /// The frame arrives after the next frame in its direction, or two seconds late.
     Late,
-    /// One bit is flipped.
+    /// One bit of the frame is flipped.
     Damaged,
 }
 
-/// Runs a handshake and a round on a serial line on which frame number `unlucky` suffers. Returns the number
-/// of frames.
+/// Runs a handshake and a round on a serial line on which frame number `unlucky` has the fault. Returns the
+/// number of frames.
 fn line(fault: Fault, unlucky: usize) -> usize {
     let gate = gate(&keys(), 1);
     let (mut board, mut server) = (Board::new(DEVICE, protected(), NoStore, 1), ServerEnd::persistent(&gate));
@@ -118,7 +118,7 @@ fn line(fault: Fault, unlucky: usize) -> usize {
         if board.session.counters().counted == 1 && late_up.is_empty() && late_down.is_empty() {
             println!("{fault:?} {unlucky}: {second} s, {frames} frames, {done} updates received");
             assert!(done >= 1);
-            // The next round runs as if nothing had happened.
+            // The next round must run normally.
             server.events.clear();
             round(&mut board, &mut server, 2);
             assert_eq!(board.session.counters().counted, 2);
@@ -150,7 +150,7 @@ fn session_recovers_from_any_fault_of_one_frame() {
     }
 }
 
-/// A device that may not join receives a sealed refusal, and accepts it.
+/// Tests that a device that may not join receives a sealed refusal, and accepts it.
 #[test]
 fn sealed_refusal_is_accepted() {
     let requirements = requirements().with_numeric(Numeric::I16);
@@ -164,7 +164,7 @@ fn sealed_refusal_is_accepted() {
     assert!(matches!(board.session.refusal(), Some(Refusal::Capability(_))));
 }
 
-/// Storage that fails on request.
+/// Store whose operations fail on request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faulty {
     load: bool,
@@ -199,14 +199,14 @@ impl Store for Faulty {
     }
 }
 
-/// A device that cannot store its handshake number sends nothing, also after it reconnects.
+/// Tests that a device that cannot store its handshake number sends nothing, not even after it reconnects.
 #[test]
 fn device_with_failed_storage_stays_silent() {
     let full = Faulty { handshakes: u64::MAX - 127, ..Faulty::default() };
     for store in [
         Faulty { load: true, ..Faulty::default() },
         Faulty { save: true, ..Faulty::default() },
-        // No handshake numbers are left.
+        // The handshake numbers are used up.
         full,
     ] {
         let mut board = Board::new(DEVICE, protected(), store, 1);
@@ -220,7 +220,7 @@ fn device_with_failed_storage_stays_silent() {
             board.now = board.last.wake.as_u64();
         }
     }
-    // Without a key no handshake is numbered.
+    // A device without a key numbers no handshakes and does not need the store.
     let store = Faulty { load: true, save: true, handshakes: 0 };
     assert_eq!(Board::new(DEVICE, Protection::Plaintext, store, 1).link_up().len(), 1);
     // The last block of numbers can be used, and is stored before its first use.
@@ -228,8 +228,8 @@ fn device_with_failed_storage_stays_silent() {
     assert_eq!(Board::new(DEVICE, protected(), last, 1).link_up().len(), 1);
 }
 
-/// A repeated hello gets the same answer, byte for byte, until the answer is confirmed; until then plain
-/// messages are ignored.
+/// Tests that a repeated hello gets the same answer, byte for byte, until the answer is confirmed. Before the
+/// confirmation the server ignores plain messages.
 #[test]
 fn repeated_hello_gets_the_same_answer_until_confirmed() {
     let gate = gate(&keys(), 1);
@@ -257,17 +257,18 @@ fn repeated_hello_gets_the_same_answer_until_confirmed() {
     }
     assert_eq!(answers.len(), 5);
     assert!(answers.iter().all(|answer| *answer == answers[0]));
-    // Any one of the answers completes the handshake; the others are rejected.
+    // Each of the answers can complete the handshake; the further ones are rejected.
     let alive = board.receive_all(&answers[4..]);
     assert!(board.receive_all(&answers[..4]).is_empty());
     assert_eq!(unopened(&board), 4);
     server.receive(&alive);
     assert_eq!(server.joined(), 1);
     server.events.clear();
-    // Another connection answers the same hello with other keys, as no nonce is drawn twice.
+    // The server answers the same hello on another connection with other keys, because it draws no nonce
+    // twice.
     let mut other = ServerEnd::new(&gate);
     assert_ne!(other.receive(&hello), answers[..1]);
-    // The hello after its confirmation gets a new answer, and the session continues.
+    // After the confirmation the server gives the hello a new answer, and the session continues.
     assert_ne!(server.receive(&hello), answers[..1]);
     round(&mut board, &mut server, 1);
     assert_eq!(board.session.counters().counted, 1);

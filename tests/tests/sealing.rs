@@ -1,5 +1,5 @@
-//! Tests of the cost of encryption on each core, compared with the list `sealing` in `budgets.toml`: fails if a
-//! figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
+//! Tests of the cost of encryption on each core, compared with the list `sealing` in `budgets.toml`. They
+//! fail if a figure grows by more than 2 %. `tests/boards` measures and then runs this test; with
 //! FEDSPAN_REGENERATE_BUDGETS=1 it writes a new list and the table of the boards' README.
 #![cfg(feature = "emulation")]
 
@@ -10,7 +10,8 @@ use crate::budget::{BOARDS, GeneratedTable, List, Rows, builds, is_estimated, li
 
 const LIST: List =
     List { name: "sealing", keys: &["core", "opt_level", "limit"], figures: &FIGURES, numbers: &[] };
-/// Bytes on the wire, instructions, bytes of stack, and cycles (only for cores with a table of costs, at level "s").
+/// Names of the figures: bytes on the wire, instructions, bytes of stack, and cycles (only for cores with a
+/// table of costs, at level "s").
 const FIGURES: [&str; 15] = [
     "handshake_bytes",
     "up",
@@ -29,13 +30,13 @@ const FIGURES: [&str; 15] = [
     "cycles_handshake",
 ];
 
-/// Stack figures of encryption alone.
+/// Names of the stack figures of encryption alone.
 const STACK: [&str; 4] = ["stack_hello", "stack_keys", "stack_seal", "stack_open"];
 
 const LIMITS: [&str; 2] = ["256", "1024"];
 
-/// Instructions and cycles of the update at (64, 4, 32) by the normal equations, from the check of the
-/// representation to the gradient.
+/// Returns instructions and cycles of the update at (64, 4, 32) by the normal equations, from the check of
+/// the representation to the gradient.
 fn update(core: &str) -> (u64, Option<u64>) {
     let own = |table: &BTreeMap<String, String>| {
         let is = |name: &str, word: &str| table[name] == word;
@@ -47,7 +48,7 @@ fn update(core: &str) -> (u64, Option<u64>) {
     (all.iter().sum(), number("cycles"))
 }
 
-/// Table of the README.
+/// Makes the table of the README.
 fn table(rows: &Rows) -> String {
     let mut text = String::from(
         "| core | update | sealed and opened, limit 256 | limit 1024 | handshake | cycles: update | limit 256 | limit \
@@ -106,11 +107,11 @@ fn readme_shows_the_budgets() {
     README_TABLE.check(|| table(&LIST.budgets()), "tests/boards");
 }
 
-/// Promise for a Cortex-M4F: 160 bytes of handshake, 1.5 KB of RAM (248 bytes of it static, which `flash.rs`
-/// watches).
+/// Tests the promise for a Cortex-M4F: 160 bytes of handshake, 1.5 KB of RAM (including 248 bytes of static
+/// RAM, which `flash.rs` checks).
 #[test]
 fn cortex_m4_keeps_its_promise() {
-    // Another test is changing the budgets.
+    // Another test changes the budgets meanwhile.
     if regenerating() {
         return;
     }

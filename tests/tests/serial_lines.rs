@@ -1,5 +1,5 @@
-//! Tests of serial lines, which outlive sessions: noise, restarts of boards and servers, unplugged cables. The
-//! fleet always learns the same bits as the simulator.
+//! Tests of serial lines, which remain open when sessions end: noise, restarts of boards and servers,
+//! unplugged cables. The fleet must always learn the same bits as the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ struct World {
     dataset: Arc<Dataset>,
     state: tempfile::TempDir,
     keys: BTreeMap<u64, Key>,
-    /// Number of sessions made; each has other random numbers.
+    /// Number of sessions created; each has other random numbers.
     lives: AtomicU64,
 }
 
@@ -72,7 +72,7 @@ impl World {
         identity(index as u64, &self.keys[&(index as u64)], self.lives.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Session of a device with its key.
+    /// Creates the session of a device with its key.
     fn session(&self, index: usize) -> SimSession {
         client_session(&self.scenario, &self.dataset, index, self.identity(index), true).expect("client")
     }
@@ -87,7 +87,7 @@ impl World {
         start_with(fleet, protection, lines, finished).await.expect("server")
     }
 
-    /// Checks that the served representation has the same bits as the simulator's.
+    /// Checks that the representation of the server has the same bits as the simulator's.
     fn check_against_simulation(&self) {
         let simulated = run(&self.scenario, self.scenario.seed, &mut NoProgress).expect("simulation");
         let committed = store::read(self.state.path()).expect("readable").expect("committed");
@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-/// Copies bytes; one in `one_in` is lost, doubled or changed.
+/// Copies bytes. One of `one_in` bytes is lost, doubled or changed.
 async fn noise(
     mut from: ReadHalf<DuplexStream>,
     mut to: WriteHalf<DuplexStream>,
@@ -128,7 +128,7 @@ async fn noise(
     }
 }
 
-/// Both ends of a noisy line.
+/// Creates a noisy line and returns its two ends.
 fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
     let ((near, a), (b, far)) = (duplex(4096), duplex(4096));
     let ((a_in, a_out), (b_in, b_out)) = (split(a), split(b));
@@ -137,7 +137,7 @@ fn noisy(one_in: u64, seed: u64) -> (DuplexStream, DuplexStream) {
     (near, far)
 }
 
-/// Runs in virtual time.
+/// Tests noisy lines, in virtual time.
 #[tokio::test(start_paused = true)]
 async fn noisy_line_only_slows_a_campaign_down() {
     for one_in in [1000, 100] {
@@ -158,13 +158,13 @@ async fn noisy_line_only_slows_a_campaign_down() {
                     dropped += frames.oversize + frames.framing + frames.check + frames.header;
                     tokio::time::sleep_until(began + Duration::from_millis(closed.retry_at.as_u64())).await;
                 }
-                // Keep the line open: the server may still ask for a hello.
+                // The line stays open, because the server may still request a hello.
                 (session.counters(), dropped, far)
             });
         }
         let fleet = world.fleet().replace("[devices]", "[devices]\nabsence = 1e6");
-        // The server waits for every update, however long noise delays it, and keeps running so that the last
-        // acknowledgements arrive.
+        // The server waits for every update, however long noise delays it. It continues to run so that the
+        // last acknowledgements arrive.
         let server = world.serve_until(&fleet, lines, false).await;
         let mut ended = Vec::new();
         while let Some(device) = devices.join_next().await {
@@ -181,7 +181,7 @@ async fn noisy_line_only_slows_a_campaign_down() {
     }
 }
 
-/// Runs a session until the line ends or its head is fitted; `began` is time 0 of the session.
+/// Runs a session until the line is closed or the head is fitted. `began` is time 0 of the session.
 async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Instant) {
     while !session.is_fitted() {
         let closed = run_session_over(session, &mut *line, began).await;
@@ -190,7 +190,7 @@ async fn take_part(session: &mut SimSession, line: &mut DuplexStream, began: Ins
     }
 }
 
-/// Runs a session until the device has received `bytes` bytes, then cuts it off.
+/// Runs a session until the device has received `bytes` bytes, then interrupts it.
 async fn until_received(
     bytes: usize,
     session: &mut SimSession,
@@ -218,7 +218,8 @@ async fn until_received(
     }
 }
 
-/// A board restarts without memory at any point: within each message it receives, and between them.
+/// Tests a board that restarts without memory at any point: within each message that it receives, and between
+/// messages.
 #[tokio::test(start_paused = true)]
 async fn restarted_board_rejoins() {
     for received in (0..520).step_by(37) {
@@ -250,7 +251,7 @@ async fn restarted_board_rejoins() {
     }
 }
 
-/// The server restarts while the lines stay open; the boards do not notice.
+/// Tests a server that restarts while the lines stay open, so that the boards are not notified.
 #[tokio::test(start_paused = true)]
 async fn restarted_server_reconnects_its_boards() {
     let world = World::new();
@@ -268,7 +269,7 @@ async fn restarted_server_reconnects_its_boards() {
         });
     }
     let first = world.serve(&world.fleet(), lines).await;
-    // Let the first server get part of the way.
+    // The first server runs until it has sent a part of the campaign.
     let mut passed = 0;
     while passed < 5 * 900 {
         for (wire, other) in &mut bridges {
@@ -288,7 +289,7 @@ async fn restarted_server_reconnects_its_boards() {
     first.stop.send(()).expect("the server runs");
     let status = first.end.await.expect("no panic").expect("served");
     assert!(status.round > 0 && status.round < 6, "{status:?}");
-    // Connect the next server to the same lines.
+    // The next server uses the same lines.
     let mut lines = Vec::new();
     for (_, mut other) in bridges {
         let (near, mut wire) = duplex(4096);
@@ -305,7 +306,7 @@ async fn restarted_server_reconnects_its_boards() {
     world.check_against_simulation();
 }
 
-/// Names of the terminals that this process has open.
+/// Returns the names of the terminals that this process has open.
 fn terminals() -> BTreeSet<PathBuf> {
     let open = std::fs::read_dir("/proc/self/fd").expect("a list");
     open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
@@ -314,8 +315,8 @@ fn terminals() -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// Opens a pseudo-terminal and links the server's end under `name`, which stays when another cable is plugged
-/// in.
+/// Opens a pseudo-terminal and links the server's end under `name`. The name stays the same when another
+/// cable is plugged in.
 fn plug(name: &Path) -> (SerialPort, SerialPort) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().expect("no test panics while plugging");
@@ -327,7 +328,7 @@ fn plug(name: &Path) -> (SerialPort, SerialPort) {
     (board, port)
 }
 
-/// Pseudo-terminals as serial ports. One is unplugged and plugged in again; one device uses TCP.
+/// Tests pseudo-terminals as serial ports. One is unplugged and plugged in again; one device uses TCP.
 #[tokio::test(flavor = "multi_thread")]
 async fn serial_port_may_be_unplugged_and_plugged_in_again() {
     let world = World::new();
@@ -345,7 +346,7 @@ async fn serial_port_may_be_unplugged_and_plugged_in_again() {
             let (mut board, mut port) = plug(&name);
             let began = Instant::now();
             if let Some(plugged_in) = unplugged {
-                // Unplugged within the Welcome; then plugged in under another terminal.
+                // The cable is unplugged within the welcome, then plugged in with another terminal.
                 until_received(20, &mut session, &mut board, began).await;
                 drop((board, port));
                 (board, port) = plug(&name);
@@ -358,7 +359,7 @@ async fn serial_port_may_be_unplugged_and_plugged_in_again() {
             (board, port)
         });
     }
-    // Training begins once the fifth device has joined.
+    // Training starts when the fifth device has joined.
     again.await.expect("the cable is plugged in again");
     let session =
         device(world.scenario.clone(), Arc::clone(&world.dataset), 4, world.identity(4), server.address);

@@ -1,5 +1,5 @@
-//! Tests of the server with tokio on a simulated network (turmoil) in virtual time. Sockets, connection slots,
-//! inbox, timers, tasks and the database are real; the server crashes at any point, and links are
+//! Tests of the server with tokio on a simulated network (turmoil) in virtual time. Sockets, connection
+//! slots, inbox, timers, tasks and the database are real. The server crashes at any point, and links are
 //! partitioned, held and released. The same seed gives the same run.
 
 use std::path::Path;
@@ -69,7 +69,7 @@ fn scenario() -> Scenario {
     Scenario::parse("shell", &format!("{SCENARIO}{CAMPAIGN}"), &[]).expect("scenario")
 }
 
-/// A device that reconnects as its session requests, until its head is fitted.
+/// Runs a device that reconnects when its session requests it, until its head is fitted.
 async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil::Result {
     let dataset = scenario.dataset(scenario.seed)?;
     let mut session = client_session(&scenario, &dataset, index, Identity::plaintext(index as u64), true)
@@ -91,12 +91,12 @@ async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil
     Ok(())
 }
 
-/// Injects one fault, waits, and ends it. Returns true if the campaign finished meanwhile.
+/// Injects one fault, waits, and ends it. Returns true if the campaign finished in the meantime.
 fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
     let one = format!("device-{}", random.bits() % DEVICES as u64);
     let mut duration = |most| Duration::from_millis(1 + random.bits() % most);
     let until = sim.elapsed() + duration(3_000);
-    // 1 crashes the server, 2 partitions a link, 3 holds it.
+    // Kind 1 crashes the server, 2 partitions a link, 3 holds a link.
     let kind = duration(3).as_millis();
     // A held link must be released before the idle timeout.
     let until_released = sim.elapsed() + duration(1_500);
@@ -121,8 +121,8 @@ fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -
     Ok(finished)
 }
 
-/// Runs a campaign with faults. Returns the journal, the audited totals, and the number of crashes, partitions and
-/// holds.
+/// Runs a campaign with faults. Returns the journal, the audited totals, and the numbers of crashes,
+/// partitions and holds.
 fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dyn std::error::Error>> {
     let scenario = scenario();
     let dataset = Arc::new(scenario.dataset(scenario.seed)?);
@@ -163,7 +163,7 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
             break;
         }
     }
-    // The campaign ends without further faults.
+    // The rest of the campaign runs without faults.
     while !finished {
         finished = sim.step()?;
     }
@@ -172,8 +172,8 @@ fn campaign(seed: u64, state: &Path) -> Result<(String, Audit, [u32; 3]), Box<dy
     Ok((std::fs::read_to_string(state.join(journal::FILE))?, totals, counts))
 }
 
-/// Runs one seed in its own process, because tokio numbers its tasks per process and drops them in the order of these
-/// numbers.
+/// Tests each seed in a separate process, because tokio numbers its tasks per process and drops them in the
+/// order of these numbers.
 #[test]
 #[ignore = "started by the tests below; to run it alone: FEDSPAN_SEED=N cargo test -p fedspan-tests --test all -- shell:: --ignored --nocapture"]
 fn campaign_of_one_seed() {
@@ -192,8 +192,8 @@ fn campaign_of_one_seed() {
     println!("\nresults {crashes} {partitions} {holds} {} {}", totals.mid_round, crc32c(journal.as_bytes()));
 }
 
-/// Runs one seed in a process of its own. Returns the number of crashes, partitions, holds and crashes in the middle of a
-/// round, and the CRC of the journal.
+/// Runs one seed in a separate process. Returns the numbers of crashes, partitions, holds and crashes in the
+/// middle of a round, and the CRC of the journal.
 fn run_in_process(seed: u64) -> [u64; 5] {
     let ran = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "shell::campaign_of_one_seed", "--ignored", "--nocapture"])

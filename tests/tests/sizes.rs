@@ -1,5 +1,5 @@
-//! Tests of memory and traffic of a client: the workspace compared with its arithmetic minimum, and the bytes of an
-//! update.
+//! Tests of the memory and traffic of a client: size of the workspace compared with its arithmetic minimum,
+//! and bytes of an update.
 
 use fedspan_client::Workspace;
 use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
@@ -15,11 +15,11 @@ fn check<const D: usize, const K: usize, const C: usize>() {
         "({D}, {K}, {C}): workspace {size}, arithmetic minimum {least}, streaming {streaming}, in i16 {fixed}"
     );
     assert_eq!(size, 4 * (2 * K * C + D * K + D * C + K * K + K + C));
-    // Streaming adds sums over products and a block of eight rows.
+    // A streaming workspace has additional sums over products, and a block of eight rows.
     assert_eq!(streaming, size + 4 * D * K + 32 * (K + C));
-    // The workspace stores a triangular matrix as a full k x k one; the minimum counts only the triangle.
+    // The workspace stores a triangular k x k matrix in full, but the minimum counts only the triangle.
     assert_eq!(size - least, 2 * K * (K - 1));
-    // Fixed point adds integers, and a scale for those of the representation.
+    // A fixed-point workspace has additional integers, and a scale for the integers of the representation.
     let integers = 2 * (D * K + D + K + C + K * C) + 2;
     assert_eq!(fixed, (size + integers).next_multiple_of(4));
 }

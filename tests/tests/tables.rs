@@ -1,4 +1,4 @@
-//! Tests of `tables`: finds and repairs edited cells in the tables of the documents.
+//! Tests of the program `tables`: it finds and repairs edited cells in the tables of the documents.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -18,8 +18,9 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Works on a copy of a page. `--check` must fail for every edited cell, name page, line, command and both lines, and
-/// change nothing; a run without it must restore the cell.
+/// Tests edited cells in a copy of a page. For every edited cell `--check` must fail, must name page, line,
+/// command and the two different lines, and must change nothing. A run without `--check` must restore the
+/// cell.
 #[test]
 fn check_fails_for_every_edited_cell() {
     let directory = tempfile::tempdir().unwrap();
@@ -98,7 +99,8 @@ fn broken_page_or_command_is_reported_in_one_line() {
     assert_eq!(tables(&["--check"], Path::new("/nowhere/PAGE.md")).status.code(), Some(1));
 }
 
-/// Runs no command: parses every mark of every page, and finds tables of figures without a mark.
+/// Tests the marks without running a command: parses every mark of every page, and finds tables of figures
+/// without a mark.
 #[test]
 fn every_table_of_figures_has_a_mark() {
     for page in [

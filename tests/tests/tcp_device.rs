@@ -1,5 +1,6 @@
-//! Tests of the example `tcp_device` against a real server: eight devices with keys from records and samples from
-//! files learn the simulator's bits; README.md shows its code; wrong arguments and files are named in one line.
+//! Tests of the example `tcp_device` against a real server. Eight devices with keys from records and samples
+//! from files learn the simulator's bits; README.md shows the example's code; errors about wrong arguments
+//! and files are single lines that name them.
 
 use std::fs;
 use std::path::Path;
@@ -16,12 +17,13 @@ use fedspan_tests::{fleet_of, start_with};
 
 use crate::example::{C, D, Data, FileStore, Identity, K, Options, Source, USAGE, run};
 
-/// The wearers of `aggregator/examples/fleet.toml`, for a few rounds.
+/// Data of the wearers of `aggregator/examples/fleet.toml`.
 const DATA: &str = "seed = 1\n[data]\nkind = \"watch-imu\"\n[split]\nby = \"time\"\ntest = 0.5\n";
 const SECTIONS: &str = "[model]\nk = 24\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 1.0\nridge = 0.01\n\
                         final_ridge = 0.03\n";
 
-/// The samples as the lines that the example reads. `{}` prints the shortest number that is read as the same bits.
+/// Formats samples in the format that the example reads. `{}` prints the shortest number that is parsed as
+/// the same bits.
 fn lines(set: &Set) -> String {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let mut text = String::from("# features, class\n");
@@ -48,7 +50,7 @@ async fn example_devices_learn_the_bits_of_the_simulator() {
     let (protection, keys) = keys(state.path(), count as u64).expect("keys");
     let server = start_with(&fleet, protection, Vec::new(), true).await.expect("server");
     let address = server.address.to_string();
-    // A device without a key is refused, in words.
+    // A device without a key is refused with a readable message.
     let bare = options(address.clone(), Identity::Plaintext(0), Source::Synthetic(1));
     let refused = tokio::task::spawn_blocking(move || run(&bare)).await.expect("no panic");
     assert_eq!(refused, Err("refused: the server encrypts frames, and the device has no key".to_owned()));
@@ -62,13 +64,13 @@ async fn example_devices_learn_the_bits_of_the_simulator() {
         let length = provision.write(&mut bytes).expect("a record");
         fs::write(&record, &bytes[..length]).expect("written");
         fs::write(&data, lines(&client.train)).expect("written");
-        let mut own = options(address.clone(), Identity::Record(record), Source::File(data));
-        own.state = Some(place("state"));
-        devices.spawn_blocking(move || run(&own));
+        let mut device_options = options(address.clone(), Identity::Record(record), Source::File(data));
+        device_options.state = Some(place("state"));
+        devices.spawn_blocking(move || run(&device_options));
     }
     for line in devices.join_all().await {
         let line = line.expect("took part");
-        // Six rounds and the final head.
+        // The rounds are six training rounds and the final head.
         assert!(line.contains("finished round 7, 7 answers counted"), "{line}");
     }
     let status = server.end.await.expect("no panic").expect("served");
@@ -78,7 +80,7 @@ async fn example_devices_learn_the_bits_of_the_simulator() {
     let served = orthonormal(&Matrix::from_column_slice(D, K, &served[..D * K])).expect("full rank");
     let bits = |matrix: &Matrix| matrix.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&served), bits(&simulated.representation.expect("a representation")));
-    // The store of a device that starts again has its head and its last round.
+    // The store contains the head and the last round for a later start of the device.
     let mut again = FileStore::open(Some(&state.path().join("device-0.state"))).expect("a store");
     let mut head = [0.0; K * C];
     let header = again.load(&mut head).expect("readable").expect("a record");
@@ -86,7 +88,8 @@ async fn example_devices_learn_the_bits_of_the_simulator() {
     assert!(again.load_handshakes().expect("readable") > 0);
 }
 
-/// The lines between the marks of the example, without their indent, are a block of README.md.
+/// Tests that a block of README.md consists of the lines between the marks of the example, without their
+/// indent.
 #[test]
 fn readme_shows_the_code_of_the_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -169,7 +172,7 @@ fn files_that_cannot_be_used_are_named() {
     fs::write(path("odd"), [0; 33]).expect("written");
     let problem = FileStore::open(Some(&path("odd"))).expect_err("33 bytes");
     assert!(problem.ends_with("odd: 33 bytes are not a store; use another file"), "{problem}");
-    // A record that was never written, a data file that does not exist.
+    // The record was never written, and the data file does not exist.
     fs::write(path("erased"), [0xFF; 512]).expect("written");
     let address = "127.0.0.1:1".to_owned();
     let erased = options(address.clone(), Identity::Record(path("erased")), Source::Synthetic(1));
@@ -181,7 +184,7 @@ fn files_that_cannot_be_used_are_named() {
         nobody.starts_with("127.0.0.1:1: ") && nobody.ends_with("a server must listen there"),
         "{nobody}"
     );
-    // Counters and head of a store are back after it is opened again.
+    // A reopened store must have the same counters and head.
     let mut store = FileStore::open(Some(&path("state"))).expect("a new store");
     assert_eq!(store.load(&mut [0.0; 2]), Ok(None));
     store.save_spent(5).expect("written");

@@ -1,4 +1,4 @@
-//! Every test file is a module of its crate's test program; otherwise it would never run.
+//! Tests that every test file is a module of its crate's test program, because it would never run otherwise.
 
 use std::path::Path;
 

@@ -15,10 +15,10 @@ use fedspan_protocol::message::{Hello, Refusal, ToDevice, ToServer, decode};
 
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 
-/// Older versions, the next one, and arbitrary others.
+/// Older versions, the next version, and arbitrary versions.
 const OTHERS: [u16; 6] = [0, WIRE_VERSION - 1, WIRE_VERSION + 1, 9, 0x7FFF, u16::MAX];
 
-/// Servers without and with keys, and the protection of their devices.
+/// Creates acceptors without and with keys, each with the protection of its devices.
 fn worlds() -> [(Arc<Acceptor>, Protection); 2] {
     [
         (Arc::new(Acceptor::plaintext(requirements(), WELCOME)), Protection::Plaintext),
@@ -29,14 +29,14 @@ fn worlds() -> [(Arc<Acceptor>, Protection); 2] {
 #[test]
 fn hello_of_another_version_gets_a_plain_refusal() {
     for (gate, protection) in worlds() {
-        let own = Board::new(DEVICE, protection, NoStore, 1).link_up().remove(0);
-        let message = uncobs(&own);
-        let (own, body) = decode::<ToServer>(&message[1..message.len() - 4]).unwrap();
-        let ToServer::Hello(own) = own else { panic!("{own:?}") };
+        let honest = Board::new(DEVICE, protection, NoStore, 1).link_up().remove(0);
+        let message = uncobs(&honest);
+        let (honest, body) = decode::<ToServer>(&message[1..message.len() - 4]).unwrap();
+        let ToServer::Hello(honest) = honest else { panic!("{honest:?}") };
         for wire_version in OTHERS {
-            // Everything after the first fields may be arbitrary.
+            // The bytes after the first fields may be arbitrary.
             for body in [body, &[], &[0xFF; 40]] {
-                let hello = ToServer::Hello(Hello { wire_version, schema_hash: 0xFFFF, ..own });
+                let hello = ToServer::Hello(Hello { wire_version, schema_hash: 0xFFFF, ..honest });
                 let mut frame = vec![0; 400];
                 let length =
                     encode(&hello, body.len(), |place| place.copy_from_slice(body), &mut frame).unwrap();
@@ -63,7 +63,7 @@ fn refused_device_keeps_its_state_and_reconnects() {
             converse(&mut board, &mut server, hello);
             server.events.clear();
             round(&mut board, &mut server, 1);
-            // Now the server has another version.
+            // The device reconnects to a server with another version.
             board.reconnect();
             let image = nor.image();
             let refusal = Refusal::WireVersion { served };
@@ -75,7 +75,7 @@ fn refused_device_keeps_its_state_and_reconnects() {
                 "a device with a key ignores a plain refusal"
             );
             assert_eq!((nor.image(), board.session.last_round()), (image, 1));
-            // Then a server of the device's version.
+            // The device reconnects to a server with its own version.
             let hello = board.reconnect();
             let mut server = ServerEnd::new(&gate);
             converse(&mut board, &mut server, hello);

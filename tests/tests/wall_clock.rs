@@ -1,4 +1,5 @@
-//! Tests wait for conditions and assert behaviour: a machine may be arbitrarily slow.
+//! Tests that no test depends on the speed of the machine: tests must wait for conditions and assert
+//! behaviour, since a machine may be arbitrarily slow.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,7 +9,7 @@ use fedspan_xtask::prose::files::{rust_files, source};
 /// Calls that make the outcome of a test depend on the machine's speed, unless the clock is virtual.
 const CALLS: [&str; 3] = ["sleep(", "sleep_until(", ".elapsed()"];
 
-/// Files that contain such calls: number of lines, and the reason.
+/// Files that contain such calls, with the number of lines and the reason.
 const ALLOWED: [(&str, usize, &str); 9] = [
     ("aggregator/src/server/peer/tests.rs", 2, "tokio's paused clock"),
     (
@@ -43,7 +44,7 @@ fn tests_do_not_depend_on_wall_clock() {
     let mut found = BTreeMap::new();
     for file in rust_files(root).unwrap() {
         let path = file.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-        // The other programs and libraries in `tests` measure, and `xtask` runs other programs.
+        // Other programs and libraries in `tests` measure times, and `xtask` runs other programs.
         let is_test =
             path.contains("/tests/") || path.ends_with("/tests.rs") || path.starts_with("tests/hostile/");
         if !is_test || path.ends_with("wall_clock.rs") {

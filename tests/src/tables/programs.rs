@@ -56,7 +56,9 @@ impl Programs {
             }
             _ => {
                 let found = command.join(" ");
-                Err(format!("found {found:?}, allowed: a command of {SIMULATOR}, or {THIS_PROGRAM} --print NAME"))
+                Err(format!(
+                    "found {found:?}, allowed: a command of {SIMULATOR}, or {THIS_PROGRAM} --print NAME"
+                ))
             }
         };
         self.printed.insert(command.to_owned(), printed.clone());

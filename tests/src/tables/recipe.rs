@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `table N` | takes the Nth table of the output, in place of the first |
 //! | `rows A; B as C` | takes rows by their first cells, in this order; `as` shows another name |
-//! | `columns A; B as C` | takes columns by their headings, in this order; the first is taken with them, renamed by ` as C` alone |
+//! | `columns A; B as C` | takes columns by headings, in this order; keeps the first, which ` as C` renames |
 //! | `prefix TEXT` | puts a text before the first cell of every row |
 //! | `transposed` | makes columns of rows |
 

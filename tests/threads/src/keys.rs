@@ -1,8 +1,9 @@
-//! Key table and key store, which sessions read while the operator withdraws keys.
+//! Key table and key store of the aggregator, compiled for loom, with their model checks: sessions read keys
+//! while the operator withdraws keys.
 
 pub(crate) mod checks;
 pub(crate) mod store_checks;
-// These files have items that only the aggregator uses.
+// These files contain items that only the aggregator uses.
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/keys/accepted_key.rs"]
 mod accepted_key;
@@ -46,7 +47,7 @@ use store::{KeyStore, SharedKeyStore};
 use table::{KeyState, KeyTable, LookupError};
 use unlock::{Argon2Cost, Unlock};
 
-/// Revokes a key, like the key store.
+/// Revokes a key in the table, like the key store does.
 fn revoke(keys: &ActiveKeys, device: u64) {
     keys.revoke(&[DeviceId(device)], 2).expect("the device has a key");
 }

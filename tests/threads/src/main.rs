@@ -1,8 +1,9 @@
 //! Model checks of the data that threads of the aggregator share, in every order of their steps.
 //!
-//! The modules below are the aggregator's own files, compiled with [`sync`]'s locks and atomics instead of
-//! the standard library's. A check is a small program of two or three threads with its assertions; loom runs
-//! it in every order that can make a difference, and with every value that an atomic load may return.
+//! The modules below contain source files of the aggregator, compiled with the locks and atomics of [`sync`]
+//! instead of those of the standard library. A check is a small program of two or three threads with
+//! assertions. The tool loom runs it in every order that can make a difference, and with every value that an
+//! atomic load may return.
 
 use std::process::{Command, ExitCode};
 use std::sync::atomic::AtomicUsize;
@@ -18,14 +19,14 @@ mod sync {
     pub(crate) use loom::sync::{Mutex, MutexGuard, RwLock};
 }
 
-// Stands in for the engine crate, of which the aggregator's files need only one type here.
+// Replaces the engine crate, of which the aggregator's files need only the type `DeviceId`.
 extern crate self as fedspan_engine;
 
 #[path = "../../../aggregator/engine/src/device_id.rs"]
 mod device_id;
 use device_id::DeviceId;
 
-/// A program that loom runs in every order, with the property it asserts as its name.
+/// A program that loom runs in every order. Its name is the property that it asserts.
 struct Check {
     name: &'static str,
     program: fn(),
@@ -48,8 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs each check in its own process: threads that deadlock cannot drop their data in order, so the process
-/// aborts.
+/// Runs each check in a separate process, because the process aborts if a check fails with a deadlock.
 fn all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!("{:<64} {:>9}", "property", "orders");
@@ -78,7 +78,7 @@ fn one(check: &Check) -> ExitCode {
     let wrong_in = Arc::clone(&orders);
     std::panic::set_hook(Box::new(move |panic| {
         let order = wrong_in.load(Relaxed);
-        // Further panics are consequences of the first.
+        // Further panics are consequences of the first one.
         first.call_once(|| {
             let why = panic.to_string().replace('\n', " ");
             println!("{order:>9}  {WRONG} in this order: {why}");

@@ -1,19 +1,19 @@
-//! Command queue from the server core to a peer session.
+//! Command queue from the server core to a peer session, compiled for loom, with its model checks.
 
 pub(crate) mod checks;
-// The file has items that only the aggregator uses.
+// The file contains items that only the aggregator uses.
 #[allow(dead_code)]
 #[path = "../../../aggregator/src/core/command_queue.rs"]
 pub mod command_queue;
 
 use command_queue::{Receiver, Sender, command_queue};
 
-/// True if the receiver is gone, as the server core asks.
+/// Returns true if the receiver was dropped.
 fn is_closed<T>(sender: &Sender<T>) -> bool {
     sender.is_closed()
 }
 
-/// A command queue for the other checks.
+/// Creates a command queue for the other checks.
 pub(crate) fn commands<T>(most: usize) -> (Sender<T>, Receiver<T>) {
     command_queue(most)
 }

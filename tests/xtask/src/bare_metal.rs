@@ -1,4 +1,4 @@
-//! `cargo xtask bare-metal`: proves that the device's crate builds without an operating system.
+//! Command `cargo xtask bare-metal`: proves that the device's crate builds without an operating system.
 
 use std::time::Instant;
 
@@ -6,16 +6,16 @@ use crate::boards::Boards;
 use crate::process::{Context, Failure};
 use crate::setup::{self, FOLDER, Setup, Toolchain};
 
-/// Runs the command: the smallest, the usual and the RISC-V core.
+/// Runs the command for all cores of the table that have `bare_metal`.
 ///
 /// # Errors
-/// Something is missing (exit code 3), or a target does not build.
+/// Exit code 3 if a tool is missing, 1 if a target does not build.
 pub fn run(context: &Context) -> Result<(), Failure> {
     let toolchain = setup::run(context, Setup { targets_only: true, ..Setup::default() })?;
     build(context, &toolchain)
 }
 
-/// Builds the client crate for each core of the table that asks for it, in `target/boards`.
+/// Builds the client crate in `target/boards` for each core of the table that has `bare_metal`.
 ///
 /// # Errors
 /// A target does not build.
@@ -34,7 +34,7 @@ pub fn build(context: &Context, toolchain: &Toolchain) -> Result<(), Failure> {
             "fedspan-client",
             "--no-default-features",
         ]);
-        // A folder of its own: host builds keep theirs, whichever compiler is used here.
+        // A separate folder keeps the output of host builds, whichever compiler is used.
         cargo
             .args(toolchain.build_std())
             .args(["--target", &core.target])

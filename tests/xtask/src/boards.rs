@@ -1,16 +1,16 @@
-//! The table of boards, `edge-client/boards/boards.toml`.
+//! Reader of the table of boards, `edge-client/boards/boards.toml`.
 
 use std::path::Path;
 
 use toml_edit::{DocumentMut, TableLike};
 
-/// File of the table, below the root of the repository.
+/// Path of the table, relative to the root of the repository.
 pub const FILE: &str = "edge-client/boards/boards.toml";
 
 /// All boards and cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boards {
-    /// Cores for which the client is linked without a board.
+    /// Cores for which programs are linked without a board.
     pub cores: Vec<Core>,
     /// Emulated boards, in the order of the documents' tables.
     pub emulated: Vec<Emulated>,
@@ -20,33 +20,33 @@ pub struct Boards {
     pub linked: Vec<Linked>,
 }
 
-/// Core for which the client is linked without a board.
+/// Core for which programs are linked without a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
     /// Name in tables.
     pub name: String,
     /// Target of rustc.
     pub target: String,
-    /// True if the client crate alone is built for it.
+    /// Whether the client crate is also built alone for this core.
     pub bare_metal: bool,
 }
 
 /// Emulated board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emulated {
-    /// Word on command lines and in the lists of budgets.
+    /// Name of the board on command lines and in the lists of budgets.
     pub name: String,
     /// Name of the core in tables.
     pub core: String,
-    /// The machine that runs its programs.
+    /// Machine that runs the board's programs.
     pub machine: Machine,
-    /// Address of the partition with the samples.
+    /// Address of the flash partition with the samples.
     pub partition: u32,
-    /// Size of that partition in bytes.
+    /// Size of this partition in bytes.
     pub room: usize,
-    /// Ways to build that are measured.
+    /// Optimisation levels that are measured, see [`level_options`].
     pub levels: Vec<String>,
-    /// True if cycles are estimated, see [`crate::cycles`].
+    /// Whether cycles are estimated, see [`crate::cycles`].
     pub cycles: bool,
     /// Shapes "d-k-m" of FedPower iterations that are measured.
     pub power: Vec<String>,
@@ -58,25 +58,25 @@ pub struct Emulated {
     pub network_machine: Machine,
 }
 
-/// Firmware and the emulator that runs it.
+/// Firmware, and the emulator that runs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Folder below `edge-client/boards`.
     pub folder: String,
     /// Target of rustc.
     pub target: String,
-    /// Feature that replaces the default ones of the folder.
+    /// Feature that replaces the default features of the folder.
     pub feature: Option<String>,
-    /// Program of QEMU.
+    /// Name of QEMU's program.
     pub emulator: String,
-    /// Arguments that choose the machine.
+    /// Arguments that select the machine.
     pub arguments: Vec<String>,
 }
 
 /// Board of real hardware.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hardware {
-    /// Folder below `edge-client/boards`.
+    /// Folder below `edge-client/boards`, which is also the name of the board.
     pub name: String,
     /// Target of rustc.
     pub target: String,
@@ -87,20 +87,20 @@ pub struct Hardware {
 pub struct Linked {
     /// Name of the binary.
     pub program: String,
-    /// Way to build.
+    /// Optimisation level, see [`level_options`].
     pub level: String,
-    /// Variant in the list of budgets.
+    /// Name of the variant in the list of budgets.
     pub label: String,
-    /// Features of the folder `least`.
+    /// Features of the package in the folder `least`.
     pub features: Vec<String>,
-    /// Names of the cores for which it is linked; `None`: all.
+    /// Names of the cores for which the program is linked; `None` means all cores.
     pub cores: Option<Vec<String>>,
-    /// Purpose of the feature, in the table of features.
+    /// Purpose of the feature, for the table of features.
     pub purpose: Option<String>,
 }
 
 impl Boards {
-    /// Reads the table of a repository.
+    /// Reads the table of a repository from its file.
     ///
     /// # Errors
     /// A message that names the file and the first fault.
@@ -109,7 +109,7 @@ impl Boards {
         Self::parse(&text).map_err(|fault| format!("{FILE}: {fault}"))
     }
 
-    /// Reads the text of the table.
+    /// Parses the text of the table.
     ///
     /// # Errors
     /// A message about the first fault.
@@ -139,7 +139,7 @@ impl Boards {
         Ok(boards)
     }
 
-    /// Every target of rustc, each once.
+    /// Returns every target of rustc once.
     #[must_use]
     pub fn targets(&self) -> Vec<String> {
         let cores = self.cores.iter().map(|core| &core.target);
@@ -151,7 +151,7 @@ impl Boards {
         targets
     }
 
-    /// Pairs of program and core, in the order in which they are linked.
+    /// Returns the pairs of program and core, in the order in which they are linked.
     pub fn links(&self) -> impl Iterator<Item = (&Linked, &Core)> {
         let fits = |linked: &Linked, core: &Core| {
             linked.cores.as_ref().is_none_or(|cores| cores.contains(&core.name))
@@ -160,18 +160,18 @@ impl Boards {
         self.cores.iter().flat_map(of_core).filter(move |(linked, core)| fits(linked, core))
     }
 
-    /// Emulated board with a name.
+    /// Returns the emulated board with a name.
     #[must_use]
     pub fn emulated(&self, name: &str) -> Option<&Emulated> {
         self.emulated.iter().find(|board| board.name == name)
     }
 }
 
-/// Options of cargo for a way to build, `None` if there is no such way.
+/// Returns cargo's options for an optimisation level; `None` if there is no such level.
 #[must_use]
 pub fn level_options(level: &str) -> Option<&'static [&'static str]> {
     match level {
-        // The boards' Cargo.toml has it.
+        // This level is set in the boards' Cargo.toml.
         "s" => Some(&[]),
         "3" => Some(&["--config", "profile.release.opt-level=3"]),
         "3+s" => Some(&[
@@ -186,7 +186,7 @@ pub fn level_options(level: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// One table of a list, for messages.
+/// One entry of a list of the table. Its list and name are used in error messages.
 struct Entry<'a> {
     list: &'static str,
     table: &'a dyn TableLike,
@@ -337,7 +337,7 @@ mod tests {
         let mut there = BTreeSet::new();
         for entry in std::fs::read_dir(root().join("edge-client/boards")).unwrap() {
             let entry = entry.unwrap();
-            // Libraries that boards share have no program.
+            // Libraries that boards share have no programs.
             if entry.path().join("src/bin").is_dir() {
                 there.insert(entry.file_name().into_string().unwrap());
             }
@@ -390,7 +390,8 @@ mod tests {
         assert_eq!(boards.emulated("m5"), None);
     }
 
-    /// `runner` of every target in a file of cargo's settings: the words that choose the machine, and the other options.
+    /// Reads `runner` of every target from a file of cargo's settings: the words that select the machine, and
+    /// the other options.
     fn runners(file: &Path) -> Vec<(String, String)> {
         let settings: DocumentMut = std::fs::read_to_string(file).unwrap().parse().unwrap();
         let targets = settings["target"].as_table().unwrap().iter();

@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: continuous integration. Every stage runs, even after one has failed, so that one run shows all
-//! failures. A run of all stages uses two parallel processes.
+//! Command `cargo xtask ci`: runs the stages of continuous integration. Every stage runs, even after a
+//! failure, so that one run shows all failures. A run of all stages uses two parallel processes.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -31,11 +31,11 @@ pub struct Ci {
     stages: Vec<String>,
 }
 
-/// One stage.
+/// One stage of CI.
 #[derive(Clone, Copy)]
 struct Stage {
     name: &'static str,
-    /// Share of CI's time, in parallel with the stages of the other process.
+    /// Share of CI's time in minutes, measured while the other process runs its stages.
     minutes: u64,
     lane: Lane,
     steps: &'static [Step],
@@ -44,31 +44,31 @@ struct Stage {
 /// Place of a stage in a run of all stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
-    /// Before all others.
+    /// The stage runs before all others.
     Before,
-    /// In the first process, in the order of the table. Stages that build firmware are all in this one: they use the same
-    /// folder.
+    /// The stage runs in the first process, in the order of the table. All stages that build firmware are in
+    /// this process, because they use the same folder.
     First,
-    /// In the second process, in parallel with the first.
+    /// The stage runs in the second process, in parallel with the first.
     Second,
 }
 
-/// Time that the stages of the second process may take after those of the first.
+/// Longest time that the stages of the second process may take after the end of the first.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// One step of a stage. The next one runs also if it fails.
+/// One step of a stage. The next step runs even if this step fails.
 #[derive(Clone, Copy)]
 enum Step {
-    /// A program with its arguments, at the root.
+    /// A program and its arguments, run at the root of the repository.
     Program(&'static str),
-    /// A program with variables of its environment.
+    /// A program and its arguments, with additional environment variables.
     With(&'static [(&'static str, &'static str)], &'static str),
-    /// A command of xtask, and how it is called.
-    Own(&'static str, fn(&Context) -> Result<(), Failure>),
+    /// A command of xtask: its name, and the function that runs it.
+    Xtask(&'static str, fn(&Context) -> Result<(), Failure>),
 }
 
-/// Builds the programs of the workspace with the features that its tests have. `-p` would choose other features of the
-/// dependencies, and so build everything once more.
+/// Builds the programs of the workspace with the features that its tests use. With `-p`, cargo would choose
+/// other features of the dependencies and build everything once more.
 const BUILD: Step = Step::Program("cargo test --workspace --release --locked --quiet --no-run");
 
 const STAGES: [Stage; 14] = [
@@ -76,7 +76,7 @@ const STAGES: [Stage; 14] = [
         name: "setup",
         minutes: 3,
         lane: Lane::Before,
-        steps: &[Step::Own("setup --install", |context| {
+        steps: &[Step::Xtask("setup --install", |context| {
             setup::run(context, setup::Setup { install: true, ..setup::Setup::default() }).map(|_| ())
         })],
     },
@@ -84,7 +84,7 @@ const STAGES: [Stage; 14] = [
         name: "tests",
         minutes: 22,
         lane: Lane::First,
-        steps: &[Step::Own("run --install", |context| suite::run(context, &suite::Suite::of_ci()))],
+        steps: &[Step::Xtask("run --install", |context| suite::run(context, &suite::Suite::of_ci()))],
     },
     Stage {
         name: "lint",
@@ -92,7 +92,7 @@ const STAGES: [Stage; 14] = [
         lane: Lane::Second,
         steps: &[
             Step::Program("cargo fmt --all --check"),
-            Step::Own("prose --check", |context| prose::run(&context.root, &prose::Prose::check())),
+            Step::Xtask("prose --check", |context| prose::run(&context.root, &prose::Prose::check())),
             Step::Program("cargo clippy --workspace --all-targets --locked -- -D warnings"),
             Step::Program(
                 "cargo clippy --workspace --features fedspan-sim/encoder --all-targets --locked -- -D warnings",
@@ -109,13 +109,13 @@ const STAGES: [Stage; 14] = [
         name: "licences",
         minutes: 1,
         lane: Lane::Second,
-        steps: &[Step::Own("licences", licences::run)],
+        steps: &[Step::Xtask("licences", licences::run)],
     },
     Stage {
         name: "advisories",
         minutes: 1,
         lane: Lane::Second,
-        steps: &[Step::Own("advisories", |context| {
+        steps: &[Step::Xtask("advisories", |context| {
             advisories::run(context, &advisories::Advisories::default())
         })],
     },
@@ -123,13 +123,13 @@ const STAGES: [Stage; 14] = [
         name: "msrv",
         minutes: 4,
         lane: Lane::Second,
-        steps: &[Step::Own("msrv", |context| msrv::run(context, msrv::Msrv::default()))],
+        steps: &[Step::Xtask("msrv", |context| msrv::run(context, msrv::Msrv::default()))],
     },
     Stage {
         name: "packages",
         minutes: 3,
         lane: Lane::Second,
-        steps: &[Step::Own("package --no-verify", |context| package::run(context, package::Pack::of_ci()))],
+        steps: &[Step::Xtask("package --no-verify", |context| package::run(context, package::Pack::of_ci()))],
     },
     Stage {
         name: "tables",
@@ -142,15 +142,15 @@ const STAGES: [Stage; 14] = [
         minutes: 6,
         lane: Lane::First,
         steps: &[
-            Step::Own("bare-metal", bare_metal::run),
-            Step::Own("firmware", |context| firmware::run(context, &firmware::Firmware::default())),
+            Step::Xtask("bare-metal", bare_metal::run),
+            Step::Xtask("firmware", |context| firmware::run(context, &firmware::Firmware::default())),
         ],
     },
     Stage {
         name: "emulation",
         minutes: 8,
         lane: Lane::First,
-        steps: &[Step::Own("boards", |context| emulation::run(context, &emulation::Emulation::default()))],
+        steps: &[Step::Xtask("boards", |context| emulation::run(context, &emulation::Emulation::default()))],
     },
     Stage {
         name: "disasters",
@@ -169,13 +169,13 @@ const STAGES: [Stage; 14] = [
         steps: &[Step::Program("tests/threads/run --bugs")],
     },
     Stage { name: "fuzz", minutes: 8, lane: Lane::Second, steps: &[Step::Program("tests/fuzz/run 20")] },
-    Stage { name: "miri", minutes: 10, lane: Lane::Second, steps: &[Step::Own("miri", miri)] },
+    Stage { name: "miri", minutes: 10, lane: Lane::Second, steps: &[Step::Xtask("miri", miri)] },
 ];
 
 /// Runs the command.
 ///
 /// # Errors
-/// A stage is unknown (exit code 2), or one failed (1).
+/// Exit code 2 if a stage is unknown, 1 if a stage failed.
 pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
     let known = |name: &String| STAGES.iter().find(|stage| stage.name == name);
     if let Some(unknown) = arguments.stages.iter().find(|name| known(name).is_none()) {
@@ -210,7 +210,7 @@ pub fn run(context: &Context, arguments: &Ci) -> Result<(), Failure> {
     if report.failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// Results of stages.
+/// Results of the stages.
 #[derive(Clone, Debug, Default)]
 struct Report {
     table: Vec<String>,
@@ -246,7 +246,8 @@ impl Report {
     }
 }
 
-/// Second process, for the stages of [`Lane::Second`]: many stages keep only one core busy.
+/// Second process, for the stages with [`Lane::Second`]. Two processes are faster, because many stages use
+/// only one core.
 struct SecondProcess {
     process: Child,
     log: PathBuf,
@@ -266,7 +267,7 @@ impl SecondProcess {
         Ok(Self { process: command.spawn()?, log })
     }
 
-    /// Waits for the process and prints its output: whether all stages succeeded.
+    /// Waits for the process and prints its output. Returns whether all stages succeeded.
     fn wait(mut self, context: &Context) -> bool {
         let status = context.wait(&mut self.process, LIMIT);
         println!("== output of the second process");
@@ -289,7 +290,7 @@ fn shown(command: &Command) -> String {
     format!("cargo xtask {}", words.collect::<Vec<_>>().join(" "))
 }
 
-/// End of a step or of a stage; the worst one of its steps is that of a stage.
+/// Result of a step or of a stage. The result of a stage is the worst result of its steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Passed,
@@ -335,7 +336,7 @@ impl Step {
             Self::Program(words) | Self::With(_, words) => {
                 words.split_whitespace().collect::<Vec<_>>().join(" ")
             }
-            Self::Own(words, _) => format!("cargo xtask {words}"),
+            Self::Xtask(words, _) => format!("cargo xtask {words}"),
         }
     }
 
@@ -343,7 +344,7 @@ impl Step {
         let (variables, words) = match self {
             Self::Program(words) => (&[][..], *words),
             Self::With(variables, words) => (*variables, *words),
-            Self::Own(_, run) => {
+            Self::Xtask(_, run) => {
                 return match run(context) {
                     Ok(()) => Outcome::Passed,
                     Err(Failure { message, code }) => {
@@ -366,12 +367,13 @@ impl Step {
     }
 }
 
-/// `cargo xtask miri`: runs the crates of the device and the corpus of the fuzz targets under Miri: only their dependencies hold unsafe code.
+/// Runs the tests of the device's crates and the corpus of the fuzz targets under Miri (command `cargo xtask
+/// miri`). Miri checks the unsafe code of the dependencies; the crates themselves have none.
 ///
 /// # Errors
-/// Miri finds a fault or a test fails (exit code 1), or Miri is not here (77).
+/// Exit code 1 if Miri finds a fault or a test fails, 77 if Miri is not installed.
 pub fn miri(context: &Context) -> Result<(), Failure> {
-    // Asking must not fetch a tool chain.
+    // The query must not make rustup download a tool chain.
     let mut version = context.words("cargo +nightly miri --version");
     if !version.env("RUSTUP_AUTO_INSTALL", "0").output().is_ok_and(|output| output.status.success()) {
         let message =

@@ -1,11 +1,12 @@
-//! Cycle estimates: sums the costs of the instructions that QEMU logs, by a table of costs for each core.
+//! Estimator of cycles: sums the costs of the instructions in a log of QEMU, with a table of costs for each
+//! core.
 //!
 //! Sources: the reference manuals of Cortex-M0 (ARM DDI 0432C, table 3-1), Cortex-M3 (ARM 100165, table 3-1)
 //! and Cortex-M4 (ARM 100166, tables 3-1 and 7-1). Assumptions: memory without wait states, a single-cycle
 //! multiplier on the M0, two cycles to refill the pipeline after a branch on M3 and M4, and the longest
-//! division. RV32IMC has no such table; its model is a four-stage in-order core: two cycles for a load, three
-//! for a jump, 34 for a division. A chip that runs from flash with wait states is slower; nothing was
-//! measured on a chip.
+//! division. RV32IMC has no such table; the model assumes a four-stage in-order core with two cycles for a
+//! load, three for a jump and 34 for a division. A chip that runs from flash with wait states is slower. No
+//! estimate has been compared with a measurement on a chip.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -19,7 +20,7 @@ pub enum Core {
     M3,
     /// Cortex-M4 with its single-precision FPU.
     M4,
-    /// A RISC-V core like that of the ESP32-C3.
+    /// A RISC-V core like the one in the ESP32-C3.
     Rv32imc,
 }
 
@@ -40,15 +41,16 @@ impl Core {
 /// Cost of an instruction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cost {
-    /// Cycles if the next instruction follows.
+    /// Cycles without a jump.
     straight: u64,
-    /// Additional cycles if it jumps.
+    /// Additional cycles if the instruction jumps.
     jump: u64,
-    /// True for a single load: on M3 and M4 a load directly after another takes a cycle less.
+    /// Whether the instruction is a single load. On M3 and M4 a load directly after another one takes one
+    /// cycle less.
     load: bool,
 }
 
-/// Basic block: instructions executed one after the other.
+/// Basic block: instructions that are executed one after another.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
     /// Address of the instruction after the block.
@@ -68,7 +70,7 @@ pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
     let mut total = 0;
     for line in log.split(b'\n') {
         let line = line.map_err(|error| error.to_string())?;
-        // Symbol names need not be UTF-8.
+        // Symbol names may contain bytes that are not UTF-8.
         let line = String::from_utf8_lossy(&line);
         if let Some(traced) = line.strip_prefix("Trace ") {
             if let Some(first) = listed.first() {
@@ -86,7 +88,7 @@ pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
                     .ok_or_else(|| format!("block {address:#x} was executed but not listed"))?,
             );
         } else if line.starts_with("Stopped execution") {
-            // The last traced block was not executed; QEMU traces it again when it is.
+            // The last traced block was not executed. QEMU traces it again when it is executed.
             last = None;
         } else if line.starts_with("cpu_io_recompile") {
             return Err("the log was made with -icount, under which QEMU executes blocks twice".to_owned());
@@ -97,7 +99,7 @@ pub fn estimate(core: Core, log: impl BufRead) -> Result<u64, String> {
     Ok(total + last.map_or(0, |block| block.straight))
 }
 
-/// Address in `0: 0x7f.. [flags/ADDRESS/...] name`.
+/// Parses the address in `0: 0x7f.. [flags/ADDRESS/...] name`.
 fn traced_address(traced: &str) -> Option<u64> {
     let (_, inside) = traced.split_once('[')?;
     u64::from_str_radix(inside.split('/').nth(1)?, 16).ok()
@@ -147,7 +149,7 @@ impl Instruction {
         Some(Self { address, length: digits as u64 / 2, name, operands })
     }
 
-    /// Number of registers in `{..}`, ranges included; 1 without a list.
+    /// Returns the number of registers in `{..}`, with ranges expanded; 1 without a list.
     fn listed_registers(&self) -> u64 {
         let Some((_, list)) = self.operands.split_once('{') else { return 1 };
         let list = list.split('}').next().unwrap_or_default();
@@ -184,7 +186,7 @@ impl Instruction {
         if let Some(float) = name.strip_prefix('v') {
             return (table.float).then(|| self.float(float)).flatten();
         }
-        // Longer names first: the prefixes also match names with conditions and widths.
+        // Longer names come first, because a prefix also matches names with conditions and widths.
         match name {
             _ if name.starts_with("ldm") || name.starts_with("pop") => {
                 if loads_pc {
@@ -222,7 +224,8 @@ impl Instruction {
         }
     }
 
-    /// Cost on the FPU of the Cortex-M4 (table 7-1); `name` is without its `v`.
+    /// Returns the cost of an instruction of the Cortex-M4's FPU (table 7-1). `name` is given without the
+    /// leading `v`.
     fn float(&self, name: &str) -> Option<Cost> {
         let plain = |straight| Some(Cost { straight, ..Cost::default() });
         let n = self.listed_registers();
@@ -235,14 +238,14 @@ impl Instruction {
             _ if name.starts_with("nmla") || name.starts_with("nmls") || name.starts_with("fm") => plain(3),
             _ if name.starts_with("fnm") => plain(3),
             _ if name.starts_with("div") || name.starts_with("sqrt") => plain(14),
-            // Moves two core registers at once.
+            // This form moves two core registers at once.
             _ if name.starts_with("mov") && self.operands.matches(',').count() > 1 => plain(2),
             _ => plain(1),
         }
     }
 }
 
-/// Number of registers in `r4-r7`, `s16-s31` or `lr`; a double register counts as two.
+/// Returns the number of registers in `r4-r7`, `s16-s31` or `lr`. A double register counts as two.
 fn range(part: &str) -> u64 {
     let number = |name: &str| name.get(1..).and_then(|digits| digits.parse::<u64>().ok());
     let weight = if part.starts_with('d') { 2 } else { 1 };
@@ -329,8 +332,8 @@ Trace 0: 0x7f [0/00000416/0/0] Reset
 
     #[test]
     fn estimate_sums_blocks_loads_and_jumps() {
-        // push 1 + 5; vldmia 1 + 1, two loads side by side 2 + 1, vmla 3, subs 1, bne 1: 10, and 2 for each of two
-        // jumps back; pop 1 + 5.
+        // Expected cycles: push 1 + 5; in the loop vldmia 1 + 1, two adjacent loads 2 + 1, vmla 3, subs 1,
+        // bne 1, in total 10, and 2 for each of the two jumps back; pop 1 + 5.
         assert_eq!(estimate(Core::M4, LOG.as_bytes()), Ok(6 + 3 * 10 + 2 * 2 + 6));
         assert!(estimate(Core::M3, LOG.as_bytes()).is_err(), "the M3 has no FPU");
     }
@@ -339,7 +342,7 @@ Trace 0: 0x7f [0/00000416/0/0] Reset
     fn estimate_ignores_block_that_was_traced_but_not_executed() {
         let again =
             format!("{LOG}Trace 0: 0x7f [0/00000402/0/0] Reset\nStopped execution of TB chain before 0x7f\n");
-        // The jump was executed, the block was not.
+        // The jump was executed, but the block was not.
         assert_eq!(estimate(Core::M4, again.as_bytes()), Ok(46 + 2));
         let twice = format!("{LOG}cpu_io_recompile: rewound execution of TB to 00000428\n");
         assert!(estimate(Core::M4, twice.as_bytes()).is_err());

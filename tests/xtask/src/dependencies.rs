@@ -1,7 +1,7 @@
 //! Checks of the crates that this repository depends on: licences, sources, advisories, versions of Rust.
 //!
-//! The rules are in `deny.toml`, in the format of cargo-deny, so that `cargo deny check` applies the same ones where
-//! it is installed. These commands need no other program and no network once the crates are downloaded.
+//! The rules are in `deny.toml`, in the format of cargo-deny, so that `cargo deny check` applies the same
+//! rules. These commands need neither cargo-deny nor, once the crates are downloaded, a network.
 
 pub mod advisories;
 pub mod licences;
@@ -16,13 +16,13 @@ use serde_json::Value;
 use crate::boards::Boards;
 use crate::process::{Context, Failure};
 
-/// File with the rules, below the root.
+/// File with the rules, relative to the root of the repository.
 const RULES: &str = "deny.toml";
 
-/// A manifest with a lock file of its own, and the targets that it is built for.
+/// A manifest that has its own lock file, and the targets for which it is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Manifest {
-    /// Folder, below the root.
+    /// Folder of the manifest, relative to the root of the repository.
     folder: PathBuf,
     targets: Vec<String>,
 }
@@ -32,18 +32,18 @@ struct Manifest {
 struct Package {
     name: String,
     version: String,
-    /// Expression of licences, `None` if the crate states none.
+    /// Expression of licences; `None` if the crate states none.
     licence: Option<String>,
-    /// Oldest version of Rust that it states.
+    /// Oldest version of Rust that the crate states.
     rust_version: Option<String>,
-    /// Origin; `None` for crates of this repository.
+    /// Registry or repository of the crate; `None` for crates of this repository.
     source: Option<String>,
-    /// Whether the origin is the registry of all dependencies that name none.
+    /// Whether the crate is from the registry that is used by dependencies without a named registry.
     is_of_default_registry: bool,
 }
 
-/// Every manifest of the repository: the workspace's, those of the boards, of the fuzz targets, and of the checks of
-/// threads.
+/// Returns every manifest of the repository: of the workspace, of the boards, of the fuzz targets, and of the
+/// model checks of threads.
 fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
     let boards = Boards::read(&context.root).map_err(Failure::new)?;
     let host = host(context)?;
@@ -67,7 +67,7 @@ fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
     for core in &boards.cores {
         add("least".to_owned(), &core.target);
     }
-    // Libraries that boards share.
+    // These folders are libraries that boards share.
     for folder in ["emulated", "firmware", "memory-map"] {
         add(folder.to_owned(), &host);
     }
@@ -77,7 +77,7 @@ fn manifests(context: &Context) -> Result<Vec<Manifest>, Failure> {
     Ok(all)
 }
 
-/// Target of the machine that builds.
+/// Returns the target of the machine that runs the build.
 pub(crate) fn host(context: &Context) -> Result<String, Failure> {
     let output = context.command("rustc").arg("-vV").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -85,8 +85,8 @@ pub(crate) fn host(context: &Context) -> Result<String, Failure> {
     host.map(str::to_owned).ok_or_else(|| Failure::new("rustc -vV names no host"))
 }
 
-/// Crates that a manifest's targets are built from, those of the repository included. `None` if they are not on this
-/// machine and cannot be downloaded.
+/// Returns the crates from which the targets of a manifest are built, including those of the repository.
+/// `None` if crates are not on this machine and cannot be downloaded.
 fn packages(context: &Context, manifest: &Manifest) -> Result<Option<Vec<Package>>, Failure> {
     let mut all = Vec::new();
     for target in &manifest.targets {
@@ -103,7 +103,8 @@ fn packages(context: &Context, manifest: &Manifest) -> Result<Option<Vec<Package
     Ok(Some(all))
 }
 
-/// Output of `cargo metadata`: without the network first, then with it. `None` if crates are missing.
+/// Returns the output of `cargo metadata`. It is tried without the network first, then with it. `None` if
+/// crates are missing.
 fn metadata(context: &Context, folder: &Path, options: &[&str]) -> Result<Option<Value>, Failure> {
     let file = context.root.join(folder).join("Cargo.toml");
     let mut message = String::new();
@@ -126,12 +127,12 @@ fn metadata(context: &Context, folder: &Path, options: &[&str]) -> Result<Option
     Ok(None)
 }
 
-/// Whether cargo says that a lock file does not fit its manifest.
+/// Returns whether cargo's message states that a lock file does not fit its manifest.
 fn is_stale(message: &str) -> bool {
     message.contains("--locked was passed")
 }
 
-/// Source of the dependencies that name no registry.
+/// Returns the source of the dependencies that name no registry.
 fn default_registry(document: &Value) -> Option<&str> {
     let mut dependencies =
         elements(&document["packages"]).flat_map(|package| elements(&package["dependencies"]));
@@ -157,7 +158,7 @@ fn package(value: &Value, default_registry: Option<&str>) -> Option<Package> {
     })
 }
 
-/// Name of a manifest in messages.
+/// Returns the name of a manifest for messages.
 fn shown(manifest: &Manifest) -> String {
     if manifest.folder.as_os_str().is_empty() {
         "workspace".to_owned()
@@ -166,12 +167,12 @@ fn shown(manifest: &Manifest) -> String {
     }
 }
 
-/// Folder of a manifest as an area of output: one line for each.
+/// Prints the result for a manifest on one line.
 fn report(command: &str, manifest: &Manifest, result: &str) {
     println!("{command} {:<38} {result}", shown(manifest));
 }
 
-/// Prints how to go on where crates are missing, and ends the command as not run.
+/// Returns the failure of a command that was not run for some manifests because their crates are missing.
 fn not_run(command: &str, missing: usize) -> Failure {
     Failure::with_code(
         crate::process::NOT_RUN,

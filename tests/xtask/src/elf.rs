@@ -1,29 +1,30 @@
-//! Sizes of firmware, from the section headers of a 32-bit little-endian ELF file.
+//! Reader of the sizes of firmware from the section headers of a 32-bit little-endian ELF file.
 
-/// Bytes that a firmware takes.
+/// Flash and RAM that a firmware uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
-    /// Bytes that are flashed.
+    /// Number of bytes that are flashed.
     pub flash: u64,
-    /// Bytes of RAM that are in use before the first call, without the stack.
+    /// Number of bytes of RAM in use before the first call, without the stack.
     pub ram: u64,
 }
 
-/// Section with content in the file.
+/// Type of a section whose content is in the file.
 const PROGBITS: u32 = 1;
-/// Section of zeros, which the file does not hold.
+/// Type of a section of zeros, which are not in the file.
 const NOBITS: u32 = 8;
 /// Flag of a section that is writable at run time.
 const WRITE: u32 = 1;
-/// Flag of a section that takes memory at run time.
+/// Flag of a section that occupies memory at run time.
 const ALLOC: u32 = 2;
 
-/// Sums up allocated sections. Left out are stacks, and place holders of the linker (`dummy` in the name).
+/// Sums the sizes of allocated sections, except stacks and placeholders of the linker (with `dummy` in the
+/// name).
 ///
 /// # Errors
-/// A message if this is not such a file.
+/// A message if the file is not of this format.
 pub fn sizes(file: &[u8]) -> Result<Sizes, String> {
-    // Class 32 bits, little endian.
+    // The class is 32 bits, the byte order little-endian.
     if !file.starts_with(b"\x7fELF\x01\x01") {
         return Err("not a 32-bit little-endian ELF file".to_owned());
     }
@@ -35,7 +36,7 @@ pub fn sizes(file: &[u8]) -> Result<Sizes, String> {
         file.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).ok_or_else(cut)
     };
     let (start, size, count, names) = (word(0x20)? as usize, half(0x2e)?, half(0x30)?, half(0x32)?);
-    // Offsets in a section header: name 0, type 4, flags 8, file offset 16, size 20.
+    // Offsets of the fields of a section header: name 0, type 4, flags 8, file offset 16, size 20.
     let strings = word(start + names * size + 16)? as usize;
     let mut sizes = Sizes::default();
     for header in (0..count).map(|index| start + index * size) {
@@ -62,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with these sections: name, type, flags, size.
+    /// Makes a file with these sections: name, type, flags, size.
     fn file(sections: &[(&str, u32, u32, u32)]) -> Vec<u8> {
         let mut strings = vec![0];
         let mut headers = Vec::new();

@@ -1,4 +1,5 @@
-//! `cargo xtask boards`: runs the firmware of the emulated boards in QEMU and measures what an update costs.
+//! Command `cargo xtask boards`: runs the firmware of the emulated boards in QEMU and measures the cost of an
+//! update.
 
 mod figures;
 mod run;
@@ -46,24 +47,29 @@ pub struct Emulation {
 
 /// Shapes (d, k, m) of the updates.
 const SHAPES: [&str; 3] = ["20-2-20", "64-4-32", "128-8-32"];
-/// Programs that measure updates, and their problems in the order of the printed lines.
+/// Programs that measure updates, with their problems in the order of the printed lines.
 const UPDATES: [(&str, &[&str]); 2] =
     [("update", &["well", "ill", "left"]), ("update_i16", &["well", "ill"])];
-/// Limits of a frame that `seal` measures, and the parts whose cycles are estimated.
+/// Frame limits that the program `seal` measures.
 const LIMITS: [&str; 2] = ["256", "1024"];
+/// Parts of encryption whose cycles are estimated.
 const SEAL_PARTS: [&str; 3] = ["seal", "open", "handshake"];
-/// Level at which cycles, FedPower iterations and networks are measured: as the boards are built.
+/// Optimisation level of the boards' release profile, at which cycles, FedPower iterations and networks are
+/// measured.
 const AS_BUILT: &str = "s";
-/// Files of lines, below `target/boards`.
+/// File of the figures of updates, below `target/boards`.
 const MEASURED: &str = "measured.jsonl";
+/// File of the figures of encryption.
 const SEALED: &str = "sealed.jsonl";
+/// File of the figures of FedPower iterations.
 const POWERED: &str = "powered.jsonl";
+/// File of the figures of networks.
 const TRAINED: &str = "trained.jsonl";
 
 /// Runs the command.
 ///
 /// # Errors
-/// A core is unknown (exit code 2), something is missing (3), a check fails (1).
+/// Exit code 2 if a core is unknown, 3 if a tool is missing, 1 if a check fails.
 pub fn run(context: &Context, arguments: &Emulation) -> Result<(), Failure> {
     let boards = Boards::read(&context.root).map_err(Failure::new)?;
     if let Some(unknown) = arguments.cores.iter().find(|name| boards.emulated(name).is_none()) {
@@ -93,14 +99,14 @@ pub fn run(context: &Context, arguments: &Emulation) -> Result<(), Failure> {
     if all.lines.measured.iter().any(|line| line.contains("\"path\":\"unknown\"")) {
         all.complain("an update took none of the ways to the head that it has", "");
     }
-    // The lists of budgets hold every core.
+    // The lists of budgets contain all cores, so they are checked only after a run of all cores.
     if arguments.cores.is_empty() && !all.failed {
         all.failed |= !check_budgets(context, &["budgets::", "sealing::", "power::", "network::"]);
     }
     if all.failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// Lines of figures, by program.
+/// Lines of figures, by kind of measurement.
 #[derive(Clone, Debug, Default)]
 struct Lines {
     measured: Vec<String>,
@@ -134,7 +140,7 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    /// Notes a failure, with the output that shows it.
+    /// Records a failure and prints it with the output that shows it.
     fn complain(&mut self, message: &str, output: &str) {
         self.failed = true;
         eprintln!("boards: {message}");
@@ -143,7 +149,8 @@ impl Measurement<'_> {
         }
     }
 
-    /// Tests on the host what the boards share; returns the lines of the same updates, computed there.
+    /// Tests the boards' common code on the host; returns the lines of the same updates, computed on the
+    /// host.
     fn host(&mut self) -> Result<Vec<String>, Failure> {
         let start = Instant::now();
         let features = "adapter,convolution,recurrent,power";
@@ -159,7 +166,7 @@ impl Measurement<'_> {
         Ok(output.lines().filter(|line| line.starts_with("\"d\":")).map(str::to_owned).collect())
     }
 
-    /// Measures one core, built in one way.
+    /// Measures one core at one optimisation level.
     fn board(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
         let machine = &board.machine;
         let at = format!("{} at {level}", board.name);
@@ -193,7 +200,8 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// `null` ends well; `client` says what it lacks instead of joining, hanging or faulting.
+    /// Checks that `null` succeeds, and that `client` reports what is missing instead of joining, hanging or
+    /// faulting.
     fn starts(&mut self, machine: &Machine, at: &str) -> Result<(), Failure> {
         let (code, output) = self.emulate(machine, "null", &[])?;
         if code != Some(0) {
@@ -225,7 +233,8 @@ impl Measurement<'_> {
             return Ok(());
         };
         for (problem, mut line) in problems.iter().zip(lines) {
-            // As the boards are built, on cores whose manual says how many cycles instructions take.
+            // Cycles are estimated for the boards' release profile, on cores whose manual states the cycles
+            // of instructions.
             if level == AS_BUILT && board.cycles {
                 match self.cycles(board, &board.machine, program, problem)? {
                     Some(cycles) => line = with_figure(&line, "cycles", cycles),
@@ -312,7 +321,8 @@ impl Measurement<'_> {
         self.complain(message, &output);
     }
 
-    /// Checks that every core, every way to build and the host give the same bits for the same problem.
+    /// Checks that every core, every optimisation level and the host compute the same bits for the same
+    /// problem.
     fn compare_bits(&mut self, host: &[String]) {
         let lines = [&self.lines.measured, &self.lines.powered, &self.lines.trained];
         let mut answers: BTreeSet<String> =
@@ -326,7 +336,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// Builds programs of a board: whether that worked.
+    /// Builds programs of a board; returns whether the build succeeded.
     fn build(&mut self, machine: &Machine, level: &str, options: &[&str]) -> Result<bool, Failure> {
         self.runner.forget();
         let level = level_options(level).ok_or_else(|| Failure::new(format!("no level {level}")))?;
@@ -343,7 +353,7 @@ impl Measurement<'_> {
         Ok(built)
     }
 
-    /// Runs one program: its exit code and output. Without a code it was killed.
+    /// Runs one program; returns its exit code and output. The code is `None` if the program was killed.
     fn emulate(
         &mut self,
         machine: &Machine,
@@ -356,7 +366,8 @@ impl Measurement<'_> {
         done
     }
 
-    /// Runs a program that measures: its lines of figures, `None` if it fails or prints another number of them.
+    /// Runs a program that measures; returns its lines of figures. `None` if the program fails or prints
+    /// another number of lines.
     fn lines_of(
         &mut self,
         machine: &Machine,
@@ -370,8 +381,8 @@ impl Measurement<'_> {
         Ok((code == Some(0) && lines.len() == count).then_some(lines))
     }
 
-    /// Estimates the cycles of a program's problem: what a program that solves it twice executes, less what one does
-    /// that solves it once.
+    /// Estimates the cycles of a program's problem: the cycles of a run that solves it twice minus those of a
+    /// run that solves it once.
     fn cycles(
         &mut self,
         board: &Emulated,

@@ -1,4 +1,5 @@
-//! `cargo xtask firmware`: builds the firmware of the boards of real hardware and measures flash and static RAM.
+//! Command `cargo xtask firmware`: builds the firmware of the boards of real hardware and measures flash and
+//! static RAM.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -35,7 +36,7 @@ pub struct Firmware {
     pub boards: Vec<String>,
 }
 
-/// One build.
+/// One program to build.
 struct Build<'a> {
     folder: &'a str,
     program: &'a str,
@@ -48,7 +49,8 @@ struct Build<'a> {
 /// Runs the command.
 ///
 /// # Errors
-/// A board is unknown (exit code 2), something is missing (3), a build fails or a figure is over its budget (1).
+/// Exit code 2 if a board is unknown, 3 if a tool is missing, 1 if a build fails or a figure exceeds its
+/// budget.
 pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
     let boards = Boards::read(&context.root).map_err(Failure::new)?;
     if let Some(unknown) =
@@ -132,7 +134,7 @@ pub fn run(context: &Context, arguments: &Firmware) -> Result<(), Failure> {
     if failed || !shared_holds {
         return Err(Failure::printed());
     }
-    // The lists of budgets hold every board.
+    // The lists of budgets contain all boards, so they are checked only after a run of all boards.
     if arguments.boards.is_empty() && !check_budgets(context, &["flash::"]) {
         return Err(Failure::printed());
     }
@@ -160,10 +162,10 @@ fn measure(context: &Context, toolchain: &Toolchain, build: &Build<'_>) -> Resul
     elf::sizes(&bytes).map_err(|fault| Failure::new(format!("{}: {fault}", file.display())))
 }
 
-/// Runs the tests that compare what was measured with `tests/budgets.toml`: whether they pass.
+/// Runs the tests that compare the measurements with `tests/budgets.toml`; returns whether they pass.
 pub fn check_budgets(context: &Context, filters: &[&str]) -> bool {
     let profile = test_profile();
-    // Not -p, which would build the dependencies once more, with other features.
+    // The option -p would build the dependencies once more, with other features.
     let words = ["test", "--quiet", "--workspace", "--locked", "--features", "fedspan-tests/emulation"];
     let mut cargo = context.cargo(&words);
     cargo.args(["--test", "emulation", "--profile", &profile, "--"]).args(filters);

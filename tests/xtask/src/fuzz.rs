@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: libFuzzer with coverage, on the stable tool chain, without cargo-fuzz.
+//! Command `cargo xtask fuzz`: runs libFuzzer with coverage on the stable tool chain, without cargo-fuzz.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub struct Fuzz {
     words: Vec<String>,
 }
 
-/// Flags that cargo-fuzz passes, without a sanitizer: there is no unsafe code to sanitize.
+/// Flags that cargo-fuzz passes, without a sanitizer, because there is no unsafe code.
 const FLAGS: [&str; 7] = [
     "--cfg fuzzing",
     "-Cpasses=sancov-module",
@@ -41,17 +41,17 @@ const FLAGS: [&str; 7] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "-Ccodegen-units=1",
 ];
-/// Targets that run at the same time: CI has as many cores.
+/// Number of targets that run at the same time, which is the number of cores of CI.
 const PARALLEL: usize = 2;
-/// Inputs of a target that the corpus holds at most.
+/// Largest number of inputs of a target in the corpus.
 const LARGEST_CORPUS: usize = 64;
-/// Time to end by itself that a target has after its seconds.
+/// Time after its seconds in which a target must end by itself.
 const SLACK: Duration = Duration::from_secs(120);
 
 /// Runs the command.
 ///
 /// # Errors
-/// A target is unknown (exit code 2), does not build, or broke (1).
+/// Exit code 2 if a target is unknown, 1 if a target does not build or breaks an invariant.
 pub fn run(context: &Context, arguments: &Fuzz) -> Result<(), Failure> {
     let known = targets(&context.root.join("tests/fuzz/fuzz_targets"))?;
     let mut seconds = 30;
@@ -98,7 +98,7 @@ pub fn run(context: &Context, arguments: &Fuzz) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Names of the fuzz targets, sorted.
+/// Returns the names of the fuzz targets, sorted.
 fn targets(folder: &Path) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     for file in files(folder)? {
@@ -109,7 +109,7 @@ fn targets(folder: &Path) -> Result<Vec<String>, Failure> {
     Ok(found)
 }
 
-/// Files in a folder, sorted.
+/// Returns the files in a folder, sorted.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for entry in
@@ -126,9 +126,9 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 struct Fuzzer<'a> {
     context: &'a Context,
-    /// `target/fuzz`.
+    /// Folder of build output, inputs and logs, `target/fuzz`.
     folder: PathBuf,
-    /// Folder of the programs.
+    /// Folder of the built fuzz targets.
     programs: PathBuf,
 }
 
@@ -139,9 +139,9 @@ impl<'a> Fuzzer<'a> {
         let folder = context.root.join("target/fuzz");
         let mut cargo = context
             .words("cargo build --manifest-path tests/fuzz/Cargo.toml --locked --release --quiet --bins");
-        // Naming the target keeps the flags off build scripts.
+        // With an explicit target, cargo does not apply the flags to build scripts.
         cargo.args(["--target", &host, "--target-dir"]).arg(&folder);
-        // The flags are unstable: this makes a stable compiler accept them.
+        // The flags are unstable; this variable makes a stable compiler accept them.
         cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", FLAGS.join(" "));
         if !context.status(&mut cargo)?.success() {
             return Err(Failure::printed());
@@ -167,9 +167,9 @@ impl<'a> Fuzzer<'a> {
         self.context.command(self.programs.join(target))
     }
 
-    /// Starts a target. It writes its own seeds, messages of honest peers, before it reads them; the first folder
-    /// takes the inputs that are found. An input may take 10 ms: the clock of libFuzzer counts whole seconds, so one
-    /// that takes a second hangs for certain, and the slowest one is printed.
+    /// Starts a target. It first writes its seeds (messages of honest peers), then reads them; new inputs are
+    /// written to the first folder. An input may take 10 ms, but libFuzzer's clock counts whole seconds. An
+    /// input that takes a second is therefore treated as a hang, and the slowest input is printed.
     fn start(&self, target: &str, seconds: u64) -> Result<std::process::Child, Failure> {
         let (found, seeds, corpus) =
             (self.own("found", target), self.own("seeds", target), self.corpus(target));
@@ -193,7 +193,8 @@ impl<'a> Fuzzer<'a> {
         program.spawn().map_err(|error| Failure::new(format!("{target}: {error}")))
     }
 
-    /// Prints the figures of a target, or the input that broke it. True if it did not break.
+    /// Prints the figures of a target, or the input that broke an invariant. Returns true if no invariant was
+    /// broken.
     fn report(&self, target: &str, succeeded: bool) -> Result<bool, Failure> {
         let log = String::from_utf8_lossy(&std::fs::read(self.log(target))?).into_owned();
         if succeeded {
@@ -224,8 +225,8 @@ impl<'a> Fuzzer<'a> {
         Ok(false)
     }
 
-    /// Adds inputs to the corpus that reach more code than those that are there. Seeds are in the code and need not be
-    /// kept.
+    /// Adds inputs to the corpus that reach more code than the present ones. Seeds are in the code and are
+    /// not added.
     fn minimise(&self, target: &str) -> Result<(), Failure> {
         let (merged, corpus) = (self.own("merged", target), self.corpus(target));
         if merged.exists() {
@@ -256,20 +257,20 @@ impl<'a> Fuzzer<'a> {
     }
 }
 
-/// A figure of the final statistics, `stat::NAME:   NUMBER`.
+/// Returns a figure of the final statistics, `stat::NAME:   NUMBER`.
 fn figure(log: &str, name: &str) -> String {
     let line =
         log.lines().find_map(|line| line.strip_prefix("stat::")?.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_default().trim().to_owned()
 }
 
-/// The last coverage that was printed, `cov: NUMBER`.
+/// Returns the last coverage that was printed, `cov: NUMBER`.
 fn coverage(log: &str) -> String {
     let found = log.lines().filter_map(|line| line.split_once("cov: ")).next_back();
     found.map_or(String::new(), |(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect())
 }
 
-/// Lines that say why a target broke, each with the two behind it; at most twenty.
+/// Returns the lines that report why a target failed, each with the next two lines; at most twenty lines.
 fn reasons(log: &str) -> Vec<&str> {
     let lines: Vec<&str> = log.lines().collect();
     let says_why = |line: &str| ["panicked", "ERROR", "SUMMARY"].iter().any(|word| line.contains(word));

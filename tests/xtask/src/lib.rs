@@ -1,6 +1,7 @@
-//! Checks and chores of the FedSpan repository: the library behind `cargo xtask`.
+//! Checks and maintenance commands of the FedSpan repository: the library behind `cargo xtask`.
 //!
-//! [`boards`] is the table of boards, which tests read, too. Each other module is one command, or what commands share.
+//! [`boards`] reads the table of boards, which tests use, too. Each other module contains one command, or
+//! code that several commands share.
 
 pub mod bare_metal;
 pub mod boards;

@@ -1,4 +1,4 @@
-//! Command line of `cargo xtask`.
+//! Program `cargo xtask`: parses the command line and runs the command.
 
 use std::io::BufRead;
 use std::path::PathBuf;
@@ -102,7 +102,8 @@ fn estimate(core: &str, log: impl BufRead) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Root of the repository: two folders above this package, whose folder `cargo run` passes on.
+/// Returns the root of the repository: two folders above this package, whose folder `cargo run` provides in a
+/// variable.
 fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

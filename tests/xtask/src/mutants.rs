@@ -1,6 +1,7 @@
-//! Seeded bugs ("mutants") for the copies of the sources that `cargo xtask mutants` and `cargo xtask threads --bugs` build.
+//! Seeded bugs ("mutants") that `cargo xtask mutants` and `cargo xtask threads --bugs` insert into copies of
+//! the sources.
 //!
-//! A mutant is a text file: lines that say what the bug is, then one or more replacements.
+//! A mutant is a text file: lines that describe the bug, then one or more replacements.
 //!
 //! ```text
 //! The privacy account of a device is not stored.
@@ -11,14 +12,14 @@
 //! >>>>>>>
 //! ```
 //!
-//! The old code is compared token by token, without comments and white space, and must occur exactly once in the
-//! sources of the crates. So a mutant names no file, and survives comments that change and files that move; when its
-//! code changes, [`Mutant::apply`] says so.
+//! The old code is compared token by token, without comments and white space, and must occur exactly once in
+//! the sources of the crates. A mutant therefore names no file, and remains valid when comments change or
+//! files move. When its code changes, [`Mutant::apply`] reports an error.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Directories of crates whose sources are searched; their tests are not.
+/// Folders of the crates whose sources are searched, without their tests.
 const CRATES: [&str; 4] = ["protocol", "edge-client", "aggregator", "sim"];
 
 /// A seeded bug.
@@ -38,10 +39,10 @@ struct Source {
 }
 
 impl Mutant {
-    /// Reads the text of a mutant.
+    /// Parses the text of a mutant.
     ///
     /// # Errors
-    /// If a replacement is incomplete, has no old code, or there is none.
+    /// If a replacement is incomplete or has no old code, or if there is no replacement.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split("<<<<<<<\n");
         let about = parts.next().unwrap_or_default().trim().to_owned();
@@ -60,14 +61,14 @@ impl Mutant {
         Ok(Self { about, replacements })
     }
 
-    /// Finds the changes in the sources below `root`: paths with new texts. Writes nothing.
+    /// Finds the changes in the sources below `root`; returns paths with new texts. Writes nothing.
     ///
     /// # Errors
     /// If the old code of a replacement does not occur exactly once, or a file cannot be read.
     pub fn apply(&self, root: &Path) -> Result<Vec<(PathBuf, String)>, String> {
         let mut sources = Vec::new();
         for directory in CRATES.map(|name| root.join(name)) {
-            // The copy for `tests/threads` has only some of the crates.
+            // The copy for `tests/threads` contains only some of the crates.
             if directory.exists() {
                 read(&directory, &mut sources)?;
             }
@@ -99,7 +100,7 @@ impl Mutant {
 }
 
 impl Source {
-    /// Bytes of every occurrence of some tokens.
+    /// Returns the byte ranges of every occurrence of the given tokens.
     fn find(&self, wanted: &[&str]) -> Vec<Range<usize>> {
         let is_equal = |window: &&[Range<usize>]| {
             window.iter().zip(wanted).all(|(token, wanted)| self.text[token.clone()] == **wanted)
@@ -129,8 +130,9 @@ fn read(directory: &Path, sources: &mut Vec<Source>) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of the tokens of a text: words, and single characters of everything else. Comments, white space and commas
-/// before closing brackets are left out; the text of string literals is split like code.
+/// Returns the byte ranges of the tokens of a text: words, and single characters of everything else.
+/// Comments, white space and commas before closing brackets are omitted; the text of string literals is split
+/// like code.
 fn tokens(text: &str) -> Vec<Range<usize>> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii();
     let bytes = text.as_bytes();

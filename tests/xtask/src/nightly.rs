@@ -1,4 +1,5 @@
-//! `cargo xtask nightly`: the checks and figures that take hours, for a night or before a release.
+//! Command `cargo xtask nightly`: runs the checks and measurements that take hours, at night or before a
+//! release.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -26,7 +27,7 @@ pub struct Nightly {
     pub parts: Vec<String>,
 }
 
-/// One part: name, purpose, command.
+/// One part of the command: name, purpose, command line.
 struct Part {
     name: &'static str,
     purpose: &'static str,
@@ -95,7 +96,7 @@ const PARTS: [Part; 11] = [
 /// Runs the command.
 ///
 /// # Errors
-/// A part is unknown (exit code 2), a part failed or the run was interrupted (1).
+/// Exit code 2 if a part is unknown, 1 if a part failed or the run was interrupted.
 pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
     let known = |name: &String| PARTS.iter().find(|part| part.name == name);
     if let Some(unknown) = arguments.parts.iter().find(|name| known(name).is_none()) {
@@ -117,7 +118,7 @@ pub fn run(context: &Context, arguments: &Nightly) -> Result<(), Failure> {
     }
     let folder = context.root.join("target/nightly");
     std::fs::create_dir_all(&folder)?;
-    // `kills` and `recovery` start the server from the folder that they are in.
+    // `kills` and `recovery` start the server program from their own folder, so it is built first.
     let mut failed = !context.succeeds(&mut context.cargo(&[
         "build",
         "--release",
@@ -173,7 +174,7 @@ fn result(code: Option<i32>, interrupted: bool) -> &'static str {
     }
 }
 
-/// Hours and minutes of the day, UTC.
+/// Returns hours and minutes of the day, UTC.
 fn clock() -> String {
     let minutes = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() / 60);
     format!("{:02}:{:02}", minutes / 60 % 24, minutes % 60)

@@ -1,4 +1,5 @@
-//! Starting other programs: their environment, their time, and their end when this program is interrupted.
+//! Helpers for running other programs: their environment, their time limits, and their end when this program
+//! is interrupted.
 
 use std::fs::File;
 use std::io;
@@ -8,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Exit code of a check that could not be run here.
+/// Exit code of a check that could not be run on this machine.
 pub const NOT_RUN: u8 = 77;
-/// Exit code of a command for which something is missing.
+/// Exit code of a command for which a tool is missing.
 pub const MISSING: u8 = 3;
-/// Time that a program has to end by itself after an interruption.
+/// Time in which a program must end by itself after an interruption.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// End of a command that did not succeed.
+/// Failure of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Line for standard error; empty if the reason has been printed already.
@@ -25,19 +26,19 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Failure with exit code 1.
+    /// Creates a failure with exit code 1.
     #[must_use]
     pub fn new(message: impl Into<String>) -> Self {
         Self::with_code(1, message)
     }
 
-    /// Failure with another exit code.
+    /// Creates a failure with another exit code.
     #[must_use]
     pub fn with_code(code: u8, message: impl Into<String>) -> Self {
         Self { message: message.into(), code }
     }
 
-    /// Failure whose reasons have been printed already.
+    /// Creates a failure whose reasons have been printed already.
     #[must_use]
     pub fn printed() -> Self {
         Self::new("")
@@ -50,7 +51,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Place and state of one run of `cargo xtask`.
+/// Repository and state of one run of `cargo xtask`.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Root of the repository.
@@ -59,11 +60,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// Context for a repository. From now on Ctrl-C and a request to terminate are noted ([`Self::is_interrupted`])
-    /// instead of ending the program.
+    /// Creates a context for a repository. From then on Ctrl-C and termination signals are recorded
+    /// ([`Self::is_interrupted`]) instead of ending the program.
     ///
     /// # Errors
-    /// The system refuses a signal handler.
+    /// The system rejects a signal handler.
     pub fn new(root: PathBuf) -> io::Result<Self> {
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -74,13 +75,13 @@ impl Context {
         Ok(Self { root, interrupted })
     }
 
-    /// Whether the user has asked to end.
+    /// Returns whether the user has interrupted the program.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.interrupted.load(Ordering::Relaxed)
     }
 
-    /// A program that runs at the root, without the variables that cargo has set for this one.
+    /// Returns a command that runs at the root, without the variables that cargo has set for this program.
     #[must_use]
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
@@ -101,7 +102,7 @@ impl Context {
         command
     }
 
-    /// Cargo, at the root.
+    /// Returns a command that runs cargo at the root.
     #[must_use]
     pub fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = self.command("cargo");
@@ -109,7 +110,8 @@ impl Context {
         command
     }
 
-    /// A program and its arguments, separated by spaces. A program with a slash is a script of the repository.
+    /// Returns a command from a program and its arguments, separated by spaces. A program with a slash is a
+    /// script of the repository.
     #[must_use]
     pub fn words(&self, words: &str) -> Command {
         let mut words = words.split_whitespace();
@@ -120,18 +122,19 @@ impl Context {
         command
     }
 
-    /// Folders of libraries that `cargo run` adds for build output and its own tool chain.
+    /// Returns whether `cargo run` has added this folder to the library path, for build output or its own
+    /// tool chain.
     fn is_of_build(&self, folder: &Path) -> bool {
         let toolchain = std::env::var_os("CARGO").map(PathBuf::from);
         let toolchain = toolchain.as_deref().and_then(Path::parent).and_then(Path::parent);
-        // `/usr` is no tool chain's own folder.
+        // `/usr` is not the folder of a tool chain alone.
         let toolchain = toolchain.filter(|folder| folder.components().count() > 2);
         folder.starts_with(self.root.join("target"))
             || toolchain.is_some_and(|toolchain| folder.starts_with(toolchain))
     }
 
-    /// Runs a program to its end; its output goes where this program's goes. After an interruption it has ten
-    /// seconds to end by itself, since a terminal interrupts it as well.
+    /// Runs a program to its end, with the same outputs as this program. After an interruption the program
+    /// has ten seconds to end by itself, since the terminal interrupts it as well.
     ///
     /// # Errors
     /// The program cannot be started or waited for, or was killed.
@@ -152,7 +155,8 @@ impl Context {
         }
     }
 
-    /// Runs a program to its end: whether it succeeded. The reason why it cannot be started is printed.
+    /// Runs a program to its end; returns whether it succeeded. If it cannot be started, the reason is
+    /// printed.
     pub fn succeeds(&self, command: &mut Command) -> bool {
         match self.status(command) {
             Ok(status) => status.success(),
@@ -163,10 +167,10 @@ impl Context {
         }
     }
 
-    /// Waits for a program; kills it when it takes longer than `limit`, or when this program is interrupted.
+    /// Waits for a program. Kills it when it takes longer than `limit`, or when this program is interrupted.
     ///
     /// # Errors
-    /// A message for each of these, and the system's if the program cannot be waited for.
+    /// A message if the program was killed, or the system's error if it cannot be waited for.
     pub fn wait(&self, child: &mut Child, limit: Duration) -> Result<ExitStatus, Failure> {
         let start = Instant::now();
         let mut pause = Duration::from_millis(1);
@@ -191,10 +195,10 @@ impl Context {
         }
     }
 
-    /// Runs a program, with both its outputs in a file, for at most `limit`.
+    /// Runs a program for at most `limit`, with standard output and standard error in a file.
     ///
     /// # Errors
-    /// As [`Self::wait`]; the file cannot be made, or the program not started.
+    /// The same errors as of [`Self::wait`]; the file cannot be created, or the program cannot be started.
     pub fn run_into(
         &self,
         command: &mut Command,
@@ -209,61 +213,62 @@ impl Context {
     }
 }
 
-/// Variables that `cargo run` sets for the program that it starts, of no use to others.
+/// Returns whether a variable is one of those that `cargo run` sets for the program that it starts; other
+/// programs must not inherit them.
 fn is_of_cargo_run(name: &str) -> bool {
     let exact = ["CARGO", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"];
     exact.contains(&name) || name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
-/// Whether a program is on the `PATH`.
+/// Returns whether a program is on the `PATH`.
 #[must_use]
 pub fn is_on_path(program: &str) -> bool {
     find_on_path(program).is_some()
 }
 
-/// File of a program that is on the `PATH`.
+/// Returns the file of a program that is on the `PATH`.
 #[must_use]
 pub fn find_on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
 }
 
-/// Whether a file can be executed.
+/// Returns whether a file can be executed.
 #[must_use]
 pub fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether this runs in CI: `CI=true`.
+/// Returns whether this program runs in CI (`CI=true`).
 #[must_use]
 pub fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// Value of a variable that is set and not empty.
+/// Returns the value of a variable that is set and not empty.
 #[must_use]
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Cargo profile of the tests: `FEDSPAN_TEST_PROFILE`, by default `release`.
+/// Returns the Cargo profile of the tests: `FEDSPAN_TEST_PROFILE`, by default `release`.
 #[must_use]
 pub fn test_profile() -> String {
     variable("FEDSPAN_TEST_PROFILE").unwrap_or_else(|| "release".to_owned())
 }
 
-/// Prints lines to standard output. A reader that has closed it, as `head` does, is no fault.
+/// Prints lines to standard output. A reader that has closed the pipe, like `head`, is not an error.
 pub fn print_lines(text: &str) {
     use std::io::Write;
     let mut output = io::stdout().lock();
     let _ = writeln!(output, "{text}").and_then(|()| output.flush());
 }
 
-/// Writes a file in one step, so that no other process reads half of it.
+/// Writes a file atomically, so that no other process reads an incomplete file.
 ///
 /// # Errors
-/// The file cannot be written or moved into its place, with its path in the message.
+/// The file cannot be written or moved into place; the message contains its path.
 pub fn write_whole(file: &Path, text: &str) -> Result<(), Failure> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));

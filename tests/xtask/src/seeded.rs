@@ -1,5 +1,5 @@
-//! Mutation tests: `cargo xtask mutants` and `cargo xtask threads --bugs` put seeded bugs into a copy of the sources, one
-//! at a time, and count the checks that detect each.
+//! Mutation tests. The commands `cargo xtask mutants` and `cargo xtask threads --bugs` insert seeded bugs
+//! into a copy of the sources, one at a time, and count the checks that detect each.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use clap::Args;
 use crate::mutants::Mutant;
 use crate::process::{Context, Failure};
 
-/// Time that a program may take with a bug in it, which may make it hang.
+/// Longest time of a program with a bug, which may make it hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Arguments of `cargo xtask mutants`.
@@ -50,7 +50,7 @@ pub struct Threads {
 /// Runs the simulated disasters with each bug.
 ///
 /// # Errors
-/// A bug is unknown (exit code 2), was not detected or could not be inserted (1).
+/// Exit code 2 if a bug is unknown, 1 if a bug was not detected or could not be inserted.
 pub fn mutants(context: &Context, arguments: &Mutants) -> Result<(), Failure> {
     let known = mutants_in(&context.root.join("tests/mutants"))?;
     let mut worlds = "1000";
@@ -90,7 +90,7 @@ pub fn mutants(context: &Context, arguments: &Mutants) -> Result<(), Failure> {
     if failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// Runs the checks of the data that threads share: as they are, or with each bug.
+/// Runs the model checks of the data that threads share, either on the unchanged sources or with each bug.
 ///
 /// # Errors
 /// A check does not hold, or a bug was not detected or could not be inserted.
@@ -126,7 +126,7 @@ pub fn threads(context: &Context, arguments: Threads) -> Result<(), Failure> {
     if failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// Files of bugs in a folder, sorted.
+/// Returns the files of bugs in a folder, sorted.
 fn mutants_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -139,12 +139,13 @@ fn mutants_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
-/// Name of a bug: that of its file without the ending.
+/// Returns the name of a bug, which is the name of its file without the extension.
 fn name(patch: &Path) -> String {
     patch.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Number of campaigns that went wrong, and the one with the least seed: lines `seed N: ...`.
+/// Returns the number of campaigns that failed, and the line of the one with the least seed. The lines have
+/// the form `seed N: ...`.
 fn wrong_worlds(output: &str) -> (usize, String) {
     let seeds = output.lines().filter_map(|line| line.strip_prefix("seed "));
     let seed = |line: &str| {
@@ -156,7 +157,8 @@ fn wrong_worlds(output: &str) -> (usize, String) {
     (seeds.count(), first)
 }
 
-/// Number of checks that do not hold, and the first one: lines `NAME  ORDER  WRONG...`.
+/// Returns the number of checks that do not hold, and the first of them. The lines have the form `NAME  ORDER
+/// WRONG...`.
 fn wrong_checks(output: &str) -> (usize, String) {
     let wrong = output.lines().filter_map(|line| line.split_once("WRONG"));
     let first = wrong.clone().next().map_or(String::new(), |(before, _)| {
@@ -166,15 +168,16 @@ fn wrong_checks(output: &str) -> (usize, String) {
     (wrong.count(), first)
 }
 
-/// A copy of the sources.
+/// Copy of the sources.
 struct Copy<'a> {
     context: &'a Context,
     folder: PathBuf,
 }
 
 impl<'a> Copy<'a> {
-    /// Copies the files that git knows below some paths (or all) into an empty folder. They are as new as the copy:
-    /// with their old times cargo would not rebuild the files in which an earlier run had put a bug.
+    /// Copies the files that git tracks below some paths (or all files) into an empty folder. The copies have
+    /// new modification times: with the original ones cargo would not rebuild files in which an earlier run
+    /// had inserted a bug.
     fn new(context: &'a Context, folder: &str, paths: &[&str]) -> Result<Self, Failure> {
         let folder = context.root.join(folder);
         if folder.exists() {
@@ -186,7 +189,7 @@ impl<'a> Copy<'a> {
         }
         for file in String::from_utf8_lossy(&output.stdout).split('\0').filter(|file| !file.is_empty()) {
             let (from, to) = (context.root.join(file), folder.join(file));
-            // A file that was deleted, but not yet from git.
+            // The file was deleted, but git still tracks it.
             if !from.exists() {
                 continue;
             }
@@ -198,8 +201,8 @@ impl<'a> Copy<'a> {
         Ok(Self { context, folder })
     }
 
-    /// Inserts a bug, builds, runs a program, and takes the bug out again: the output of the program. `None` if the bug
-    /// cannot be inserted or built; the reason is printed.
+    /// Inserts a bug, builds, runs a program, and removes the bug again. Returns the output of the program;
+    /// `None` if the bug cannot be inserted or built, and the reason is printed.
     fn with_bug(
         &self,
         file: &Path,
@@ -219,7 +222,7 @@ impl<'a> Copy<'a> {
             std::fs::write(path, text)?;
         }
         let built = self.context.succeeds(build);
-        // The exit code says nothing: a program with a bug should fail.
+        // The exit code is ignored, because a program with a bug is expected to fail.
         let ended = if built { self.context.run_into(program, output, LIMIT).map(|_| ()) } else { Ok(()) };
         for (path, _) in &changes {
             let original = self.context.root.join(path.strip_prefix(&self.folder).unwrap_or(path));

@@ -1,7 +1,8 @@
-//! `cargo xtask setup`: finds the compiler targets and the emulators that bare-metal builds and emulated boards need;
-//! `--install` fetches missing ones.
+//! Command `cargo xtask setup`: finds the compiler targets and the emulators that bare-metal builds and
+//! emulated boards need; `--install` fetches missing ones.
 //!
-//! It writes the paths of both to `target/boards/toolchain.env`, which shells can source and tests read.
+//! The command writes the paths of compiler and emulators to `target/boards/toolchain.env`, which shells can
+//! source and tests read.
 
 mod debian;
 
@@ -31,7 +32,7 @@ pub struct Setup {
 
 /// Output folder of this command, relative to the root of the repository.
 pub const FOLDER: &str = "target/boards";
-/// File with the variables, below the root.
+/// File with the variables, relative to the root of the repository.
 pub const ENVIRONMENT: &str = "target/boards/toolchain.env";
 
 const EMULATORS: [&str; 2] = ["qemu-system-arm", "qemu-system-riscv32"];
@@ -41,14 +42,14 @@ const EMULATORS: [&str; 2] = ["qemu-system-arm", "qemu-system-riscv32"];
 pub struct Toolchain {
     /// Compiler with bare-metal targets, if there is one.
     pub compiler: Option<Compiler>,
-    /// Files of QEMU's programs.
+    /// Files of QEMU's programs; `None` for a program that was not found.
     pub emulators: [Option<PathBuf>; 2],
-    /// Targets without a library in the sysroot of `rustc`.
+    /// Targets that have no library in the sysroot of `rustc`.
     missing_targets: Vec<String>,
     all_targets: Vec<String>,
 }
 
-/// Ways to build for bare-metal targets.
+/// Compilers for bare-metal targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compiler {
     /// The sysroot of `rustc` has the targets.
@@ -60,10 +61,11 @@ pub enum Compiler {
     },
 }
 
-/// Finds what is there, and fetches what is missing where the arguments or CI ask for it; then writes the variables.
+/// Finds compiler and emulators, fetches missing ones if the arguments or CI request it, and writes the
+/// variables.
 ///
 /// # Errors
-/// The table of boards or `target/boards` cannot be read or written. That something is missing is no error, see
+/// The table of boards or `target/boards` cannot be read or written. A missing tool is not an error, see
 /// [`Toolchain::missing`].
 pub fn find(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
     let all_targets = Boards::read(&context.root).map_err(Failure::new)?.targets();
@@ -85,7 +87,7 @@ pub fn find(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`find`]; exit code 3 if something is missing.
+/// The same errors as of [`find`]; exit code 3 if a tool is missing.
 pub fn run(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
     let toolchain = find(context, arguments)?;
     match toolchain.missing(arguments) {
@@ -95,7 +97,7 @@ pub fn run(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
 }
 
 impl Toolchain {
-    /// Message about what is missing and how to get it.
+    /// Returns a message that names the missing tools and how to get them; `None` if none is missing.
     #[must_use]
     pub fn missing(&self, arguments: Setup) -> Option<String> {
         let mut missing = Vec::new();
@@ -120,7 +122,7 @@ impl Toolchain {
         })
     }
 
-    /// Whether boards can be built and emulated.
+    /// Returns whether boards can be built and emulated.
     #[must_use]
     pub fn can_emulate(&self) -> bool {
         self.compiler.is_some() && !self.emulators.contains(&None)
@@ -162,7 +164,7 @@ impl Toolchain {
         }
     }
 
-    /// File of an emulator's program.
+    /// Returns the file of an emulator's program.
     ///
     /// # Errors
     /// The emulator was not found (exit code 3).
@@ -174,8 +176,8 @@ impl Toolchain {
         })
     }
 
-    /// Variables for shells and tests. The names are the project's own, so that sourcing the file never changes the
-    /// compiler of a host build.
+    /// Returns the variables for shells and tests. The names are used only by this project, so that sourcing
+    /// the file never changes the compiler of a host build.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let config = match &self.compiler {
@@ -203,7 +205,7 @@ impl Toolchain {
         ]
     }
 
-    /// Text of the file of variables.
+    /// Returns the text of the file of variables.
     fn environment(&self) -> String {
         let mut text = String::from(
             "# Written by tests/setup. TOOLCHAIN: sysroot (targets installed) or debian (core built from source); empty: none.\n\
@@ -216,8 +218,8 @@ impl Toolchain {
     }
 }
 
-/// Targets without a library in the sysroot. Reads the sysroot instead of asking rustup: quicker, and right for
-/// compilers that rustup does not manage.
+/// Returns the targets that have no library in the sysroot. Reading the sysroot is faster than running
+/// rustup, and also correct for compilers that rustup does not manage.
 fn missing_targets(context: &Context, targets: &[String]) -> Vec<String> {
     let sysroot = sysroot(context, Path::new("rustc"));
     let is_missing = |target: &&String| {
@@ -227,7 +229,7 @@ fn missing_targets(context: &Context, targets: &[String]) -> Vec<String> {
     targets.iter().filter(is_missing).cloned().collect()
 }
 
-/// Sysroot of a compiler.
+/// Returns the sysroot of a compiler.
 fn sysroot(context: &Context, rustc: &Path) -> Option<PathBuf> {
     let output = context.command(rustc).args(["--print", "sysroot"]).output().ok()?;
     output.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
@@ -246,7 +248,7 @@ fn add_compiler(context: &Context, targets: &[String]) -> Result<Option<Compiler
         let mut rustup = context.command("rustup");
         rustup.args(["target", "add"]).args(targets);
         let log = context.root.join(FOLDER).join("rustup.log");
-        // The sysroot shows the result; the exit code of rustup is of no use.
+        // The sysroot shows the result, so the exit code of rustup is ignored.
         let _ = context.run_into(&mut rustup, &log, Duration::from_secs(120));
         let found = find_compiler(context, targets)?;
         if found.is_some() {

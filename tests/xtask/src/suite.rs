@@ -1,4 +1,4 @@
-//! `cargo xtask run`: the one test command.
+//! Command `cargo xtask run`: runs the tests of the workspace, the bare-metal builds and the emulated boards.
 
 mod times;
 
@@ -32,14 +32,14 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Everything, with what is missing fetched first.
+    /// Returns arguments that run every check and first fetch missing tools.
     #[must_use]
     pub fn of_ci() -> Self {
         Self { install: true, quick: false }
     }
 }
 
-/// Tests of the workspace that take long: filters of names, and what they cover.
+/// Tests of the workspace that take long: filters of test names, and what the tests cover.
 const LONG: [(&str, &str); 4] = [
     ("audit::", "statistical audit of the client's noise"),
     ("discrete_gaussian::", "distribution of the client's noise"),
@@ -50,25 +50,25 @@ const LONG: [(&str, &str); 4] = [
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
-    /// Name in the file of times.
+    /// Name of the check in the file of times.
     key: &'static str,
     label: &'static str,
-    /// Seconds that it takes with a warm build on two cores of a 2020s server.
+    /// Usual time in seconds with a warm build on two cores of a 2020s server.
     usual: u64,
     action: Action,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
-    /// Cargo with these arguments.
+    /// Runs cargo with these arguments.
     Cargo(Vec<String>),
-    /// A script of the repository.
+    /// Runs a script of the repository.
     Script(&'static str),
-    /// [`bare_metal::build`].
+    /// Calls [`bare_metal::build`].
     BareMetal,
 }
 
-/// Checks that are run, those that are skipped on purpose, and those for which something is missing.
+/// Checks that run, checks that are skipped on purpose, and checks for which a tool is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Plan {
     steps: Vec<Step>,
@@ -87,7 +87,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
         let setup = Setup { install: arguments.install, targets_only: false };
         let toolchain = setup::find(context, setup)?;
         if let Some(missing) = toolchain.missing(setup) {
-            // No reason to skip the rest.
+            // A missing tool is no reason to skip the other checks.
             eprintln!("{missing}");
         }
         let plan = Plan::full(&profile("release"), toolchain.compiler.is_some(), toolchain.can_emulate());
@@ -95,7 +95,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
     };
     let mut times = Times::read(context);
     plan.announce(&times);
-    // The same random cases in every run: PROPTEST_RNG_SEED=$RANDOM tests/run draws others.
+    // Every run uses the same random cases; PROPTEST_RNG_SEED=$RANDOM tests/run draws others.
     let seed = variable("PROPTEST_RNG_SEED").unwrap_or_else(|| "7".to_owned());
     let start = Instant::now();
     let mut failed = Vec::new();
@@ -112,7 +112,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
         };
         let succeeds = match &mut program {
             None => bare_metal::build(context, &toolchain).is_ok(),
-            // A test that builds firmware uses the same tool chain.
+            // A test that builds firmware must use the same tool chain.
             Some(program) => {
                 context.succeeds(program.env("PROPTEST_RNG_SEED", &seed).envs(toolchain.variables()))
             }
@@ -140,7 +140,7 @@ pub fn run(context: &Context, arguments: &Suite) -> Result<(), Failure> {
     if failed.is_empty() && (plan.not_run.is_empty() || !is_ci()) { Ok(()) } else { Err(Failure::printed()) }
 }
 
-/// Cargo profile of the tests.
+/// Returns the cargo profile of the tests.
 fn profile(default: &str) -> String {
     variable("FEDSPAN_TEST_PROFILE").unwrap_or_else(|| default.to_owned())
 }
@@ -152,12 +152,13 @@ const BARE_METAL: &str = "bare-metal builds";
 const EMULATED: &str = "fleets of emulated boards";
 
 impl Plan {
-    /// Every check, as far as the tool chain allows.
+    /// Returns the plan with every check that the tool chain allows.
     fn full(profile: &str, has_targets: bool, can_emulate: bool) -> Self {
         let cargo = |words: &[&str]| Action::Cargo(words.iter().map(|word| (*word).to_owned()).collect());
-        // --no-fail-fast: one run shows everything that is broken.
+        // The option --no-fail-fast makes one run show all failures.
         let workspace = cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--profile", profile]);
-        // With --workspace and not -p: otherwise the dependencies have other features, and are all built once more.
+        // The option --workspace instead of -p keeps the features of the dependencies, which would all be
+        // rebuilt otherwise.
         let encoder = [
             "test",
             "--workspace",
@@ -213,7 +214,7 @@ impl Plan {
         plan
     }
 
-    /// The checks for every change.
+    /// Returns the plan with the checks for every change.
     fn quick(profile: &str) -> Self {
         let mut words =
             vec!["test", "--workspace", "--exclude", "fedspan-tests", "--exclude", "fedspan-hostile"];
@@ -240,7 +241,7 @@ impl Plan {
         plan
     }
 
-    /// Prints what will be run and skipped, and about how long it takes.
+    /// Prints the checks that will run or be skipped, and about how long the run takes.
     fn announce(&self, times: &Times) {
         println!("tests/run: will run, with a warm build");
         let mut all = 0;
@@ -263,7 +264,7 @@ impl Plan {
         }
     }
 
-    /// Prints the checks for which something is missing.
+    /// Prints the checks for which a tool is missing.
     fn report_missing(&self) {
         if self.not_run.is_empty() {
             return;
@@ -278,7 +279,7 @@ impl Plan {
     }
 }
 
-/// Seconds as text: whole minutes from two of them on.
+/// Formats seconds as text, in whole minutes from two minutes on.
 fn minutes(seconds: u64) -> String {
     if seconds < 120 { format!("{seconds} s") } else { format!("{} min", (seconds + 30) / 60) }
 }
@@ -301,7 +302,7 @@ mod tests {
         let plan = Plan::quick("dev");
         assert_eq!(plan.steps.len(), 1);
         for step in Plan::full("release", true, true).steps {
-            // The tests of the workspace are run in part.
+            // The quick plan runs a part of the workspace's tests, so it does not name them as skipped.
             assert!(step.label == WORKSPACE || plan.skipped.contains(&step.label), "{}", step.label);
         }
         for (filter, _) in LONG {

@@ -1,5 +1,5 @@
-//! Key table: one thread looks up keys and checks frames like a peer session; another withdraws keys like the
-//! operator or the end of a round.
+//! Model checks of the key table. One thread looks up keys and checks frames like a peer session; another
+//! withdraws keys like the operator or the end of a round.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -27,7 +27,7 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "keys: two concurrent changes are both kept", program: both_are_kept },
 ];
 
-/// The two devices of the checks.
+/// Ids of the two devices of the checks.
 const DEVICES: [DeviceId; 2] = [DeviceId(7), DeviceId(8)];
 
 pub(super) struct Zeros;
@@ -47,7 +47,7 @@ fn table() -> KeyTable {
     table
 }
 
-/// A table in which both devices have a second key and the grace period of the first one lasts.
+/// Returns a table in which each device has two keys, during the grace period of the first key.
 fn rotating() -> KeyTable {
     let mut table = table();
     table.rotate(&DEVICES, 1, &mut Zeros).expect("both devices have one key");
@@ -58,7 +58,8 @@ pub(super) fn accepted_key(keys: &ActiveKeys, device: DeviceId) -> Arc<AcceptedK
     keys.lookup(device, 0).expect("the key is accepted")
 }
 
-/// Checks that exactly the accepted keys can be looked up; returns which of them can.
+/// Checks that exactly the accepted keys can be looked up. Returns, for each key, whether it can be looked
+/// up.
 fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool> {
     keys.read(|table| {
         let agrees = |key: &Arc<AcceptedKey>| {
@@ -83,12 +84,13 @@ fn revoked_is_revoked() {
     let after = returned.load(Acquire);
     let (accepted, found) = (key.is_accepted(), keys.lookup(DeviceId(7), 0));
     assert!(!after || !accepted && found.is_none());
-    // A key that was rejected once stays rejected.
+    // A rejected key must stay rejected.
     assert!(accepted || found.is_none(), "a withdrawn key was found by a later lookup");
     operator.join().expect("the operator ends");
 }
 
-/// A session checks a frame and passes it on with its key; the server core checks the key again.
+/// Checks that a frame is checked twice: a session checks it and passes it on with its key, and the server
+/// core checks the key again.
 fn judged_again() {
     let keys = ActiveKeys::new(table());
     let returned = Arc::new(AtomicBool::new(false));
@@ -116,7 +118,7 @@ fn judged_again() {
     operator.join().expect("the operator ends");
 }
 
-/// The old key stays withdrawn when the device gets a new one.
+/// Checks that the old key stays withdrawn when the device gets a new key.
 fn for_ever() {
     let keys = ActiveKeys::new(table());
     let key = accepted_key(&keys, DeviceId(7));
@@ -196,7 +198,7 @@ fn rotation_beside_lookup() {
     assert_eq!(accepted(), [false, true]);
 }
 
-/// Revokes a key while a round closes.
+/// Checks a revocation during the end of a round: both changes are kept.
 fn both_are_kept() {
     let keys = ActiveKeys::new(rotating());
     let operator = thread::spawn({
@@ -205,7 +207,7 @@ fn both_are_kept() {
     });
     let withdrawn = keys.round_closed();
     operator.join().expect("the operator ends");
-    // Either change may withdraw device 7's old key.
+    // Either of the two changes may be the one that withdraws the old key of device 7.
     assert!((1..=2).contains(&withdrawn));
     let state = |device| keys.read(|table| table.get(device).map(|listed| listed.state));
     assert_eq!((state(DeviceId(7)), state(DeviceId(8))), (Some(KeyState::Revoked), Some(KeyState::Active)));

@@ -1,5 +1,5 @@
-//! Key store: a request of the operator during the end of a round, or during another request. Files are on a
-//! real disk.
+//! Model checks of the key store: a request of the operator during the end of a round, or during another
+//! request. The files are on a real disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,20 +32,20 @@ pub(crate) const ALL: &[Check] = &[
     },
 ];
 
-/// Stack size in bytes: files and encryption need more than loom's default.
+/// Stack size of a thread, in bytes. File access and encryption need more than loom's default.
 const STACK: usize = 1 << 18;
 
 fn spawn(act: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     Builder::new().stack_size(STACK).spawn(act).expect("loom allows another thread")
 }
 
-/// Runs a program in a thread with a large stack, as loom's first thread has a small one.
+/// Runs a program in a thread with a large stack, because loom's first thread has a small stack.
 fn with_large_stack(program: fn()) {
     spawn(program).join().expect("the program ends");
 }
 
-/// Counts nonces. The store draws one before it writes a file, so loom sees an operation where it cannot see
-/// the file.
+/// Source of nonces that counts them with an atomic. The store draws a nonce before it writes a file, so loom
+/// can order this operation although it cannot observe the file.
 #[derive(Clone)]
 struct Nonces(Arc<AtomicUsize>);
 
@@ -67,9 +67,9 @@ fn unlock() -> Unlock {
     Unlock::KeyFile(Zeroizing::new([7; 32]))
 }
 
-/// A store of devices 7 and 8; if `rotating`, both have a second key and the grace period of the first one
-/// lasts.
-fn desk(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
+/// Creates a store of the devices 7 and 8. If `rotating`, each device has two keys, during the grace period
+/// of the first key.
+fn key_store(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("keys");
     let mut store =
@@ -81,12 +81,12 @@ fn desk(rotating: bool, nonces: Nonces) -> (TempDir, SharedKeyStore) {
     (directory, SharedKeyStore::new(store))
 }
 
-fn ask(desk: &SharedKeyStore, request: &str) {
-    let answer = desk.answer(request, 2);
+fn ask(key_store: &SharedKeyStore, request: &str) {
+    let answer = key_store.answer(request, 2);
     assert!(answer.contains("changed"), "{request}: {}", *answer);
 }
 
-/// Accepted epochs and state of the devices 7 and 8.
+/// Returns the accepted epochs and the state of the devices 7 and 8.
 fn states(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
     let of = |table: &KeyTable, device| {
         let accepted = |epoch| table.lookup(device, epoch).is_ok_and(|key| key.is_accepted());
@@ -95,52 +95,53 @@ fn states(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
     keys.read(|table| [7, 8].map(|device| of(table, DeviceId(device))))
 }
 
-/// The same, as a server would read it from the file.
+/// Returns the same states, read from the file by a newly opened store.
 fn states_in_file(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
     states(&KeyStore::open(path, &unlock(), Zeros).expect("the file is valid").keys())
 }
 
 fn both_requests() {
-    let (directory, desk) = desk(false, Nonces::new());
-    let keys = desk.keys();
+    let (directory, key_store) = key_store(false, Nonces::new());
+    let keys = key_store.keys();
     let key = accepted_key(&keys, DeviceId(7));
     let operator = spawn({
-        let desk = desk.clone();
-        move || ask(&desk, "{\"revoke\":[[7,7]]}")
+        let key_store = key_store.clone();
+        move || ask(&key_store, "{\"revoke\":[[7,7]]}")
     });
-    ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}");
+    ask(&key_store, "{\"rotate\":{\"these\":[[8,8]]}}");
     operator.join().expect("the operator ends");
     let expected = [([false; 2], Some(KeyState::Revoked)), ([true; 2], Some(KeyState::Rotating))];
     assert!(!key.is_accepted());
     assert_eq!(states(&keys), expected, "in memory");
-    drop(desk);
+    drop(key_store);
     assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
 }
 
 fn round_closed_beside_request() {
-    let (directory, desk) = desk(true, Nonces::new());
-    let keys = desk.keys();
+    let (directory, key_store) = key_store(true, Nonces::new());
+    let keys = key_store.keys();
     let operator = spawn({
-        let desk = desk.clone();
-        move || ask(&desk, "{\"add\":{\"devices\":[[9,9]],\"again\":false}}")
+        let key_store = key_store.clone();
+        move || ask(&key_store, "{\"add\":{\"devices\":[[9,9]],\"again\":false}}")
     });
-    let withdrawn = desk.round_closed().expect("the file is written");
+    let withdrawn = key_store.round_closed().expect("the file is written");
     operator.join().expect("the operator ends");
     assert_eq!(withdrawn, 2);
     let expected = [([false, true], Some(KeyState::Active)); 2];
     assert_eq!(states(&keys), expected, "in memory");
-    drop(desk);
+    drop(key_store);
     assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
 }
 
-/// A device that has received its new key can use it even if the server crashes.
+/// Checks that a key is written before a lookup can find it. A device that has received its new key can then
+/// use it even after a crash of the server.
 fn written_first() {
     let nonces = Nonces::new();
-    let (directory, desk) = desk(false, nonces.clone());
+    let (directory, key_store) = key_store(false, nonces.clone());
     let path = directory.path().join("keys");
     let before = std::fs::read(&path).expect("the file exists");
-    let keys = desk.keys();
-    let operator = spawn(move || ask(&desk, "{\"rotate\":{\"these\":[[8,8]]}}"));
+    let keys = key_store.keys();
+    let operator = spawn(move || ask(&key_store, "{\"rotate\":{\"these\":[[8,8]]}}"));
     if keys.lookup(DeviceId(8), 1).is_some() {
         nonces.0.load(Acquire);
         assert_ne!(

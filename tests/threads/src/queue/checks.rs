@@ -1,5 +1,5 @@
-//! Model checks of the command queue, in every order of the steps of two threads: one sends like the server core, the
-//! other receives like a peer session.
+//! Model checks of the command queue with two threads: one sends like the server core, the other receives
+//! like a peer session.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ fn closing_wakes_receiver() {
     sending.join().expect("the sender's thread ends");
 }
 
-/// Cancels a wait, as `select!` does, and then waits in another task.
+/// Checks a wait that is cancelled, like in `select!`, and followed by a wait in another task.
 fn cancelled_wait_loses_no_command() {
     let (sender, mut receiver) = command_queue(2);
     let sending = thread::spawn(move || assert!(sender.send(0)));
@@ -85,7 +85,8 @@ fn no_command_after_close() {
     sending.join().expect("the sender's thread ends");
 }
 
-/// A receiver drops its queued commands with itself, since the sender may exist for much longer.
+/// Checks that a receiver drops its queued commands when it is dropped, since the sender may exist for much
+/// longer.
 fn dropped_receiver_drops_commands() {
     let command = Arc::new(());
     let (sender, mut receiver) = command_queue(2);

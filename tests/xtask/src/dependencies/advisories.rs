@@ -1,4 +1,4 @@
-//! `cargo xtask advisories`: every locked crate against a copy of the RustSec database.
+//! Command `cargo xtask advisories`: checks every locked crate against a copy of the RustSec database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,14 +32,14 @@ struct Advisory {
     id: String,
     package: String,
     title: String,
-    /// Versions to which it does not apply.
+    /// Versions to which the advisory does not apply.
     fixed: Vec<VersionReq>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// An advisory applies (exit code 1), a file cannot be read (1), or there is no database (77).
+/// Exit code 1 if an advisory applies or a file cannot be read, 77 if there is no database.
 pub fn run(context: &Context, arguments: &Advisories) -> Result<(), Failure> {
     let Some(database) = find_database(arguments.database.as_deref()) else {
         return Err(Failure::with_code(
@@ -63,7 +63,10 @@ pub fn run(context: &Context, arguments: &Advisories) -> Result<(), Failure> {
                 known.insert(name.clone(), read_advisories(&database, name)?);
             }
             found.extend(
-                known[name].iter().filter(|own| own.applies_to(version)).map(|own| (own.clone(), version)),
+                known[name]
+                    .iter()
+                    .filter(|advisory| advisory.applies_to(version))
+                    .map(|advisory| (advisory.clone(), version)),
             );
         }
         used.extend(found.iter().map(|(advisory, _)| advisory.id.clone()));
@@ -84,7 +87,7 @@ pub fn run(context: &Context, arguments: &Advisories) -> Result<(), Failure> {
     if failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// Folder of the database, with a folder `crates` in it.
+/// Finds the folder of the database, which contains a folder `crates`.
 fn find_database(given: Option<&Path>) -> Option<PathBuf> {
     let home = variable("CARGO_HOME").or_else(|| variable("HOME").map(|home| format!("{home}/.cargo")));
     let home = PathBuf::from(home.unwrap_or_default());
@@ -97,7 +100,7 @@ fn find_database(given: Option<&Path>) -> Option<PathBuf> {
     places.into_iter().find(|place| place.join("crates").is_dir())
 }
 
-/// Advisories that `deny.toml` says do not apply.
+/// Returns the ids of the advisories that `deny.toml` ignores.
 fn ignored(context: &Context) -> Result<BTreeSet<String>, Failure> {
     let failed = |fault: String| Failure::new(format!("{RULES}: {fault}"));
     let text =
@@ -115,7 +118,7 @@ fn ignored(context: &Context) -> Result<BTreeSet<String>, Failure> {
     list.iter().map(id).collect()
 }
 
-/// Names and versions of a lock file's crates from registries.
+/// Returns the names and versions of the crates in a lock file that are from registries.
 fn locked(text: &str) -> Result<Vec<(String, Version)>, String> {
     let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
     let packages = document.get("package").and_then(Item::as_array_of_tables).ok_or("it has no packages")?;
@@ -130,7 +133,7 @@ fn locked(text: &str) -> Result<Vec<(String, Version)>, String> {
     Ok(found)
 }
 
-/// Advisories about a crate; none if the database has no folder of it.
+/// Reads the advisories about a crate. There are none if the database has no folder for the crate.
 fn read_advisories(database: &Path, name: &str) -> Result<Vec<Advisory>, Failure> {
     let Ok(folder) = std::fs::read_dir(database.join("crates").join(name)) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -145,7 +148,8 @@ fn read_advisories(database: &Path, name: &str) -> Result<Vec<Advisory>, Failure
 }
 
 impl Advisory {
-    /// Reads a file of the database: a block of TOML, then text with a heading. `None` if it was withdrawn.
+    /// Parses a file of the database: a block of TOML, then text with a heading. Returns `None` if the
+    /// advisory was withdrawn.
     fn parse(text: &str) -> Result<Option<Self>, String> {
         let block = text.trim_start().strip_prefix("```toml").and_then(|rest| rest.split_once("\n```"));
         let (toml, prose) = block.ok_or("found no block of TOML at the beginning")?;

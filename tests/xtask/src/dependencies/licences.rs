@@ -1,4 +1,5 @@
-//! `cargo xtask licences`: licences and sources of every crate that is built, against `deny.toml`.
+//! Command `cargo xtask licences`: checks licences and sources of every crate that is built against
+//! `deny.toml`.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,15 @@ use crate::process::{Context, Failure};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rules {
     licences: BTreeSet<String>,
-    /// Allowed registries; `None`, as for cargo-deny, if only the one is that needs no name.
+    /// Allowed registries. `None` has the same meaning as for cargo-deny: only the registry that needs no
+    /// name is allowed.
     registries: Option<BTreeSet<String>>,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// A crate has another licence or source (exit code 1), or crates of a manifest cannot be had (77).
+/// Exit code 1 if a crate has another licence or source, 77 if crates of a manifest are not available.
 pub fn run(context: &Context) -> Result<(), Failure> {
     let text = std::fs::read_to_string(context.root.join(RULES))
         .map_err(|error| Failure::new(format!("{RULES}: {error}")))?;
@@ -67,7 +69,7 @@ impl Rules {
         Ok(Self { licences, registries: list("sources", "allow-registry")? })
     }
 
-    /// Reason why a crate may not be used.
+    /// Returns the reason why a crate may not be used, or `None`.
     fn fault(&self, package: &Package) -> Option<String> {
         let Package { name, version, licence, source, is_of_default_registry, .. } = package;
         if let Some(source) = source {
@@ -112,7 +114,7 @@ mod tests {
         fault_by(&format!("{LICENCES}[sources]\nallow-registry = [\"https://x\"]"), licence, source)
     }
 
-    /// The default registry is `https://d`.
+    /// Checks a crate with the given licence and source. The default registry is `https://d`.
     fn fault_by(rules: &str, licence: Option<&str>, source: Option<&str>) -> Option<String> {
         let rules = Rules::parse(rules).unwrap();
         let (licence, source) = (licence.map(str::to_owned), source.map(str::to_owned));

@@ -1,4 +1,4 @@
-//! `cargo xtask msrv`: the oldest version of Rust that the manifests promise.
+//! Command `cargo xtask msrv`: checks that the oldest version of Rust that the manifests state is sufficient.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,7 +27,8 @@ pub struct Msrv {
 /// Runs the command.
 ///
 /// # Errors
-/// A dependency asks for a later Rust or the build fails (exit code 1), or something cannot be had here (77).
+/// Exit code 1 if a dependency needs a later version or the build fails, 77 if the tool chain or crates are
+/// not available.
 pub fn run(context: &Context, arguments: Msrv) -> Result<(), Failure> {
     let (mut failed, mut missing) = (false, 0);
     let mut of_workspace = None;
@@ -85,35 +86,36 @@ pub fn run(context: &Context, arguments: Msrv) -> Result<(), Failure> {
     }
 }
 
-/// Oldest version of Rust that the crates of a manifest promise; `None` if none of them does.
+/// Returns the oldest version of Rust that the crates of a manifest state; `None` if no crate states one.
 fn promise(context: &Context, manifest: &Manifest) -> Result<Option<String>, Failure> {
     let document = metadata(context, &manifest.folder, &["--no-deps"])?;
     let document = document.ok_or_else(|| Failure::new("msrv: cargo metadata failed"))?;
-    let own = document["packages"].as_array().into_iter().flatten();
-    let versions: Vec<&str> = own.filter_map(|package| package["rust_version"].as_str()).collect();
+    let crates = document["packages"].as_array().into_iter().flatten();
+    let versions: Vec<&str> = crates.filter_map(|package| package["rust_version"].as_str()).collect();
     Ok(versions.iter().min_by_key(|version| parse(version)).map(|version| (*version).to_owned()))
 }
 
-/// Whether a crate of a registry asks for a later Rust.
+/// Returns whether a crate of a registry needs a later version of Rust.
 fn asks_for_more(package: &Package, promised: &str) -> bool {
     package.source.is_some()
         && package.rust_version.as_deref().is_some_and(|version| parse(version) > parse(promised))
 }
 
-/// `1.90` and `1.90.0` are the same version. Texts that are none come first.
+/// Parses a version. `1.90` and `1.90.0` are the same version. Texts that are no versions are `None`, which
+/// is less than any version.
 fn parse(version: &str) -> Option<Version> {
     let dots = version.matches('.').count();
     let missing = ".0".repeat(2usize.saturating_sub(dots));
     format!("{version}{missing}").parse().ok()
 }
 
-/// Name of a tool chain of rustup with this version.
+/// Returns the name of a rustup tool chain with this version.
 fn find_toolchain(context: &Context, version: &str, install: bool) -> Option<String> {
     if !is_on_path("rustup") {
         return None;
     }
     let is_there = |name: &String| {
-        // Asking must not fetch a tool chain.
+        // The query must not make rustup download a tool chain.
         let mut cargo = context.command("cargo");
         cargo.args([&format!("+{name}"), "--version"]).env("RUSTUP_AUTO_INSTALL", "0");
         cargo.output().is_ok_and(|output| output.status.success())

@@ -1,4 +1,4 @@
-//! `cargo xtask package`: whether every crate that is meant to be published can be.
+//! Command `cargo xtask package`: checks that every crate that is meant to be published can be packed.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Packs without a build, for which CI has no time.
+    /// Returns arguments that pack without a build, because CI has no time for a build.
     #[must_use]
     pub fn of_ci() -> Self {
         Self { no_verify: true, ..Self::default() }
@@ -42,7 +42,7 @@ const FIELDS: [&str; 6] = ["description", "license", "repository", "readme", "ke
 /// Runs the command.
 ///
 /// # Errors
-/// A crate cannot be packed or built, or lacks a field where that is asked for.
+/// A crate cannot be packed or built, or lacks a required field.
 pub fn run(context: &Context, arguments: Pack) -> Result<(), Failure> {
     let document = metadata(context, Path::new(""), &["--no-deps"])?;
     let document = document.ok_or_else(|| Failure::new("package: cargo metadata failed"))?;
@@ -66,7 +66,8 @@ pub fn run(context: &Context, arguments: Pack) -> Result<(), Failure> {
     if failed { Err(Failure::printed()) } else { Ok(()) }
 }
 
-/// `publish = false` is an empty list of registries.
+/// Returns whether a package may be published. In cargo's metadata `publish = false` is an empty list of
+/// registries.
 fn is_published(package: &Value) -> bool {
     !package["publish"].as_array().is_some_and(Vec::is_empty)
 }

@@ -1,11 +1,12 @@
-//! Expressions of licences: names joined by `OR`, `AND` and `WITH`, with brackets. A slash is an old form of `OR`.
+//! Parser of licence expressions (SPDX): names joined by `OR`, `AND` and `WITH`, with brackets. A slash is an
+//! old form of `OR`.
 
 use std::collections::BTreeSet;
 
-/// Whether a crate may be used: true if the allowed names satisfy the expression.
+/// Returns whether a crate may be used: true if the allowed names satisfy the expression.
 ///
 /// # Errors
-/// A message if this is no expression.
+/// A message if the text is not an expression.
 pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> Result<bool, String> {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -28,14 +29,14 @@ impl<'a> Parser<'a> {
         self.words.get(self.at).copied()
     }
 
-    /// Steps over a word if it comes next.
+    /// Consumes a word if it is the next one.
     fn take(&mut self, word: &str) -> bool {
         let found = self.peek() == Some(word);
         self.at += usize::from(found);
         found
     }
 
-    /// Terms joined by `OR`.
+    /// Evaluates terms that are joined by `OR`.
     fn any(&mut self) -> Result<bool, String> {
         let mut found = self.all()?;
         while self.take("OR") {
@@ -44,7 +45,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    /// Terms joined by `AND`, which binds more closely.
+    /// Evaluates terms that are joined by `AND`, which binds more closely than `OR`.
     fn all(&mut self) -> Result<bool, String> {
         let mut found = self.one()?;
         while self.take("AND") {
@@ -53,7 +54,7 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    /// A name, perhaps with an exception, or an expression in brackets.
+    /// Evaluates a name, possibly with an exception, or an expression in brackets.
     fn one(&mut self) -> Result<bool, String> {
         if self.take("(") {
             let found = self.any()?;
@@ -67,7 +68,7 @@ impl<'a> Parser<'a> {
         }
         let exception = self.peek().ok_or_else(|| "the name of an exception is missing".to_owned())?;
         self.at += 1;
-        // An exception grants more, so that the licence alone is enough.
+        // An exception grants further rights, so the licence alone is sufficient.
         Ok(self.allowed.contains(name) || self.allowed.contains(&format!("{name} WITH {exception}")))
     }
 }

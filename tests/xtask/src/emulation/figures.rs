@@ -1,6 +1,6 @@
-//! Lines of figures, each one JSON object, as programs on boards print them.
+//! Editing of lines of figures. Each line is one JSON object, printed by a program on a board.
 
-/// Adds the way to build as the first member.
+/// Adds the optimisation level as the first member.
 pub fn with_level(line: &str, level: &str) -> String {
     let rest = line.strip_prefix('{').unwrap_or(line);
     format!("{{\"opt_level\":\"{level}\",{rest}")
@@ -12,8 +12,9 @@ pub fn with_figure(line: &str, name: &str, figure: u64) -> String {
     format!("{rest},\"{name}\":{figure}}}")
 }
 
-/// The members of a line that do not depend on the core: the sizes `d`, `k` (if there is one) and `m`, and everything
-/// from `path` on but the cycles. Tests on the host print the same text. A line without them stays as it is.
+/// Returns the members of a line that do not depend on the core: the sizes `d`, `k` (if present) and `m`, and
+/// all members from `path` on except the cycles. Tests on the host print the same text. A line without these
+/// members is returned unchanged.
 pub fn problem_and_bits(line: &str) -> String {
     let line = match line.rfind(",\"cycles\":") {
         Some(start) => format!("{}}}", &line[..start]),
@@ -24,7 +25,7 @@ pub fn problem_and_bits(line: &str) -> String {
     format!("{sizes}{}", &line[path..end])
 }
 
-/// The part of [`problem_and_bits`] that names the problem, without the bits of its answer.
+/// Returns the part of [`problem_and_bits`] that identifies the problem, without the bits of the result.
 pub fn problem_only(answer: &str) -> &str {
     let ends = ["representation", "update"].map(|name| answer.find(&format!(",\"{name}\"")));
     match ends.into_iter().flatten().min() {
@@ -33,7 +34,7 @@ pub fn problem_only(answer: &str) -> &str {
     }
 }
 
-/// `"d":1,"k":2,"m":3,` or `"d":1,"m":3,`.
+/// Finds the sizes in a line: `"d":1,"k":2,"m":3,` or `"d":1,"m":3,`.
 fn sizes(line: &str) -> Option<&str> {
     let start = line.rfind("\"d\":")?;
     let mut end = start;

@@ -1,4 +1,5 @@
-//! One program in QEMU: its output and exit code, or the log of what it executes.
+//! Runner of programs in QEMU: returns output and exit code of a program, or estimates its cycles from the
+//! log of what it executes.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -13,16 +14,16 @@ use crate::cycles::{Core, estimate};
 use crate::process::{Context, Failure};
 use crate::setup::FOLDER;
 
-/// Time that one program may take.
+/// Longest time of one program.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time that one program may take while everything that it executes is logged.
+/// Longest time of one program while everything that it executes is logged.
 const LOGGED_LIMIT: Duration = Duration::from_secs(600);
-/// Time that the tests on the host may take, with their build.
+/// Longest time of the tests on the host, including their build.
 const HOST_LIMIT: Duration = Duration::from_secs(3600);
-/// Bytes of a page of flash that was never written.
+/// Bytes of a flash page that was never written.
 const ERASED: [u8; 512] = [0xff; 512];
 
-/// Runs programs with their files in a folder of its own, which ends with it.
+/// Runs programs with their files in a temporary folder, which is removed with the runner.
 pub struct Runner<'a> {
     context: &'a Context,
     scratch: PathBuf,
@@ -30,24 +31,24 @@ pub struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    /// Runner with an empty folder below `target/boards`.
+    /// Creates a runner with an empty folder below `target/boards`.
     pub fn new(context: &'a Context) -> Result<Self, Failure> {
         let scratch = context.root.join(FOLDER).join(format!("run.{}", std::process::id()));
         std::fs::create_dir_all(&scratch)?;
         Ok(Self { context, scratch, last: RefCell::default() })
     }
 
-    /// Output of the program that ran last.
+    /// Returns the output of the program that ran last.
     pub fn last_output(&self) -> String {
         self.last.borrow().clone()
     }
 
-    /// Forgets the output of the program that ran last.
+    /// Drops the output of the program that ran last.
     pub fn forget(&self) {
         self.last.borrow_mut().clear();
     }
 
-    /// Words of the command line for a flash whose page of keys was never written.
+    /// Returns the words of the command line for a flash whose page of keys was never written.
     pub fn erased_key(&self) -> Result<[String; 2], Failure> {
         let page = self.scratch.join("erased");
         std::fs::write(&page, ERASED)?;
@@ -55,14 +56,14 @@ impl<'a> Runner<'a> {
         Ok([format!("provision={}", page.display()), format!("flash={}", flash.display())])
     }
 
-    /// Runs a program on the host: whether it succeeded, and its output.
+    /// Runs a program on the host; returns whether it succeeded, and its output.
     pub fn program(&self, command: &mut Command) -> Result<(bool, String), Failure> {
         let file = self.scratch.join("output");
         let status = self.context.run_into(command, &file, HOST_LIMIT)?;
         Ok((status.success(), read(&file)?))
     }
 
-    /// Runs a program of a board with words of its command line.
+    /// Runs a program of a board with words of its command line; returns exit code and output.
     pub fn emulate(
         &self,
         emulator: &Path,
@@ -85,7 +86,7 @@ impl<'a> Runner<'a> {
         Ok((code, output))
     }
 
-    /// Estimates the cycles of a program that solves a problem some times.
+    /// Estimates the cycles of a program that solves a problem `times` times.
     pub fn cycles(
         &self,
         emulator: &Path,
@@ -95,19 +96,20 @@ impl<'a> Runner<'a> {
         problem: &str,
         times: u32,
     ) -> Result<u64, Failure> {
-        // Through a pipe: the log has gigabytes.
+        // The log is read through a pipe, because it has gigabytes.
         let log = self.scratch.join("log");
         let _ = std::fs::remove_file(&log);
         if !self.context.command("mkfifo").arg(&log).status()?.success() {
             return Err(Failure::new("mkfifo failed"));
         }
-        // Open in both directions, opening never waits. The reader sees the end once this and the emulator's are closed.
+        // Opening the pipe in both directions never blocks. The reader gets the end of the log once this
+        // handle and the emulator's are closed.
         let held = OpenOptions::new().read(true).write(true).open(&log)?;
         let file = File::open(&log)?;
         let reader = thread::spawn(move || {
             let mut log = BufReader::with_capacity(1 << 16, file);
             let cycles = estimate(core, &mut log);
-            // The emulator stops when the pipe is full, so it is read to its end after a fault as well.
+            // The emulator stops when the pipe is full, so the log is read to its end even after an error.
             let _ = io::copy(&mut log, &mut io::sink());
             cycles
         });

@@ -1,5 +1,5 @@
-//! Baseline file of `cargo xtask prose`: lists of words, and for each folder the largest number of items that may break
-//! the rules.
+//! Baseline file of `cargo xtask prose`: lists of words, and the largest allowed number of items in each
+//! folder that break the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use toml_edit::{DocumentMut, Item as Toml, value};
 use super::items::Class;
 use super::words::Words;
 
-/// Number of items (doc comments, messages, names of tests), and of those that break a rule.
+/// Number of items (doc comments, messages, names of tests), and number of items that break a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// All items.
@@ -18,7 +18,7 @@ pub struct Count {
     pub offences: u64,
 }
 
-/// Counts of one area, by kind.
+/// Counts of one area, by kind of item.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts(BTreeMap<Class, Count>);
 
@@ -30,13 +30,13 @@ impl Counts {
         count.offences += u64::from(offends);
     }
 
-    /// Count of one kind.
+    /// Returns the count of one kind.
     #[must_use]
     pub fn of(&self, class: Class) -> Count {
         self.0.get(&class).copied().unwrap_or_default()
     }
 
-    /// Percentage of items that break a rule, without comments; 0 if there are no items.
+    /// Returns the percentage of items that break a rule, without comments; 0 if there are no items.
     #[must_use]
     pub fn percent(&self) -> f64 {
         let kinds = || self.0.iter().filter(|(class, _)| **class != Class::Comments);
@@ -46,12 +46,12 @@ impl Counts {
     }
 }
 
-/// A folder with counts of its own.
+/// A folder with separate counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Area {
     /// Folder, relative to the root of the repository. A file belongs to the innermost area that contains it.
     pub folder: String,
-    /// Per cent that the area must stay below.
+    /// Percentage that the area must stay below.
     pub limit: Option<f64>,
     /// Largest number of offences of each kind; a kind without an entry has no baseline yet.
     pub baseline: BTreeMap<Class, u64>,
@@ -76,7 +76,7 @@ pub struct Differences {
 }
 
 impl Baseline {
-    /// Reads the file.
+    /// Parses the file.
     ///
     /// # Errors
     /// A message about the first fault: the text is not TOML, an entry is missing, or an entry has another type.
@@ -102,7 +102,7 @@ impl Baseline {
         Ok(Self { words, areas })
     }
 
-    /// Index of the innermost area that holds a file.
+    /// Returns the index of the innermost area that contains a file.
     #[must_use]
     pub fn area_of(&self, file: &Path) -> Option<usize> {
         let holding = self.areas.iter().enumerate().filter(|(_, area)| file.starts_with(&area.folder));
@@ -131,11 +131,11 @@ impl Baseline {
         found
     }
 
-    /// The text of the file with the counts as its new baseline.
+    /// Returns the text of the file with the counts as its new baseline.
     ///
     /// # Errors
-    /// A message if the sum of a kind over all areas would rise. The count of one area may rise
-    /// if the sum does not, because code moves between areas.
+    /// A message if the sum of a kind over all areas would rise. The count of one area may rise if the sum
+    /// does not, because code moves between areas.
     pub fn updated(&self, text: &str, counted: &[Counts]) -> Result<String, String> {
         for class in Class::ALL {
             let before: Option<u64> = self.areas.iter().map(|area| area.baseline.get(&class).copied()).sum();

@@ -1,16 +1,16 @@
-//! Rust files below a folder, without build output and generated code.
+//! Search for Rust files below a folder, without build output and generated code.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Folders that hold no source of this repository.
+/// Folders that contain no sources of this repository.
 const SKIPPED: [&str; 2] = ["target", "node_modules"];
 
-/// All `.rs` files below `root` (or `root` itself if it is one), sorted. Hidden folders, build output and links are
-/// left out.
+/// Returns all `.rs` files below `root` (or `root` itself if it is such a file), sorted. Hidden folders,
+/// build output and links are skipped.
 ///
 /// # Errors
-/// A folder that cannot be read, with its path in the message.
+/// A folder cannot be read; the message contains its path.
 pub fn rust_files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if root.is_file() {
@@ -36,11 +36,11 @@ pub fn rust_files(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Source of a file; `None` if a tool has written it and says so (`@generated`) in the first lines. Bytes that are
-/// not UTF-8 are replaced.
+/// Returns the source of a file; `None` if its first lines state that a tool has generated it (`@generated`).
+/// Bytes that are not UTF-8 are replaced.
 ///
 /// # Errors
-/// A file that cannot be read, with its path in the message.
+/// The file cannot be read; the message contains its path.
 pub fn source(file: &Path) -> io::Result<Option<String>> {
     let bytes = std::fs::read(file)
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;

@@ -1,8 +1,9 @@
-//! Pieces of English in Rust source: doc items, help and error texts, log messages, names of tests, comments.
+//! Finder of English text in Rust source: doc items, help and error texts, log messages, names of tests,
+//! comments.
 
 use super::lexer::{Kind, Token, tokens};
 
-/// Kinds of English that are counted apart.
+/// Kinds of English text that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Doc comment, or one section (`# Errors`) of it.
@@ -15,7 +16,7 @@ pub enum Class {
     Errors,
     /// Name of a test function.
     Tests,
-    /// Plain comment: one run of `//` lines.
+    /// Plain comment: consecutive `//` lines.
     Comments,
 }
 
@@ -24,7 +25,7 @@ impl Class {
     pub const ALL: [Self; 6] =
         [Self::Docs, Self::Help, Self::Logs, Self::Errors, Self::Tests, Self::Comments];
 
-    /// Name in the baseline file and the table.
+    /// Returns the name in the baseline file and the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,20 +39,20 @@ impl Class {
     }
 }
 
-/// One piece of English.
+/// One piece of English text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Line of its beginning, from 1.
+    /// Line of the beginning of the text, from 1.
     pub line: usize,
-    /// Kind.
+    /// Kind of the text.
     pub class: Class,
-    /// Text as written; the name of a test.
+    /// Text as written, or the name of a test.
     pub text: String,
 }
 
-/// Macros whose message goes to a log.
+/// Macros whose message is written to a log.
 const LOG_MACROS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
-/// Attributes of clap that hold help texts, and the keys of those texts.
+/// Attributes of clap that contain help texts.
 const CLAP_ATTRIBUTES: [&str; 5] = ["arg", "clap", "command", "group", "value"];
 const HELP_KEYS: [&str; 8] = [
     "about",
@@ -64,7 +65,7 @@ const HELP_KEYS: [&str; 8] = [
     "after_long_help",
 ];
 
-/// Finds every piece of English in a file.
+/// Finds every piece of English text in a file.
 #[must_use]
 pub fn items(source: &str) -> Vec<Item> {
     let tokens = tokens(source);
@@ -77,7 +78,7 @@ pub fn items(source: &str) -> Vec<Item> {
     found
 }
 
-/// Runs of comment lines, each doc comment cut at its headings.
+/// Returns runs of comment lines, with each doc comment split at its headings.
 fn comments(tokens: &[Token]) -> Vec<Item> {
     let mut found: Vec<Item> = Vec::new();
     // Marker and last line of the run that the next line may continue.
@@ -87,7 +88,8 @@ fn comments(tokens: &[Token]) -> Vec<Item> {
             Kind::Doc { inner, text } => (Some(*inner), text),
             Kind::Comment(text) => (None, text),
             _ => {
-                // Code between two comments; a comment behind code still ends its own line.
+                // Code between two comments ends the run; after code, a comment on the same line starts a new
+                // run.
                 run = None;
                 continue;
             }
@@ -109,7 +111,7 @@ fn comments(tokens: &[Token]) -> Vec<Item> {
     found.into_iter().flat_map(sections).collect()
 }
 
-/// Cuts a doc item at its headings, outside of fenced code. A part without any text is left out.
+/// Splits a doc item at its headings, outside of fenced code. A part without any text is omitted.
 fn sections(item: Item) -> Vec<Item> {
     if item.class != Class::Docs {
         return if item.text.trim().is_empty() { Vec::new() } else { vec![item] };
@@ -136,7 +138,7 @@ fn sections(item: Item) -> Vec<Item> {
     parts
 }
 
-/// Begins or ends a block of code in a doc comment.
+/// Returns whether a line begins or ends a block of code in a doc comment.
 #[must_use]
 pub fn is_fence(line: &str) -> bool {
     line.starts_with("```") || line.starts_with("~~~")
@@ -147,7 +149,7 @@ fn is_heading(line: &str) -> bool {
     rest.len() < line.len() && rest.starts_with(' ')
 }
 
-/// Messages of log macros: the first argument that is a string and not the value of a field.
+/// Returns the messages of log macros: the first argument that is a string and not the value of a field.
 fn log_messages(code: &[&Token]) -> Vec<Item> {
     let mut found = Vec::new();
     for index in 0..code.len() {
@@ -183,7 +185,7 @@ fn log_messages(code: &[&Token]) -> Vec<Item> {
     found
 }
 
-/// Whether the macro at `index` is one of a log: without a path, or from `tracing` or `log`.
+/// Returns whether the macro at `index` is a log macro: without a path, or from `tracing` or `log`.
 fn logs(code: &[&Token], index: usize) -> bool {
     if index < 3 || !sign(code, index - 1, ':') || !sign(code, index - 2, ':') {
         return index == 0 || !sign(code, index - 1, '.');
@@ -191,7 +193,7 @@ fn logs(code: &[&Token], index: usize) -> bool {
     matches!(&code[index - 3].kind, Kind::Word(path) if path == "tracing" || path == "log")
 }
 
-/// Texts inside attributes, and names of functions behind `#[test]`.
+/// Returns texts inside attributes, and names of functions that follow `#[test]`.
 fn attributes(code: &[&Token]) -> Vec<Item> {
     let mut found = Vec::new();
     let mut tested = false;
@@ -224,7 +226,7 @@ fn attributes(code: &[&Token]) -> Vec<Item> {
     found
 }
 
-/// Index behind the bracket that closes an attribute.
+/// Returns the index after the bracket that closes an attribute.
 fn closing(code: &[&Token], start: usize) -> usize {
     let mut depth = 0;
     for (offset, token) in code[start..].iter().enumerate() {
@@ -242,7 +244,7 @@ fn closing(code: &[&Token], start: usize) -> usize {
     code.len()
 }
 
-/// Words of an attribute's path: `tokio`, `test` in `#[tokio::test(start_paused = true)]`.
+/// Returns the words of an attribute's path: `tokio`, `test` in `#[tokio::test(start_paused = true)]`.
 fn path<'a>(attribute: &[&'a Token]) -> Vec<&'a str> {
     let mut words = Vec::new();
     for token in attribute {
@@ -266,7 +268,7 @@ fn attribute_texts(attribute: &[&Token]) -> Vec<Item> {
         _ => None,
     };
     if path == ["error"] {
-        // `# [ error ( "..."`; `#[error(transparent)]` has no text.
+        // The tokens are `# [ error ( "..."`. `#[error(transparent)]` has no text.
         return attribute.get(4).and_then(|token| item(token, Class::Errors)).into_iter().collect();
     }
     if !path.first().is_some_and(|first| CLAP_ATTRIBUTES.contains(first)) {

@@ -1,7 +1,8 @@
 //! Lexer for Rust source text that keeps comments and the contents of string literals.
 //!
-//! It never fails: text that no compiler would accept ends a token early or at the end of the file. Only the
-//! distinctions that the counter needs are made, so numbers and character literals are skipped.
+//! The lexer never fails: in text that no compiler would accept, a token may end early or at the end of the
+//! file. It makes only the distinctions that the counter needs, so numbers and character literals are
+//! skipped.
 
 /// One piece of source text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub enum Kind {
     Sign(char),
     /// Doc comment: `///` and `/**` are outer, `//!` and `/*!` are inner.
     Doc {
-        /// True for `//!` and `/*!`.
+        /// Whether the comment is `//!` or `/*!`.
         inner: bool,
         /// Text after the comment marker.
         text: String,
@@ -86,7 +87,7 @@ impl Lexer {
         self.found.push(Token { line, kind });
     }
 
-    /// Reads one token or one white space; false at the end of the text.
+    /// Reads one token or one white space; returns false at the end of the text.
     fn step(&mut self) -> bool {
         let Some(c) = self.peek(0) else { return false };
         let line = self.line;
@@ -109,7 +110,7 @@ impl Lexer {
     fn line_comment(&mut self, line: usize) {
         self.skip(2);
         let text = self.skip_line();
-        // Four slashes are a plain comment.
+        // A comment that begins with four slashes is a plain comment.
         let outer = text.strip_prefix('/').filter(|rest| !rest.starts_with('/'));
         let kind = match (outer, text.strip_prefix('!')) {
             (Some(doc), _) => Kind::Doc { inner: false, text: doc.to_owned() },
@@ -139,7 +140,7 @@ impl Lexer {
                 _ => text.push(c),
             }
         }
-        // Lines of a block often begin with a star.
+        // Lines of a block comment often begin with a star.
         let plain = |text: &str| {
             text.lines().map(|line| line.trim_start().trim_start_matches('*')).collect::<Vec<_>>().join("\n")
         };
@@ -152,7 +153,7 @@ impl Lexer {
         self.push(line, kind);
     }
 
-    /// Reads a literal that begins at its quote.
+    /// Reads a literal that begins at the current quote.
     fn string(&mut self, line: usize) {
         self.skip(1);
         let mut text = String::new();
@@ -167,7 +168,7 @@ impl Lexer {
                             self.skip(1);
                         }
                     }
-                    // An unknown escape stays a character that no word contains.
+                    // An unknown escape becomes a character that is not part of a word.
                     Some(other @ ('"' | '\\' | '\'')) => text.push(other),
                     _ => text.push('\u{fffd}'),
                 },
@@ -177,7 +178,7 @@ impl Lexer {
         self.push(line, Kind::Text(text));
     }
 
-    /// Reads a raw literal from its first `#` or quote. False if no literal begins there.
+    /// Reads a raw literal from its first `#` or quote. Returns false if no literal begins there.
     fn raw_string(&mut self, line: usize) -> bool {
         let mut hashes = 0;
         while self.peek(hashes) == Some('#') {
@@ -211,7 +212,7 @@ impl Lexer {
                 {}
             }
             (Some(_), Some('\'')) => self.skip(2),
-            // A lifetime: its name is no word of the code.
+            // The name of a lifetime is not a word of the code.
             _ => {
                 while self.peek(0).is_some_and(|c| c.is_alphanumeric() || c == '_') {
                     self.skip(1);
@@ -232,7 +233,7 @@ impl Lexer {
             ("b" | "c", Some('"')) => self.string(line),
             ("b", Some('\'')) => self.quote(),
             ("r" | "br" | "cr", Some('"' | '#')) if self.raw_string(line) => {}
-            // A raw identifier.
+            // This is the prefix of a raw identifier.
             ("r", Some('#')) => self.skip(1),
             _ => self.push(line, Kind::Word(word)),
         }

@@ -1,6 +1,7 @@
-//! `cargo xtask prose`: counts pieces of English that break the rules of the project, area by area.
+//! Command `cargo xtask prose`: counts pieces of English text that break the rules of the project, for each
+//! area.
 //!
-//! The words and the counts of each area are in `tests/xtask/prose.toml`. A count may only fall.
+//! The lists of words and the counts of each area are in `tests/xtask/prose.toml`. A count must not rise.
 
 mod baseline;
 pub mod files;
@@ -45,7 +46,7 @@ pub struct Prose {
 }
 
 impl Prose {
-    /// Comparison with the baseline.
+    /// Returns arguments that compare the counts with the baseline.
     #[must_use]
     pub fn check() -> Self {
         Self { check: true, ..Self::default() }
@@ -64,7 +65,7 @@ struct Offence {
 /// Runs the command.
 ///
 /// # Errors
-/// [`Failure`] if a file cannot be read, or if a count is not what the arguments ask for.
+/// [`Failure`] if a file cannot be read, or if the counts do not satisfy the arguments.
 pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
     let file = root.join(BASELINE);
     let text =
@@ -83,7 +84,7 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
         }
         for file in files::rust_files(&folder)? {
             let relative = file.strip_prefix(root).unwrap_or(&file);
-            // A file belongs to the innermost area.
+            // A file belongs to the innermost area that contains it.
             if baseline.area_of(relative) == Some(index) {
                 offences.extend(count(&file, relative, &baseline.words, &mut folders[index])?);
             }
@@ -117,7 +118,7 @@ pub fn run(root: &Path, arguments: &Prose) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Counts or lists the items of files and folders, without areas.
+/// Counts or lists the items of files and folders, regardless of areas.
 fn paths(paths: &[PathBuf], words: &Words, list: bool) -> Result<(), Failure> {
     let mut counts = Counts::default();
     let mut offences = Vec::new();
@@ -134,7 +135,7 @@ fn paths(paths: &[PathBuf], words: &Words, list: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds the items of a file to the counts.
+/// Adds the items of a file to the counts. Returns the items that break the rules.
 fn count(file: &Path, shown: &Path, words: &Words, counts: &mut Counts) -> Result<Vec<Offence>, Failure> {
     let mut offences = Vec::new();
     let Some(source) = files::source(file)? else { return Ok(offences) };
@@ -157,7 +158,8 @@ fn print(offences: &[Offence]) {
     }
 }
 
-/// The table: offences of items for each kind, the per cent of all kinds but comments, the limit.
+/// Returns the table: offences and items of each kind, the percentage for all kinds except comments, and the
+/// limit.
 fn table(areas: &[Area], counted: &[Counts]) -> String {
     use std::fmt::Write;
     let mut text = format!("{:<22}", "area");

@@ -1,4 +1,4 @@
-//! Laws for one piece of English: its first word, banned words anywhere, placeholders in log messages.
+//! Rules for one piece of English text: its first word, banned words anywhere, placeholders in log messages.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub struct Words {
 }
 
 impl Words {
-    /// Reason why an item breaks the rules, or `None`. An item counts at most once.
+    /// Returns the reason why an item breaks the rules, or `None`. An item counts at most once.
     #[must_use]
     pub fn offence(&self, item: &Item) -> Option<String> {
         let text = english(item);
@@ -36,10 +36,10 @@ impl Words {
     }
 }
 
-/// Replaces code by a sign that is neither a word nor white space.
+/// Replacement character for code, which is neither a word nor white space.
 const CODE: char = '\u{fffc}';
 
-/// The text of an item that is English: without code, addresses of links, placeholders and underscores.
+/// Returns the English text of an item: without code, addresses of links, placeholders and underscores.
 fn english(item: &Item) -> String {
     match item.class {
         Class::Docs | Class::Comments => without_addresses(&without_code(&item.text)),
@@ -49,7 +49,7 @@ fn english(item: &Item) -> String {
     }
 }
 
-/// Leaves out fenced blocks, and replaces spans between equal numbers of backticks.
+/// Removes fenced blocks, and replaces spans between equal numbers of backticks.
 fn without_code(text: &str) -> String {
     let mut fenced = false;
     let outside = text.lines().filter(|line| {
@@ -77,7 +77,7 @@ fn without_code(text: &str) -> String {
     kept
 }
 
-/// Index behind the first run of exactly `ticks` backticks.
+/// Returns the index after the first run of exactly `ticks` backticks.
 fn closing_ticks(text: &str, ticks: usize) -> Option<usize> {
     let mut at = 0;
     while let Some(start) = text[at..].find('`') {
@@ -90,7 +90,7 @@ fn closing_ticks(text: &str, ticks: usize) -> Option<usize> {
     None
 }
 
-/// Leaves out `(...)` behind `]`, and words with `://`.
+/// Removes `(...)` after `]`, and words that contain `://`.
 fn without_addresses(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -130,14 +130,14 @@ fn without_placeholders(text: &str) -> String {
     kept
 }
 
-/// Lower-case words: letters, and what follows an apostrophe is left out (`what's` is `what`).
+/// Returns the words in lower case. The part of a word after an apostrophe is omitted (`what's` is `what`).
 fn words(text: &str) -> impl Iterator<Item = String> {
     let pieces = text.split(|c: char| !(c.is_alphanumeric() || c == '\'' || c == '’' || c == '_'));
     let word = |piece: &str| piece.split(['\'', '’']).next().unwrap_or_default().to_lowercase();
     pieces.map(word).filter(|word| !word.is_empty())
 }
 
-/// The first word, unless code stands before it.
+/// Returns the first word, unless code precedes it.
 fn first_word(text: &str) -> Option<String> {
     let start = text.find(|c: char| c.is_alphanumeric() || c == CODE)?;
     if text[start..].starts_with(CODE) {

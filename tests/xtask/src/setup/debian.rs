@@ -1,4 +1,4 @@
-//! Debian's packages: a compiler that builds `core` from source, and QEMU.
+//! Installation of Debian's packages: a compiler that builds `core` from source, and QEMU.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -9,19 +9,19 @@ use toml_edit::DocumentMut;
 use super::{EMULATORS, FOLDER, sysroot};
 use crate::process::{Context, Failure, find_on_path, is_executable, is_on_path, write_whole};
 
-/// Debian's cargo and compiler.
+/// Debian's cargo.
 pub const CARGO: &str = "/usr/bin/cargo";
 /// Debian's compiler.
 pub const RUSTC: &str = "/usr/bin/rustc";
 /// Option of cargo that builds `core` from the sources that Debian ships.
 pub const BUILD_STD: &str = "-Zbuild-std=core,alloc";
-/// Folder, below the root, into which QEMU is unpacked where it cannot be installed.
+/// Folder, relative to the root of the repository, into which QEMU is unpacked if it cannot be installed.
 pub const UNPACKED: &str = "target/boards/qemu";
 
 const QEMU_PACKAGES: [&str; 2] = ["qemu-system-arm", "qemu-system-misc"];
 
-/// Starts a program of QEMU from the folder into which its packages were unpacked. The libraries' folder has the
-/// name of the machine, below `lib` as well as `usr/lib`.
+/// Script that starts a program of QEMU from the folder into which its packages were unpacked. The folder of
+/// libraries is named after the machine, below `lib` as well as `usr/lib`.
 const STARTER: &str = r#"#!/bin/sh
 root=$(cd "$(dirname "$0")/../root" && pwd)
 path=
@@ -31,8 +31,8 @@ done
 LD_LIBRARY_PATH=${path#:} exec "$root/usr/bin/$(basename "$0")" -L "$root/usr/share/qemu" "$@"
 "#;
 
-/// Debian's compiler, if it is there with the sources of `core` and can build this workspace: writes the file that
-/// names the linker, and returns it.
+/// Finds Debian's compiler, if it is installed with the sources of `core` and can build this workspace.
+/// Writes the file that names the linker, and returns its path.
 pub fn find(context: &Context) -> Result<Option<PathBuf>, Failure> {
     if !is_executable(Path::new(RUSTC)) || !is_executable(Path::new(CARGO)) {
         return Ok(None);
@@ -48,7 +48,8 @@ pub fn find(context: &Context) -> Result<Option<PathBuf>, Failure> {
     else {
         return Ok(None);
     };
-    // Cargo adds these flags to those of the boards' own .cargo/config.toml; RUSTFLAGS would replace them.
+    // Cargo adds these flags to those of the boards' .cargo/config.toml, whereas RUSTFLAGS would replace
+    // them.
     let config = context.root.join(FOLDER).join("cargo.toml");
     let linker = linker.display();
     write_whole(
@@ -58,7 +59,7 @@ pub fn find(context: &Context) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(config))
 }
 
-/// Installs Debian's compiler: whether that worked.
+/// Installs Debian's compiler; returns whether this succeeded.
 pub fn add_compiler(context: &Context) -> Result<bool, Failure> {
     let mut packages = vec!["rustc-web", "cargo-web", "rust-web-src"];
     if find_linker(context).is_none() {
@@ -73,14 +74,14 @@ pub fn add_qemu(context: &Context) -> Result<(), Failure> {
         return Ok(());
     }
     let folder = context.root.join(UNPACKED);
-    // Half of it is worse than nothing: the next run would find it.
+    // An incomplete folder is removed, because the next run would use it.
     if !unpack(context, &folder)? && folder.exists() {
         std::fs::remove_dir_all(&folder)?;
     }
     Ok(())
 }
 
-/// The linker of a Rust tool chain; Debian's compiler comes without one, and any lld will do.
+/// Finds the linker of a Rust tool chain. Debian's compiler has none, and any lld is sufficient.
 fn find_linker(context: &Context) -> Option<PathBuf> {
     for rustc in ["rustc", RUSTC] {
         let libraries = sysroot(context, Path::new(rustc)).map(|root| root.join("lib/rustlib"));
@@ -96,7 +97,7 @@ fn find_linker(context: &Context) -> Option<PathBuf> {
     find_on_path("ld.lld")
 }
 
-/// A program as root, through sudo where that is needed; `None` without either.
+/// Returns a command that runs a program as root, with sudo if necessary. `None` if neither is possible.
 fn as_root(context: &Context, program: &str) -> Option<Command> {
     use std::io::IsTerminal;
     let id = context.command("id").arg("-u").output().ok()?;
@@ -105,15 +106,16 @@ fn as_root(context: &Context, program: &str) -> Option<Command> {
     }
     let mut sudo = is_on_path("sudo").then(|| context.command("sudo"))?;
     if !std::io::stdin().is_terminal() {
-        // No password can be typed without a terminal.
+        // Without a terminal no password can be entered.
         sudo.arg("-n");
     }
     sudo.arg(program);
     Some(sudo)
 }
 
-/// Installs packages with apt-get: whether that worked. No package is removed: some conflict with other versions of
-/// rustc, rustup or QEMU's tools, which are the user's to drop.
+/// Installs packages with apt-get; returns whether this succeeded. No package is removed, although some
+/// packages conflict with other versions of rustc, rustup or QEMU's tools: removing these is the user's
+/// decision.
 fn install(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
     if !is_on_path("apt-get") {
         return Ok(false);
@@ -122,7 +124,7 @@ fn install(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
     let (Some(mut update), Some(mut install)) = (as_root(context, "apt-get"), as_root(context, "env")) else {
         return Ok(false);
     };
-    // A broken third-party list must not keep the others from being used.
+    // Errors are ignored, because a broken third-party list must not prevent the use of the others.
     let _ = update.args(["-qq", "update"]).output();
     install.args([
         "LC_ALL=C",
@@ -144,7 +146,7 @@ fn install(context: &Context, packages: &[&str]) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// Lines of apt-get's output that say why it failed: errors, and packages that would be removed.
+/// Returns the lines of apt-get's output that explain a failure: errors, and packages that would be removed.
 fn reasons(output: &str) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().collect();
     let says_why =
@@ -153,8 +155,8 @@ fn reasons(output: &str) -> Vec<&str> {
     (0..lines.len()).filter(|&index| is_shown(index)).map(|index| lines[index]).collect()
 }
 
-/// Unpacks QEMU's packages, and those that they need, into a folder below `target`: for systems on which another
-/// version of QEMU's tools is installed, which is not ours to remove.
+/// Unpacks QEMU's packages and their dependencies into a folder below `target`. This is for systems on which
+/// another version of QEMU's tools is installed, which must not be removed.
 fn unpack(context: &Context, folder: &Path) -> Result<bool, Failure> {
     if !is_on_path("apt-get") || !is_on_path("dpkg") {
         return Ok(false);
@@ -195,7 +197,8 @@ fn unpack(context: &Context, folder: &Path) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Packages with versions that `apt-get -s install` would install: `Inst NAME [OLD] (VERSION ...`.
+/// Returns the packages with versions that `apt-get -s install` would install: `Inst NAME [OLD] (VERSION
+/// ...`.
 fn planned(output: &str) -> Vec<String> {
     let package = |line: &str| {
         let (name, rest) = line.strip_prefix("Inst ")?.split_once(' ')?;
@@ -205,12 +208,12 @@ fn planned(output: &str) -> Vec<String> {
     output.lines().filter_map(package).collect()
 }
 
-/// The second number of `rustc 1.96.0 (...)`.
+/// Returns the second number of `rustc 1.96.0 (...)`.
 fn minor_version(version: &str) -> Option<u32> {
     version.strip_prefix("rustc 1.")?.split('.').next()?.parse().ok()
 }
 
-/// The second number of the workspace's `rust-version`.
+/// Returns the second number of the workspace's `rust-version`.
 fn oldest(manifest: &str) -> Option<u32> {
     let document: DocumentMut = manifest.parse().ok()?;
     let version = document.get("workspace")?.get("package")?.get("rust-version")?.as_str()?;
@@ -237,7 +240,7 @@ mod tests {
         assert_eq!(minor_version("rustc 1.96.0 (abc 2026-01-01)"), Some(96));
         assert_eq!(minor_version("rustc 2.0.0"), None);
         assert_eq!(oldest("[workspace.package]\nrust-version = \"1.90\""), Some(90));
-        // Without a version no compiler is recent enough.
+        // Without a version a compiler is not recent enough.
         assert!(minor_version("") < oldest("[workspace.package]\nrust-version = \"1.90\""));
     }
 

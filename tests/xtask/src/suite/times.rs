@@ -1,18 +1,18 @@
-//! Seconds that each check took the last time it passed, in a file below `target`.
+//! File of the times that each check took when it last passed, below `target`.
 
 use std::collections::BTreeMap;
 
 use crate::process::{Context, Failure, write_whole};
 
-/// File, below the root.
+/// Path of the file, relative to the root of the repository.
 const FILE: &str = "target/xtask/times";
 
-/// Seconds by the key of the check.
+/// Times in seconds by the key of the check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Times(BTreeMap<String, u64>);
 
 impl Times {
-    /// Reads the file; a line that is none of its own is left out.
+    /// Reads the file. Lines with another format are ignored.
     pub fn read(context: &Context) -> Self {
         Self::parse(&std::fs::read_to_string(context.root.join(FILE)).unwrap_or_default())
     }
@@ -29,12 +29,12 @@ impl Times {
         self.0.iter().map(|(key, seconds)| format!("{key} {seconds}\n")).collect()
     }
 
-    /// Seconds of a check, if it has passed here before.
+    /// Returns the time of a check, if it has passed on this machine before.
     pub fn of(&self, key: &str) -> Option<u64> {
         self.0.get(key).copied()
     }
 
-    /// Notes the seconds of a check.
+    /// Records the time of a check.
     pub fn note(&mut self, key: &str, seconds: u64) {
         self.0.insert(key.to_owned(), seconds);
     }
