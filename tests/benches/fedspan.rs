@@ -38,6 +38,7 @@ fn basis(d: usize, k: usize) -> Vec<f32> {
     b
 }
 
+/// Task of the head in all benchmarked updates.
 const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
 fn opening(d: usize, k: usize) -> RoundOpen {
@@ -111,10 +112,14 @@ mod power_784_10_100 {
 
     use super::*;
 
+    /// Number of features.
     const D: usize = 784;
+    /// Width of the subspace.
     const R: usize = 10;
+    /// Number of samples.
     const S: usize = 100;
 
+    /// Benchmarks one iteration with the device's code, with or without noise.
     fn client<P: Mechanism>(bencher: Bencher, mut client: Linear<PowerWorkspace<D, R>, P>) {
         let (x, y) = (numbers(S * D, 1), numbers(S, 2));
         let tensor = TensorDescriptor::inline(Role::Subspace, Encoding::F32, D as u16, R as u16);
@@ -140,6 +145,7 @@ mod power_784_10_100 {
     /// drawn once per iteration; its cost does not depend on the number of samples.
     #[divan::bench]
     fn with_noise(bencher: Bencher) {
+        /// Cheap pseudo-random source, so that the benchmark does not measure a random generator.
         struct Counter(u64);
 
         impl EntropySource for Counter {
@@ -173,6 +179,7 @@ mod power_784_10_100 {
 mod codec_20_2 {
     use super::*;
 
+    /// Length of a message's body in bytes.
     const BODY: usize = 160;
 
     #[divan::bench]

@@ -49,6 +49,7 @@ impl Errors {
         errors
     }
 
+    /// Compares the probabilities and the cross-entropy of one row of logits with f64.
     fn add(&mut self, logits: &[f32]) {
         let wide = || logits.iter().map(|&logit| f64::from(logit));
         let most = wide().fold(f64::NEG_INFINITY, f64::max);

@@ -130,6 +130,7 @@ impl<S> AckRecorder<S> {
         Self { stream, device, decoder: Decoder::new(vec![0; FRAME_LIMIT_MAX]), acks }
     }
 
+    /// Decodes received bytes and records the acknowledgements of counted updates.
     fn record(&mut self, mut input: &[u8]) {
         loop {
             match self.decoder.feed(&mut input) {

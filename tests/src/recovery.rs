@@ -65,6 +65,7 @@ pub fn measure(server: &Path, devices: u64, rounds: u32, times: usize) -> Result
     report
 }
 
+/// Runs the measurement with its files in `directory`.
 fn measure_in(
     directory: &Path,
     server: &Path,
@@ -191,6 +192,7 @@ fn fill(fleet: &Fleet, devices: u64, rounds: u32) -> Result<u64, String> {
     Ok(coordinator.lines())
 }
 
+/// Makes an update of a device with arbitrary values.
 fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let expects = &opening.request.expects;
     let tensor = |(place, tensor): (usize, &fedspan_protocol::tensor::TensorDescriptor)| {

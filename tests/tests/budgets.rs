@@ -12,6 +12,7 @@ use crate::budget::{
 };
 use serde_json::Value;
 
+/// List of the costs of an update.
 const LIST: List = List {
     name: "update",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
@@ -24,13 +25,16 @@ const PROBLEM: usize = 2;
 /// Names of the checksums of the results, which must be the same on every core and at every level.
 const BITS: [&str; 3] = ["representation", "update", "head"];
 
+/// Optimisation levels.
 const LEVELS: [&str; 3] = ["3", "3+s", "s"];
+/// Shapes (d, k, m) of the updates.
 const SHAPES: [(u64, u64, u64); 3] = [(20, 2, 20), (64, 4, 32), (128, 8, 32)];
 
 /// Number of code paths: two problems in each arithmetic, and in f32 the ridge with the least leave-one-out
 /// error.
 const PATHS: usize = 5;
 
+/// Checksums by problem and name.
 type Bits = BTreeMap<Key, BTreeMap<String, String>>;
 
 /// Returns the checksums of every problem. Fails if they differ between cores.
@@ -140,12 +144,14 @@ fn arithmetics(rows: &Rows) -> String {
     text
 }
 
+/// Generated table in the README of the boards.
 const ARITHMETICS_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- arithmetics: written by tests/tests/budgets.rs -->\n",
     end: "<!-- end of arithmetics -->\n",
 };
 
+/// Generated table in the README of the repository.
 const README_TABLE: GeneratedTable = GeneratedTable {
     file: "README.md",
     begin: "<!-- budgets: written by tests/tests/budgets.rs -->\n",

@@ -23,9 +23,12 @@ use fedspan_client::{Event, Linear};
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{Ack, AckOutcome, Privacy, ToDevice, ToServer, decode};
 
+/// Number of flash pages.
 const PAGES: usize = 2;
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
+/// Time of a slot in which the device computes silently, in milliseconds.
 const SLOT: u64 = 5_000;
+/// Number of rounds of a life.
 const ROUNDS: u32 = 3;
 
 /// Entropy source that repeats its numbers after every start, which a real one must never do.
@@ -40,7 +43,9 @@ impl EntropySource for Repeated {
     }
 }
 
+/// Task of the device.
 type Task = Linear<StreamingWorkspace<20, 2>, Clipped<Gaussian<Repeated>>>;
+/// Device with the flash store.
 type Device = Board<FlashStore<Torn, BYTES>, Task>;
 
 fn settings() -> PrivacySettings {
@@ -48,6 +53,7 @@ fn settings() -> PrivacySettings {
         .unwrap()
 }
 
+/// Starts a device with the contents of a flash.
 fn device(flash: &Torn) -> Device {
     let noise = Gaussian::new(settings(), Repeated(Random(5)), MinEntropy::new(6).unwrap());
     let clipped = Clipped::new(noise, Clip::new(1.0).unwrap());
@@ -224,6 +230,8 @@ fn cuts(
     }
 }
 
+/// Cuts the power at every operation of several lives, and at pairs of operations (a sample of them unless
+/// `all`).
 fn cut_everywhere(all: bool) {
     let (flash, mut observer) = (Torn::new(PAGES), Observer::default());
     let (mut once, mut twice, mut lives, mut violations) = (0, 0, 0, 0);

@@ -23,6 +23,7 @@ struct Repository {
 }
 
 impl Repository {
+    /// Reads the names of all files and crates.
     fn read() -> Self {
         let (mut files, mut folders) = (Vec::new(), vec![PathBuf::new()]);
         while let Some(folder) = folders.pop() {

@@ -21,6 +21,7 @@ use fedspan_tests::replay::replay;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
+/// Observer of an emulation that ignores all calls.
 struct Silent;
 
 impl EmulationWatcher for Silent {
@@ -32,6 +33,7 @@ impl EmulationWatcher for Silent {
 /// also makes fleets run one after another, because two processor cores cannot run more.
 static FIRMWARE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::const_new(BTreeMap::new());
 
+/// Builds the firmware of a core, or returns the copy of an earlier build.
 async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str, PathBuf>>) -> PathBuf {
     let root = root();
     if let Some(firmware) = built.get(core.name) {
@@ -60,6 +62,7 @@ struct World {
 }
 
 impl World {
+    /// Creates a fleet with keys whose boards use pipes as links.
     fn new(core: &str, boards: usize, rounds: u32) -> Self {
         let core = CORES.into_iter().find(|known| known.name == core).expect("a core");
         let name = match core.firmware {
@@ -81,6 +84,7 @@ impl World {
         Self { plaintext: true, ..self }
     }
 
+    /// Runs the fleet in a temporary folder.
     async fn try_run(&self) -> Result<EmulationResult, EmulateError> {
         let mut built = FIRMWARE.lock().await;
         let firmware = firmware(&self.core, &mut built).await;

@@ -9,6 +9,7 @@ use fedspan_xtask::boards::Linked;
 
 use crate::budget::{BOARDS, GeneratedTable, List, Rows, lines, regenerating};
 
+/// List of the sizes of firmware.
 const LIST: List = List {
     name: "flash",
     keys: &["program", "target", "opt_level", "shape"],
@@ -88,12 +89,14 @@ fn features(sizes: &Rows) -> String {
     text
 }
 
+/// Generated table of features in the README of the boards.
 const FEATURES_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- feature flash: written by tests/tests/flash.rs -->\n",
     end: "<!-- end of feature flash -->\n",
 };
 
+/// Generated table of networks in the README of the boards.
 const NETWORKS_TABLE: GeneratedTable = GeneratedTable {
     file: "edge-client/boards/README.md",
     begin: "<!-- network flash: written by tests/tests/flash.rs -->\n",

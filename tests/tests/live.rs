@@ -74,6 +74,7 @@ fn assert_no_difference(check: &ReplayCheck, rounds: usize) {
     assert_eq!(check.replay.rounds(), rounds);
 }
 
+/// Runs a campaign with a participation policy and checks that its journal replays without a difference.
 async fn replays_with(participation: &str) -> Vec<JournalEntry> {
     let scenario = scenario(participation);
     let state = tempfile::tempdir().unwrap();
@@ -129,8 +130,8 @@ async fn other_policies_replay_identically() {
     replays_with("policy = \"full\"\n").await;
 }
 
-/// Tests that with a fleet-wide scale and a start under it the server computes the same bits as the
-/// simulator, and that its journal can be replayed.
+/// Tests a fleet-wide scale of the features, and a start (initial representation) computed with this scale.
+/// The server must compute the same bits as the simulator, and its journal must be replayable.
 #[tokio::test(flavor = "multi_thread")]
 async fn fleet_scale_has_the_same_bits() {
     let text = TEXT
@@ -186,6 +187,7 @@ async fn stateful_heads_replay_identically() {
     assert!(commits(&lines) > 12);
 }
 
+/// Change of a journal entry.
 type Change<'a> = &'a dyn Fn(&mut JournalEntry);
 
 #[tokio::test(flavor = "multi_thread")]

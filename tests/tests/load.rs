@@ -14,8 +14,11 @@ use tokio::net::TcpSocket;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+/// Number of honest devices.
 const DEVICES: usize = 300;
+/// Number of hostile peers of each kind.
 const EACH: usize = 30;
+/// Largest number of connections from one address.
 const PER_ADDRESS: usize = 80;
 /// Connection slots for unauthenticated peers: fewer than needed, and the address of the crowd always
 /// occupies most of them.

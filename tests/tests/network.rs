@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
 
+/// List of the costs of training a network.
 const LIST: List = List {
     name: "network",
     keys: &["core", "opt_level", "model", "d", "m"],

@@ -14,6 +14,7 @@ use fedspan_client::{Event, session::Counters};
 use fedspan_hostile::Random;
 use fedspan_protocol::message::{Ack, AckOutcome, Fault, ToDevice};
 
+/// Number of resets of devices.
 const RESETS: usize = 100_000;
 const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
 
@@ -52,6 +53,7 @@ struct Wire {
 }
 
 impl Wire {
+    /// Records a hello. Within a boot, a device may only repeat its hello.
     fn record_hello(&mut self, frame: &[u8], boot: &mut Option<Vec<u8>>) {
         let plain = uncobs(frame);
         let message = &plain[1..plain.len() - 4];

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use crate::budget::{BOARDS, GeneratedTable, Key, List, Rows, core_name, lines, regenerating};
 
+/// List of the costs of a FedPower iteration.
 const LIST: List = List {
     name: "power",
     keys: &["core", "opt_level", "d", "k", "m", "path"],
@@ -15,6 +16,7 @@ const LIST: List = List {
     figures: &["instructions", "verify", "noise", "seed", "stack", "client", "cycles"],
     numbers: &["d", "k", "m"],
 };
+/// Iterations without and with noise.
 const PATHS: [&str; 2] = ["plain", "private"];
 
 /// Returns the cores and shapes (d, k, m) in the order of the table of boards.

@@ -37,6 +37,7 @@ step_size = 0.25
 const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 8\nstep_size = 0.25\n\
     [rounds]\ndeadline = 5\nmin_count = 4\n[limits]\nhello = 0.4\nidle = 60\nframe = 0.4\nconnections = 12\n";
 
+/// A server with honest devices.
 struct World {
     scenario: Scenario,
     dataset: Arc<Dataset>,

@@ -24,9 +24,13 @@ use fedspan_protocol::tensor::Role;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
+/// Number of features.
 const D: usize = 6;
+/// Width of the representation.
 const K: usize = 2;
+/// Number of classes.
 const C: usize = 3;
+/// Number of samples of each device.
 const M: usize = 24;
 
 /// A model whose firmware lacks the feature `ridge-choice`. The model answers like a client built without
@@ -107,12 +111,15 @@ impl<T: Fitted> Fitted for Plain<T> {
 
 /// A device and the server's end of its connection.
 trait Device {
+    /// Returns the server's end of the connection.
     fn connection(&mut self) -> &mut Connection;
     /// Exchanges frames until both ends are silent; returns the server's events.
     fn pump(&mut self, event: Option<Event<'_>>) -> Vec<PeerMessage>;
+    /// Returns how the last head was fitted.
     fn last(&self) -> HeadFit;
 }
 
+/// A session connected to the server's end.
 struct Pair<T> {
     session: Session<T, Owned, NoStore, ChaCha20Rng>,
     connection: Connection,
@@ -137,6 +144,7 @@ impl SampleSource for Owned {
     }
 }
 
+/// Makes random samples in which the features depend on the class.
 fn samples(seed: u32) -> Owned {
     let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
     let mut noise = || {

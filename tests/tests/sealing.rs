@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use crate::budget::{BOARDS, GeneratedTable, List, Rows, builds, is_estimated, lines, regenerating, tables};
 
+/// List of the costs of encryption.
 const LIST: List =
     List { name: "sealing", keys: &["core", "opt_level", "limit"], figures: &FIGURES, numbers: &[] };
 /// Names of the figures: bytes on the wire, instructions, bytes of stack, and cycles (only for cores with a
@@ -33,6 +34,7 @@ const FIGURES: [&str; 15] = [
 /// Names of the stack figures of encryption alone.
 const STACK: [&str; 4] = ["stack_hello", "stack_keys", "stack_seal", "stack_open"];
 
+/// Frame limits in bytes.
 const LIMITS: [&str; 2] = ["256", "1024"];
 
 /// Returns instructions and cycles of the update at (64, 4, 32) by the normal equations, from the check of

@@ -46,6 +46,7 @@ step_size = 0.25
 const CAMPAIGN: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.25\n\
     [rounds]\ndeadline = 0\n[limits]\nidle = 60\n";
 
+/// Scenario, data and keys of a fleet.
 struct World {
     scenario: Scenario,
     dataset: Arc<Dataset>,
@@ -318,6 +319,8 @@ fn terminals() -> BTreeSet<PathBuf> {
 /// Opens a pseudo-terminal and links the server's end under `name`. The name stays the same when another
 /// cable is plugged in.
 fn plug(name: &Path) -> (SerialPort, SerialPort) {
+    /// Lock that is held while a terminal is opened, so that tests in parallel threads do not confuse their
+    /// terminals.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().expect("no test panics while plugging");
     let before = terminals();

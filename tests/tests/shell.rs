@@ -23,8 +23,11 @@ use tokio::time::Instant;
 use turmoil::Sim;
 use turmoil::net::{TcpListener, TcpStream};
 
+/// Number of devices.
 const DEVICES: usize = 6;
+/// Number of rounds.
 const ROUNDS: usize = 60;
+/// Number of seeds.
 const SEEDS: u64 = 24;
 const PORT: u16 = 4410;
 
@@ -51,6 +54,7 @@ rounds = 60
 step_size = 0.25
 "#;
 
+/// Listener on the simulated network.
 struct Simulated(TcpListener);
 
 impl Listener for Simulated {

@@ -6,6 +6,7 @@ use fedspan_client::memory::{FixedWorkspace, Memory, StreamingWorkspace};
 use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Compares the sizes of the workspaces of one shape with formulas.
 fn check<const D: usize, const K: usize, const C: usize>() {
     let least = Workspace::<D, K, C>::new().parts_ref().shape.arithmetic_minimum();
     let size = size_of::<Workspace<D, K, C>>();

@@ -93,6 +93,7 @@ pub fn run(plan: Plan, only: Option<&str>) -> Result<Vec<Totals>, Broken> {
 }
 
 impl Totals {
+    /// Adds the totals of another thread.
     fn and(mut self, other: Self) -> Self {
         self.inputs += other.inputs;
         self.work.frames += other.work.frames;

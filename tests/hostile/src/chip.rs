@@ -5,9 +5,12 @@ use std::rc::Rc;
 
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 
+/// Size of a page in bytes, the unit of erasure.
 pub const PAGE: usize = 512;
+/// Size of a word in bytes, the unit of writes.
 pub const WORD: usize = 4;
 
+/// Contents and state of a chip.
 #[derive(Debug, Default)]
 pub struct State {
     pub bytes: Vec<u8>,
@@ -22,10 +25,12 @@ pub struct State {
 pub struct Chip(pub Rc<RefCell<State>>);
 
 impl Chip {
+    /// Creates a chip with the given contents and unlimited power.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Rc::new(RefCell::new(State { bytes, operations: 0, power: usize::MAX })))
     }
 
+    /// Returns the number of operations so far.
     pub fn operations(&self) -> u64 {
         self.0.borrow().operations
     }

@@ -29,6 +29,7 @@ pub fn device_session(bytes: &[u8]) -> Work {
     }
 }
 
+/// Delivers the events of a script to a device.
 fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>) -> Work {
     let honest = messages::all();
     let kinds = if bench.server.is_some() { 20 } else { 12 };
@@ -71,6 +72,7 @@ fn events<M: fedspan_client::Memory>(mut script: Script<'_>, mut bench: Bench<M>
 /// Returns scripts of rounds as an honest server opens them, for all settings, followed by replays and
 /// attacks.
 pub fn seeds() -> Vec<Vec<u8>> {
+    // Events: link up, then the first honest message, which is a welcome.
     const WELCOME: [u8; 4] = [0, 5, 0, 0];
     let mut seeds = Vec::new();
     for settings in 0..12u8 {

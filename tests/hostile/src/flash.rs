@@ -156,6 +156,7 @@ fn images() -> &'static [[[Vec<u8>; 4]; 3]; 2] {
     IMAGES.get_or_init(|| [with_ledger(false), with_ledger(true)])
 }
 
+/// Chip under test, and the work done so far.
 struct Bench {
     chip: Chip,
     work: Work,

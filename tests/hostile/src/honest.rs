@@ -22,6 +22,7 @@ fn golden() -> Vec<(String, Vec<u8>)> {
     all
 }
 
+/// Returns the golden frames of both directions.
 pub fn golden_frames() -> Vec<Vec<u8>> {
     golden().into_iter().map(|(_, frame)| frame).collect()
 }
@@ -32,6 +33,7 @@ pub fn golden_messages_of(direction: &str) -> Vec<Vec<u8>> {
     frames.filter_map(|(_, frame)| reference::open(&frame[..frame.len() - 1], usize::MAX)).collect()
 }
 
+/// Returns the messages of the golden frames of both directions.
 pub fn golden_messages() -> Vec<Vec<u8>> {
     golden_messages_of("to_")
 }

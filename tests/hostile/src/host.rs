@@ -230,6 +230,7 @@ impl Bench {
         }
     }
 
+    /// Opens a round on the connection, if the device was welcomed.
     fn open(&mut self, index: usize) {
         // The server opens rounds only for devices that it has welcomed.
         if self.greeted && !self.ended {
@@ -241,6 +242,7 @@ impl Bench {
         }
     }
 
+    /// Closes a round on the connection, if the device was welcomed.
     fn close(&mut self, index: usize) {
         // The server closes rounds only for devices that it has welcomed.
         if !self.greeted || self.ended {

@@ -64,6 +64,7 @@ fn number(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(power)
 }
 
+/// Runs the plan after a warm-up run, and reports totals and memory.
 fn bulk(plan: Plan, only: Option<&str>) -> ExitCode {
     // The warm-up run creates static data and lets the allocator get its pages.
     let warm = Plan { refused: (plan.refused / 20).min(200_000), ..plan };
@@ -78,6 +79,7 @@ fn bulk(plan: Plan, only: Option<&str>) -> ExitCode {
     }
 }
 
+/// Prints an input that breaks an invariant, and writes it to a file.
 fn report_broken(Broken { target, input }: &Broken) -> ExitCode {
     let file = format!("target/hostile-{target}.bin");
     let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -89,6 +91,7 @@ fn report_broken(Broken { target, input }: &Broken) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Prints the totals. Fails if an input was too slow or memory has grown.
 fn report(before: Option<u64>, results: &[Totals], took: Duration) -> ExitCode {
     println!(
         "{:<16} {:>11} {:>12} {:>12} {:>10} {:>11} {:>10}",
@@ -135,6 +138,7 @@ fn report(before: Option<u64>, results: &[Totals], took: Duration) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// Writes the seeds of every target, in one folder for each target.
 fn write_seeds(folder: &Path) -> ExitCode {
     for target in TARGETS {
         if let Err(error) = target.write_seeds(&folder.join(target.name)) {
@@ -145,6 +149,7 @@ fn write_seeds(folder: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Runs the inputs in files with one target.
 fn replay(name: &str, files: impl Iterator<Item = String>) -> ExitCode {
     let Some(target) = TARGETS.iter().find(|target| target.name == name) else {
         eprintln!("hostile: unknown target {name}\n{USAGE}");

@@ -23,6 +23,7 @@ pub fn next(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
     out.truncate(LENGTH_MAX);
 }
 
+/// Applies one mutation to an input.
 fn damage(random: &mut Random, seeds: &[Vec<u8>], out: &mut Vec<u8>) {
     let at = random.below(out.len() + 1);
     let end = (at + 1 + random.below(16)).min(out.len());

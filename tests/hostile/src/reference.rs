@@ -3,6 +3,7 @@
 
 use fedspan_protocol::frame::{HEADER_ANSWER, HEADER_CRC32C, HEADER_SEALED};
 
+/// CRC of each byte value.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -19,7 +20,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// Computes CRC-32C bit by bit from its polynomial.
+/// Computes CRC-32C with a table that is made from the polynomial.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| (crc >> 8) ^ TABLE[(crc as u8 ^ byte) as usize])

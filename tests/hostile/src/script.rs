@@ -16,14 +16,17 @@ impl<'a> Script<'a> {
         Some(first)
     }
 
+    /// Reads the next byte.
     pub fn byte(&mut self) -> u8 {
         self.next().unwrap_or(0)
     }
 
+    /// Reads the next byte as an index or a count.
     pub fn index(&mut self) -> usize {
         self.byte().into()
     }
 
+    /// Reads the next two bytes as a little-endian number.
     pub fn word(&mut self) -> u16 {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
@@ -35,6 +38,7 @@ impl<'a> Script<'a> {
         taken
     }
 
+    /// Reads all remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         self.take(usize::MAX)
     }

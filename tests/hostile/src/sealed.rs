@@ -118,6 +118,7 @@ pub fn sealed(bytes: &[u8]) -> Work {
 }
 
 impl Bench {
+    /// Seals a frame of one of the senders and keeps it for delivery.
     fn seal(&mut self, sender: usize, body: &[u8]) {
         let counter = self.counters[sender];
         if self.frames.len() == FRAMES {

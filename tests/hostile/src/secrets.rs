@@ -177,6 +177,7 @@ fn hex(device: u64, key: &Key) -> String {
     format!("{device} {} {digits}\n", key.epoch())
 }
 
+/// Returns records with valid, unknown and malformed entries, in every setting.
 pub fn provision_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for settings in 1..8u8 {
@@ -196,6 +197,7 @@ pub fn provision_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
+/// Returns key lists with comments, damage and repeated devices.
 pub fn key_lines_seeds() -> Vec<Vec<u8>> {
     let mut seeds = Vec::new();
     for count in 0..8u8 {

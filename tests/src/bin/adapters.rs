@@ -19,7 +19,9 @@ round, plain averaging, and an up round in f16; and once `adapter check` where b
 the averaging or checking process. Needs a release build of fedspan-aggregator next to it.
 exit: 0 done, 1 something failed, 2 wrong arguments";
 
+/// Rank of the adapters.
 const RANK: usize = 8;
+/// Width of the model's layers.
 const WIDTH: usize = 4096;
 
 /// Interval between two samples of a process's memory.
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes the adapters, measures both commands in turns, and prints medians.
 fn compare(directory: &Path, pairs: usize, clients: usize, layers: usize) -> Result<()> {
     let program = std::env::current_exe()?.with_file_name("fedspan-aggregator");
     std::fs::create_dir(directory)?;
@@ -156,9 +159,9 @@ fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> R
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
     let mut frozen = Random(1);
-    let mut own = Random(client as u64 + 2);
+    let mut trained = Random(client as u64 + 2);
     for factor in tensors {
-        let random = if factor == "A" && !both { &mut frozen } else { &mut own };
+        let random = if factor == "A" && !both { &mut frozen } else { &mut trained };
         for _ in 0..RANK * WIDTH {
             let bits = random.next();
             if half {

@@ -33,6 +33,7 @@ impl Watcher for Trace {
     }
 }
 
+/// Allocator that counts the memory in use.
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
@@ -76,6 +77,7 @@ impl Watcher for Hours {
     }
 }
 
+/// Simulates one day and checks the growth of memory.
 fn day(devices: u64) -> ExitCode {
     let mut hours = Hours::new();
     let code = one(1, Kind::Day { devices }, &mut hours);
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
     many(first, seeds)
 }
 
+/// Simulates one world and prints its report.
 fn one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
     let began = Instant::now();
     match run(seed, kind, watcher) {
@@ -138,6 +141,7 @@ fn one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
     }
 }
 
+/// Simulates the worlds of many seeds on all cores and prints their totals.
 fn many(first: u64, seeds: u64) -> ExitCode {
     let began = Instant::now();
     let next = AtomicU64::new(first);

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Measures the epochs in turns and prints rates and ratios.
 fn compare(pairs: usize, python: &str) -> Result<()> {
     let mut network = Network::default();
     epoch(&mut network)?;

@@ -43,6 +43,7 @@ const OPENING: usize = 64;
 /// time is allowed for disconnecting.
 const SETTLE: Duration = Duration::from_secs(11);
 
+/// Parsed arguments.
 struct Options {
     devices: usize,
     rounds: usize,
@@ -93,6 +94,7 @@ impl Options {
         }
     }
 
+    /// Returns the load that the options describe.
     fn plan(&self) -> Plan {
         let connections = self.devices + 4 * self.hostile + 64;
         Plan {
@@ -143,11 +145,15 @@ struct Row {
     name: &'static str,
     result: RoundResult,
     baseline: Quantiles,
+    /// Share of the machine's processor time that this program and the server used.
     own: f64,
+    /// Share that other processes used.
     others: f64,
+    /// Seconds for which the threads of this program and of the server waited for a processor.
     waited: f64,
 }
 
+/// Devices under load, and the rounds measured so far.
 struct Bench {
     clients: SynchronisedClients,
     baseline: LoopbackBaseline,
@@ -156,6 +162,7 @@ struct Bench {
 }
 
 impl Bench {
+    /// Runs one round, prints its row, and keeps it.
     async fn round(
         &mut self,
         name: &'static str,
@@ -195,6 +202,7 @@ impl Bench {
     }
 }
 
+/// Connects devices to the server, at most [`OPENING`] at a time.
 async fn join(
     clients: &SynchronisedClients,
     server: &ServerProcess,
@@ -215,6 +223,7 @@ async fn join(
     }
 }
 
+/// Runs all phases of the measurement and prints the report. Returns true if every update counted once.
 async fn run(options: &Options) -> Result<bool> {
     let directory = std::env::temp_dir().join(format!("fedspan-load-{}", std::process::id()));
     std::fs::create_dir(&directory)?;

@@ -12,6 +12,7 @@ in which a single answer is missing. Then starts fedspan-aggregator, which must 
 and prints the time until it has sent the open round to the missing device. Finally prints the cost of an export while it runs.
 exit: 0 measured, 1 an error, 2 wrong arguments";
 
+/// Number of starts to measure.
 const TIMES: usize = 11;
 
 fn main() -> ExitCode {

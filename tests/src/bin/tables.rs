@@ -87,6 +87,7 @@ fn programs() -> Result<Programs, String> {
     Ok(Programs::new(directory, &root().join("target/tables/work"), own::print))
 }
 
+/// Prints a table that no other command prints.
 fn print(name: &str) -> ExitCode {
     match programs().and_then(|mut programs| own::print(name, &mut programs)) {
         Ok(table) => {

@@ -48,6 +48,7 @@ pub struct Device {
     spent: u64,
 }
 
+/// State of a device that is lost with its power.
 struct Powered {
     session: DeviceSession,
     decoder: Decoder<Vec<u8>>,

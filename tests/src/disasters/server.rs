@@ -139,6 +139,7 @@ impl Server {
         if self.is_cut() { Ok(true) } else { started }
     }
 
+    /// Opens store and keys and starts the server core; errors after a power cut have no meaning.
     fn start(&mut self, now: Millis, devices: usize, out: &mut Vec<ServerOutput>) -> Result<bool, Violation> {
         self.boots += 1;
         let wrong = |what: String| Violation::new(format!("the server cannot start: {what}"));

@@ -125,6 +125,7 @@ pub fn run(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> Result<Report, V
     done
 }
 
+/// Builds the world of a plan and runs it.
 fn world(
     seed: u64,
     plan: &Plan,
@@ -172,6 +173,7 @@ fn world(
 }
 
 impl World<'_> {
+    /// Schedules the start of server and devices, and all faults.
     fn schedule(&mut self) {
         if self.watcher.wants_events() {
             let Plan { scenario, fleet, is_encrypted, is_private, is_serial, .. } = self.plan;
@@ -207,6 +209,7 @@ impl World<'_> {
         self.queue.at(Millis::ZERO, Event::Heartbeat);
     }
 
+    /// Handles events until the campaign has ended and every device has sent two more hellos.
     fn run(mut self) -> Result<Report, Violation> {
         // Time of the last commit since the faults ended, and the number of rounds at that time.
         let (mut last, mut rounds) = (None, 0);
@@ -245,6 +248,7 @@ impl World<'_> {
         self.finish()
     }
 
+    /// Checks the durable state and the accounts at the end of the world.
     fn finish(mut self) -> Result<Report, Violation> {
         let Some(coordinator) = self.server.coordinator() else {
             return Err(Violation::new("the server is off at the end of the world"));
@@ -267,6 +271,7 @@ impl World<'_> {
         Ok(self.report)
     }
 
+    /// Handles one event, then applies its effects.
     fn handle(&mut self, now: Millis, event: Event) -> Result<(), Violation> {
         if self.watcher.wants_events()
             && !matches!(
@@ -409,6 +414,7 @@ impl World<'_> {
         self.nodes.get_mut(index).filter(|node| node.link.number == number)
     }
 
+    /// Returns the device at an index.
     #[allow(clippy::indexing_slicing, reason = "every link belongs to a device")]
     pub fn device(&mut self, index: usize) -> &mut Device {
         &mut self.nodes[index].device
@@ -438,6 +444,7 @@ impl World<'_> {
         self.queue.at(at, Event::DeviceLinkDown(link));
     }
 
+    /// Starts a device that has no power.
     fn boot(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         let ahead = within(&mut self.random, 0, 1 << 20);
         let (plan, seed, is_serial) = (self.plan, self.seed, self.plan.is_serial);
@@ -454,6 +461,7 @@ impl World<'_> {
         self.wake(now, index)
     }
 
+    /// Handles a due timer of a device: ticks it, delivers unread input, and reconnects it if it has no link.
     pub fn wake(&mut self, now: Millis, index: usize) -> Result<(), Violation> {
         let output = self.device(index).tick(now)?;
         let lost_power = output.lost_power;

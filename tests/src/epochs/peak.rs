@@ -7,6 +7,7 @@ use std::time::Instant;
 /// Number of parallel dependency chains, enough to hide the latencies of a product and a sum on two units
 /// each.
 const CHAINS: usize = 12;
+/// Number of steps of each chain.
 const STEPS: usize = 1 << 20;
 
 /// Returns the number of additions and multiplications per second, the best of ten tries.
@@ -20,6 +21,7 @@ pub fn peak() -> f64 {
     (0..10).map(rate).fold(0.0, f64::max)
 }
 
+/// Computation that is measured, for the widest vectors of the processor.
 struct Chains;
 
 impl pulp::WithSimd for Chains {

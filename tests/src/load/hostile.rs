@@ -152,6 +152,7 @@ pub struct ConnectedPeer {
     pattern: Pattern,
 }
 
+/// Bytes that a peer sends, and their timing.
 enum Pattern {
     /// Sends one byte per second.
     Bytes(Vec<u8>),

@@ -23,6 +23,7 @@ pub struct Pace {
 /// Time between the start signal and the first answer.
 const LEAD: Duration = Duration::from_millis(500);
 
+/// Signal with which the devices start to answer a round.
 #[derive(Clone, Copy, Debug)]
 struct StartSignal {
     round: u32,
@@ -30,6 +31,7 @@ struct StartSignal {
     pace: Pace,
 }
 
+/// Report of a device to the common receiver.
 #[derive(Debug)]
 enum Report {
     Opened(u32),
@@ -132,6 +134,7 @@ impl SynchronisedClients {
     }
 }
 
+/// Runs a device: reports each opened round, answers it at its time, and reports the acknowledgement.
 async fn run_device(
     index: usize,
     last: bool,

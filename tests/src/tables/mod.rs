@@ -37,6 +37,7 @@ pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     }
 }
 
+/// Runs the commands of a table and joins the rows of their tables.
 fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     // The output of a single command without a selection is taken as printed, with the headings between its
     // tables.
@@ -106,6 +107,7 @@ pub fn unmarked(page: &str) -> Vec<usize> {
     found
 }
 
+/// Returns true if at least a third of the table's cells are decimal numbers.
 fn has_figures(table: &Table) -> bool {
     let is_figure = |cell: &str| {
         let digits = cell.trim_start_matches(['*', '-', '<']);

@@ -86,6 +86,7 @@ pub fn slots(text: &str) -> Result<Vec<Slot>, String> {
     Ok(slots)
 }
 
+/// Beginning of a mark before a table.
 const BEGIN: &str = "<!-- table";
 /// Length of a date in the form 2026-01-31.
 const DAY: usize = 10;

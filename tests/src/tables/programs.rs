@@ -83,6 +83,7 @@ impl Programs {
         std::fs::read_to_string(self.work.join(file)).map_err(|error| format!("{file}: {error}"))
     }
 
+    /// Runs a program in the working directory and returns its standard output.
     fn run(&self, command: &[String]) -> Result<String, String> {
         let [name, words @ ..] = command else { return Err("no command".to_owned()) };
         let program = self.directory.join(name);

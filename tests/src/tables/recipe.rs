@@ -74,6 +74,7 @@ impl Line {
 }
 
 impl Step {
+    /// Applies the step to a table.
     fn apply(&self, mut table: Table) -> Result<Table, String> {
         match self {
             Self::Table(_) => {}
@@ -131,6 +132,7 @@ fn position(what: &str, name: &str, known: &[&str]) -> Result<usize, String> {
     place.ok_or_else(|| format!("found no {what} {name:?}, there are {known:?}"))
 }
 
+/// Parses one selection step.
 fn step(text: &str) -> Result<Step, String> {
     let text = text.trim();
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));

@@ -19,6 +19,7 @@ const GROWTH: f64 = 1.02;
 pub static BOARDS: LazyLock<Boards> =
     LazyLock::new(|| Boards::read(&root()).unwrap_or_else(|fault| panic!("{fault}")));
 
+/// File of the budgets, relative to the root of the repository.
 const FILE: &str = "tests/budgets.toml";
 
 /// Words that identify a measurement, in the order of the field `keys` of [`List`].

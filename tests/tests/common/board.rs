@@ -14,14 +14,17 @@ use rand_core::SeedableRng;
 
 use super::rounds::D;
 
+/// Features and targets of all devices.
 static SAMPLES: LazyLock<(Vec<f32>, Vec<f32>)> = LazyLock::new(|| {
     let mut random = Random(1);
     let x = (0..20 * usize::from(D)).map(|_| random.unit()).collect();
     (x, (0..20).map(|_| random.unit()).collect())
 });
 
+/// Task of a device without noise.
 pub type Plain = Linear<Workspace<20, 2>>;
 
+/// Session of a device.
 pub type Device<P, T = Plain> = Session<T, Recording<'static>, P, ChaCha20Rng>;
 
 /// A device, its clock and its buffers.
@@ -34,6 +37,7 @@ pub struct Board<P, T = Plain> {
 }
 
 impl<P: Store> Board<P> {
+    /// Creates a device with a frame limit of 256 bytes.
     pub fn new(device: u64, protection: Protection, store: P, seed: u64) -> Self {
         Self::with_limit(device, protection, store, seed, 256)
     }
@@ -66,6 +70,7 @@ impl<P: Store, T: Task> Board<P, T> {
         handle(session, self.now, event, out, &mut self.last)
     }
 
+    /// Connects the link; returns the frames sent.
     pub fn link_up(&mut self) -> Vec<Vec<u8>> {
         self.decoder.reset();
         self.event(Event::LinkUp)
@@ -113,6 +118,7 @@ impl<P: Store, T: Task> Board<P, T> {
     }
 }
 
+/// Handles an event and all requested ticks; returns the frames sent.
 fn handle<P: Store, T: Task>(
     session: &mut Device<P, T>,
     now: u64,

@@ -5,8 +5,11 @@ use fedspan_client::secure::Key;
 use fedspan_client::session::Protection;
 use fedspan_engine::DeviceId;
 
+/// Id of the device with a key.
 pub const DEVICE: u64 = 0x0123_4567_89ab_cdef;
+/// Id of another device.
 pub const OTHER: u64 = 77;
+/// Secret of the key of [`DEVICE`].
 pub const SECRET: [u8; 32] = [0x42; 32];
 
 /// Returns keys in which key 0 of [`DEVICE`] is [`SECRET`].
@@ -14,12 +17,14 @@ pub fn keys() -> ActiveKeys {
     ActiveKeys::new(table())
 }
 
+/// Returns a table with the key of [`DEVICE`].
 pub fn table() -> KeyTable {
     let mut table = KeyTable::new();
     table.insert(DeviceId(DEVICE), Key::new(0, SECRET), 0).unwrap();
     table
 }
 
+/// Returns the key of [`DEVICE`] as the protection of a session.
 pub fn protected() -> Protection {
     Protection::Key(Key::new(0, SECRET))
 }

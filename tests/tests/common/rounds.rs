@@ -9,7 +9,9 @@ use fedspan_protocol::message::{HeadSolve, RoundId, Task, Upload};
 use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
+/// Number of features.
 pub const D: u16 = 20;
+/// Width of the representation.
 pub const K: u16 = 2;
 
 /// Makes the request of a round for a gradient in f32.
@@ -27,6 +29,7 @@ pub fn request(number: u32) -> Request {
     }
 }
 
+/// Makes the broadcast of a round.
 pub fn opening(number: u32) -> Arc<RoundBroadcast> {
     Arc::new(RoundBroadcast::new(RoundId { round: number, stage: 0 }, request(number)).unwrap())
 }

@@ -11,8 +11,10 @@ use rand_core::SeedableRng;
 
 use super::rounds::{D, K, opening, request};
 
+/// Welcome of the test campaign.
 pub const WELCOME: Welcome = Welcome { campaign: 0xdead_beef, idle_milliseconds: 60_000 };
 
+/// Returns the requirements of the test campaign.
 pub fn requirements() -> Requirements {
     Requirements::new(Model::linear(D, K, 1), &[request(1)], None)
 }
@@ -30,10 +32,12 @@ pub struct ServerEnd {
 }
 
 impl ServerEnd {
+    /// Creates the end of a connection that is closed after a refusal.
     pub fn new(gate: &Arc<Acceptor>) -> Self {
         Self { connection: Connection::new(Arc::clone(gate)), events: Vec::new() }
     }
 
+    /// Creates the end of a serial line, which is never closed.
     pub fn persistent(gate: &Arc<Acceptor>) -> Self {
         Self { connection: Connection::persistent(Arc::clone(gate)), events: Vec::new() }
     }
@@ -60,10 +64,12 @@ impl ServerEnd {
         }
     }
 
+    /// Returns the number of hellos among the events.
     pub fn joined(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, PeerMessage::Hello(_))).count()
     }
 
+    /// Returns the number of updates among the events.
     pub fn updates(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, PeerMessage::Update(_))).count()
     }

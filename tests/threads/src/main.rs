@@ -71,6 +71,7 @@ fn all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
     code
 }
 
+/// Runs one check in this process and prints the number of orders, or the failing order.
 fn one(check: &Check) -> ExitCode {
     let orders = Arc::new(AtomicUsize::new(0));
     let (counted, program) = (Arc::clone(&orders), check.program);

@@ -71,6 +71,7 @@ enum Step {
 /// other features of the dependencies and build everything once more.
 const BUILD: Step = Step::Program("cargo test --workspace --release --locked --quiet --no-run");
 
+/// All stages, in the order of the table.
 const STAGES: [Stage; 14] = [
     Stage {
         name: "setup",
@@ -219,6 +220,7 @@ struct Report {
 }
 
 impl Report {
+    /// Runs stages and records their results.
     fn run<'a>(&mut self, context: &Context, stages: impl Iterator<Item = &'a Stage>) {
         for stage in stages {
             if context.is_interrupted() {
@@ -254,6 +256,7 @@ struct SecondProcess {
 }
 
 impl SecondProcess {
+    /// Starts the process with its output in a file.
     fn start(context: &Context) -> Result<Self, Failure> {
         let folder = context.root.join("target/ci");
         std::fs::create_dir_all(&folder)?;
@@ -318,6 +321,7 @@ impl Outcome {
 
 impl Stage {
     fn run(&self, context: &Context) -> Outcome {
+        /// Runs all steps; returns the worst result.
         let mut worst = Outcome::Passed;
         for step in self.steps {
             println!("== {}: {}", self.name, step.shown());
@@ -340,6 +344,7 @@ impl Step {
         }
     }
 
+    /// Runs the step; returns its result.
     fn run(&self, context: &Context) -> Outcome {
         let (variables, words) = match self {
             Self::Program(words) => (&[][..], *words),

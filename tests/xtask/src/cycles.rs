@@ -105,6 +105,7 @@ fn traced_address(traced: &str) -> Option<u64> {
     u64::from_str_radix(inside.split('/').nth(1)?, 16).ok()
 }
 
+/// Sums the costs of the instructions of a block.
 fn block(core: Core, instructions: &[Instruction]) -> Result<Block, String> {
     let mut block = Block::default();
     let mut after_load = false;
@@ -121,6 +122,7 @@ fn block(core: Core, instructions: &[Instruction]) -> Result<Block, String> {
     Ok(block)
 }
 
+/// Instruction in a log.
 #[derive(Clone, Debug)]
 struct Instruction {
     address: u64,
@@ -165,6 +167,7 @@ impl Instruction {
         }
     }
 
+    /// Returns the cost of an instruction of the RISC-V core.
     fn risc_v(&self) -> Cost {
         let plain = |straight| Cost { straight, ..Cost::default() };
         match self.name.as_str() {
@@ -177,6 +180,7 @@ impl Instruction {
         }
     }
 
+    /// Returns the cost of an instruction of a Cortex-M core; `None` if the table lacks it.
     fn arm(&self, table: &Table) -> Option<Cost> {
         let plain = |straight| Some(Cost { straight, ..Cost::default() });
         let jump = |straight| Some(Cost { straight, jump: table.refill, load: false });
@@ -256,6 +260,7 @@ fn range(part: &str) -> u64 {
     weight * count
 }
 
+/// Costs of a Cortex-M core, in cycles.
 struct Table {
     /// Cycles to refill the pipeline.
     refill: u64,

@@ -146,6 +146,7 @@ fn elements(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
+/// Reads a package of the output of `cargo metadata`.
 fn package(value: &Value, default_registry: Option<&str>) -> Option<Package> {
     let word = |key: &str| value[key].as_str().map(str::to_owned);
     Some(Package {

@@ -116,6 +116,7 @@ struct Lines {
 }
 
 impl Lines {
+    /// Writes the lines to their files.
     fn write(&self, context: &Context) -> Result<(), Failure> {
         let files = [
             (MEASURED, &self.measured),
@@ -131,6 +132,7 @@ impl Lines {
     }
 }
 
+/// State of a run of the command.
 struct Measurement<'a> {
     context: &'a Context,
     toolchain: &'a Toolchain,
@@ -219,6 +221,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
+    /// Measures a program that solves problems of one shape.
     fn updates(
         &mut self,
         board: &Emulated,
@@ -249,6 +252,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
+    /// Measures encryption.
     fn seal(&mut self, board: &Emulated, level: &str) -> Result<(), Failure> {
         let at = format!("{} at {level}", board.name);
         let built = self.build(&board.machine, level, &["--bin", "seal", "--features", "shape-64-4-32"])?;
@@ -272,6 +276,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
+    /// Measures FedPower iterations of one shape.
     fn power(&mut self, board: &Emulated, shape: &str) -> Result<(), Failure> {
         let at = format!("{} at {AS_BUILT}", board.name);
         let problems = ["plain", "private"];
@@ -294,6 +299,7 @@ impl Measurement<'_> {
         Ok(())
     }
 
+    /// Measures a network.
     fn network(&mut self, board: &Emulated, model: &str) -> Result<(), Failure> {
         let at = format!("{} at {AS_BUILT}", board.name);
         let machine = &board.network_machine;

@@ -124,6 +124,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(found)
 }
 
+/// Built fuzz targets and their folders.
 struct Fuzzer<'a> {
     context: &'a Context,
     /// Folder of build output, inputs and logs, `target/fuzz`.
@@ -133,6 +134,7 @@ struct Fuzzer<'a> {
 }
 
 impl<'a> Fuzzer<'a> {
+    /// Builds all fuzz targets.
     fn build(context: &'a Context) -> Result<Self, Failure> {
         let start = Instant::now();
         let host = crate::dependencies::host(context)?;

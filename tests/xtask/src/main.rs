@@ -72,6 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs a command.
 fn run(context: &Context, command: &Command) -> Result<(), Failure> {
     match command {
         Command::Run(arguments) => suite::run(context, arguments),

@@ -34,6 +34,7 @@ struct Part {
     command: &'static str,
 }
 
+/// All parts, in the order of a run.
 const PARTS: [Part; 11] = [
     Part {
         name: "tables",

@@ -242,6 +242,7 @@ fn find_compiler(context: &Context, targets: &[String]) -> Result<Option<Compile
     Ok(debian::find(context)?.map(|config| Compiler::Debian { config }))
 }
 
+/// Adds the targets with rustup, or installs Debian's compiler.
 fn add_compiler(context: &Context, targets: &[String]) -> Result<Option<Compiler>, Failure> {
     if is_on_path("rustup") {
         eprintln!("setup: adding the bare-metal targets with rustup");

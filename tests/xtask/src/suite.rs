@@ -58,6 +58,7 @@ struct Step {
     action: Action,
 }
 
+/// Work of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Action {
     /// Runs cargo with these arguments.

@@ -53,6 +53,7 @@ pub struct Bench<M> {
 }
 
 impl<A: Memory> Bench<A> {
+    /// Creates a device with the settings of a script.
     pub fn new(settings: u8, memory: fn() -> A) -> Self {
         let sampling = match settings / 3 % 2 {
             0 => Sampling::Replay,
@@ -263,6 +264,7 @@ impl<A: Memory> Bench<A> {
         }
     }
 
+    /// Drops the records of released messages if an accepted welcome starts another campaign.
     fn note_campaign(&mut self, message: Option<ToDevice>, expected: bool) {
         if let Some(ToDevice::Welcome(welcome)) = message
             && expected
@@ -312,6 +314,8 @@ impl<A: Memory> Bench<A> {
         self.apply(progress)
     }
 
+    /// Checks the frame that the session has sent. Returns true if the session asks to be called again at
+    /// once.
     fn apply(&mut self, progress: Progress) -> bool {
         (self.wake, self.close) = (progress.wake, progress.close);
         if progress.sent > 0 {
@@ -382,6 +386,7 @@ impl<A: Memory> Bench<A> {
     }
 }
 
+/// Creates a session, like after a reset: only the store is kept.
 fn session<A: Memory>(
     memory: fn() -> A,
     config: Config,
@@ -429,6 +434,7 @@ impl SampleSource for Source {
 #[derive(Clone)]
 struct SharedStore(Rc<RefCell<Cell>>);
 
+/// Contents of the store.
 struct Cell {
     record: Option<(RecordHeader, [f32; K])>,
     handshakes: u64,

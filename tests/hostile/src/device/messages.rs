@@ -34,6 +34,7 @@ pub fn round(index: usize) -> &'static [Vec<u8>] {
     &rounds[index % ROUNDS]
 }
 
+/// Returns the messages without tensors: welcomes, refusals, faults, acknowledgements, requests for chunks.
 fn small() -> Vec<Vec<u8>> {
     let welcome = |campaign| ToDevice::Welcome(Welcome { campaign, idle_milliseconds: 5_000 });
     let mut all = vec![
@@ -101,6 +102,7 @@ fn opening(index: usize) -> Vec<Vec<u8>> {
     messages(RoundId { round, stage: 0 }, task, &tensors, if index % 4 == 3 { 4096 } else { 128 })
 }
 
+/// Encodes the opening of a round. Tensors that do not fit a frame of `limit` bytes follow in chunks.
 fn messages(id: RoundId, task: Task, tensors: &[(TensorDescriptor, Vec<f32>)], limit: usize) -> Vec<Vec<u8>> {
     let mut descriptors: Descriptors = tensors.iter().map(|(descriptor, _)| *descriptor).collect();
     plan(&mut descriptors, limit).expect("fits");

@@ -34,6 +34,7 @@ pub fn openings() -> &'static [Arc<RoundBroadcast>] {
     OPENINGS.get_or_init(|| (0..4).map(opening).collect())
 }
 
+/// Makes the broadcast of round `1 + index / 2`, with the encoding f32 or i8.
 fn opening(index: u32) -> Arc<RoundBroadcast> {
     let encoding = [Encoding::F32, Encoding::I8][index as usize % 2];
     let descriptor = |role| TensorDescriptor::inline(role, encoding, D, K);
@@ -75,6 +76,7 @@ pub fn messages() -> &'static [Vec<u8>] {
     })
 }
 
+/// Makes the hello of a device with a frame limit.
 pub fn hello(device: u64, frame_limit: u16) -> Hello {
     let elements = u32::from(D) * u32::from(K);
     let capabilities = Capabilities {
@@ -92,6 +94,7 @@ pub fn hello(device: u64, frame_limit: u16) -> Hello {
     Hello::new(device, capabilities)
 }
 
+/// Encodes an update for a round. Tensors that do not fit a frame of `limit` bytes follow in chunks.
 fn update(opening: &RoundBroadcast, limit: usize) -> Vec<Vec<u8>> {
     let mut tensors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut tensors, limit).expect("fits");

@@ -80,6 +80,7 @@ fn key(device: u64) -> Key {
 }
 
 impl Peer {
+    /// Returns the server's view of the keys.
     pub fn keys(&self) -> ActiveKeys {
         ActiveKeys::new(self.table.clone())
     }
@@ -114,6 +115,7 @@ impl Peer {
         self.current = handshake;
     }
 
+    /// Revokes the key of a device.
     pub fn revoke(&mut self, device: u8) {
         // Revoking a key twice fails, which does not matter here.
         let _ = self.table.revoke(&[DeviceId(DEVICES[usize::from(device) % DEVICES.len()])], 1);

@@ -17,6 +17,7 @@ pub struct Case {
     methods: [Method; 4],
 }
 
+/// Five clients with two classes each, without momentum.
 pub const PLAIN_FIVE: Case = Case {
     name: "lora-5",
     clients: 5,
@@ -29,6 +30,7 @@ pub const PLAIN_FIVE: Case = Case {
         ("FlexLoRA", "flexlora", 0.03),
     ],
 };
+/// Five clients with two classes each, with momentum.
 pub const MOMENTUM_FIVE: Case = Case {
     name: "lora-5-momentum",
     momentum: 0.9,
@@ -40,6 +42,7 @@ pub const MOMENTUM_FIVE: Case = Case {
     ],
     ..PLAIN_FIVE
 };
+/// Ten clients with one class each, without momentum.
 pub const PLAIN_TEN: Case = Case {
     name: "lora-10",
     clients: 10,
@@ -52,6 +55,7 @@ pub const PLAIN_TEN: Case = Case {
     ],
     ..PLAIN_FIVE
 };
+/// Ten clients with one class each, with momentum.
 pub const MOMENTUM_TEN: Case = Case {
     name: "lora-10-momentum",
     momentum: 0.9,
@@ -66,6 +70,7 @@ pub const MOMENTUM_TEN: Case = Case {
 
 /// Rounds whose accuracy is shown.
 const SHOWN: [usize; 6] = [1, 4, 10, 20, 40, 60];
+/// Number of seeds of each method.
 const SEEDS: u32 = 3;
 
 /// Makes a table with the mean accuracy after some rounds, mean and standard deviation over the last ten

@@ -16,6 +16,7 @@ struct Case {
     seeds: u32,
 }
 
+/// Settings of the case with MNIST digits.
 const MNIST: [&str; 7] = [
     "data.kind=\"mnist5k\"",
     "data.partition.clients=30",
@@ -26,6 +27,7 @@ const MNIST: [&str; 7] = [
     "algorithm.rounds=60",
 ];
 
+/// Rows of the table.
 const CASES: [Case; 4] = [
     Case { name: "smartwatch", scenario: "demo", changes: &[], folds: 5, first_seed: 21, seeds: 3 },
     Case {
@@ -100,6 +102,7 @@ impl Case {
         (0..self.folds).map(|fold| self.of_fold(fold, ridge, programs)).collect()
     }
 
+    /// Returns the newcomers' accuracies of one fold, for all seeds.
     fn of_fold(&self, fold: usize, ridge: &str, programs: &mut Programs) -> Result<Vec<f64>, String> {
         let out = "newcomers";
         let changes = [

@@ -13,6 +13,7 @@ pub fn table() -> String {
         + &rows.concat()
 }
 
+/// Makes the row of one shape.
 fn row<const D: usize, const K: usize, const C: usize>() -> String {
     let bytes = [
         size_of::<Workspace<D, K, C>>(),

@@ -14,6 +14,7 @@ use crate::device_id::DeviceId;
 use crate::queue::commands;
 use crate::sync::AtomicBool;
 
+/// All checks of the key table.
 pub(crate) const ALL: &[Check] = &[
     Check { name: "keys: no frame is accepted after revoke has returned", program: revoked_is_revoked },
     Check { name: "keys: a frame passed on earlier is rejected after revoke", program: judged_again },
@@ -30,6 +31,7 @@ pub(crate) const ALL: &[Check] = &[
 /// Ids of the two devices of the checks.
 const DEVICES: [DeviceId; 2] = [DeviceId(7), DeviceId(8)];
 
+/// Source of zeros instead of random bytes.
 pub(super) struct Zeros;
 
 impl Entropy for Zeros {
@@ -54,6 +56,7 @@ fn rotating() -> KeyTable {
     table
 }
 
+/// Returns the first key of a device.
 pub(super) fn accepted_key(keys: &ActiveKeys, device: DeviceId) -> Arc<AcceptedKey> {
     keys.lookup(device, 0).expect("the key is accepted")
 }
@@ -71,6 +74,7 @@ fn check_consistency(keys: &ActiveKeys, known: &[Arc<AcceptedKey>]) -> Vec<bool>
     })
 }
 
+/// Checks that no frame is accepted after a revocation has returned.
 fn revoked_is_revoked() {
     let keys = ActiveKeys::new(table());
     let (key, returned) = (accepted_key(&keys, DeviceId(7)), Arc::new(AtomicBool::new(false)));
@@ -139,6 +143,7 @@ fn for_ever() {
     assert!(keys.lookup(DeviceId(7), 1).is_some_and(|key| key.is_accepted()) && !key.is_accepted());
 }
 
+/// Checks that a lookup is consistent with either the state before or the state after a revocation.
 fn all_or_nothing() {
     let keys = ActiveKeys::new(rotating());
     let known: Vec<_> =
@@ -154,6 +159,7 @@ fn all_or_nothing() {
     assert_eq!(check_consistency(&keys, &known), [false; 4]);
 }
 
+/// Checks that a lookup is consistent with either the state before or the state after the end of a round.
 fn round_closed_beside_lookup() {
     let keys = ActiveKeys::new(rotating());
     let old = DEVICES.map(|device| accepted_key(&keys, device));
@@ -172,6 +178,7 @@ fn round_closed_beside_lookup() {
     assert_eq!(check_consistency(&keys, &old), [false; 2]);
 }
 
+/// Checks that a rotating device has a valid key at any time.
 fn rotation_beside_lookup() {
     let keys = ActiveKeys::new(table());
     let operator = thread::spawn({

@@ -17,6 +17,7 @@ use super::{
 use crate::Check;
 use crate::device_id::DeviceId;
 
+/// All checks of the key store.
 pub(crate) const ALL: &[Check] = &[
     Check {
         name: "key store: two requests are both kept and written",
@@ -100,6 +101,7 @@ fn states_in_file(path: &Path) -> [([bool; 2], Option<KeyState>); 2] {
     states(&KeyStore::open(path, &unlock(), Zeros).expect("the file is valid").keys())
 }
 
+/// Checks two concurrent requests: both must be kept in memory and in the file.
 fn both_requests() {
     let (directory, key_store) = key_store(false, Nonces::new());
     let keys = key_store.keys();
@@ -117,6 +119,7 @@ fn both_requests() {
     assert_eq!(states_in_file(&directory.path().join("keys")), expected, "in the file");
 }
 
+/// Checks the end of a round during a request: both must be kept in memory and in the file.
 fn round_closed_beside_request() {
     let (directory, key_store) = key_store(true, Nonces::new());
     let keys = key_store.keys();

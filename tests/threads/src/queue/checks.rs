@@ -12,6 +12,7 @@ use super::command_queue::Receiver;
 use super::{command_queue, is_closed};
 use crate::Check;
 
+/// All checks of the command queue.
 pub(crate) const ALL: &[Check] = &[
     Check {
         name: "queue: commands arrive in order, then the queue is closed",
@@ -73,6 +74,8 @@ fn accepted_commands_arrive() {
     assert!(received.starts_with(&[0]), "the queue has room for one command");
 }
 
+/// Checks that a receiver that has found the queue closed can still receive the sent command, but no further
+/// one.
 fn no_command_after_close() {
     let (sender, mut receiver) = command_queue(2);
     let sending = thread::spawn(move || assert!(sender.send(0)));

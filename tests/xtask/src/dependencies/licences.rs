@@ -56,6 +56,7 @@ pub fn run(context: &Context) -> Result<(), Failure> {
 }
 
 impl Rules {
+    /// Parses the rules in the text of `deny.toml`.
     fn parse(text: &str) -> Result<Self, String> {
         let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
         let list = |table: &str, key: &str| {

@@ -18,6 +18,7 @@ pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> Result<bool, 
     }
 }
 
+/// Parser that evaluates an expression.
 struct Parser<'a> {
     words: &'a [&'a str],
     at: usize,

@@ -127,6 +127,7 @@ impl<'a> Runner<'a> {
         cycles.map_err(|fault| Failure::new(format!("{program}, {problem}: {fault}")))
     }
 
+    /// Returns the command that runs a program of a board in QEMU.
     fn emulator(&self, emulator: &Path, machine: &Machine, program: &str, words: &[String]) -> Command {
         let file = self.context.root.join(FOLDER).join(&machine.target).join("release").join(program);
         let words: String = words.iter().map(|word| format!(",arg={word}")).collect();

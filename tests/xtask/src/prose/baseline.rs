@@ -160,6 +160,7 @@ impl Baseline {
     }
 }
 
+/// Reads the entry of an area.
 fn area(folder: &str, entry: &Toml) -> Result<Area, String> {
     let limit = entry.get("limit").map(|limit| {
         let number = limit.as_float().or_else(|| limit.as_integer().map(|number| number as f64));

@@ -54,6 +54,7 @@ pub struct Item {
 const LOG_MACROS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 /// Attributes of clap that contain help texts.
 const CLAP_ATTRIBUTES: [&str; 5] = ["arg", "clap", "command", "group", "value"];
+/// Keys of clap's attributes whose values are help texts.
 const HELP_KEYS: [&str; 8] = [
     "about",
     "long_about",
@@ -261,6 +262,7 @@ fn is_test(attribute: &[&Token]) -> bool {
     path(attribute).last() == Some(&"test")
 }
 
+/// Returns the error text or the help texts of an attribute.
 fn attribute_texts(attribute: &[&Token]) -> Vec<Item> {
     let path = path(attribute);
     let item = |token: &Token, class| match &token.kind {

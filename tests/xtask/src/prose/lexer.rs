@@ -44,6 +44,7 @@ pub fn tokens(source: &str) -> Vec<Token> {
     lexer.found
 }
 
+/// Position in the source text, and the tokens so far.
 struct Lexer {
     text: Vec<char>,
     at: usize,
@@ -107,6 +108,7 @@ impl Lexer {
         true
     }
 
+    /// Reads a comment that ends with its line.
     fn line_comment(&mut self, line: usize) {
         self.skip(2);
         let text = self.skip_line();
@@ -120,6 +122,7 @@ impl Lexer {
         self.push(line, kind);
     }
 
+    /// Reads a block comment, which may contain others.
     fn block_comment(&mut self, line: usize) {
         self.skip(2);
         let mut text = String::new();
@@ -221,6 +224,7 @@ impl Lexer {
         }
     }
 
+    /// Reads a word, or a literal with a prefix.
     fn word(&mut self, line: usize) {
         let mut word = String::new();
         while let Some(c) = self.peek(0)

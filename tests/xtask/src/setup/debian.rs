@@ -18,6 +18,7 @@ pub const BUILD_STD: &str = "-Zbuild-std=core,alloc";
 /// Folder, relative to the root of the repository, into which QEMU is unpacked if it cannot be installed.
 pub const UNPACKED: &str = "target/boards/qemu";
 
+/// Packages that contain the emulators.
 const QEMU_PACKAGES: [&str; 2] = ["qemu-system-arm", "qemu-system-misc"];
 
 /// Script that starts a program of QEMU from the folder into which its packages were unpacked. The folder of
