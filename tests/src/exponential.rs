@@ -58,8 +58,8 @@ impl Errors {
         let mut got = logits.to_vec();
         let sound = softmax_errors(&mut got, &[0], 1.0);
         for (place, (got, logit)) in got.iter().zip(wide()).enumerate() {
-            let own = if place == 0 { 1.0 } else { 0.0 };
-            let error = (f64::from(*got) + own - (logit - most).exp() / sum).abs();
+            let true_class = if place == 0 { 1.0 } else { 0.0 };
+            let error = (f64::from(*got) + true_class - (logit - most).exp() / sum).abs();
             self.softmax = if sound { self.softmax.max(error) } else { f64::INFINITY };
         }
         let loss = sum.ln() + most - f64::from(logits.first().copied().unwrap_or(0.0));

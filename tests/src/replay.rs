@@ -40,13 +40,13 @@ pub fn replay(
         devices.push(device);
         engine.handle(Millis::ZERO, Event::Joined(DeviceId(index as u64)), &mut actions);
     }
-    let mut done = 0;
+    let mut round = 0;
     loop {
         let mut events = Vec::new();
         for action in actions.drain(..) {
             match action {
                 Action::Open(id, opening) => {
-                    let absent = rounds.get(done).is_some_and(|counted| !counted.contains(&id));
+                    let absent = rounds.get(round).is_some_and(|counted| !counted.contains(&id));
                     if absent {
                         let reason = DeclineReason::Device;
                         events.push((id, Event::Declined(id, Decline { id: opening.id, reason })));
@@ -68,7 +68,7 @@ pub fn replay(
                     device.connection.send(ToDevice::Ack(ack));
                     device.pump();
                 }
-                Action::Commit(_) => done += 1,
+                Action::Commit(_) => round += 1,
                 Action::Failed(failure) => return Err(failure.to_string()),
                 _ => {}
             }

@@ -52,8 +52,8 @@ fn measured_bits(lines: &[Value]) -> Bits {
 
 fn known_bits() -> Bits {
     let row = |table: BTreeMap<String, String>| {
-        let of = |names: &[&str]| names.iter().map(|name| table[*name].clone()).collect::<Vec<_>>();
-        (of(&LIST.keys[PROBLEM..]), BITS.map(str::to_owned).into_iter().zip(of(&BITS)).collect())
+        let words = |names: &[&str]| names.iter().map(|name| table[*name].clone()).collect::<Vec<_>>();
+        (words(&LIST.keys[PROBLEM..]), BITS.map(str::to_owned).into_iter().zip(words(&BITS)).collect())
     };
     tables("bits").into_iter().map(row).collect()
 }
@@ -93,7 +93,7 @@ fn table(rows: &Rows) -> String {
         if level != "s" && (core, *numeric) != ("m4", "") {
             continue;
         }
-        let of = |(d, k, m): (u64, u64, u64), path: &str| {
+        let look_up = |(d, k, m): (u64, u64, u64), path: &str| {
             let shape = [d, k, m].map(|n| n.to_string());
             let key: Key =
                 [core, level].into_iter().map(str::to_owned).chain(shape).chain([path.to_owned()]).collect();
@@ -102,12 +102,12 @@ fn table(rows: &Rows) -> String {
         let name = core_name(core);
         let _ = write!(text, "| {name}{numeric}, {level} |");
         for shape in SHAPES {
-            let [first, second] =
-                paths.map(|path| thousands(of(shape, path)["instructions"] + of(shape, path)["emit"]));
+            let [first, second] = paths
+                .map(|path| thousands(look_up(shape, path)["instructions"] + look_up(shape, path)["emit"]));
             let _ = write!(text, " {first} / {second} |");
         }
-        let stack = paths.map(|path| of(SHAPES[2], path)["stack"]).into_iter().max().unwrap_or(0);
-        let cycles = paths.map(|path| of(SHAPES[2], path).get("cycles").copied());
+        let stack = paths.map(|path| look_up(SHAPES[2], path)["stack"]).into_iter().max().unwrap_or(0);
+        let cycles = paths.map(|path| look_up(SHAPES[2], path).get("cycles").copied());
         let cycles = match cycles {
             [Some(first), Some(second)] => format!("{} / {}", thousands(first), thousands(second)),
             _ => String::new(),
@@ -130,12 +130,12 @@ fn arithmetics(rows: &Rows) -> String {
         let core = board.name.as_str();
         let _ = write!(text, "| {} |", board.core);
         for (d, k, m) in SHAPES {
-            let of = |path: &str| {
+            let look_up = |path: &str| {
                 let shape = [d, k, m].map(|n| n.to_string());
                 let words = [core, "s"].into_iter().map(str::to_owned);
                 rows[&words.chain(shape).chain([path.to_owned()]).collect::<Key>()]["instructions"]
             };
-            let (float, fixed) = (of("normal"), of("i16"));
+            let (float, fixed) = (look_up("normal"), look_up("i16"));
             let ratio = float as f64 / fixed as f64;
             let _ = write!(text, " {}, {} | {ratio:.1}x |", thousands(float), thousands(fixed));
         }

@@ -103,10 +103,10 @@ impl Observer {
             let Privacy::Gaussian { spent, release, .. } = hello.capabilities.privacy else {
                 return Err("the hello states no privacy".into());
             };
-            let left = self.updates.len() as u64 * u64::from(release);
-            if spent < self.stated.max(left) || spent == u64::MAX {
+            let paid = self.updates.len() as u64 * u64::from(release);
+            if spent < self.stated.max(paid) || spent == u64::MAX {
                 return Err(format!(
-                    "the hello states {spent} spent, {left} were sent, {} were stated before",
+                    "the hello states {spent} spent, {paid} were sent, {} were stated before",
                     self.stated
                 ));
             }

@@ -20,7 +20,7 @@ impl Watcher for Digest {
 }
 
 #[test]
-fn the_same_seed_is_the_same_world() {
+fn same_seed_gives_the_same_world() {
     let mut worlds = Vec::new();
     for seed in 1..=12 {
         let (mut first, mut second) = (Digest::default(), Digest::default());
@@ -35,7 +35,7 @@ fn the_same_seed_is_the_same_world() {
 }
 
 #[test]
-fn nothing_goes_wrong() {
+fn random_worlds_break_no_invariant() {
     // These seeds differ from the default ones of the program `disasters`.
     let mut faults = Faults::default();
     for seed in 1_000_000..1_000_040 {
@@ -66,7 +66,7 @@ fn nothing_goes_wrong() {
 }
 
 #[test]
-fn a_day_of_a_small_fleet() {
+fn day_of_a_small_fleet_breaks_no_invariant() {
     let report = run(1, Kind::Day { devices: 12 }, &mut NoWatcher).unwrap();
     assert!(report.rounds > 50 && report.counted > 500, "{report:?}");
 }

@@ -55,7 +55,7 @@ impl Repository {
         self.files.iter().filter(|file| file.ends_with(".md"))
     }
 
-    fn has(&self, path: &Path) -> bool {
+    fn exists(&self, path: &Path) -> bool {
         root().join(path).exists()
     }
 
@@ -66,12 +66,12 @@ impl Repository {
         let folder = Path::new(document).parent().unwrap();
         let from_root = normal(Path::new(cited));
         let from_folder = normal(&folder.join(cited));
-        if [from_root, from_folder].into_iter().flatten().any(|path| self.has(&path)) {
+        if [from_root, from_folder].into_iter().flatten().any(|path| self.exists(&path)) {
             return None;
         }
         let (first, is_path) = cited.split_once('/').map_or((cited, false), |(first, _)| (first, true));
         let ends = self.files.iter().any(|file| file.ends_with(&format!("/{cited}")));
-        match is_path && self.has(Path::new(first)) {
+        match is_path && self.exists(Path::new(first)) {
             false if ends => None,
             true if ends => {
                 Some(format!("cites {cited}, which is neither below the root nor below {folder:?}"))
@@ -86,7 +86,7 @@ impl Repository {
         let path = match file {
             "" => PathBuf::from(document),
             _ => match normal(&Path::new(document).parent().unwrap().join(file)) {
-                Some(path) if self.has(&path) => path,
+                Some(path) if self.exists(&path) => path,
                 _ => return Some(format!("links {target}, and there is no such file")),
             },
         };
@@ -151,7 +151,7 @@ impl Repository {
             .filter(|test| test.get("name").and_then(|name| name.as_str()) == Some(program))
             .find_map(|test| test.get("path")?.as_str().map(str::to_owned))
             .unwrap_or_else(|| format!("tests/{program}.rs"));
-        Some(folder.join(path)).filter(|path| self.has(path))
+        Some(folder.join(path)).filter(|path| self.exists(path))
     }
 }
 
@@ -257,14 +257,14 @@ fn documents_cite_existing_files_and_tests() {
 #[test]
 fn missing_files_and_tests_are_faults() {
     let repository = Repository::read();
-    let here = "tests/fuzz/README.md";
+    let document = "tests/fuzz/README.md";
     for file in ["README.md", "../DISASTERS.md", "sim/SCENARIOS.md", "SCENARIOS.md", "src/lib.rs"] {
-        assert_eq!(repository.fault_of_file(here, file), None);
+        assert_eq!(repository.fault_of_file(document, file), None);
     }
     // The file frame.rs exists in tests/fuzz/fuzz_targets and golden.rs in protocol/tests, but
     // tests/golden.rs is a path from the root.
     for file in ["no_such_file.rs", "sim/no_such_file.md", "tests/golden.rs", "../../../README.md"] {
-        assert!(repository.fault_of_file(here, file).is_some(), "{file}");
+        assert!(repository.fault_of_file(document, file).is_some(), "{file}");
     }
     for (target, is_fault) in [
         ("../DISASTERS.md", false),
@@ -273,7 +273,7 @@ fn missing_files_and_tests_are_faults() {
         ("#proofs", false),
         ("SCENARIOS.md", true),
     ] {
-        assert_eq!(repository.fault_of_link(here, target).is_some(), is_fault, "{target}");
+        assert_eq!(repository.fault_of_link(document, target).is_some(), is_fault, "{target}");
     }
     for (command, is_fault) in [
         ("cargo test -p fedspan-sim --test all -- rolora:: fixed:: --nocapture  # nothing:: here", false),

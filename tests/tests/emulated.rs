@@ -40,10 +40,10 @@ async fn firmware(core: &Core, built: &mut MutexGuard<'_, BTreeMap<&'static str,
         return firmware.clone();
     }
     let fresh = core.build(root).await.expect("firmware");
-    let aside = root.join(format!("target/boards/client-{}", core.name));
-    std::fs::copy(fresh, &aside).expect("a copy");
-    built.insert(core.name, aside.clone());
-    aside
+    let copy = root.join(format!("target/boards/client-{}", core.name));
+    std::fs::copy(fresh, &copy).expect("a copy");
+    built.insert(core.name, copy.clone());
+    copy
 }
 
 fn root() -> &'static Path {

@@ -44,12 +44,12 @@ async fn agrees(sections: &str) {
 
 /// Compares the representation of a real campaign with that of a simulation, bit for bit.
 async fn agree(data: &str, sections: &str) {
-    let (_, served, simulated) = both(data, sections).await;
+    let (_, served, simulated) = served_and_simulated(data, sections).await;
     assert_eq!(bits(&served), bits(&simulated));
 }
 
 /// Returns status and representation of a real campaign, and the representation of its simulation.
-async fn both(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
+async fn served_and_simulated(data: &str, sections: &str) -> (Status, Matrix, Matrix) {
     let (status, state, simulated, scenario) = campaign(data, sections).await;
     let (d, k) = (scenario.dataset(scenario.seed).expect("data").features, scenario.model.k);
     let served = Matrix::from_column_slice(d, k, &state[..d * k]);
@@ -211,7 +211,7 @@ async fn fedpower_agrees() {
 #[tokio::test(flavor = "multi_thread")]
 async fn fedpower_with_noise_finds_the_same_subspace() {
     let promise = "[privacy]\nepsilon = 20.0\ndelta = 1e-4\n";
-    let (status, served, simulated) = both(ROWS, &format!("{POWER}{promise}")).await;
+    let (status, served, simulated) = served_and_simulated(ROWS, &format!("{POWER}{promise}")).await;
     let privacy = status.privacy.expect("an account");
     assert!(privacy.epsilon <= 20.0 && privacy.epsilon > 19.99, "{}", privacy.epsilon);
     assert_eq!((privacy.devices.len(), privacy.fell_back), (12, 0));

@@ -29,8 +29,8 @@ fn table(sizes: &Rows) -> String {
         "| core, opt-level | flash at (20, 2) | (64, 4) | (128, 8) | of that, the board | static RAM at (64, 4) |\n\
          | --- | --- | --- | --- | --- | --- |\n",
     );
-    let of = |words: [&str; 4]| sizes.get(&words.map(str::to_owned)[..]);
-    let bytes = |words, figure: &str| of(words).expect("measured")[figure];
+    let look_up = |words: [&str; 4]| sizes.get(&words.map(str::to_owned)[..]);
+    let bytes = |words, figure: &str| look_up(words).expect("measured")[figure];
     for (index, core) in BOARDS.cores.iter().enumerate() {
         let (name, target) = (&core.name, core.target.as_str());
         let board = bytes(["least/null", target, "s", ""], "flash");
@@ -40,8 +40,12 @@ fn table(sizes: &Rows) -> String {
             }
             let _ = write!(text, "| {name}, {level} |");
             for shape in ["20-2", "64-4", "128-8"] {
-                let own = of(["least/client", target, level, shape]);
-                let _ = write!(text, " {} |", own.map_or(String::new(), |own| own["flash"].to_string()));
+                let figures = look_up(["least/client", target, level, shape]);
+                let _ = write!(
+                    text,
+                    " {} |",
+                    figures.map_or(String::new(), |figures| figures["flash"].to_string())
+                );
             }
             let ram = bytes(["least/client", target, level, "64-4"], "ram");
             let _ = writeln!(text, " {board} | {ram} |");
@@ -55,8 +59,8 @@ fn networks(sizes: &Rows) -> String {
     let mut text = String::from("| core | flash | static RAM |\n| --- | --- | --- |\n");
     for core in &BOARDS.cores {
         let name = &core.name;
-        let own = &sizes[&["least/network", core.target.as_str(), "s", "64-32-7"].map(str::to_owned)[..]];
-        let _ = writeln!(text, "| {name} | {} | {} |", own["flash"], own["ram"]);
+        let figures = &sizes[&["least/network", core.target.as_str(), "s", "64-32-7"].map(str::to_owned)[..]];
+        let _ = writeln!(text, "| {name} | {} | {} |", figures["flash"], figures["ram"]);
     }
     text
 }
@@ -66,7 +70,8 @@ fn features(sizes: &Rows) -> String {
     let mut text = String::from(
         "| feature | for | core | flash at (64, 4) | more | static RAM |\n| --- | --- | --- | --- | --- | --- |\n",
     );
-    let of = |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
+    let look_up =
+        |target: &str, shape: &str| &sizes[&["least/client", target, "s", shape].map(str::to_owned)[..]];
     let added: Vec<_> = BOARDS.linked.iter().filter(|linked| linked.purpose.is_some()).collect();
     // The rows without a feature have the same cores as the rows with one.
     let none = Linked { label: LEAST.to_owned(), purpose: None, ..added[0].clone() };
@@ -77,12 +82,12 @@ fn features(sizes: &Rows) -> String {
         let is_linked = |name: &String| linked.cores.as_ref().is_none_or(|cores| cores.contains(name));
         for core in BOARDS.cores.iter().filter(|core| is_linked(&core.name)) {
             let name = &core.name;
-            let (least, own) = (of(&core.target, LEAST), of(&core.target, &linked.label));
-            let more = own["flash"] as i64 - least["flash"] as i64;
+            let (least, figures) = (look_up(&core.target, LEAST), look_up(&core.target, &linked.label));
+            let more = figures["flash"] as i64 - least["flash"] as i64;
             let _ = writeln!(
                 text,
                 "| {label} | {purpose} | {name} | {} | {more} | {} |",
-                own["flash"], own["ram"]
+                figures["flash"], figures["ram"]
             );
         }
     }

@@ -284,9 +284,9 @@ fn malformed_line_is_reported_with_its_number() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn journal_of_another_campaign_is_refused() {
-    let one = scenario(FIXED);
+    let served = scenario(FIXED);
     let state = tempfile::tempdir().unwrap();
-    let (_, lines) = run(&one, state.path()).await;
+    let (_, lines) = run(&served, state.path()).await;
     let message = |changes: &[&str]| {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let other = Scenario::parse("other", &format!("{TEXT}{FIXED}"), &changes).unwrap();
@@ -304,7 +304,7 @@ async fn journal_of_another_campaign_is_refused() {
     assert_eq!(noisy_check.replay.rounds(), 0);
     assert!(noisy_check.replay.difference().is_some());
     // The journals are empty or lack their beginning.
-    let journal_error = |lines: &[JournalEntry]| match check_replay(&one, lines) {
+    let journal_error = |lines: &[JournalEntry]| match check_replay(&served, lines) {
         Err(ReplayCheckError::Journal(error)) => error,
         other => panic!("{other:?}"),
     };
@@ -319,7 +319,10 @@ async fn journal_of_another_campaign_is_refused() {
             answered.device = DeviceId(99);
         }
     }
-    assert!(matches!(check_replay(&one, &unknown), Err(ReplayCheckError::Device { device: 99, last: 15 })));
+    assert!(matches!(
+        check_replay(&served, &unknown),
+        Err(ReplayCheckError::Device { device: 99, last: 15 })
+    ));
 }
 
 /// How a run of the server ends.

@@ -110,10 +110,10 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
         for index in 0..EACH {
             let identity = if kind.has_key() { identities.next() } else { None };
             let index = u64::from(net) * 1000 + index as u64;
-            let one = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
+            let peer = Hostile { kind, index, from: Some(Ipv4Addr::new(127, 0, 2, net)), identity };
             // Peers connect one after another, so that peers with a key are authenticated before others
             // occupy the slots.
-            let connected = one.connect(Target { address, seed: 1 }, 0).await.expect("a connection");
+            let connected = peer.connect(Target { address, seed: 1 }, 0).await.expect("a connection");
             hostile.spawn(connected.until_closed());
         }
     }
@@ -124,8 +124,8 @@ async fn hostile_peers_cost_no_update_and_are_all_counted() {
     while ended < EACH * ALL.len() {
         assert_eq!(clients.round(pace, || Ok(())).await.unwrap().counted, DEVICES);
         rounds += 1;
-        while let Some(one) = hostile.try_join_next() {
-            one.expect("no panic");
+        while let Some(task) = hostile.try_join_next() {
+            task.expect("no panic");
             ended += 1;
         }
     }

@@ -31,9 +31,9 @@ const SAMPLES: u64 = 75;
 fn measured() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
     MODELS.into_iter().flat_map(|(feature, model)| {
         let boards =
-            BOARDS.emulated.iter().filter(move |board| board.networks.iter().any(|own| own == feature));
+            BOARDS.emulated.iter().filter(move |board| board.networks.iter().any(|known| known == feature));
         boards.map(move |board| {
-            (model, board.name.as_str(), board.network_cycles.iter().any(|own| own == feature))
+            (model, board.name.as_str(), board.network_cycles.iter().any(|known| known == feature))
         })
     })
 }

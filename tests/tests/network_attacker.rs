@@ -64,11 +64,11 @@ fn recording_joins_nowhere_and_changes_nothing() {
         assert_eq!(board.session.counters().counted, number);
     }
     // The device's own frames are rejected as replays.
-    let (own, _) = round(&mut board, &mut server, 4);
+    let (device_frames, _) = round(&mut board, &mut server, 4);
     let before = server.connection.traffic().replayed;
-    server.receive(&own);
+    server.receive(&device_frames);
     assert!(server.events.is_empty());
-    assert_eq!(server.connection.traffic().replayed - before, u32::try_from(own.len()).unwrap());
+    assert_eq!(server.connection.traffic().replayed - before, u32::try_from(device_frames.len()).unwrap());
 }
 
 /// Tests flips of every bit of every frame of an exchange: the damaged frame is rejected and counted, and the
@@ -178,9 +178,16 @@ fn plain_messages_are_ignored() {
         assert!(board.receive(frame).is_empty());
         assert!(!board.last.close);
     }
-    let own = board.session.counters();
+    let counters = board.session.counters();
     assert_eq!(
-        (own.counted, own.late, own.closed, own.declined, own.malformed, own.unexpected),
+        (
+            counters.counted,
+            counters.late,
+            counters.closed,
+            counters.declined,
+            counters.malformed,
+            counters.unexpected
+        ),
         (0, 0, 0, 0, 0, 0)
     );
     assert_eq!((board.session.refusal(), board.session.last_round()), (None, 0));

@@ -40,11 +40,11 @@ const LIMITS: [&str; 2] = ["256", "1024"];
 /// Returns instructions and cycles of the update at (64, 4, 32) by the normal equations, from the check of
 /// the representation to the gradient.
 fn update(core: &str) -> (u64, Option<u64>) {
-    let own = |table: &BTreeMap<String, String>| {
-        let is = |name: &str, word: &str| table[name] == word;
-        is("core", core) && is("opt_level", "s") && is("d", "64") && is("path", "normal")
+    let is_update = |table: &BTreeMap<String, String>| {
+        let has = |name: &str, word: &str| table[name] == word;
+        has("core", core) && has("opt_level", "s") && has("d", "64") && has("path", "normal")
     };
-    let table = tables("update").into_iter().find(own).expect("an update");
+    let table = tables("update").into_iter().find(is_update).expect("an update");
     let number = |name: &str| table.get(name).map(|word| word.parse::<u64>().expect("a number"));
     let all = ["instructions", "verify", "emit"].map(|name| number(name).expect("a figure"));
     (all.iter().sum(), number("cycles"))
@@ -58,24 +58,24 @@ fn table(rows: &Rows) -> String {
     );
     for board in &BOARDS.emulated {
         let core = board.name.as_str();
-        let of = |limit: &str| &rows[&[core, "s", limit].map(str::to_owned)[..]];
+        let look_up = |limit: &str| &rows[&[core, "s", limit].map(str::to_owned)[..]];
         let thousands = |n: u64| format!("{:.1}", n as f64 / 1e3);
         let sum = |names: [&str; 2], limit| {
-            let each = names.map(|name| of(limit).get(name).copied());
+            let each = names.map(|name| look_up(limit).get(name).copied());
             each[0].zip(each[1]).map(|(a, b)| a + b)
         };
         let (instructions, cycles) = update(core);
         let mut cells = vec![board.core.clone(), thousands(instructions)];
         cells.extend(LIMITS.map(|limit| thousands(sum(["seal", "open"], limit).unwrap())));
-        cells.push(thousands(of("256")["handshake"]));
+        cells.push(thousands(look_up("256")["handshake"]));
         let estimated = [
             cycles.filter(|_| is_estimated(core, "s")),
             sum(["cycles_seal", "cycles_open"], "256"),
             sum(["cycles_seal", "cycles_open"], "1024"),
-            of("256").get("cycles_handshake").copied(),
+            look_up("256").get("cycles_handshake").copied(),
         ];
         cells.extend(estimated.map(|cycles| cycles.map_or(String::new(), thousands)));
-        let stack = STACK.map(|name| of("256")[name]);
+        let stack = STACK.map(|name| look_up("256")[name]);
         cells.push(format!("{} B", stack.into_iter().max().unwrap()));
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }

@@ -97,7 +97,7 @@ async fn device(scenario: Scenario, index: usize, acks: ObservedAcks) -> turmoil
 
 /// Injects one fault, waits, and ends it. Returns true if the campaign finished in the meantime.
 fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -> turmoil::Result<bool> {
-    let one = format!("device-{}", random.bits() % DEVICES as u64);
+    let device = format!("device-{}", random.bits() % DEVICES as u64);
     let mut duration = |most| Duration::from_millis(1 + random.bits() % most);
     let until = sim.elapsed() + duration(3_000);
     // Kind 1 crashes the server, 2 partitions a link, 3 holds a link.
@@ -106,8 +106,8 @@ fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -
     let until_released = sim.elapsed() + duration(1_500);
     match kind {
         1 => sim.crash("server"),
-        2 => sim.partition("server", one.as_str()),
-        _ => sim.hold("server", one.as_str()),
+        2 => sim.partition("server", device.as_str()),
+        _ => sim.hold("server", device.as_str()),
     }
     let until = if kind == 3 { until_released } else { until };
     let mut finished = false;
@@ -116,8 +116,8 @@ fn inject_fault(sim: &mut Sim<'_>, random: &mut Stream, counts: &mut [u32; 3]) -
     }
     match kind {
         1 => sim.bounce("server"),
-        2 => sim.repair("server", one.as_str()),
-        _ => sim.release("server", one.as_str()),
+        2 => sim.repair("server", device.as_str()),
+        _ => sim.release("server", device.as_str()),
     }
     if let Some(count) = usize::try_from(kind - 1).ok().and_then(|kind| counts.get_mut(kind)) {
         *count += 1;

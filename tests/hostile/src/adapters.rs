@@ -31,9 +31,9 @@ fn check_message(tensor: Option<&str>, fault: &Fault, length: usize) {
     assert!(!text.is_empty() && text.len() <= 4 * length + 1000, "a message of {} bytes", text.len());
     assert!(tensor.is_none_or(|name| name.len() <= 4 * length), "a name that was not there");
 }
+
 /// Reads a safetensors file and compares an accepted header with the `safetensors` crate. Returns false if
 /// the file is rejected.
-
 fn file(bytes: &[u8]) -> bool {
     let header = match Header::read(bytes, bytes.len() as u64) {
         Ok(header) => header,
@@ -70,8 +70,8 @@ fn file(bytes: &[u8]) -> bool {
     }
 }
 
+/// Parses a configuration; returns false if it is rejected.
 fn config(bytes: &[u8]) -> bool {
-    /// Parses a configuration; returns false if it is rejected.
     match Config::parse(bytes) {
         Ok(config) => {
             assert_eq!(config.difference(&config), None);
@@ -121,21 +121,22 @@ fn numbers(count: u8, bytes: &[u8]) -> bool {
     for _ in 0..clients {
         blocks.rotate_left(1);
         for (element, bits) in bits.iter().enumerate() {
-            let one: Vec<(f64, &[u8])> =
+            let element_blocks: Vec<(f64, &[u8])> =
                 blocks.iter().map(|(weight, block)| (*weight, &block[element * size..][..size])).collect();
             let mut found = [0.0];
-            weighted_mean(&one, dtype, total, &mut found, &mut buffers).expect("finite, as before");
+            weighted_mean(&element_blocks, dtype, total, &mut found, &mut buffers)
+                .expect("finite, as before");
             assert_eq!(found[0].to_bits(), *bits);
         }
     }
     true
 }
 
+/// Returns files of all dtypes, configurations, and numbers to average.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut random = Random(6);
     let mut seeds = Vec::new();
     for (dtype, size) in [("F32", 4), ("F16", 2), ("BF16", 2)] {
-        /// Returns files of all dtypes, configurations, and numbers to average.
         for (down, up) in [(".lora_A.weight", ".lora_B.weight"), (".lora_embedding_A", ".lora_embedding_B.x")]
         {
             let (a, b, c) = (2 * 3 * size, 2 * 3 * size + 2 * size, 2 * 3 * size + 3 * size);

@@ -38,9 +38,9 @@ pub fn data_files(bytes: &[u8]) -> Work {
     Work { frames: 1, refused: u64::from(read.is_err()), steps: 1 }
 }
 
+/// Reads an IDX file of images and an IDX file of labels.
 fn idx(idx: &Idx, images: &[u8], labels: &[u8]) -> Result<(), DataError> {
     let names = ["a file of images", "a file of labels"];
-    /// Reads an IDX file of images and an IDX file of labels.
     let pool = idx.parse([(images, names[0]), (labels, names[1])], None)?;
     check_set(&pool.set, pool.features, pool.classes);
     assert!(pool.set.x.len() <= 2 * DEFLATE * images.len() + FEW);
@@ -87,8 +87,8 @@ fn tweets(vectors: &[u8], text: &[u8]) -> Result<(), DataError> {
     Ok(())
 }
 
+/// Reads a delimited table.
 fn rows(bytes: &[u8]) -> Result<(), DataError> {
-    /// Reads a delimited table.
     let classification = bytes.len() % 2 == 1;
     let columns = Columns {
         client: Some("who".to_owned()),
@@ -142,8 +142,8 @@ fn check_set(set: &Set, features: usize, classes: usize) {
     }
 }
 
+/// Returns valid and slightly wrong files of every format.
 pub fn seeds() -> Vec<Vec<u8>> {
-    /// Returns valid and slightly wrong files of every format.
     let mut random = Random(5);
     let mut seeds = Vec::new();
     let mut pair = |which: u8, first: &[u8], second: &[u8]| {

@@ -106,10 +106,10 @@ const MAGIC: &[u8; 8] = b"FSPLPAID";
 /// Returns the spent budgets of all valid copies of the ledger, found by a second implementation.
 fn ledger_copies(bytes: &[u8]) -> Vec<u64> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-    let whole = |copy: &&[u8]| {
+    let is_valid = |copy: &&[u8]| {
         copy.starts_with(MAGIC) && number(&copy[16..]) == u64::from(reference::crc32c(&copy[..16]))
     };
-    bytes.windows(20).filter(whole).map(|copy| number(&copy[8..16])).collect()
+    bytes.windows(20).filter(is_valid).map(|copy| number(&copy[8..16])).collect()
 }
 
 /// Returns the spent budget that a device must assume for an image without a valid copy. It is zero if the

@@ -168,13 +168,13 @@ impl Bench {
         }
     }
 
+    /// Delivers one read to the connection and checks its events.
     fn deliver(&mut self, bytes: &[u8]) {
         if self.ended {
             return;
         }
         self.stream.extend_from_slice(bytes);
         let (mut events, before) = (Vec::new(), self.connection.traffic());
-        /// Delivers one read to the connection and checks its events.
         self.connection.receive(bytes, &mut events);
         self.work.steps += 1;
         if let Some(peer) = &mut self.peer {
@@ -221,9 +221,9 @@ impl Bench {
     fn update(&mut self, update: &Update) {
         let opening = self.open.as_ref().expect("an update although no round was opened");
         assert_eq!(update.id, opening.id);
-        let asked: usize = opening.request.expects.iter().map(TensorDescriptor::elements).sum();
-        let came: usize = update.tensors.iter().map(|tensor| tensor.values.len()).sum();
-        assert!(came <= asked, "{came} numbers received, {asked} requested");
+        let requested: usize = opening.request.expects.iter().map(TensorDescriptor::elements).sum();
+        let received: usize = update.tensors.iter().map(|tensor| tensor.values.len()).sum();
+        assert!(received <= requested, "{received} numbers received, {requested} requested");
         assert_eq!(update.tensors.len(), update.descriptors.len());
         for (tensor, descriptor) in update.tensors.iter().zip(&update.descriptors) {
             assert_eq!(tensor.values.len(), descriptor.elements());

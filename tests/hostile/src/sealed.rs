@@ -31,8 +31,8 @@ struct Frame {
     plain: Vec<u8>,
     body: Vec<u8>,
 }
-/// Channels under test, and the frames sealed so far.
 
+/// Channels under test, and the frames sealed so far.
 struct Bench {
     senders: [Channel; 4],
     receiver: Channel,

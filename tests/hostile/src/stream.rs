@@ -60,11 +60,11 @@ fn check_against_reference(events: &Events, counters: FrameCounters, stream: &[u
     }
     assert_eq!(expected.next(), None, "a frame without an event");
     let [accepted, sealed, dropped] = totals(counters);
-    let (mut own, all) = ([0; 2], events.frames.len() as u64);
+    let (mut counted, all) = ([0; 2], events.frames.len() as u64);
     for frame in events.frames.iter().flatten() {
-        own[usize::from(matches!(frame, Frame::Sealed(_)))] += 1;
+        counted[usize::from(matches!(frame, Frame::Sealed(_)))] += 1;
     }
-    assert_eq!(([accepted, sealed], accepted + sealed + dropped), (own, all), "{counters:?}");
+    assert_eq!(([accepted, sealed], accepted + sealed + dropped), (counted, all), "{counters:?}");
     Work { frames: events.frames.len() as u64, refused: dropped, steps: events.steps }
 }
 

@@ -78,9 +78,9 @@ impl Watcher for Hours {
 }
 
 /// Simulates one day and checks the growth of memory.
-fn day(devices: u64) -> ExitCode {
+fn simulate_day(devices: u64) -> ExitCode {
     let mut hours = Hours::new();
-    let code = one(1, Kind::Day { devices }, &mut hours);
+    let code = simulate_one(1, Kind::Day { devices }, &mut hours);
     match hours.growth() {
         Some(growth) if growth <= GROWTH => {
             println!("memory has grown by {:.1} % since hour {WARM}", growth * 100.0);
@@ -101,10 +101,10 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        ["--day"] => return day(1000),
+        ["--day"] => return simulate_day(1000),
         [option @ ("--day" | "--trace"), text] => match (number(text), *option) {
-            (Some(devices), "--day") => return day(devices),
-            (Some(seed), _) => return one(seed, Kind::Hectic, &mut Trace),
+            (Some(devices), "--day") => return simulate_day(devices),
+            (Some(seed), _) => return simulate_one(seed, Kind::Hectic, &mut Trace),
             (None, _) => (None, None),
         },
         [seeds] => (Some(1), number(seeds)),
@@ -115,11 +115,11 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    many(first, seeds)
+    simulate_many(first, seeds)
 }
 
 /// Simulates one world and prints its report.
-fn one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
+fn simulate_one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
     let began = Instant::now();
     match run(seed, kind, watcher) {
         Ok(report) => {
@@ -142,7 +142,7 @@ fn one(seed: u64, kind: Kind, watcher: &mut dyn Watcher) -> ExitCode {
 }
 
 /// Simulates the worlds of many seeds on all cores and prints their totals.
-fn many(first: u64, seeds: u64) -> ExitCode {
+fn simulate_many(first: u64, seeds: u64) -> ExitCode {
     let began = Instant::now();
     let next = AtomicU64::new(first);
     let total = Mutex::new((Report::default(), 0u64));

@@ -60,7 +60,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
             return Err(Error::other("our loss and numpy's differ by more than the tolerance"));
         }
     }
-    let (mut ours, mut theirs, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut theirs, mut two_threads) = (Vec::new(), Vec::new(), Vec::new());
     let (mut second, mut fastest) = (Network::default(), f64::INFINITY);
     for _ in 0..pairs {
         let (seconds, epoch) = turn(&mut network)?;
@@ -69,7 +69,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
         if let Some(numpy) = &mut numpy {
             theirs.push(TURN as f64 / numpy.epochs(TURN)?);
         }
-        both.push((2 * TURN) as f64 / on_two_threads([&mut network, &mut second])?);
+        two_threads.push((2 * TURN) as f64 / on_two_threads([&mut network, &mut second])?);
     }
     let ratios = |over: &[f64], under: &[f64]| over.iter().zip(under).map(|(a, b)| a / b).collect::<Vec<_>>();
     // The peak is measured over a few undisturbed milliseconds, so it is compared with the fastest epoch.
@@ -83,7 +83,7 @@ fn compare(pairs: usize, python: &str) -> Result<()> {
         println!("numpy: {:7.0} updates/s", median(theirs));
         println!("ratio: {:7.2} in the middle of {pairs} pairs, {least:.2} at least", median(ratios));
     }
-    println!("two threads: {:.2} times one, in the middle", median(ratios(&both, &ours)));
+    println!("two threads: {:.2} times one, in the middle", median(ratios(&two_threads, &ours)));
     Ok(())
 }
 

@@ -141,11 +141,11 @@ fn work(options: &Options) -> Result<bool, String> {
                 }
                 Ok(table) => {
                     times.note(&commands, began);
-                    let stands = &whole[slot.place.clone()];
-                    if options.check && *stands != table {
+                    let current = &whole[slot.place.clone()];
+                    if options.check && *current != table {
                         wrong += 1;
                         println!("{place}: differs from what its command prints now: {commands}");
-                        print!("{}", diff(stands, &table));
+                        print!("{}", diff(current, &table));
                     } else if !options.check {
                         whole = with(&whole, &slot, &table, &today());
                         write(page, &whole).map_err(|error| format!("{shown}: {error}"))?;

@@ -58,9 +58,9 @@ impl World<'_> {
             self.queue.after(latency, Event::DeviceLinkDown(link));
             self.queue.after(latency, Event::ServerLinkDown(link));
         }
-    /// Applies a fault to the world.
     }
 
+    /// Applies a fault to the world.
     pub fn inject(
         &mut self,
         now: Millis,
@@ -130,8 +130,8 @@ impl World<'_> {
         }
         Ok(())
     }
-/// Ends all faults and starts the server if it is off.
 
+    /// Ends all faults and starts the server if it is off.
     pub fn heal(&mut self, now: Millis) {
         self.is_healed = true;
         self.server.disk.fail(DiskFaults::None);

@@ -48,12 +48,12 @@ impl History {
     pub fn record_opening(&mut self, opening: &RoundBroadcast) -> Result<(), Violation> {
         let values = opening.request.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
-        let this = (opening.id, crc32c(&bytes));
-        let known = *self.opened.entry(opening.id.round).or_insert(this);
-        if known == this {
+        let current = (opening.id, crc32c(&bytes));
+        let known = *self.opened.entry(opening.id.round).or_insert(current);
+        if known == current {
             return Ok(());
         }
-        Err(Violation::new(format!("round {} was opened as {known:?} and as {this:?}", opening.id.round)))
+        Err(Violation::new(format!("round {} was opened as {known:?} and as {current:?}", opening.id.round)))
     }
 
     /// Records an update that the server received. All updates of a device for a round must be equal.
@@ -65,29 +65,29 @@ impl History {
     ) -> Result<(), Violation> {
         let values = update.tensors.iter().flat_map(|tensor| &tensor.values);
         let bytes: Vec<u8> = values.flat_map(|value| value.to_le_bytes()).collect();
-        let (this, digest) = ((device, update.id.round), crc32c(&bytes));
-        if *self.digests.entry(this).or_insert(digest) != digest {
+        let (key, digest) = ((device, update.id.round), crc32c(&bytes));
+        if *self.digests.entry(key).or_insert(digest) != digest {
             return Err(Violation::new(format!(
                 "device {device} sent two different updates for round {}",
-                this.1
+                key.1
             )));
         }
         if is_private {
-            self.updates.entry(this).or_insert(update);
+            self.updates.entry(key).or_insert(update);
         }
         Ok(())
     }
 
     /// Records the server's answer to an update. Only the first answer may be `Counted`.
     pub fn record_ack(&mut self, device: DeviceId, ack: Ack) -> Result<(), Violation> {
-        let this = (device, ack.id.round);
+        let key = (device, ack.id.round);
         match ack.outcome {
-            AckOutcome::Counted if !self.acked.insert(this) => Err(Violation::new(format!(
+            AckOutcome::Counted if !self.acked.insert(key) => Err(Violation::new(format!(
                 "device {device} was acknowledged twice with Counted in round {}",
-                this.1
+                key.1
             ))),
             AckOutcome::Duplicate => {
-                self.acked_again.insert(this);
+                self.acked_again.insert(key);
                 Ok(())
             }
             _ => Ok(()),

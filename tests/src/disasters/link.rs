@@ -95,8 +95,8 @@ impl Link {
         let Some(direction) = self.directions.get_mut(usize::from(is_up)) else { return Vec::new() };
         let sending = frame.len() as u64 * 1000 / speed;
         if self.is_serial {
-            let left = direction.busy_until.max(now) + Millis::new(sending);
-            direction.busy_until = left;
+            let sent_at = direction.busy_until.max(now) + Millis::new(sending);
+            direction.busy_until = sent_at;
             if now < self.partitioned_until || percent(random, lost) {
                 return Vec::new();
             }
@@ -110,7 +110,7 @@ impl Link {
             }
             let copies = if percent(random, repeated) { 2 } else { 1 };
             return (0..copies)
-                .map(|_| (left + latency + Millis::new(within(random, 0, jitter.as_u64())), frame.clone()))
+                .map(|_| (sent_at + latency + Millis::new(within(random, 0, jitter.as_u64())), frame.clone()))
                 .collect();
         }
         // A stream delivers everything, possibly later, in chunks of any size.

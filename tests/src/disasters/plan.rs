@@ -109,7 +109,7 @@ impl Plan {
              [participation]\n{policy}\n[aggregation]\nrule = \"{rule}\"\n{hidden}"
         );
         let samples = within(random, 4, 10);
-        let mut plan = Self::of(seed, devices, (d, samples), &sections, Kind::Hectic)?;
+        let mut plan = Self::from_sections(seed, devices, (d, samples), &sections, Kind::Hectic)?;
         let fleet = &mut plan.fleet;
         fleet.absence = Duration::from_secs(choose(random, &[0, 5, 30]));
         let deadline = choose(random, &[None, Some(20), Some(60)]).map(Duration::from_secs);
@@ -130,7 +130,7 @@ impl Plan {
         let sections = format!(
             "[model]\nk = {K}\n[algorithm]\nname = \"fedrep\"\nrounds = 1000000\nstep_size = 0.25\n[participation]\npolicy = \"full\"\n"
         );
-        let mut plan = Self::of(seed, devices, (5, 6), &sections, Kind::Day { devices })?;
+        let mut plan = Self::from_sections(seed, devices, (5, 6), &sections, Kind::Day { devices })?;
         plan.is_encrypted = true;
         plan.fleet.absence = Duration::from_secs(120);
         let min_count = usize::try_from(devices / 2).unwrap_or(1).max(1);
@@ -144,7 +144,7 @@ impl Plan {
 
     /// Builds a plan from the sections of a scenario file. `d` is the number of features, `samples` the
     /// number of samples of each device.
-    fn of(
+    fn from_sections(
         seed: u64,
         devices: u64,
         (d, samples): (u64, u64),

@@ -161,10 +161,10 @@ impl Updates for FaultFreeDevices {
         _: u32,
         opening: &Arc<RoundBroadcast>,
     ) -> Result<Update, Violation> {
-        let own = self.device(device)?;
-        own.connection.open(opening);
-        own.pump();
-        let update = own.inbox.drain(..).find_map(|inbound| match inbound {
+        let sim_device = self.device(device)?;
+        sim_device.connection.open(opening);
+        sim_device.pump();
+        let update = sim_device.inbox.drain(..).find_map(|inbound| match inbound {
             PeerMessage::Update(update) => Some(update),
             _ => None,
         });
@@ -172,9 +172,9 @@ impl Updates for FaultFreeDevices {
     }
 
     fn acknowledge(&mut self, device: DeviceId, ack: fedspan_protocol::message::Ack) {
-        if let Ok(own) = self.device(device) {
-            own.connection.send(ToDevice::Ack(ack));
-            own.pump();
+        if let Ok(sim_device) = self.device(device) {
+            sim_device.connection.send(ToDevice::Ack(ack));
+            sim_device.pump();
         }
     }
 }

@@ -24,13 +24,13 @@ impl LoopbackBaseline {
     /// The operating system's error.
     pub fn start() -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        let mut own = TcpStream::connect(listener.local_addr()?)?;
-        let (mut other, _) = listener.accept()?;
-        own.set_nodelay(true)?;
-        other.set_nodelay(true)?;
+        let mut client = TcpStream::connect(listener.local_addr()?)?;
+        let (mut echo, _) = listener.accept()?;
+        client.set_nodelay(true)?;
+        echo.set_nodelay(true)?;
         std::thread::spawn(move || {
             let mut bytes = [0; 64];
-            while other.read_exact(&mut bytes).and_then(|()| other.write_all(&bytes)).is_ok() {}
+            while echo.read_exact(&mut bytes).and_then(|()| echo.write_all(&bytes)).is_ok() {}
         });
         let times = Arc::new(Mutex::new(Vec::new()));
         let measured = Arc::clone(&times);
@@ -38,7 +38,7 @@ impl LoopbackBaseline {
             let mut bytes = [0; 64];
             loop {
                 let sent = Instant::now();
-                if own.write_all(&bytes).and_then(|()| own.read_exact(&mut bytes)).is_err() {
+                if client.write_all(&bytes).and_then(|()| client.read_exact(&mut bytes)).is_err() {
                     return;
                 }
                 measured.lock().unwrap_or_else(PoisonError::into_inner).push(sent.elapsed());

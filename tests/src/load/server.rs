@@ -69,11 +69,11 @@ impl ServerProcess {
     pub async fn status(&self) -> Result<serde_json::Value> {
         let mut answer = String::new();
         let state = self.state();
-        let asked = query(&state, "status", |line| {
+        let request = query(&state, "status", |line| {
             answer.push_str(line);
             Ok(())
         });
-        asked.await?.ok_or_else(|| Error::other("the server does not answer"))?;
+        request.await?.ok_or_else(|| Error::other("the server does not answer"))?;
         serde_json::from_str(&answer).map_err(Error::other)
     }
 }

@@ -27,18 +27,18 @@ use recipe::Line;
 /// # Errors
 /// A sentence if a command failed, or if its output lacks a selected row or column.
 pub fn text(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
-    let made = made(slot, programs)?;
+    let table = run_recipes(slot, programs)?;
     // A missing figure (NaN) is an error, so that it cannot get into a page unnoticed. The first cell of a
     // row is a name.
     let figures = |line: &str| line.split('|').skip(2).any(|cell| cell.contains("NaN"));
-    match made.lines().find(|line| figures(line)) {
+    match table.lines().find(|line| figures(line)) {
         Some(line) => Err(format!("found NaN, allowed: numbers: {line}")),
-        None => Ok(made),
+        None => Ok(table),
     }
 }
 
 /// Runs the commands of a table and joins the rows of their tables.
-fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
+fn run_recipes(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     // The output of a single command without a selection is taken as printed, with the headings between its
     // tables.
     if let [line] = slot.lines.as_slice()
@@ -48,7 +48,7 @@ fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     }
     let mut whole: Option<Table> = None;
     for line in &slot.lines {
-        let part = part(line, programs)?;
+        let part = run_line(line, programs)?;
         match &mut whole {
             None => whole = Some(part),
             Some(whole) if whole.columns.len() == part.columns.len() => whole.rows.extend(part.rows),
@@ -61,7 +61,7 @@ fn made(slot: &Slot, programs: &mut Programs) -> Result<String, String> {
     whole.map(|table| table.text()).ok_or_else(|| "the mark names no command".to_owned())
 }
 
-fn part(line: &Line, programs: &mut Programs) -> Result<Table, String> {
+fn run_line(line: &Line, programs: &mut Programs) -> Result<Table, String> {
     let tables = markdown::tables(&programs.printed(&line.command)?);
     line.select(tables).map_err(|error| format!("{}: {error}", line.text))
 }
@@ -69,12 +69,12 @@ fn part(line: &Line, programs: &mut Programs) -> Result<Table, String> {
 /// Returns the lines that only one of two texts contains: first those of the page, marked `-`, then those of
 /// the command, marked `+`.
 #[must_use]
-pub fn diff(stands: &str, printed: &str) -> String {
+pub fn diff(page: &str, printed: &str) -> String {
     let missing = |from: &str, other: &str, sign: char| {
         let lines = from.lines().filter(|line| !other.lines().any(|known| known == *line));
         lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
     };
-    let lines = missing(stands, printed, '-') + &missing(printed, stands, '+');
+    let lines = missing(page, printed, '-') + &missing(printed, page, '+');
     if lines.is_empty() { "the same lines in another order, or blank lines\n".to_owned() } else { lines }
 }
 

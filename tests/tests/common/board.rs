@@ -86,8 +86,13 @@ impl<P: Store, T: Task> Board<P, T> {
     /// Returns the number of frames and messages that were rejected.
     pub fn rejected(&self) -> u32 {
         let frames = self.decoder.counters();
-        let own = self.session.counters();
-        frames.oversize + frames.framing + frames.check + frames.header + own.unopened + own.unsealed
+        let counters = self.session.counters();
+        frames.oversize
+            + frames.framing
+            + frames.check
+            + frames.header
+            + counters.unopened
+            + counters.unsealed
     }
 
     /// Advances the clock and ticks the session; returns the frames sent.

@@ -38,9 +38,9 @@ const WRONG: &str = "WRONG";
 fn main() -> ExitCode {
     let mut checks = [queue::checks::ALL, keys::checks::ALL, keys::store_checks::ALL].into_iter().flatten();
     match std::env::args().nth(1) {
-        None => all(checks),
+        None => run_all(checks),
         Some(name) => match checks.find(|check| check.name == name) {
-            Some(check) => one(check),
+            Some(check) => run_one(check),
             None => {
                 eprintln!("unknown check '{name}'");
                 ExitCode::from(2)
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs each check in a separate process, because the process aborts if a check fails with a deadlock.
-fn all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
+fn run_all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     println!("{:<64} {:>9}", "property", "orders");
     for Check { name, .. } in checks {
@@ -72,7 +72,7 @@ fn all<'a>(checks: impl Iterator<Item = &'a Check>) -> ExitCode {
 }
 
 /// Runs one check in this process and prints the number of orders, or the failing order.
-fn one(check: &Check) -> ExitCode {
+fn run_one(check: &Check) -> ExitCode {
     let orders = Arc::new(AtomicUsize::new(0));
     let (counted, program) = (Arc::clone(&orders), check.program);
     let first = Once::new();

@@ -334,15 +334,15 @@ mod tests {
         let folders = machines.map(|machine| machine.folder.clone()).chain(["least".to_owned()]);
         let named: BTreeSet<String> =
             folders.chain(boards.hardware.iter().map(|board| board.name.clone())).collect();
-        let mut there = BTreeSet::new();
+        let mut with_firmware = BTreeSet::new();
         for entry in std::fs::read_dir(root().join("edge-client/boards")).unwrap() {
             let entry = entry.unwrap();
             // Libraries that boards share have no programs.
             if entry.path().join("src/bin").is_dir() {
-                there.insert(entry.file_name().into_string().unwrap());
+                with_firmware.insert(entry.file_name().into_string().unwrap());
             }
         }
-        assert_eq!(named, there);
+        assert_eq!(named, with_firmware);
     }
 
     #[test]
@@ -417,8 +417,8 @@ mod tests {
             let more = more.map(|entry| entry.unwrap().path());
             let more = more.filter(|file| file.extension().is_some_and(|ending| ending == "toml"));
             for file in std::iter::once(folder.join(".cargo/config.toml")).chain(more) {
-                let (own, options): (Vec<_>, Vec<_>) = runners(&file).into_iter().unzip();
-                machines.extend(own);
+                let (machine, options): (Vec<_>, Vec<_>) = runners(&file).into_iter().unzip();
+                machines.extend(machine);
                 all_options.extend(options);
             }
         }

@@ -320,8 +320,8 @@ impl Outcome {
 }
 
 impl Stage {
+    /// Runs all steps; returns the worst result.
     fn run(&self, context: &Context) -> Outcome {
-        /// Runs all steps; returns the worst result.
         let mut worst = Outcome::Passed;
         for step in self.steps {
             println!("== {}: {}", self.name, step.shown());

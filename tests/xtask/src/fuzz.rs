@@ -161,7 +161,7 @@ impl<'a> Fuzzer<'a> {
         self.folder.join(format!("{target}.log"))
     }
 
-    fn own(&self, kind: &str, target: &str) -> PathBuf {
+    fn work_folder(&self, kind: &str, target: &str) -> PathBuf {
         self.folder.join(kind).join(target)
     }
 
@@ -174,7 +174,7 @@ impl<'a> Fuzzer<'a> {
     /// input that takes a second is therefore treated as a hang, and the slowest input is printed.
     fn start(&self, target: &str, seconds: u64) -> Result<std::process::Child, Failure> {
         let (found, seeds, corpus) =
-            (self.own("found", target), self.own("seeds", target), self.corpus(target));
+            (self.work_folder("found", target), self.work_folder("seeds", target), self.corpus(target));
         let broken = self.folder.join("broken");
         for folder in [&found, &seeds, &broken, &corpus] {
             std::fs::create_dir_all(folder)?;
@@ -230,19 +230,19 @@ impl<'a> Fuzzer<'a> {
     /// Adds inputs to the corpus that reach more code than the present ones. Seeds are in the code and are
     /// not added.
     fn minimise(&self, target: &str) -> Result<(), Failure> {
-        let (merged, corpus) = (self.own("merged", target), self.corpus(target));
+        let (merged, corpus) = (self.work_folder("merged", target), self.corpus(target));
         if merged.exists() {
             std::fs::remove_dir_all(&merged)?;
         }
         std::fs::create_dir_all(&merged)?;
-        for folder in [&self.own("seeds", target), &corpus] {
+        for folder in [&self.work_folder("seeds", target), &corpus] {
             for file in files(folder)? {
                 std::fs::copy(&file, merged.join(file.file_name().unwrap_or_default()))?;
             }
         }
         let before: BTreeSet<PathBuf> = files(&merged)?.into_iter().collect();
         let mut program = self.program(target);
-        program.args(["-merge=1", "-max_len=512"]).arg(&merged).arg(self.own("found", target));
+        program.args(["-merge=1", "-max_len=512"]).arg(&merged).arg(self.work_folder("found", target));
         let status =
             self.context.run_into(&mut program, &self.folder.join("merge.log"), Duration::from_secs(3600))?;
         if !status.success() {

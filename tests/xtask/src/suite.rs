@@ -245,14 +245,14 @@ impl Plan {
     /// Prints the checks that will run or be skipped, and about how long the run takes.
     fn announce(&self, times: &Times) {
         println!("tests/run: will run, with a warm build");
-        let mut all = 0;
+        let mut total = 0;
         for step in &self.steps {
             let seconds = times.of(step.key).unwrap_or(step.usual);
-            all += seconds;
+            total += seconds;
             println!("  about {:>7}  {}", minutes(seconds), step.label);
         }
         if self.steps.len() > 1 {
-            println!("  about {:>7}  in all", minutes(all));
+            println!("  about {:>7}  in all", minutes(total));
         }
         if !self.skipped.is_empty() {
             println!("tests/run: skips (tests/run without --quick runs them)");

@@ -29,8 +29,8 @@ const PASSES: u32 = 300;
 /// Key of a released message: round, stage, and, for a chunk, its tensor and offset.
 type ReleaseKey = (u32, u16, Option<(u8, u32)>);
 
+/// A device session with its simulated clock, store and sample source.
 pub struct Bench<M> {
-    /// A device session with its simulated clock, store and sample source.
     session: Session<Linear<M>, Source, SharedStore, ChaCha8Rng>,
     /// The honest server; `None` without keys.
     pub server: Option<Server>,
@@ -116,9 +116,9 @@ impl<A: Memory> Bench<A> {
         }
     }
 
+    /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type of
+    /// target.
     pub fn sample(&mut self, kind: u8) {
-        /// Delivers a sample; some kinds have the wrong width, values that are not finite, or the wrong type
-        /// of target.
         let (x, y) = samples();
         let (x, y) = (&x[..D], &y[..1]);
         let number = [f32::NAN; D];
@@ -195,7 +195,7 @@ impl<A: Memory> Bench<A> {
         self.work.frames += 1;
         let (copy, before) = (frame.to_vec(), self.state());
         // A device that has requested to close its link ignores frames.
-        let due = !self.close && self.server.as_ref().is_some_and(|server| server.must_open(&copy));
+        let must_accept = !self.close && self.server.as_ref().is_some_and(|server| server.must_open(&copy));
         let (open, campaigns) = (self.session.counters().unopened, self.session.counters().unexpected);
         let progress = self.session.handle(self.now, Event::Sealed(frame), &mut self.out);
         self.work.steps += 1;
@@ -204,7 +204,7 @@ impl<A: Memory> Bench<A> {
             assert_eq!(after.unopened, open + 1);
             assert!(frame.iter().all(|byte| *byte == 0), "the rejected frame was not zeroed");
             // A device whose storage has failed has dropped its keys and sends no further hello.
-            assert!(!due || self.store.0.borrow().saves == 0, "an honest frame was not accepted");
+            assert!(!must_accept || self.store.0.borrow().saves == 0, "an honest frame was not accepted");
             assert_eq!(self.state(), before, "a rejected frame changed the state");
             self.work.refused += 1;
         } else {
@@ -323,10 +323,10 @@ impl<A: Memory> Bench<A> {
             self.check_frame(&frame);
         }
         progress.again
-    /// Checks that a sent frame decodes, is encrypted if the device has keys, and contains no tensor that
-    /// must stay on the device.
     }
 
+    /// Checks that a sent frame decodes, is encrypted if the device has keys, and contains no tensor that
+    /// must stay on the device.
     fn check_frame(&mut self, frame: &[u8]) {
         let limit = usize::from(self.config.frame_limit).max(128);
         let mut decoder = Decoder::new(vec![0; limit]);

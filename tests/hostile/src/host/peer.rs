@@ -38,8 +38,8 @@ impl Handshake {
     }
 }
 
+/// State of the honest device.
 pub struct Peer {
-    /// State of the honest device.
     table: KeyTable,
     handshakes: Vec<Handshake>,
     /// Index of the handshake that the device currently uses.
@@ -226,9 +226,10 @@ impl Peer {
         // If only one frame arrived, it is certain which frame was accepted, and whether it had to be.
         let single = fresh.first().filter(|_| sequences.len() == 1).map(|frame| self.sealed[*frame]);
         if let Some((handshake, counter)) = single {
-            let due = self.open == Some(handshake) && counter + WINDOW >= self.handshakes[handshake].end;
+            let must_accept =
+                self.open == Some(handshake) && counter + WINDOW >= self.handshakes[handshake].end;
             assert!(
-                opened == 1 || !due || ended || oversize,
+                opened == 1 || !must_accept || ended || oversize,
                 "frame {counter} of handshake {handshake} was not accepted"
             );
         }

@@ -82,15 +82,15 @@ pub fn table(programs: &mut Programs) -> Result<String, String> {
             theirs.extend(best.and_then(|best| best.get(fold)).into_iter().flatten());
         }
         let differences: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours - theirs).collect();
-        let of = |values: &[f64]| mean(values).unwrap_or(f64::NAN);
-        let (runs, middle) = (differences.len(), of(&differences));
-        let squares: f64 = differences.iter().map(|one| (one - middle).powi(2)).sum();
+        let mean_or_nan = |values: &[f64]| mean(values).unwrap_or(f64::NAN);
+        let (runs, middle) = (differences.len(), mean_or_nan(&differences));
+        let squares: f64 = differences.iter().map(|difference| (difference - middle).powi(2)).sum();
         let error = (squares / (runs.saturating_sub(1) * runs) as f64).sqrt();
         text += &format!(
             "| {} | {runs} | {:.3} | {:.3} | {middle:+.4} ({error:.4}) |\n",
             case.name,
-            of(&ours),
-            of(&theirs)
+            mean_or_nan(&ours),
+            mean_or_nan(&theirs)
         );
     }
     Ok(text)

@@ -17,15 +17,18 @@ use crate::sync::AtomicBool;
 /// All checks of the key table.
 pub(crate) const ALL: &[Check] = &[
     Check { name: "keys: no frame is accepted after revoke has returned", program: revoked_is_revoked },
-    Check { name: "keys: a frame passed on earlier is rejected after revoke", program: judged_again },
-    Check { name: "keys: a withdrawn key is never accepted again", program: for_ever },
+    Check {
+        name: "keys: a frame passed on earlier is rejected after revoke",
+        program: frame_is_checked_twice,
+    },
+    Check { name: "keys: a withdrawn key is never accepted again", program: withdrawn_key_stays_withdrawn },
     Check { name: "keys: a lookup sees all of a revocation, or nothing", program: all_or_nothing },
     Check {
         name: "keys: a lookup sees all of a round's end, or nothing",
         program: round_closed_beside_lookup,
     },
     Check { name: "keys: a rotating device has a valid key at any time", program: rotation_beside_lookup },
-    Check { name: "keys: two concurrent changes are both kept", program: both_are_kept },
+    Check { name: "keys: two concurrent changes are both kept", program: concurrent_changes_are_kept },
 ];
 
 /// Ids of the two devices of the checks.
@@ -95,7 +98,7 @@ fn revoked_is_revoked() {
 
 /// Checks that a frame is checked twice: a session checks it and passes it on with its key, and the server
 /// core checks the key again.
-fn judged_again() {
+fn frame_is_checked_twice() {
     let keys = ActiveKeys::new(table());
     let returned = Arc::new(AtomicBool::new(false));
     let (sender, mut receiver) = commands(1);
@@ -123,7 +126,7 @@ fn judged_again() {
 }
 
 /// Checks that the old key stays withdrawn when the device gets a new key.
-fn for_ever() {
+fn withdrawn_key_stays_withdrawn() {
     let keys = ActiveKeys::new(table());
     let key = accepted_key(&keys, DeviceId(7));
     let operator = thread::spawn({
@@ -206,7 +209,7 @@ fn rotation_beside_lookup() {
 }
 
 /// Checks a revocation during the end of a round: both changes are kept.
-fn both_are_kept() {
+fn concurrent_changes_are_kept() {
     let keys = ActiveKeys::new(rotating());
     let operator = thread::spawn({
         let keys = keys.clone();

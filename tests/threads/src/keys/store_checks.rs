@@ -29,7 +29,7 @@ pub(crate) const ALL: &[Check] = &[
     },
     Check {
         name: "key store: a key is written before a lookup can find it",
-        program: || with_large_stack(written_first),
+        program: || with_large_stack(key_is_written_first),
     },
 ];
 
@@ -89,11 +89,11 @@ fn ask(key_store: &SharedKeyStore, request: &str) {
 
 /// Returns the accepted epochs and the state of the devices 7 and 8.
 fn states(keys: &ActiveKeys) -> [([bool; 2], Option<KeyState>); 2] {
-    let of = |table: &KeyTable, device| {
+    let state_of = |table: &KeyTable, device| {
         let accepted = |epoch| table.lookup(device, epoch).is_ok_and(|key| key.is_accepted());
         ([0, 1].map(accepted), table.get(device).map(|listed| listed.state))
     };
-    keys.read(|table| [7, 8].map(|device| of(table, DeviceId(device))))
+    keys.read(|table| [7, 8].map(|device| state_of(table, DeviceId(device))))
 }
 
 /// Returns the same states, read from the file by a newly opened store.
@@ -138,7 +138,7 @@ fn round_closed_beside_request() {
 
 /// Checks that a key is written before a lookup can find it. A device that has received its new key can then
 /// use it even after a crash of the server.
-fn written_first() {
+fn key_is_written_first() {
     let nonces = Nonces::new();
     let (directory, key_store) = key_store(false, nonces.clone());
     let path = directory.path().join("keys");

@@ -11,7 +11,7 @@ pub fn is_allowed(expression: &str, allowed: &BTreeSet<String>) -> Result<bool, 
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut parser = Parser { words: &words, at: 0, allowed };
-    let found = parser.any()?;
+    let found = parser.any_of()?;
     match parser.peek() {
         None => Ok(found),
         Some(word) => Err(format!("found {word:?} in {expression:?} where it should end")),
@@ -38,27 +38,27 @@ impl<'a> Parser<'a> {
     }
 
     /// Evaluates terms that are joined by `OR`.
-    fn any(&mut self) -> Result<bool, String> {
-        let mut found = self.all()?;
+    fn any_of(&mut self) -> Result<bool, String> {
+        let mut found = self.all_of()?;
         while self.take("OR") {
-            found |= self.all()?;
+            found |= self.all_of()?;
         }
         Ok(found)
     }
 
     /// Evaluates terms that are joined by `AND`, which binds more closely than `OR`.
-    fn all(&mut self) -> Result<bool, String> {
-        let mut found = self.one()?;
+    fn all_of(&mut self) -> Result<bool, String> {
+        let mut found = self.term()?;
         while self.take("AND") {
-            found &= self.one()?;
+            found &= self.term()?;
         }
         Ok(found)
     }
 
     /// Evaluates a name, possibly with an exception, or an expression in brackets.
-    fn one(&mut self) -> Result<bool, String> {
+    fn term(&mut self) -> Result<bool, String> {
         if self.take("(") {
-            let found = self.any()?;
+            let found = self.any_of()?;
             return if self.take(")") { Ok(found) } else { Err("a bracket is not closed".to_owned()) };
         }
         let name = self.peek().filter(|word| !["OR", "AND", "WITH", ")"].contains(word));

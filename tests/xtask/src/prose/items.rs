@@ -293,13 +293,13 @@ fn sign(code: &[&Token], index: usize, wanted: char) -> bool {
 mod tests {
     use super::*;
 
-    fn of(source: &str, class: Class) -> Vec<(usize, String)> {
+    fn items_of(source: &str, class: Class) -> Vec<(usize, String)> {
         let wanted = items(source).into_iter().filter(|item| item.class == class);
         wanted.map(|item| (item.line, item.text.trim().to_owned())).collect()
     }
 
     fn texts(source: &str, class: Class) -> Vec<String> {
-        of(source, class).into_iter().map(|(_, text)| text).collect()
+        items_of(source, class).into_iter().map(|(_, text)| text).collect()
     }
 
     #[test]
