@@ -102,7 +102,8 @@ mod update_128_8_32 {
     }
 }
 
-/// One power iteration `X^T (X Z)` on a device's samples, in the shape of the scenario `fedpower-mnist`.
+/// Benchmarks of one power iteration `X^T (X Z)` on a device's samples, in the shape of the scenario
+/// `fedpower-mnist`.
 #[divan::bench_group]
 mod power_784_10_100 {
     use fedspan_client::memory::PowerWorkspace;

@@ -1,4 +1,5 @@
-//! Tests of the device identity: wrong keys, epochs and devices, and keys that are revoked or rotated while in use.
+//! Tests of the device identity: wrong keys, epochs and devices, and keys that are revoked or rotated during
+//! use.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Tests of replays of journals: real servers with devices that sleep over TCP must make the same decisions
-//! as the simulator, in whatever order updates arrive. No assertion depends on durations.
+//! Tests of replays of journals. Real servers, with devices that sleep over TCP, must make the same decisions
+//! as the simulator, in any order of arriving updates. No assertion depends on durations.
 #![allow(clippy::indexing_slicing)]
 
 use std::path::Path;
@@ -325,7 +325,7 @@ async fn journal_of_another_campaign_is_refused() {
     ));
 }
 
-/// How a run of the server ends.
+/// End of a run of the server.
 enum End {
     /// The campaign is finished.
     Finished,

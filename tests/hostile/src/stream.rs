@@ -1,5 +1,5 @@
-//! Fuzz targets for the frame decoder: [`frame`] feeds raw bytes in one read, [`accumulator`] feeds frames and
-//! raw bytes in reads of any length. Both compare the events with a reference decoder.
+//! Fuzz targets for the frame decoder: [`frame`] feeds raw bytes in one read, and [`accumulator`] feeds
+//! frames and raw bytes in reads of any length. Both targets compare the events with a reference decoder.
 
 use fedspan_protocol::frame::{Decoder, FeedResult, FrameCounters};
 

@@ -1,4 +1,4 @@
-//! Date of a measured table.
+//! Formatting of the date of a measured table.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

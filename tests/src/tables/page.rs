@@ -36,7 +36,7 @@ impl Class {
 pub struct Slot {
     /// Line number of the first mark, from 1.
     pub line: usize,
-    /// Cost class.
+    /// Cost class of the table.
     pub class: Class,
     /// Commands that print the table.
     pub lines: Vec<Line>,

@@ -23,7 +23,7 @@ pub struct Boards {
 /// Core for which programs are linked without a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Name in tables.
+    /// Name of the core in tables.
     pub name: String,
     /// Target of rustc.
     pub target: String,

@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(10);
 pub struct Failure {
     /// Line for standard error; empty if the reason has been printed already.
     pub message: String,
-    /// Exit code.
+    /// Exit code of `cargo xtask`.
     pub code: u8,
 }
 

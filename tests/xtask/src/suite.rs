@@ -47,7 +47,7 @@ const LONG: [(&str, &str); 4] = [
     ("entropy::good_sources_are_rarely_rejected", "long runs of the test of random sources"),
 ];
 
-/// One check.
+/// One check of the test command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     /// Name of the check in the file of times.

@@ -234,7 +234,7 @@ impl Peer {
             );
         }
         if greeted || opened > 0 && opened < fresh.len() {
-            // It is unknown which of several frames were accepted.
+            // With several frames in one read, it is uncertain which of them were accepted.
             self.open = single.map(|(handshake, _)| handshake);
         }
         if opened == fresh.len() {

@@ -12,9 +12,9 @@ use super::words::Words;
 /// Number of items (doc comments, messages, names of tests), and number of items that break a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// All items.
+    /// Number of items.
     pub items: u64,
-    /// Items that break the rules.
+    /// Number of items that break the rules.
     pub offences: u64,
 }
 
@@ -79,7 +79,7 @@ impl Baseline {
     /// Parses the file.
     ///
     /// # Errors
-    /// A message about the first fault: the text is not TOML, an entry is missing, or an entry has another type.
+    /// A message about the first fault: the text is not TOML, an entry is missing or has another type.
     pub fn parse(text: &str) -> Result<Self, String> {
         let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
         let list = |name: &str| -> Result<BTreeSet<String>, String> {
