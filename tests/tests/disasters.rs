@@ -1,5 +1,5 @@
-//! Tests of simulated disasters: the same seed gives the same world, and no invariant is broken in some
-//! worlds. The program `disasters` runs many more worlds.
+//! Tests of simulated disasters: the same seed gives the same world, and a sample of worlds breaks no
+//! invariant. The program `disasters` runs many more worlds.
 
 use fedspan_engine::Millis;
 use fedspan_tests::disasters::{Faults, Kind, NoWatcher, Watcher, run};

@@ -61,7 +61,7 @@ impl Repository {
 
     /// Returns the reason why a document may not cite a file by this name, or `None`. A path may begin at the
     /// root or at the document's folder, or may be the end of a file's path, unless it begins with a folder
-    /// of the root. A name without a folder may be that of any file.
+    /// of the root. A name without a folder may be the name of any file.
     fn fault_of_file(&self, document: &str, cited: &str) -> Option<String> {
         let folder = Path::new(document).parent().unwrap();
         let from_root = normal(Path::new(cited));

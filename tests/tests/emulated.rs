@@ -196,7 +196,7 @@ async fn emulated_fleet_learns_what_the_simulator_learns() {
     }
 }
 
-/// Tests a fleet without keys, like on a test bench: encryption must not change the learnt bits.
+/// Tests a fleet without keys, as used on a test bench: encryption must not change the learnt bits.
 #[tokio::test(flavor = "multi_thread")]
 async fn plaintext_fleet_learns_the_same_and_reports_plaintext() {
     let clear = run_without_faults(World::new("m4", 8, 3).in_plaintext()).await;

@@ -164,7 +164,7 @@ fn nonces_are_unique_over_a_hundred_thousand_resets() {
             }
             let lost = random.once_in(8);
             let mut down = if lost { Vec::new() } else { server.receive(&up) };
-            // The events are handled like in a real server.
+            // The events are handled as in a real server.
             for event in std::mem::take(&mut server.events) {
                 match event {
                     PeerMessage::Hello(_) => {

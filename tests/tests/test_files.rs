@@ -1,4 +1,5 @@
-//! Tests that every test file is a module of its crate's test program, because it would never run otherwise.
+//! Tests that every test file is a module of its crate's test program. A file that is no module would never
+//! run.
 
 use std::path::Path;
 

@@ -142,7 +142,7 @@ fn check_set(set: &Set, features: usize, classes: usize) {
     }
 }
 
-/// Returns valid and slightly wrong files of every format.
+/// Returns valid and invalid files of every format.
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut random = Random(5);
     let mut seeds = Vec::new();

@@ -163,7 +163,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Loads the record like after a reset, with no state kept in RAM.
+    /// Loads the record in the state after a reset, with nothing kept in RAM.
     fn load(&mut self) -> Result<Option<(RecordHeader, [f32; K])>, StoreError> {
         let mut head = [7.0; K];
         let loaded = self.count(|store| store.load(&mut head));

@@ -19,7 +19,7 @@ use crate::{Work, reference};
 use messages::{WELCOME, messages, openings, requirements};
 use peer::Peer;
 
-/// Largest number of messages of the events that send many at once. The limit bounds the time of a short
+/// Largest total number of messages from events that send many messages. The limit bounds the time of a short
 /// input.
 const AT_ONCE: usize = 512;
 /// The same limit for a connection with keys.
@@ -119,7 +119,7 @@ impl Bench {
         }
     }
 
-    /// Makes a frame of any message bytes, like the honest device.
+    /// Makes a frame of any message bytes, sealed by the honest device if there are keys.
     fn frame(&mut self, message: &[u8]) -> Vec<u8> {
         match &mut self.peer {
             Some(peer) => peer.seal(message),

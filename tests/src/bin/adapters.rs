@@ -134,7 +134,7 @@ fn timed(command: &mut Command) -> Result<(f64, u64)> {
     }
 }
 
-/// Writes an adapter whose values span three powers of ten, like trained ones; returns the length of the
+/// Writes an adapter whose values span three powers of ten, as in trained adapters; returns the length of the
 /// file.
 fn write(path: &Path, client: usize, layers: usize, half: bool, both: bool) -> Result<u64> {
     let (kind, size) = if half { ("F16", 2) } else { ("F32", 4) };

@@ -31,7 +31,7 @@ pub struct DeviceOutput {
     pub wake: Option<Millis>,
     /// Whether the power failed in the middle of a flash write; all other fields are then empty.
     pub lost_power: bool,
-    /// Number of acknowledgements of counted updates that the device has received.
+    /// Number of acknowledgements of counted updates that the device received during the event.
     pub counted: u32,
 }
 

@@ -20,12 +20,12 @@ pub const K: usize = 2;
 /// Length of a device's flash record, in bytes.
 pub const RECORD: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// Kind of world.
+/// Kind of a world, which decides the size of the fleet and the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Three to nine devices, 4 to 12 rounds, and up to 90 s full of faults.
     Hectic,
-    /// A day of a large fleet, with the faults of a bad day.
+    /// A day of a large fleet with many faults.
     Day {
         /// Number of devices.
         devices: u64,

@@ -303,7 +303,7 @@ impl Server {
         self.running.as_ref().is_some_and(ServerTasks::has_messages)
     }
 
-    /// Reads all rounds and journal entries, like an export of the running server.
+    /// Reads all rounds and journal entries, as an export of the running server does.
     pub fn read_all(&self) -> Result<(), Violation> {
         let Some(running) = self.running.as_ref().filter(|_| !self.is_stalled) else { return Ok(()) };
         let read = running.host.read_snapshot().and_then(|past| {

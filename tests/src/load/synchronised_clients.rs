@@ -104,7 +104,7 @@ impl SynchronisedClients {
     /// Runs one round. `before_last` is called when all but one update have been acknowledged.
     ///
     /// # Errors
-    /// The same errors as of [`Self::opened`], or the error of `before_last`.
+    /// The same errors as [`Self::opened`], or the error of `before_last`.
     pub async fn round(
         &mut self,
         pace: Pace,

@@ -69,7 +69,7 @@ impl Programs {
     /// where [`Self::read`] reads them.
     ///
     /// # Errors
-    /// The same errors as of [`Self::printed`].
+    /// The same errors as [`Self::printed`].
     pub fn simulate(&mut self, words: &[&str], out: &str) -> Result<(), String> {
         let command = [&[SIMULATOR], words, &["--out", out]].concat();
         self.run(&command.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map(|_| ())

@@ -198,7 +198,7 @@ impl Context {
     /// Runs a program for at most `limit`, with standard output and standard error in a file.
     ///
     /// # Errors
-    /// The same errors as of [`Self::wait`]; the file cannot be created, or the program cannot be started.
+    /// The same errors as [`Self::wait`]; the file cannot be created, or the program cannot be started.
     pub fn run_into(
         &self,
         command: &mut Command,

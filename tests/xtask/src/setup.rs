@@ -87,7 +87,7 @@ pub fn find(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
 /// Runs the command.
 ///
 /// # Errors
-/// The same errors as of [`find`]; exit code 3 if a tool is missing.
+/// The same errors as [`find`]; exit code 3 if a tool is missing.
 pub fn run(context: &Context, arguments: Setup) -> Result<Toolchain, Failure> {
     let toolchain = find(context, arguments)?;
     match toolchain.missing(arguments) {

@@ -238,7 +238,7 @@ impl<A: Memory> Bench<A> {
             let again = self.step(Event::Message(bytes));
             let after = self.session.counters();
             assert_eq!(after.unsealed, counters.unsealed + 1);
-            // A device that sends its hello again drops the samples of its round, like after a lost link.
+            // A device that sends its hello again drops the samples of its round, as after a lost link.
             before.3 &= after.rehandshakes == counters.rehandshakes;
             assert_eq!(self.state(), before, "a plain message changed the state");
             return self.drain(again);
@@ -386,7 +386,7 @@ impl<A: Memory> Bench<A> {
     }
 }
 
-/// Creates a session, like after a reset: only the store is kept.
+/// Creates a session in the state after a reset: only the store is kept.
 fn session<A: Memory>(
     memory: fn() -> A,
     config: Config,

@@ -50,7 +50,7 @@ fn closing_wakes_receiver() {
     sending.join().expect("the sender's thread ends");
 }
 
-/// Checks a wait that is cancelled, like in `select!`, and followed by a wait in another task.
+/// Checks a wait that is cancelled, as in `select!`, and followed by a wait in another task.
 fn cancelled_wait_loses_no_command() {
     let (sender, mut receiver) = command_queue(2);
     let sending = thread::spawn(move || assert!(sender.send(0)));
