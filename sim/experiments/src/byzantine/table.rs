@@ -1,9 +1,10 @@
-//! The grid as a Markdown table.
+//! Markdown table of the results of the Byzantine measurement.
 
 use super::{Cell, Row};
 
-/// A row for each attack and fraction, a column for each rule: median of the final distances, the worst seed in
-/// brackets, and the number of rejected updates.
+/// Formats the results with one row for each attack and fraction and one column for each aggregation rule. A
+/// cell shows the median of the final distances and, in brackets, the largest. The last column shows the number
+/// of rejected updates and the number of updates that attackers replaced, over all rules.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let rules = rows.first().map_or(&[][..], |row| &row.cells);
