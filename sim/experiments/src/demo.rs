@@ -62,12 +62,12 @@ impl DemoReport {
     }
 }
 
-/// Runs the demo and writes `summary.json` and `report.html` into the directory `out`. Setting `stop` interrupts
-/// the demo.
+/// Runs the demo and writes `summary.json` and `report.html` into the directory `out`. Setting `stop`
+/// interrupts the demo.
 ///
 /// # Errors
-/// [`DemoError::Run`] if a run fails, [`DemoError::Write`] if the report cannot be written. The other variants
-/// occur only if a bundled file is broken.
+/// [`DemoError::Run`] if a run fails, [`DemoError::Write`] if the report cannot be written. The other
+/// variants occur only if a bundled file is broken.
 pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<DemoReport, DemoError> {
     let began = Instant::now();
     let measured = measure::measure_all(stop, progress)?;

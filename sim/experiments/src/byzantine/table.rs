@@ -3,8 +3,8 @@
 use super::{Cell, Row};
 
 /// Formats the results with one row for each attack and fraction and one column for each aggregation rule. A
-/// cell shows the median of the final distances and, in brackets, the largest. The last column shows the number
-/// of rejected updates and the number of updates that attackers replaced, over all rules.
+/// cell shows the median of the final distances and, in brackets, the largest. The last column shows the
+/// number of rejected updates and the number of updates that attackers replaced, over all rules.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let rules = rows.first().map_or(&[][..], |row| &row.cells);

@@ -87,7 +87,8 @@ impl Choice {
     /// Reads the hyperparameters that `chosen.json` records for one fold.
     ///
     /// # Errors
-    /// [`DemoError::Choice`] if `chosen.json` is broken or lacks the fold, which only a broken build can cause.
+    /// [`DemoError::Choice`] if `chosen.json` is broken or lacks the fold, which only a broken build can
+    /// cause.
     pub fn recorded(part: &Part, fold: usize) -> Result<Self, DemoError> {
         let all: Vec<Choices> =
             serde_json::from_str(RECORDED).map_err(|error| DemoError::Choice(error.to_string()))?;

@@ -1,11 +1,11 @@
 //! Hyperparameter search of the demo by nested cross-validation.
 //!
-//! The search is repeated in every fold. It uses no data of the two people who are held out of the fold. Each
-//! inner fold holds out two of the other eight people: they label one window per exercise and are scored on the
-//! last part of their training half.
+//! The search is repeated in every fold and uses no data of the two people who are held out of the fold. Each
+//! inner fold holds out two of the other eight people: they label one window per exercise and are scored on
+//! the last part of their training half.
 //!
-//! The demo runs with the result that is recorded in `chosen.json`; `fedspan-sim choose` repeats the search and
-//! prints its result.
+//! The demo runs with the result that is recorded in `chosen.json`; `fedspan-sim choose` repeats the search
+//! and prints its result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,8 +28,8 @@ const INNER_FOLDS: usize = 4;
 /// Number of random draws of the windows that a held-out person labels and of that person's programme.
 const DRAWS: u64 = 10;
 
-/// Widths of the representation that are tried. The first of several settings with equal scores is chosen, so all
-/// lists of values begin with the smallest or simplest.
+/// Widths of the representation that are tried. The first of several settings with equal scores is chosen, so
+/// all lists of values begin with the smallest or simplest.
 const WIDTHS: [usize; 3] = [8, 16, 24];
 const STEPS: [f64; 2] = [0.5, 1.0];
 const HEAD_SAMPLES: [usize; 2] = [1, 2];
@@ -107,8 +107,8 @@ impl SearchSpace {
     }
 }
 
-/// Chooses hyperparameters for one fold of one part. The progress display needs `fold_count`, the number of folds
-/// over all parts. Returns `None` if the user interrupted the search.
+/// Chooses hyperparameters for one fold of one part. The progress display needs `fold_count`, the number of
+/// folds over all parts. Returns `None` if the user interrupted the search.
 ///
 /// # Errors
 /// [`DemoError::Run`] if a training run fails, [`DemoError::Choice`] if the search space is empty.

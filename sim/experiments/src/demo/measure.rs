@@ -50,8 +50,8 @@ fn rounds(part: &Part) -> Result<u64, DemoError> {
 
 /// Settings of FedAvg: one shared linear model of seven outputs, i.e. a matrix of rank seven, with as many
 /// rounds as FedRep. Step sizes from 1/32 to 1/4 were tried with 1 and 5 local steps; these settings had the
-/// lowest loss of the training wearers on three folds. 20 local steps lower the loss further, at four times the
-/// computation.
+/// lowest loss of the training wearers on three folds. 20 local steps lower the loss further, at four times
+/// the computation.
 fn fedavg() -> [String; 5] {
     [
         "algorithm.name=fedavg",
@@ -107,7 +107,8 @@ pub struct PartResult {
     pub interrupted: bool,
 }
 
-/// Watcher that counts the rounds of all runs for the progress display and stops a run if the user requests it.
+/// Watcher that counts the rounds of all runs for the progress display and stops a run if the user requests
+/// it.
 struct RoundCounter<'a> {
     progress: &'a dyn Progress,
     total: u64,
@@ -201,8 +202,8 @@ fn case(
             measured.push(Measured { new: new.accuracy, ..Measured::new(Method::LocalLogarithmic) });
         }
     }
-    // FedAvg runs with the first seed only: it takes longer than all other methods, and its accuracy varies by
-    // only 0.002 over seeds.
+    // FedAvg runs with the first seed only: it takes longer than all other methods, and its accuracy varies
+    // by only 0.002 over seeds.
     if part.shared_labels && seed == 0 {
         let scenario = part.scenario(fold, &fedavg())?;
         let job = prepare(&scenario, scenario.seed, Features::Device)?;

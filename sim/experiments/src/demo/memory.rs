@@ -13,8 +13,8 @@ const WIDTH: usize = 24;
 /// Number of bytes that a link driver reads at once.
 const READ: usize = 64;
 
-/// Sizes in bytes for a model with `C` outputs: the model, the session without its model, the link's buffers, and
-/// the feature extractor.
+/// Sizes in bytes for a model with `C` outputs: the model, the session without its model, the link's buffers,
+/// and the feature extractor.
 fn sizes<const C: usize>() -> [usize; 4] {
     type Whole<const C: usize> =
         Session<Linear<Workspace<FEATURES, WIDTH, C>>, Recording<'static>, NoStore, ChaCha8Rng>;

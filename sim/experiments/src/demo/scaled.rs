@@ -1,8 +1,9 @@
 //! Logarithmic features of the demo's windows, for a fair comparison with local-only training.
 //!
-//! They contain logarithms of the spreads instead of the spreads, and other weights. They were chosen on
-//! validation windows for models that are fitted on one wearer's labels, one window per exercise. FedRep is more
-//! accurate on the features that a device computes, local-only training on the features of this module.
+//! The features contain logarithms of the spreads instead of the spreads, and other weights. They were chosen
+//! on validation windows for models that are fitted on one wearer's labels, one window per exercise. FedRep
+//! is more accurate on the features that a device computes, local-only training on the features of this
+//! module.
 
 use std::sync::OnceLock;
 

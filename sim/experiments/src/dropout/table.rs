@@ -1,13 +1,15 @@
-//! The sweep as Markdown tables.
+//! Markdown tables of the results of the dropout measurement.
 
 use super::{Measured, Row, mean, ratio};
 
+/// Header of each table.
 const HEAD: &str = "| dropout | rounds with all answers | answers a round | extensions a round | time a round | accuracy | \
                     those least there: in rounds | their accuracy | newcomers |\n\
                     | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
 
-/// A table for each policy, with a row for each pattern and rate: means over runs and, in brackets, the mean
-/// change against the same runs without dropouts with its standard error.
+/// Formats one table for each policy, with one row for each pattern and rate. A cell shows the mean over the
+/// runs. Cells of accuracies also show, in brackets, the mean change from the runs without dropouts and the
+/// standard error of this change.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::new();
@@ -23,6 +25,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
+/// Formats one row of a table.
 fn table_row(row: &Row) -> String {
     let sum = |value: fn(&Measured) -> usize| row.runs.iter().map(value).sum::<usize>();
     let over = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
@@ -64,7 +67,7 @@ fn standard_error(values: &[f64]) -> f64 {
     (square / (count - 1.0) / count).sqrt()
 }
 
-/// A fraction in percent with one decimal.
+/// Formats a fraction in percent with one decimal.
 fn percentage(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
