@@ -1,4 +1,5 @@
-//! Tests of malformed data files: exit code 2 with the file and the position, and never a panic.
+//! Tests of malformed data files: each is refused with exit code 2 and a message with file and position,
+//! without a panic.
 
 use crate::common;
 use std::path::Path;
@@ -46,7 +47,7 @@ fn npz_values_outside_f32_are_refused() {
     let here = directory("npz-values");
     let good = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"";
-    // The array, its bad value, and the parts of the message; the bad value is at element 7.
+    // Each case has the name of an array, the bad value of its element 7, and parts of the expected message.
     for (key, bad, parts) in [
         ("x", f64::NAN, ["x at [0, 1, 2]", "NaN"]),
         ("y", f64::NEG_INFINITY, ["y at [1, 3]", "-inf"]),
@@ -93,7 +94,7 @@ fn npz_truth_with_dependent_columns_is_refused() {
     }
 }
 
-/// A distance depends on the span of the truth, not on the basis that the file stores.
+/// The distance depends only on the span of the true representation, not on the basis that the file contains.
 #[test]
 fn distance_does_not_depend_on_the_basis_of_the_truth() {
     let here = directory("npz-basis");
@@ -121,8 +122,8 @@ fn distance_does_not_depend_on_the_basis_of_the_truth() {
     }
 }
 
-/// Values that overflow f32 on a device fail the run instead of becoming figures. Methods that run on the host
-/// accept them.
+/// A run fails if values overflow f32 on a device, so that no result contains such values. Methods that
+/// compute on the host in f64 accept these values.
 #[test]
 fn non_finite_figures_fail_the_run() {
     let here = directory("overflow");

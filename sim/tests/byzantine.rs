@@ -1,4 +1,5 @@
-//! A small Byzantine grid, with the thresholds that `aggregator/POISON.md` states, and properties of attackers.
+//! Tests of the Byzantine measurement on a small grid, with the thresholds of `aggregator/POISON.md`, and of
+//! simulated attackers.
 
 use std::sync::atomic::AtomicBool;
 
@@ -42,7 +43,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
-/// The geometric median under every attack of the grid, with every seed.
+/// The geometric median keeps the distance small under every attack of the grid and with every seed.
 #[test]
 fn geometric_median_withstands_a_fifth_of_attackers() {
     let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));
@@ -59,7 +60,7 @@ fn geometric_median_withstands_a_fifth_of_attackers() {
     assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
 }
 
-/// Control: some of the attacks destroy the model under the mean.
+/// The sign attacks destroy the model under the mean, which shows that the attacks of the grid are effective.
 #[test]
 fn mean_fails_under_attack() {
     let all = settings(GRIDS[0], &["mean"], &[0.2]);
@@ -93,7 +94,8 @@ fn results_do_not_depend_on_threads_and_table_is_complete() {
     assert_eq!(markdown(&one).lines().count(), 2 + one.len());
 }
 
-/// Rules work with every policy: stages that double by devices or by samples, and a moments start.
+/// Robust rules work with doubling participation by devices or by samples, with partial participation, and
+/// with the start by moments.
 #[test]
 fn robust_rules_hold_under_doubling_participation() {
     for policy in [
@@ -110,7 +112,7 @@ fn robust_rules_hold_under_doubling_participation() {
     }
 }
 
-/// Figures cover honest clients only.
+/// Scores are computed over honest clients only.
 #[test]
 fn attackers_are_not_scored() {
     let one = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);

@@ -1,5 +1,5 @@
-//! Tests that the demo's settings are chosen without the test windows of their fold, and the recorded choice is
-//! reproducible.
+//! Tests that the hyperparameter search of the demo does not use the test windows of a fold, and that its
+//! recorded result is reproducible.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +11,7 @@ use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Set};
 use fedspan_sim_core::progress::Progress;
 
+/// Settings of the demo's data.
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,
     gap: 3,
@@ -22,7 +23,7 @@ const SETTINGS: WatchSettings = WatchSettings {
     validation: None,
 };
 
-/// Windows by the bits of their features. No two windows of the recordings are equal.
+/// Windows, identified by the bits of their features. No two windows of the recordings are equal.
 type Windows = BTreeSet<Vec<u32>>;
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -46,7 +47,7 @@ fn test_windows_do_not_influence_the_settings() {
     let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
         let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
-        // The test halves of training wearers, and all windows of held-out wearers.
+        // Test windows are the test halves of training wearers and all windows of held-out wearers.
         let mut tests = windows(&whole, scored(&whole.clients));
         for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
             tests.extend(watch::windows(series).iter().map(|row| bits(row)));
@@ -75,15 +76,15 @@ impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-/// The FedRep settings of a choice.
+/// Candidate of the search with the recorded hyperparameters of FedRep.
 fn candidate(choice: &Choice, features: Features) -> Candidate {
     let FedRepChoice { k, step_size, head_samples_per_class, .. } = choice.fedrep(features);
     Candidate { features, k, step_size, head_samples_per_class }
 }
 
-/// One fold is recomputed, over the candidates that were chosen in any fold of its part. The recorded choice
-/// must reproduce its score to the last bit, and no other candidate may score higher. A search over all folds
-/// and candidates takes minutes (`fedspan-sim choose`).
+/// The search in one fold has the recorded result with the same score, bit for bit. The search is restricted
+/// to the candidates that were chosen in this fold or its neighbours, because a complete search takes minutes
+/// (`fedspan-sim choose`).
 #[test]
 fn recorded_choice_is_reproduced_by_choosing() {
     const FOLD: usize = 2;
@@ -103,7 +104,7 @@ fn recorded_choice_is_reproduced_by_choosing() {
     assert_eq!(chosen, *own);
 }
 
-/// Every choice is a member of the search space.
+/// Every recorded choice is in the search space.
 #[test]
 fn recorded_choices_are_in_the_search_space() {
     let tried = SearchSpace::all();

@@ -1,4 +1,4 @@
-//! Clients without training or test samples, and users that have only a test part.
+//! Tests of clients without training or test samples, and of users with test samples only.
 
 use std::path::Path;
 
@@ -17,6 +17,7 @@ fn write_table(here: &Path, clients: &[(&str, usize)]) {
     std::fs::write(here.join("table.csv"), table).unwrap();
 }
 
+/// Data section of a scenario that reads the table.
 const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"label\"\n\
                      features = [\"a\", \"b\"]\ntask = \"classes\"\n";
 
@@ -36,7 +37,7 @@ fn lines(here: &Path) -> Vec<String> {
     clients.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// A gap that is longer than the training part of a client.
+/// Clients whose training part is shorter than the gap are omitted.
 #[test]
 fn clients_without_training_samples_are_left_out() {
     let here = directory("nothing-to-train");
@@ -67,8 +68,7 @@ fn clients_without_training_samples_are_left_out() {
     has(&reported.unwrap_err(), &["no client is left to train", "4 have no sample"]);
 }
 
-/// The summary over seeds repeats the left-out users and warnings of single runs, so that its readers do not
-/// miss them.
+/// The summary over seeds contains the number of omitted users and the warnings of single runs.
 #[test]
 fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     let here = directory("nothing-over-seeds");
@@ -85,7 +85,7 @@ fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     has(warnings[0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
 }
 
-/// If one row of five is for testing, a client with two rows has none.
+/// With a test fraction of one fifth, a client with two rows has no test samples.
 #[test]
 fn clients_without_test_samples_have_empty_fields() {
     let here = directory("nothing-to-test");
@@ -114,6 +114,7 @@ fn write_leaf(path: &Path, users: &[&str], label: impl Fn(usize) -> Value + Copy
     std::fs::write(path, file.to_string()).unwrap();
 }
 
+/// Model and algorithm of the scenarios with user files.
 const LEAF: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
 
 fn leaf(path: &str, test_path: &str) -> String {
@@ -121,7 +122,8 @@ fn leaf(path: &str, test_path: &str) -> String {
     format!("[data]\nkind = \"leaf\"\npath = \"{path}\"\n{test}{LEAF}")
 }
 
-/// Whole numbers are labels in any spelling; other values are an error that names the value.
+/// Whole numbers are accepted as labels in any notation. Other values are refused with a message that
+/// contains the value.
 #[test]
 fn labels_are_whole_numbers_however_they_are_written() {
     let here = directory("nothing-labels");
@@ -163,7 +165,7 @@ fn test_part_of_other_users_is_reported() {
         &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"],
     );
     has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
-    // With the test part among the data files the users are the same in both.
+    // If the split is not that of the files, the users of both files are clients.
     let all = run(
         &here,
         &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"stratified\"\n[model]"),
@@ -171,7 +173,8 @@ fn test_part_of_other_users_is_reported() {
     assert_eq!(all.unwrap()["clients"], 5);
 }
 
-/// With training and test files in one directory, test rows would be trained on.
+/// A user that occurs in two files of a directory is refused: the files may be a training and a test part,
+/// and the model would be trained on test samples.
 #[test]
 fn user_in_two_files_is_an_error() {
     let here = directory("nothing-directory");

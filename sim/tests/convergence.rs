@@ -1,4 +1,4 @@
-//! Convergence properties of FedRep on small cases, and the ways in which runs end.
+//! Tests of the convergence of FedRep on small problems, and of the conditions that end a run.
 
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, Watcher, run};
@@ -13,7 +13,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&scenario(changes), seed, &mut NoProgress).unwrap()
 }
 
-/// Median distance over nine seeds.
+/// Median of the final distance over nine seeds.
 fn distance(changes: &[&str]) -> f64 {
     let every = [changes, &["evaluate_every=1000000"]].concat();
     let mut all: Vec<f64> = (1..=9).map(|seed| outcome(&every, seed).scores.distance.unwrap()).collect();
@@ -49,7 +49,7 @@ fn start_has_the_requested_distance() {
     assert!((first.distance.unwrap() - 0.9).abs() < 1e-6);
 }
 
-/// Watcher that stops a run after some rounds.
+/// Watcher that stops a run after the given number of rounds.
 struct Until(u32);
 
 impl Watcher for Until {
@@ -80,7 +80,8 @@ fn interrupted_run_keeps_finished_rounds() {
     }
 }
 
-/// The engine ends the run as on a server; the result equals that of a run with as many rounds.
+/// If `stop.change` ends a run, the result equals that of a run which is configured with the same number of
+/// rounds.
 #[test]
 fn run_ends_when_the_representation_stops_moving() {
     let mut lengths = Vec::new();
@@ -102,7 +103,7 @@ fn run_ends_when_the_representation_stops_moving() {
 fn targets_end_a_run_in_any_round() {
     let whole = outcome(&["algorithm.rounds=30"], 1);
     let reached = whole.rounds[30].scores.unwrap().loss.unwrap();
-    // A loss that only the last rounds reach, and a loss that the first row already has.
+    // The first target is reached only in the last rounds, the second already in the first round.
     let target = format!("stop.loss={reached:e}");
     let ended = outcome(&["algorithm.rounds=30", &target], 1);
     assert!(ended.scores.loss.unwrap() <= reached && !ended.interrupted);

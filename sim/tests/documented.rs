@@ -1,4 +1,5 @@
-//! Tests of `SCENARIOS.md` compared with the scenario reader: the same keys with the same defaults.
+//! Tests that `SCENARIOS.md` documents exactly the keys that the scenario reader accepts, with the same
+//! defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +33,8 @@ fn front(model: &str) -> String {
     network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
 
-/// A table of the page: its heading, its section, and the smallest files that together accept all of its keys.
+/// Tables of the page. Each has its heading, the section of its keys, and minimal scenarios that together
+/// accept all of these keys.
 fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let with = |data: &str| format!("{data}{REST}");
     let more = |data: &str, more: &str| format!("{data}{more}{REST}");
@@ -153,7 +155,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     ]
 }
 
-/// Keys of the page's tables with their defaults, by heading.
+/// Documented keys with their defaults, for each heading of the page.
 fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> {
     let mut all = BTreeMap::new();
     for part in PAGE.split("\n## ").skip(1) {
@@ -171,7 +173,7 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
-    // The text and the given keys repeat the input; only the other fields carry its meaning.
+    // The text and the list of given keys are replaced, so that scenarios with equal settings compare equal.
     Ok(Scenario { text: String::new(), given: GivenKeys::ALL, ..scenario })
 }
 
@@ -179,7 +181,7 @@ fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// Keys that the reader accepts in a section, taken from its error message for an unknown key.
+/// Keys that the reader accepts in a section, extracted from its error message for an unknown key.
 fn known(file: &str, section: &str) -> BTreeSet<String> {
     let reported = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
     let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
@@ -199,7 +201,8 @@ fn documentation_and_reader_have_the_same_keys() {
     assert!(headings.is_empty(), "unknown tables: {headings:?}");
 }
 
-/// Synthetic data have no `[split]`; the error message lists the kinds of data that have one.
+/// Synthetic data do not support section `[split]`. The error message lists the kinds of data that support
+/// it.
 #[test]
 fn synthetic_data_have_no_split() {
     for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}")] {

@@ -1,5 +1,5 @@
-//! Tests that a board with a wearer's recording in flash has the samples of that wearer's simulated client: the
-//! same windows, in the same order, in every round.
+//! Tests that a board with the recording of a wearer in flash has the same samples, in the same order and in
+//! every round, as the simulated client of this wearer.
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::table::{Rows, Split, Table};
@@ -24,6 +24,7 @@ const SETTINGS: WatchSettings = WatchSettings {
 
 type Sample = (u8, Vec<u32>);
 
+/// All samples of one pass over a source.
 fn pass(source: &mut dyn SampleSource) -> Vec<Sample> {
     let mut all = Vec::new();
     while let Some(samples) = source.next() {
@@ -41,6 +42,7 @@ fn rows(set: &Set) -> Vec<Sample> {
     set.x.chunks_exact(FEATURES).map(bits).zip(classes).map(|(x, class)| (*class, x)).collect()
 }
 
+/// Asserts that a board with the flash image `bytes` has the samples of a simulated client.
 fn agree(client: &Client, bytes: &[u8]) {
     let recording = Recording::parse(bytes).unwrap();
     let mut board = WearerSource::new(recording, &mut []);
@@ -96,7 +98,7 @@ fn impossible_boards_are_errors() {
     );
 }
 
-/// The table of a regression client has the client's samples, bit for bit and in their order.
+/// The flash table of a regression client contains the samples of the client in the same order, bit for bit.
 #[test]
 fn table_has_the_samples_of_its_client() {
     let scenario = Scenario::parse("smallest", Scenario::built_in("smallest").unwrap(), &[]).unwrap();

@@ -1,14 +1,16 @@
-//! Tests of class names: only labels that occur are classes, and classes are held out by the name in the file.
+//! Tests of class names: only labels that occur in a file are classes, and held-out classes are given by
+//! their names in the file.
 
 use crate::common::{code, directory, errors, has, numbers, program, write_npz};
 use fedspan_sim_core::data::{Dataset, Labels};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::{Value, json};
 
+/// Labels of the three classes in the files.
 const LABELS: [u8; 3] = [3, 7, 10];
 const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
 
-/// Six users with twelve samples each, of three separable classes.
+/// Samples of six users, twelve each, as user, features and label. The three classes are separable.
 fn rows() -> Vec<(usize, Vec<f64>, u8)> {
     let values = numbers(72 * 3, 3);
     let row = |(row, x): (usize, &[f64])| {
@@ -18,6 +20,7 @@ fn rows() -> Vec<(usize, Vec<f64>, u8)> {
     values.chunks_exact(3).enumerate().map(row).collect()
 }
 
+/// Writes the samples as CSV, LEAF and npz file. In the CSV file labels are words if `words` is set.
 fn write(here: &std::path::Path, words: bool) {
     let name = |label: u8| match (words, label) {
         (false, label) => label.to_string(),
@@ -55,7 +58,7 @@ fn read(here: &std::path::Path, data: &str) -> Result<Dataset, String> {
     scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
 }
 
-/// Classes of all samples, of clients and of newcomers.
+/// Classes that occur among the clients, and classes that occur among the newcomers.
 fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     [&dataset.clients, &dataset.newcomers].map(|clients| {
         let of =
@@ -68,7 +71,7 @@ fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     })
 }
 
-/// A label that no sample has is not a class in any kind of file.
+/// In every kind of file, only labels of samples are classes.
 #[test]
 fn classes_are_the_occurring_labels() {
     let here = directory("named-classes");
@@ -87,7 +90,7 @@ fn classes_are_the_occurring_labels() {
     }
 }
 
-/// Classes are held out by their label, also if it is a number.
+/// Held-out classes are given by their labels, even if the labels are numbers.
 #[test]
 fn classes_are_held_out_by_name() {
     let here = directory("named-classes-held");
@@ -111,7 +114,7 @@ fn classes_are_held_out_by_name() {
                 dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
             assert_eq!(samples, count(label), "{data} {reported}");
         }
-        // "1" is an index and not the label of a class.
+        // The value 1 would be the index of a class, but there is no class with label "1".
         has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "allowed: ", "10"]);
         has(&held(data, "[\"walk\"]").unwrap_err(), &["holdout_classes", "\"walk\"", "allowed: ", "10"]);
         has(&held(data, "[3, 7, 10]").unwrap_err(), &["t."]);

@@ -1,4 +1,4 @@
-//! Tests of an npz run from a given start, compared with the same algorithm in f64.
+//! Tests of a run on npz data from a given initial representation: comparison with FedRep in f64.
 
 use crate::common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_engine::linalg::Matrix;
@@ -11,7 +11,7 @@ const WIDTH: usize = 3;
 const ROUNDS: usize = 50;
 const STEP: f64 = 0.3;
 
-/// Orthonormalises columns one after the other.
+/// Orthonormalises the columns of a matrix.
 fn gram_schmidt(b: &Matrix) -> Matrix {
     let mut q = b.clone();
     for j in 0..q.ncols() {
@@ -26,7 +26,7 @@ fn gram_schmidt(b: &Matrix) -> Matrix {
     q
 }
 
-/// FedRep (Collins et al. 2021, Algorithm 1) with all clients in every round.
+/// Reference implementation of FedRep (Collins et al. 2021, Algorithm 1) with full participation.
 fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
     let mut b = gram_schmidt(start);
     for _ in 0..ROUNDS {
@@ -45,7 +45,7 @@ fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 #[test]
 fn run_from_given_start_agrees_with_the_reference() {
     let here = directory("reference");
-    // Devices hold f32, so the reference gets the values rounded to f32.
+    // Devices compute with f32, so the reference uses values that are rounded to f32.
     let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
     let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 3)));
     let all = narrow(numbers(CLIENTS * SAMPLES * FEATURES, 1));

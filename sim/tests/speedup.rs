@@ -1,4 +1,4 @@
-//! Tests of the speedup measurement: its assumptions, checked on small fleets.
+//! Tests of the speedup measurement and of its assumptions on small fleets.
 
 use std::sync::atomic::AtomicBool;
 
@@ -57,8 +57,8 @@ fn results_do_not_depend_on_threads() {
     assert_eq!(markdown(&one.rows).lines().count(), 8);
 }
 
-/// Full participation compared with itself: as a policy, as a schedule of one stage, and run separately for
-/// each communication cost.
+/// Full participation has speedup 1 over itself if it is expressed as a policy, as a schedule of one stage,
+/// or as a policy that runs separately for each communication cost.
 #[test]
 fn full_participation_has_speedup_one_over_itself() {
     let one_stage = ["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"];
@@ -75,8 +75,8 @@ fn full_participation_has_speedup_one_over_itself() {
             }
         }
     }
-    // Policies that are run for each communication cost, because they adapt or contain the cost; their times
-    // are summed in another order.
+    // Policies that are adaptive or contain the communication cost run separately for each cost. Their times
+    // differ by rounding, because they are summed in another order.
     let full = "participation={ policy = \"full\" }";
     let cost_dependent = policy("cost-dependent", false, &[full, "fleet.communication={communication}"]);
     for row in measured(&settings(vec![policy("adapts", true, &[full]), cost_dependent])).rows {
@@ -106,7 +106,7 @@ fn bounds_contain_the_ratio_and_unreached_targets_give_upper_bounds() {
     assert!(table.contains("**") && table.contains("<0.2"), "{table}");
 }
 
-/// Times recomputed for another communication cost equal those of a run with that cost.
+/// Times that are converted to another communication cost equal the times of a run with this cost.
 #[test]
 fn communication_only_shifts_times_of_fixed_schedules() {
     for speed in SPEEDS {
@@ -136,7 +136,7 @@ fn communication_only_shifts_times_of_fixed_schedules() {
     }
 }
 
-/// A run that measures distances only has the distances of a run with all figures.
+/// A run that computes only distances has the same distances as a run with all figures.
 #[test]
 fn trajectory_distances_equal_those_of_a_full_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
@@ -147,8 +147,8 @@ fn trajectory_distances_equal_those_of_a_full_run() {
     assert!(whole.scores.loss.is_some());
 }
 
-/// Measures the recorded figure of the smallest fleet again. The standard error of a median over 20 seeds of
-/// 150 rounds, correlated over about ten rounds, is about 2 %.
+/// The measured stationary distance of the smallest fleet agrees with the recorded value. The standard error
+/// of a median over 20 seeds and 150 rounds, which are correlated over about ten rounds, is about 2 %.
 #[test]
 fn recorded_stationary_distance_is_reproduced() {
     let settings = Settings { seeds: 20, ..settings(Vec::new()) };

@@ -1,10 +1,11 @@
-//! Tests that samples wider than the largest first layer are refused before the first round, whatever the kind of
-//! network.
+//! Tests that samples wider than the largest supported first layer are refused before the first round, for
+//! every kind of network.
 
 use crate::common::{directory, numbers, write_npz};
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// One model of each kind of network.
 const MODELS: [&str; 4] = [
     "kind = \"mlp\"\nhidden = [2]",
     "kind = \"cnn\"\nfilters = [1]\nside = 31\npool = 16",
@@ -12,7 +13,7 @@ const MODELS: [&str; 4] = [
     "kind = \"lora-mlp\"\nrank = 1\nwidth = 2",
 ];
 
-/// Trains one round on two clients with two samples of this many values.
+/// Trains one round on two clients with two samples of `features` values each.
 fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
     let here = directory(&format!("wide-samples-{features}"));
     let x = numbers(usize::try_from(4 * features).unwrap(), 1);
@@ -41,7 +42,7 @@ fn more_than_65534_values_are_refused() {
     }
 }
 
-/// The largest allowed width is trained.
+/// Samples of the largest supported width are trained.
 #[test]
 fn samples_of_65534_values_are_accepted() {
     let outcome = ran(65_534, MODELS[0]).unwrap();

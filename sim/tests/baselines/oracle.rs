@@ -1,5 +1,5 @@
-//! Reference implementation of the personalised algorithms for tests: f64, whole batches, from the papers' formulas.
-//! Gradients are central differences.
+//! Helpers of tests: reference implementation of the baseline algorithms from the formulas of the papers, in
+//! f64 and with one batch of all samples. Gradients are central differences.
 
 use fedspan_engine::algorithm::network::{
     Apfl, Ditto, FedMtl, FedProx, L2gd, NetworkMethod, PerFedAvg, Scaffold,
@@ -11,7 +11,7 @@ use crate::baselines::fleet::{C, D, H};
 
 type Vector = Vec<f64>;
 
-/// Mean cross-entropy of a set.
+/// Mean cross-entropy of the network `w` on a set.
 fn loss(set: &Set, w: &[f64]) -> f64 {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let dense = |x: &[f64], w: &[f64], outputs: usize| -> Vector {
@@ -29,15 +29,17 @@ fn loss(set: &Set, w: &[f64]) -> f64 {
     set.x.chunks(D).zip(classes).map(one).sum::<f64>() / classes.len() as f64
 }
 
-/// `a + factor b`.
+/// Sum `a + factor b`.
 pub fn plus(a: &[f64], factor: f64, b: &[f64]) -> Vector {
     a.iter().zip(b).map(|(a, b)| a + factor * b).collect()
 }
 
+/// Difference `a - b`.
 pub fn minus(a: &[f64], b: &[f64]) -> Vector {
     plus(a, -1.0, b)
 }
 
+/// Gradient of [`loss`] at `w`.
 pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     let at = |index: usize, h: f64| {
         let mut moved = w.to_vec();
@@ -47,7 +49,7 @@ pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     (0..w.len()).map(|index| (at(index, 1e-5) - at(index, -1e-5)) / 2e-5).collect()
 }
 
-/// State of a device.
+/// State of a device: personal network, control variate of SCAFFOLD, and mixing weight of APFL.
 #[derive(Clone)]
 pub struct Device {
     pub own: Vector,
@@ -55,6 +57,7 @@ pub struct Device {
     pub alpha: f64,
 }
 
+/// Server and devices of the reference implementation.
 pub struct Oracle {
     pub method: NetworkMethod,
     pub descent: Descent,
@@ -65,7 +68,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Creates devices that all start from `start`.
+    /// Creates a server and three devices that start from the network `start`.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
         let alpha = if let NetworkMethod::Apfl(Apfl { mixing_weight, .. }) = method {
             mixing_weight.into()
@@ -77,7 +80,7 @@ impl Oracle {
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
     }
 
-    /// Per-FedAvg's inner step size; 0 for other methods.
+    /// Inner step size of Per-FedAvg; 0 for other methods.
     fn inner_step(&self) -> f64 {
         match self.method {
             NetworkMethod::PerFedAvg(PerFedAvg { inner_step }) => inner_step.into(),
@@ -86,7 +89,7 @@ impl Oracle {
         }
     }
 
-    /// SGD with momentum from `w`, one step per epoch along `direction`.
+    /// Descends with momentum from `w`, one step per epoch, where `direction` computes the gradient.
     fn descend(&self, mut w: Vector, mut direction: impl FnMut(&[f64]) -> Vector) -> Vector {
         let mut velocity = vec![0.0; w.len()];
         for _ in 0..self.epochs {
@@ -96,7 +99,7 @@ impl Oracle {
         w
     }
 
-    /// Local part of a round: the device's upload, and SCAFFOLD's change of c.
+    /// Local part of a round: returns the device's upload and SCAFFOLD's change of the control variate.
     fn local_round(&self, device: &mut Device, set: &Set) -> (Vector, Vector) {
         let (w0, zero) = (&self.shared, vec![0.0; self.shared.len()]);
         let g = |w: &[f64]| gradient(set, w);
@@ -139,7 +142,7 @@ impl Oracle {
                 let product: f64 = slope.iter().zip(&difference).map(|(g, a)| g * a).sum();
                 device.alpha = (device.alpha - f64::from(mixing_step_size) * product).clamp(0.0, 1.0);
                 let (alpha, length) = (device.alpha, w0.len());
-                // Both networks at once: w, then v.
+                // Concatenation of the shared network w and the personal network v.
                 let both = [w0.as_slice(), &device.own].concat();
                 let both = self.descend(both, |both| {
                     let (w, v) = both.split_at(length);
@@ -162,7 +165,7 @@ impl Oracle {
         }
     }
 
-    /// Runs one round with `participants`; `sets` holds the data of all devices.
+    /// Runs one round with the given participants; `sets` contains the data of all devices.
     pub fn run_round(&mut self, participants: &[usize], sets: &[Set]) {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
@@ -176,7 +179,7 @@ impl Oracle {
         self.control = plus(&self.control, 1.0, &changes);
     }
 
-    /// The network on which the paper evaluates a device.
+    /// Network with which the paper evaluates a device.
     pub fn scored(&self, device: usize, set: &Set) -> Vector {
         let Device { own, alpha, .. } = &self.devices[device];
         match self.method {

@@ -1,4 +1,4 @@
-//! Tests of federated fine-tuning of the tiny encoder by the command: learning, traffic, and refused input.
+//! Tests of command `encoder` with a tiny encoder: learning, traffic, and refused input.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::{code, directory, errors, program};
 use crate::tiny;
 
-/// Writes twelve groups of six sentences, which are rated by words of the tiny vocabulary.
+/// Writes twelve groups of six sentences whose ratings depend on words of the tiny vocabulary.
 fn sentences(place: &Path) {
     let about = ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
     let (good, bad) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
@@ -67,7 +67,8 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
         assert_eq!(rows.len(), 7);
         let loss = |row: &Value| row["loss"].as_f64().unwrap();
         assert!(loss(&rows[6]) < 0.75 * loss(&rows[1]), "{method}: {} to {}", loss(&rows[1]), loss(&rows[6]));
-        // Two layers, query and value, 32 x 2 each; and a head of 32 x 2 + 2, which is averaged in every round.
+        // Each of two layers has two factors of 32 x 2 values per kind. The head of 32 x 2 + 2 values is
+        // trained in every round.
         let (factor, head) = (2 * 2 * 32 * 2, 32 * 2 + 2);
         for row in &rows[1..] {
             let numbers = if method == "lora" { 2 * factor + head } else { factor + head };

@@ -1,5 +1,5 @@
-//! The encoder compared with PyTorch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and
-//! federated training of a tiny model.
+//! Tests of the encoder: comparison with results of PyTorch and PEFT, which `tests/scripts/encoder.py tiny`
+//! writes, and federated training of a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "../common/mod.rs"]
