@@ -261,7 +261,7 @@ fn scenario(
     Scenario::parse(SCENARIO, Scenario::built_in(SCENARIO).unwrap_or_default(), &changes)
 }
 
-/// Figures of one run.
+/// Results of one run.
 struct Measured {
     distance: f64,
     rejected: u64,

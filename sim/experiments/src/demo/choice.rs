@@ -51,17 +51,17 @@ pub struct Choice {
     pub fedrep: FedRepChoice,
     /// Hyperparameters of FedRep on the logarithmic features.
     pub fedrep_logarithmic: FedRepChoice,
-    /// Local-only model of a new wearer, on the features of [`Features::Device`].
+    /// Ridge of the local-only models of new wearers, on the features of [`Features::Device`].
     pub local: RidgeChoice,
-    /// Local-only model of a new wearer, on the logarithmic features.
+    /// Ridge of the local-only models of new wearers, on the logarithmic features.
     pub local_logarithmic: RidgeChoice,
-    /// Local-only model of a training wearer.
+    /// Ridge of the local-only models of training wearers.
     pub local_trained: RidgeChoice,
-    /// Pooled model for new wearers in which their labels count once.
+    /// Ridge of the pooled model for new wearers in which their labels count once.
     pub pooled: RidgeChoice,
-    /// Pooled model for new wearers in which their labels count more than once.
+    /// Ridge and label weight of the pooled model for new wearers in which their labels count more than once.
     pub pooled_weighted: RidgeChoice,
-    /// Pooled model for the training wearers.
+    /// Ridge of the pooled model for training wearers.
     pub pooled_trained: RidgeChoice,
 }
 

@@ -28,11 +28,14 @@ const INNER_FOLDS: usize = 4;
 /// Number of random draws of the windows that a held-out person labels and of that person's programme.
 const DRAWS: u64 = 10;
 
-/// Widths of the representation that are tried. The first of several settings with equal scores is chosen, so
-/// all lists of values begin with the smallest or simplest.
+/// Widths of the representation that are tried. If several settings have the same score, the first is chosen,
+/// so each list of values begins with the smallest or simplest value.
 const WIDTHS: [usize; 3] = [8, 16, 24];
+/// Step sizes that are tried.
 const STEPS: [f64; 2] = [0.5, 1.0];
+/// Numbers of windows per class for the heads of training rounds that are tried.
 const HEAD_SAMPLES: [usize; 2] = [1, 2];
+/// Ridge parameters that are tried.
 const RIDGES: [f32; 7] = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0];
 
 /// Chooses hyperparameters for all parts and folds. Returns `None` if the user interrupted the search.

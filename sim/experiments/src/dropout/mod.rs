@@ -134,7 +134,7 @@ pub struct Measured {
     pub absent_accuracy: f64,
     /// `absent_accuracy` minus the accuracy of the same clients in the run without dropouts.
     pub absent_change: f64,
-    /// Mean accuracy of newcomers, who join after training.
+    /// Mean accuracy of newcomers, i.e. people who join after training.
     pub newcomers: f64,
     /// `newcomers` minus the accuracy of newcomers in the run without dropouts.
     pub newcomers_change: f64,
@@ -316,7 +316,7 @@ impl RunResult {
         }
     }
 
-    /// Mean accuracy of these clients.
+    /// Mean accuracy of the given clients.
     fn mean_of(&self, clients: &[usize]) -> f64 {
         mean(clients.iter().filter_map(|client| self.accuracies.get(*client).copied()))
     }

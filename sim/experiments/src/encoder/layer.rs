@@ -77,9 +77,9 @@ impl<'a> AdaptedLayer<'a> {
     }
 
     /// Backward pass: computes the gradient with respect to the input from `errors`, the gradient with
-    /// respect to the output (n x d each). The first layer does not compute it, because no parameter precedes
-    /// this layer. Adds the gradients of the adapter factors to `gradient`, which is as long as the adapter's
-    /// values.
+    /// respect to the output (n x d each). The first layer skips this computation, because no trained
+    /// parameter precedes it. Adds the gradients of the adapter factors to `gradient`, which is as long as
+    /// the adapter's values.
     pub fn backward(&self, mut errors: Vec<f32>, kept: &LayerCache, gradient: &mut [f32]) -> Vec<f32> {
         let layer = self.layer;
         normalize_errors(&mut errors, &kept.output_norm, &layer.output_norm);

@@ -33,7 +33,7 @@ pub struct Report {
     pub step_size: f32,
     /// Weight decay of AdamW.
     pub decay: f32,
-    /// Largest number of tokens of a sentence; longer sentences are cut.
+    /// Largest number of tokens of a sentence; longer sentences are truncated.
     pub tokens: usize,
     /// Files of sentences, as named on the command line.
     pub files: Vec<String>,
@@ -105,7 +105,7 @@ pub struct Timing {
 pub struct RunInfo {
     /// Files of sentences, as named on the command line.
     pub files: Vec<String>,
-    /// Largest number of tokens of a sentence; longer sentences are cut.
+    /// Largest number of tokens of a sentence; longer sentences are truncated.
     pub tokens: usize,
     /// Scored part: `test` or `validation`.
     pub held: &'static str,

@@ -36,7 +36,7 @@ pub struct Settings {
 /// Expected times to the target for one fleet size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// `N / n0`.
+    /// Ratio `N / n0` of the number of devices to the size of the first stage.
     pub ratio: usize,
     /// Expected time with full participation.
     pub full: f64,
