@@ -126,23 +126,23 @@ fn impossible_fleets_are_refused() {
     const LINK: &str = "bandwidth = 100\n";
     const OUTAGES: &str = "dropout_pattern = \"outages\"\n";
     const SITES: &str = "dropout = 0.8\ndropout_pattern = \"outages\"\noutage_sites = 2\n";
-    let one = "from 0 to 1";
+    let fraction = "from 0 to 1";
     let unknown = "unknown key";
     for (name, before, line, parts) in [
         ("speed", "", "speed = \"two-clas\"", ["fleet.speed", "did you mean \"two-class\"", ALL]),
         ("speed-type", "", "speed = 3", ["fleet.speed", "found 3", ALL]),
-        ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", one]),
+        ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", fraction]),
         (
             "fraction",
             "speed = \"two-class\"\n",
             "slow_fraction = 1.1",
-            ["fleet.slow_fraction", "found 1.1", one],
+            ["fleet.slow_fraction", "found 1.1", fraction],
         ),
         (
             "fraction-type",
             "speed = \"two-class\"\n",
             "slow_fraction = \"few\"",
-            ["slow_fraction", "\"few\"", one],
+            ["slow_fraction", "\"few\"", fraction],
         ),
         ("fraction-of-none", EXPONENTIAL, "slow_fraction = 0.2", ["fleet.slow_fraction", unknown, "dropout"]),
         ("factor", TWO, "slow_factor = 0.5", ["fleet.slow_factor", "found 0.5", "from 1 to 1000000"]),

@@ -89,9 +89,9 @@ fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
 #[test]
 fn results_do_not_depend_on_threads_and_table_is_complete() {
     let small = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
-    let one = measured(&Settings { threads: 1, ..small.clone() });
-    assert_eq!(one, measured(&Settings { threads: 3, ..small }));
-    assert_eq!(markdown(&one).lines().count(), 2 + one.len());
+    let single_thread = measured(&Settings { threads: 1, ..small.clone() });
+    assert_eq!(single_thread, measured(&Settings { threads: 3, ..small }));
+    assert_eq!(markdown(&single_thread).lines().count(), 2 + single_thread.len());
 }
 
 /// Robust rules work with doubling participation by devices or by samples, with partial participation, and
@@ -106,18 +106,22 @@ fn robust_rules_hold_under_doubling_participation() {
         let changes =
             [policy, "fleet.speed=exponential-dynamic", "attack.fraction=0.1", "attack.samples=1000000000"];
         let more = ["algorithm.weighting=samples", "model.init=moments"];
-        let one = outcome(&[&changes[..], &more].concat(), 6);
-        assert!(one.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", one.scores);
-        assert!(one.counters.capped_samples > 0 && one.counters.capped_to_others > 0, "{:?}", one.counters);
+        let result = outcome(&[&changes[..], &more].concat(), 6);
+        assert!(result.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", result.scores);
+        assert!(
+            result.counters.capped_samples > 0 && result.counters.capped_to_others > 0,
+            "{:?}",
+            result.counters
+        );
     }
 }
 
 /// Scores are computed over honest clients only.
 #[test]
 fn attackers_are_not_scored() {
-    let one = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
-    assert_eq!(one.clients.len(), 32);
-    assert_eq!(one.rounds.last().unwrap().participants.len(), 40);
+    let attacked = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
+    assert_eq!(attacked.clients.len(), 32);
+    assert_eq!(attacked.rounds.last().unwrap().participants.len(), 40);
     let none = outcome(&["attack={}", "algorithm.rounds=3"], 6);
     assert_eq!((none.clients.len(), none.attacks), (40, 0));
 }

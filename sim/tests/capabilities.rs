@@ -29,7 +29,7 @@ fn sizes() -> impl Strategy<Value = Sizes> {
 }
 
 /// Asserts that the capabilities of a device permit the tensors that a round sends in one direction.
-fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
+fn assert_fit(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
     let elements: Vec<u32> = tensors.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap()).collect();
     assert!(tensors.len() <= usize::from(capabilities.tensors), "{what}: {tensors:?} {capabilities:?}");
     for (tensor, elements) in tensors.iter().zip(&elements) {
@@ -86,12 +86,12 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
             request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
         asked |= request.task.bit();
         assert!(capabilities.tasks & request.task.bit() != 0, "{what}: {capabilities:?}");
-        fits(&capabilities, &down, false, &what);
+        assert_fit(&capabilities, &down, false, &what);
         let open = RoundOpen { id: RoundId::default(), task: request.task, tensors: down };
         assert_eq!(session.task_mut().open(&open), Ok(()), "{what}");
         let up = session.task().upload();
         assert_eq!(up.to_vec(), request.expects, "{what}");
-        fits(&capabilities, &up, true, &what);
+        assert_fit(&capabilities, &up, true, &what);
     }
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);

@@ -46,9 +46,9 @@ fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
 fn test_windows_do_not_influence_the_settings() {
     let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
-        let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
+        let full = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
         // Test windows are the test halves of training wearers and all windows of held-out wearers.
-        let mut tests = windows(&whole, scored(&whole.clients));
+        let mut tests = windows(&full, scored(&full.clients));
         for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
             tests.extend(watch::windows(series).iter().map(|row| bits(row)));
         }
@@ -61,11 +61,11 @@ fn test_windows_do_not_influence_the_settings() {
             let used =
                 trained(clients).chain(trained(newcomers)).chain(scored(clients)).chain(scored(newcomers));
             assert!(windows(&dataset, used).is_disjoint(&tests), "fold {fold}, inner fold {inner}");
-            let own = windows(&dataset, scored(newcomers));
-            assert!(own.len() >= 28, "{} windows: less than one a series", own.len());
-            assert!(own.is_disjoint(&seen), "everyone is held out once");
-            assert!(own.is_disjoint(&windows(&dataset, trained(clients))));
-            seen.extend(own);
+            let scored_windows = windows(&dataset, scored(newcomers));
+            assert!(scored_windows.len() >= 28, "{} windows: less than one a series", scored_windows.len());
+            assert!(scored_windows.is_disjoint(&seen), "everyone is held out once");
+            assert!(scored_windows.is_disjoint(&windows(&dataset, trained(clients))));
+            seen.extend(scored_windows);
         }
     }
 }
@@ -90,18 +90,24 @@ fn recorded_choice_is_reproduced_by_choosing() {
     const FOLD: usize = 2;
     let part = &PARTS[1];
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
-    let own = &recorded[FOLD];
+    let expected = &recorded[FOLD];
     let mut tried = SearchSpace::all();
     let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
     tried.fedrep.retain(|one| near.iter().any(|choice| candidate(choice, one.features) == *one));
-    let plain = [own.local, own.local_logarithmic, own.local_trained, own.pooled, own.pooled_trained];
+    let plain = [
+        expected.local,
+        expected.local_logarithmic,
+        expected.local_trained,
+        expected.pooled,
+        expected.pooled_trained,
+    ];
     let weighted: Vec<RidgeChoice> = recorded.iter().map(|choice| choice.pooled_weighted).collect();
     tried.baselines.retain(|one| {
         plain.iter().chain(&weighted).any(|choice: &RidgeChoice| (choice.weight, choice.ridge) == *one)
     });
     assert!(tried.fedrep.len() >= 6 && tried.baselines.len() >= 5, "something to choose from: {tried:?}");
     let chosen = choose(&tried, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
-    assert_eq!(chosen, *own);
+    assert_eq!(chosen, *expected);
 }
 
 /// Every recorded choice is in the search space.

@@ -64,7 +64,7 @@ fn interrupted_run_keeps_finished_rounds() {
         let init = format!("model.init={start}");
         let scenario = scenario(&[&init, "algorithm.rounds=6", "evaluate_every=4"]);
         let job = Job::prepare(&scenario, 1).unwrap();
-        let whole = job.run(&mut NoProgress).unwrap();
+        let complete = job.run(&mut NoProgress).unwrap();
         for stop in 0..=6 {
             let ended = job.run(&mut Until(stop)).unwrap();
             assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");
@@ -73,7 +73,7 @@ fn interrupted_run_keeps_finished_rounds() {
                 let b: &fedspan_sim_core::run::RoundRow = b;
                 (a.time, a.bytes_up, &a.participants) == (b.time, b.bytes_up, &b.participants)
             };
-            assert!(ended.rounds.iter().zip(&whole.rounds).all(same), "the same rounds as without a stop");
+            assert!(ended.rounds.iter().zip(&complete.rounds).all(same), "the same rounds as without a stop");
             assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has figures");
             assert_eq!(ended.clients.len(), 100, "final heads are fitted");
         }
@@ -101,8 +101,8 @@ fn run_ends_when_the_representation_stops_moving() {
 
 #[test]
 fn targets_end_a_run_in_any_round() {
-    let whole = outcome(&["algorithm.rounds=30"], 1);
-    let reached = whole.rounds[30].scores.unwrap().loss.unwrap();
+    let complete = outcome(&["algorithm.rounds=30"], 1);
+    let reached = complete.rounds[30].scores.unwrap().loss.unwrap();
     // The first target is reached only in the last rounds, the second already in the first round.
     let target = format!("stop.loss={reached:e}");
     let ended = outcome(&["algorithm.rounds=30", &target], 1);

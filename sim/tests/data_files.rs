@@ -18,39 +18,39 @@ fn idx_test_parts_labels_and_sums_are_read() {
     }
     labels[8..].fill(3);
     std::fs::write(here.join("test-labels"), &labels).unwrap();
-    let one = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"\n";
-    let both = format!("{one}test_images = \"test-images\"\ntest_labels = \"test-labels\"\n");
+    let train_files = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"\n";
+    let all_files = format!("{train_files}test_images = \"test-images\"\ntest_labels = \"test-labels\"\n");
     let partition = "[data.partition]\nclients = 2\nclasses = 1\n";
     let read = |data: &str| {
-        let whole = format!("[data]\n{data}\n{REST}");
-        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &whole, &[]);
+        let text = format!("[data]\n{data}\n{REST}");
+        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
         scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
     };
     // Class 3 occurs only in the test part, so no client has samples of this class.
-    let set = read(&format!("{both}{partition}")).unwrap();
+    let set = read(&format!("{all_files}{partition}")).unwrap();
     assert_eq!((set.outputs, set.clients.iter().map(|client| client.test.len()).sum::<usize>()), (4, 0));
-    let pooled = read(&format!("{both}{partition}[split]\nby = \"stratified\"\ntest = 0.5\n")).unwrap();
+    let pooled = read(&format!("{all_files}{partition}[split]\nby = \"stratified\"\ntest = 0.5\n")).unwrap();
     let count = |client: &Client| client.train.len() + client.test.len();
     assert_eq!(pooled.clients.iter().map(count).sum::<usize>(), 12);
     // The test images are 1 x 4, the training images 2 x 2.
     let mut wide = images.clone();
     (wide[11], wide[15]) = (1, 4);
     std::fs::write(here.join("test-images"), &wide).unwrap();
-    has(&message(&here, &both), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
-    has(&message(&here, &format!("{one}test_images = \"images\"")), &["my.toml", "test_labels"]);
+    has(&message(&here, &all_files), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
+    has(&message(&here, &format!("{train_files}test_images = \"images\"")), &["my.toml", "test_labels"]);
     has(
-        &message(&here, &format!("{one}first_label = 1")),
+        &message(&here, &format!("{train_files}first_label = 1")),
         &["labels", "label 0 at byte 8", "allowed: from 1, the value of data.first_label"],
     );
     // The option data.transposed swaps the second and third pixel of each 2 x 2 image.
-    let straight = read(&format!("{one}{partition}")).unwrap();
-    let turned = read(&format!("{one}transposed = true\n{partition}")).unwrap();
+    let straight = read(&format!("{train_files}{partition}")).unwrap();
+    let turned = read(&format!("{train_files}transposed = true\n{partition}")).unwrap();
     for (a, b) in straight.clients.iter().zip(&turned.clients) {
         for (a, b) in a.train.x.chunks(5).zip(b.train.x.chunks(5)) {
             assert_eq!([a[0], a[2], a[1], a[3], a[4]], b);
         }
     }
-    let sums = |first: &str, second: &str| format!("{one}sha256 = [\"{first}\", \"{second}\"]\n");
+    let sums = |first: &str, second: &str| format!("{train_files}sha256 = [\"{first}\", \"{second}\"]\n");
     let zeros = "0".repeat(64);
     let right = |first: &str, name: &str| {
         let reported = message(&here, &sums(first, &zeros));
@@ -61,9 +61,12 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let first = right(&zeros, "images");
     let second = right(&first, "labels");
     assert!(read(&format!("{}{partition}", sums(&first, &second.to_uppercase()))).is_ok());
-    let one_too_many = format!("{one}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
+    let one_too_many = format!("{train_files}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
     has(&read(&one_too_many).unwrap_err(), &["my.toml", "3 checksums for 2 files"]);
-    has(&message(&here, &format!("{one}sha256 = [\"12\"]")), &["data.sha256", "64 hexadecimal digits"]);
+    has(
+        &message(&here, &format!("{train_files}sha256 = [\"12\"]")),
+        &["data.sha256", "64 hexadecimal digits"],
+    );
 }
 
 /// Writes CIFAR files of three records each. Record `i` has the given label bytes, and all of its pixels have
@@ -126,9 +129,9 @@ fn cifar_records_are_read() {
     cifar_files(&here, &[20, 100]);
     has(&read("version = \"cifar-100\"").unwrap_err(), &["train.bin", "label 100 at byte 1", "0 to 99"]);
     has(&read("version = \"cifar-100-coarse\"").unwrap_err(), &["label 20 at byte 0", "0 to 19"]);
-    let whole = std::fs::read(here.join("test.bin")).unwrap();
+    let bytes = std::fs::read(here.join("test.bin")).unwrap();
     cifar_files(&here, &[1, 1]);
-    std::fs::write(here.join("test.bin"), &whole[..4000]).unwrap();
+    std::fs::write(here.join("test.bin"), &bytes[..4000]).unwrap();
     has(
         &read("version = \"cifar-100\"").unwrap_err(),
         &["test.bin", "byte 3074", "926 bytes, expected 3074"],
@@ -182,9 +185,9 @@ fn leaf_users_become_clients() {
     assert_eq!((tested.newcomers[0].train.len(), tested.newcomers[0].test.len()), (2, 1));
     assert_eq!(tested.clients[0].test.len(), 0);
     has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
-    let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
+    let split = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
     has(
-        &read(both).unwrap_err(),
+        &read(split).unwrap_err(),
         &[
             "my.toml",
             "split.holdout_classes",
@@ -243,21 +246,21 @@ fn leaf_tweets_become_means_of_word_vectors() {
     std::fs::write(here.join("glove.txt"), "good 1 2\nday 4 -1\n, 3 3\nnight nonsense\n").unwrap();
     let name = here.join("my.toml");
     let data = "kind = \"leaf\"\npath = \"train\"\n";
-    let whole = format!("[data]\n{data}vectors = \"glove.txt\"\n[split]\ntest = 0\n{REST}");
-    let set = Scenario::parse(name.to_str().unwrap(), &whole, &[]).unwrap().dataset(1).unwrap();
+    let text = format!("[data]\n{data}vectors = \"glove.txt\"\n[split]\ntest = 0\n{REST}");
+    let set = Scenario::parse(name.to_str().unwrap(), &text, &[]).unwrap().dataset(1).unwrap();
     // Classes are shuffled separately, so samples of different classes keep their order.
     assert_eq!(set.clients[0].train.x, [9.0 / 4.0, 6.0 / 4.0, 1.0, 0.0, 0.0, 1.0]);
     has(&message(&here, data), &["train", "data.vectors"]);
     // With data.words, a sample is a series of word vectors for recurrent networks.
-    let series = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=3".to_owned()]).unwrap();
+    let series = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=3".to_owned()]).unwrap();
     let set = series.dataset(1).unwrap();
     let (good, comma, day) = ([1.0, 2.0], [3.0, 3.0], [4.0, -1.0]);
     assert_eq!(set.clients[0].train.x, [&comma[..], &good, &day, &[1.0], &[0.0; 6], &[1.0]].concat());
     let cells =
         ["data.words=3", "model={ kind = \"lstm\", cells = 4 }", "algorithm.rounds=2"].map(str::to_owned);
-    let scenario = Scenario::parse(name.to_str().unwrap(), &whole, &cells).unwrap();
+    let scenario = Scenario::parse(name.to_str().unwrap(), &text, &cells).unwrap();
     assert!(run(&scenario, 1, &mut NoProgress).unwrap().diverged.is_none());
-    let wide = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=1000".to_owned()]).unwrap();
+    let wide = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=1000".to_owned()]).unwrap();
     assert_eq!(wide.dataset(1).unwrap().features, 2001);
     std::fs::remove_file(here.join("train/one.json")).unwrap();
     has(&message(&here, data), &["train", "no .json file"]);

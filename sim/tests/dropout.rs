@@ -225,7 +225,7 @@ impl Progress for Silent {
 }
 
 /// Runs a small dropout measurement.
-fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
+fn small_measurement(rates: &[f64], threads: usize) -> Vec<Row> {
     let settings = Settings {
         policies: POLICIES.to_vec(),
         patterns: PATTERNS.to_vec(),
@@ -243,7 +243,7 @@ fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
 /// without dropouts.
 #[test]
 fn campaign_survives_half_of_the_fleet_dropping_out() {
-    let rows = swept(&[0.5], 2);
+    let rows = small_measurement(&[0.5], 2);
     assert_eq!(rows.len(), POLICIES.len() * (1 + PATTERNS.len()));
     for row in &rows {
         assert_eq!(row.runs.len(), 2);

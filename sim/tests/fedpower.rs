@@ -73,7 +73,7 @@ fn private_devices_agree_with_gram_matrices() {
         (&["privacy.epsilon=10", "data.k=1", "model.k=1"], 5e-4),
     ] {
         let scenario = scenario("fedpower", &[changes, &["data.samples=2000"]].concat());
-        agrees(&scenario, close);
+        assert_devices_agree(&scenario, close);
     }
 }
 
@@ -82,12 +82,12 @@ fn private_devices_agree_with_gram_matrices() {
 #[test]
 #[ignore = "gigabytes"]
 fn one_cell_at_the_size_that_is_printed() {
-    agrees(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
+    assert_devices_agree(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
 }
 
 /// Checks that the distances of devices and Gram matrices agree at every exchange, and that they differ from
 /// the distances of a run without noise.
-fn agrees(scenario: &Scenario, close: f64) {
+fn assert_devices_agree(scenario: &Scenario, close: f64) {
     let fleet = Grams::from_scenario(scenario).unwrap();
     let devices = distances(&run(scenario));
     let grams = case(scenario).run(&fleet, scenario.seed).unwrap();

@@ -22,8 +22,8 @@ fn distance(changes: &[&str]) -> f64 {
 
 /// Final distances for seeds 1 to `seeds`, ascending.
 fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
-    let of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
-    let mut all: Vec<f64> = (1..=seeds).map(of).collect();
+    let distance_of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
+    let mut all: Vec<f64> = (1..=seeds).map(distance_of).collect();
     all.sort_by(f64::total_cmp);
     all
 }

@@ -25,7 +25,7 @@ const SETTINGS: WatchSettings = WatchSettings {
 type Sample = (u8, Vec<u32>);
 
 /// All samples of one pass over a source.
-fn pass(source: &mut dyn SampleSource) -> Vec<Sample> {
+fn read_pass(source: &mut dyn SampleSource) -> Vec<Sample> {
     let mut all = Vec::new();
     while let Some(samples) = source.next() {
         let Targets::Classes(classes) = samples.targets else { panic!("classes") };
@@ -43,7 +43,7 @@ fn rows(set: &Set) -> Vec<Sample> {
 }
 
 /// Asserts that a board with the flash image `bytes` has the samples of a simulated client.
-fn agree(client: &Client, bytes: &[u8]) {
+fn assert_same_samples(client: &Client, bytes: &[u8]) {
     let recording = Recording::parse(bytes).unwrap();
     let mut board = WearerSource::new(recording, &mut []);
     let mut simulated = client.source();
@@ -52,11 +52,11 @@ fn agree(client: &Client, bytes: &[u8]) {
         let selected = (board.rewind_for_head(id).unwrap(), simulated.rewind_for_head(id).unwrap());
         assert_eq!(selected.0, selected.1);
         if selected.0 {
-            assert_eq!(pass(&mut board), pass(&mut simulated), "round {round}");
+            assert_eq!(read_pass(&mut board), read_pass(&mut simulated), "round {round}");
         }
         board.rewind(id).unwrap();
         simulated.rewind(id).unwrap();
-        assert_eq!(pass(&mut board), pass(&mut simulated));
+        assert_eq!(read_pass(&mut board), read_pass(&mut simulated));
     }
     let mut x = [0.0; FEATURES];
     let tests: Vec<Sample> = (0..)
@@ -80,7 +80,7 @@ fn board_has_the_samples_of_its_simulated_client() {
     for settings in variants {
         let Dataset { clients, newcomers, .. } = watch::dataset(&settings, 5).unwrap();
         for (index, client) in clients.iter().chain(&newcomers).enumerate() {
-            agree(client, &image(&settings, 5, index + 1).unwrap());
+            assert_same_samples(client, &image(&settings, 5, index + 1).unwrap());
         }
     }
 }

@@ -211,11 +211,11 @@ fn fast_devices_have_similar_regression_tasks() {
         let fixed =
             ["participation.schedule=\"fixed\"", "participation.stage_rounds=30", "algorithm.rounds=30"];
         let text = Scenario::built_in("srpfl-figure-8-correlated").unwrap();
-        let one = |seed| {
+        let final_distance = |seed| {
             let outcome = try_run(&scenario(text, &[&fixed[..], changes].concat()), seed).unwrap();
             outcome.scores.distance.unwrap()
         };
-        (1..=8).map(one).sum::<f64>() / 8.0
+        (1..=8).map(final_distance).sum::<f64>() / 8.0
     };
     let (alike, chance) = (runs(&[]), runs(&["fleet.correlation=none"]));
     assert!(alike > 1.5 * chance, "{alike} {chance}");

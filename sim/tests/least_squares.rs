@@ -122,17 +122,17 @@ impl Case {
         }
         let count = Twice::of(m as f64);
         for j in 0..p {
-            let own = Twice::of(scales[j]);
-            gram[j][j] = gram[j][j].add(count.times(Twice::of(ridge)).times(own).times(own));
+            let scale = Twice::of(scales[j]);
+            gram[j][j] = gram[j][j].add(count.times(Twice::of(ridge)).times(scale).times(scale));
             if constant {
                 // With a ridge on the constant, m (1 - share) times the product of the means remains.
                 let left = count.times(Twice::of(1.0).add(share.neg()));
                 for l in 0..p {
-                    let (a, b) = (means[j].times(own), means[l].times(Twice::of(scales[l])));
+                    let (a, b) = (means[j].times(scale), means[l].times(Twice::of(scales[l])));
                     gram[j][l] = gram[j][l].add(left.times(a).times(b));
                 }
                 for o in 0..c {
-                    rhs[j][o] = rhs[j][o].add(left.times(means[j].times(own)).times(targets[o]));
+                    rhs[j][o] = rhs[j][o].add(left.times(means[j].times(scale)).times(targets[o]));
                 }
             }
         }
@@ -200,12 +200,12 @@ fn between(random: &mut Stream, low: f64, high: f64) -> f64 {
 /// Random problem whose columns have deviations from 1e-6 to 1e6, means of up to 1e5 deviations, and a
 /// collinearity that grows with `alike`.
 fn case(random: &mut Stream, constant: bool, narrow: bool, alike: f64) -> Case {
-    let whole = |random: &mut Stream, low: usize, high: usize| {
+    let integer = |random: &mut Stream, low: usize, high: usize| {
         low + (random.uniform() * (high - low) as f64) as usize
     };
-    let (p, c) = (whole(random, 1, 8), whole(random, 1, 4));
+    let (p, c) = (integer(random, 1, 8), integer(random, 1, 4));
     let d = p + usize::from(constant);
-    let m = d + whole(random, 2, 50);
+    let m = d + integer(random, 2, 50);
     let scales: Vec<f64> = (0..p).map(|_| 10f64.powf(between(random, -6.0, 6.0))).collect();
     let offsets: Vec<f64> = (0..p)
         .map(|_| {
@@ -243,8 +243,8 @@ fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
     let count = (right.len() / c) as f64;
     let (mut wrong, mut all) = (0.0, 0.0);
     for o in 0..c {
-        let of = |values: &[f64]| values.iter().skip(o).step_by(c).copied().collect::<Vec<_>>();
-        let (found, right) = (of(found), of(right));
+        let output = |values: &[f64]| values.iter().skip(o).step_by(c).copied().collect::<Vec<_>>();
+        let (found, right) = (output(found), output(right));
         let mean = if constant { right.iter().sum::<f64>() / count } else { 0.0 };
         wrong += found.iter().zip(&right).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
         all += right.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
@@ -350,10 +350,10 @@ fn copies_and_further_constants_change_no_answer() {
     for number in 0..1_000 {
         let constant = number % 3 > 0;
         let (plain, factor) = (case(&mut random, constant, false, 0.5), 2f64.powi(number % 41 - 20));
-        let own = between(&mut random, 1e-6, 1e6);
+        let size = between(&mut random, 1e-6, 1e6);
         let right = plain.oracle(constant);
         let copies: &[Column] = match constant {
-            true => &[&|row| factor * row[0], &|_| own, &|row| -row[0]],
+            true => &[&|row| factor * row[0], &|_| size, &|row| -row[0]],
             false => &[&|row| factor * row[0], &|_| 0.0, &|row| -row[0]],
         };
         let fit = widened(&plain, copies).fit(F64_ROUNDOFF);
@@ -375,9 +375,9 @@ fn unit_and_origin_changes_keep_the_answers() {
         let before = case.answers(&case.fit(F64_ROUNDOFF).weights);
         let m = case.x.len() / case.d;
         let deviation = |j: usize| {
-            let own: Vec<f64> = case.x.iter().skip(j).step_by(case.d).copied().collect();
-            let mean = own.iter().sum::<f64>() / m as f64;
-            (own.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / m as f64).sqrt()
+            let column: Vec<f64> = case.x.iter().skip(j).step_by(case.d).copied().collect();
+            let mean = column.iter().sum::<f64>() / m as f64;
+            (column.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / m as f64).sqrt()
         };
         let shifts: Vec<f64> =
             (0..case.d).map(|j| deviation(j) * 10f64.powf(between(&mut random, 0.0, 5.0))).collect();

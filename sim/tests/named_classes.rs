@@ -31,9 +31,9 @@ fn write(here: &std::path::Path, words: bool) {
     let mut csv = String::from("who,a,b,c,y\n");
     let mut users = serde_json::Map::new();
     for user in 0..6 {
-        let own: Vec<_> = rows().into_iter().filter(|(owner, ..)| *owner == user).collect();
-        let x: Vec<_> = own.iter().map(|(_, x, _)| x.clone()).collect();
-        let y: Vec<_> = own.iter().map(|(.., label)| f64::from(*label)).collect();
+        let samples: Vec<_> = rows().into_iter().filter(|(owner, ..)| *owner == user).collect();
+        let x: Vec<_> = samples.iter().map(|(_, x, _)| x.clone()).collect();
+        let y: Vec<_> = samples.iter().map(|(.., label)| f64::from(*label)).collect();
         users.insert(format!("u{user}"), json!({ "x": x, "y": y }));
     }
     for (user, x, label) in rows() {
@@ -61,9 +61,11 @@ fn read(here: &std::path::Path, data: &str) -> Result<Dataset, String> {
 /// Classes that occur among the clients, and classes that occur among the newcomers.
 fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     [&dataset.clients, &dataset.newcomers].map(|clients| {
-        let of =
+        let classes_of =
             |y: &Labels| if let Labels::Classes(classes) = y { classes.clone() } else { panic!("{y:?}") };
-        let all = clients.iter().flat_map(|client| [of(&client.train.y), of(&client.test.y)].concat());
+        let all = clients
+            .iter()
+            .flat_map(|client| [classes_of(&client.train.y), classes_of(&client.test.y)].concat());
         let mut all: Vec<u8> = all.collect();
         all.sort_unstable();
         all.dedup();

@@ -193,7 +193,7 @@ fn adapters_send_only_trained_factors() {
     }
     // With full participation, RoLoRA sends half as many values as LoRA from the second round on.
     let everyone = "participation={ policy = \"full\" }";
-    let whole = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let lora = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
     let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
     let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
         outcome.rounds[3..].iter().map(of).sum::<u64>() as f64
@@ -203,7 +203,7 @@ fn adapters_send_only_trained_factors() {
             row.bytes_down
         }] as [&dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64; 2]
     {
-        let part = sum(&half, of) / sum(&whole, of);
+        let part = sum(&half, of) / sum(&lora, of);
         assert!((0.4..0.6).contains(&part), "{part}");
     }
 }
@@ -290,10 +290,10 @@ fn early_end_does_not_change_the_scored_model() {
 fn clients_with_one_class_or_one_sample_take_part() {
     let changes = ["data.partition.classes=1", "participation={ policy = \"full\" }"];
     let dataset = scenario(&changes).unwrap().dataset(1).unwrap();
-    let one = outcome(&changes);
-    assert_eq!(one.counters.rejected() + one.counters.declined, 0);
+    let single_class = outcome(&changes);
+    assert_eq!(single_class.counters.rejected() + single_class.counters.declined, 0);
     let mut alone = 0;
-    for (client, score) in dataset.clients.iter().zip(&one.clients) {
+    for (client, score) in dataset.clients.iter().zip(&single_class.clients) {
         let Labels::Classes(classes) = &client.train.y else { panic!("classes") };
         if classes.windows(2).all(|pair| pair[0] == pair[1]) {
             alone += 1;
@@ -360,8 +360,12 @@ fn impossible_network_settings_are_refused() {
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
     assert!(Scenario::parse("linear", &regression, &[]).is_err());
     // The key of an algorithm's section overrides the common key.
-    let own = ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
-    assert_eq!(scenario(&own).unwrap().algorithm, scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm);
+    let changes =
+        ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
+    assert_eq!(
+        scenario(&changes).unwrap().algorithm,
+        scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm
+    );
     for coin in ["1e-60", "0.005"] {
         let reported = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
         assert!(reported.contains("0, or 0.01 to 0.99"), "{reported}");

@@ -43,13 +43,13 @@ fn clients_may_have_different_sizes() {
     ];
     write_npz(&here.join("data.npz"), &arrays);
     let set = read(&here, AS_IT_IS);
-    let of = |client: &Client| (rows(&client.train, 2), rows(&client.test, 2));
+    let rows_of = |client: &Client| (rows(&client.train, 2), rows(&client.test, 2));
     let expected = [
         (vec![(13.0, 13.0)], vec![]),
         (vec![(1.0, 10.0), (9.0, 12.0), (21.0, 15.0)], vec![(5.0, 21.0)]),
         (vec![(5.0, 11.0), (17.0, 14.0)], vec![(1.0, 20.0), (9.0, 22.0)]),
     ];
-    assert_eq!(set.clients.iter().map(of).collect::<Vec<_>>(), expected);
+    assert_eq!(set.clients.iter().map(rows_of).collect::<Vec<_>>(), expected);
     assert_eq!((set.features, set.outputs, set.classification), (2, 1, false));
     // The file is read without test rows, and with targets as classes.
     write_npz(&here.join("data.npz"), &arrays[..3]);
@@ -185,8 +185,8 @@ proptest! {
         let names: Vec<String> = numbers.iter().map(|&number| format!("{}", u64::from(number) * 1_000_000_000_000)).collect();
         prop_assert_eq!(&set.client_names, &names);
         for (client, number) in set.clients.iter().zip(numbers) {
-            let own = owners.iter().enumerate().filter(|(_, owner)| **owner == number);
-            prop_assert_eq!(&client.train.x, &own.map(|(row, _)| row as f32).collect::<Vec<_>>());
+            let expected = owners.iter().enumerate().filter(|(_, owner)| **owner == number);
+            prop_assert_eq!(&client.train.x, &expected.map(|(row, _)| row as f32).collect::<Vec<_>>());
         }
     }
 

@@ -64,18 +64,18 @@ fn read(here: &Path, data: &str) -> Result<Dataset, String> {
 
 /// All values on which training and scores depend, as bits.
 fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
-    let of = |client: &Client| {
+    let client_bits = |client: &Client| {
         [&client.train, &client.test].map(|set| {
             let narrow = set.x.iter().map(|value| value.to_bits()).collect();
             let wide = set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
             (narrow, wide, set.y.clone())
         })
     };
-    dataset.clients.iter().chain(&dataset.newcomers).flat_map(of).collect()
+    dataset.clients.iter().chain(&dataset.newcomers).flat_map(client_bits).collect()
 }
 
 /// Asserts that two data sets are equal, bit for bit.
-fn same(ours: &Dataset, theirs: &Dataset, what: &str) {
+fn assert_equal(ours: &Dataset, theirs: &Dataset, what: &str) {
     assert_eq!(bits(ours), bits(theirs), "{what}");
     let about =
         |set: &Dataset| (set.features, set.outputs, set.dropped_users, set.layout, set.classification);
@@ -107,16 +107,16 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     let descr = format!("{sign}{kind}");
                     let shape = [ROWS, WIDTH];
                     let x = if fortran { turned(&data.x, &shape) } else { data.x.clone() };
-                    let one: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
+                    let vector_shape: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
                     let other = format!("{}{}", [">", "<"][count % 2], types[(which + count) % types.len()]);
                     // Names are numbers of another type, or texts of characters, or texts of bytes.
                     let names = |values: &[f64], which: usize| match which % 3 {
-                        0 => raw(&other, fortran, one, &numbers_as(&other, values), version),
+                        0 => raw(&other, fortran, vector_shape, &numbers_as(&other, values), version),
                         1 => {
                             let descr = format!("{sign}U4");
-                            raw(&descr, fortran, one, &texts_as(&descr, &texts(values)), version)
+                            raw(&descr, fortran, vector_shape, &texts_as(&descr, &texts(values)), version)
                         }
-                        _ => raw("|S3", fortran, one, &texts_as("|S3", &texts(values)), version),
+                        _ => raw("|S3", fortran, vector_shape, &texts_as("|S3", &texts(values)), version),
                     };
                     let files = [
                         ("x", raw(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
@@ -130,7 +130,7 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     let what = format!("{descr} {fortran} {column} {zipped:?} {other} {count}");
                     let found = found.unwrap_or_else(|reported| panic!("{what}: {reported}"));
                     assert!(found.warnings.is_empty(), "{what}: {:?}", found.warnings);
-                    same(&found, &expected, &what);
+                    assert_equal(&found, &expected, &what);
                     count += 1;
                 }
             }
@@ -227,7 +227,7 @@ fn npz_and_csv_support_the_same_options() {
             };
             let npz = read(&here, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{more}"));
             let npz = npz.unwrap_or_else(|reported| panic!("{what}: {reported}"));
-            same(&npz, &csv, &what);
+            assert_equal(&npz, &csv, &what);
             count += 1;
         }
     }

@@ -85,10 +85,10 @@ fn test_rows_are_not_training_rows() {
         let data = dataset(&format!("{DIGITS}{extra}"));
         let everyone = || data.clients.iter().chain(&data.newcomers);
         let mut trained: Vec<_> = everyone().flat_map(|client| rows(&client.train, 65)).collect();
-        let whole = trained.len();
+        let rows_of_clients = trained.len();
         trained.sort_unstable();
         trained.dedup();
-        assert_eq!(trained.len(), whole, "a sample of two clients");
+        assert_eq!(trained.len(), rows_of_clients, "a sample of two clients");
         let tested: Vec<_> = everyone().flat_map(|client| rows(&client.test, 65)).collect();
         assert_eq!(tested.len(), count, "{extra}");
         assert!(tested.iter().all(|row| trained.binary_search(row).is_err()), "{extra}");
@@ -109,8 +109,8 @@ fn held_out_clients_label_few_and_are_tested_alike() {
             labelled.values().all(|count| *count == 3) && labelled.keys().eq(classes(&whole.train).keys())
         );
     }
-    let whole = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 0\n"));
-    assert_eq!(whole.newcomers[0].train, all.clients[5].train);
+    let complete = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 0\n"));
+    assert_eq!(complete.newcomers[0].train, all.clients[5].train);
 }
 
 /// Held-out classes occur only among newcomers, as in Figure 6 of the FedRep paper.
@@ -135,8 +135,8 @@ fn held_out_classes_belong_to_newcomers_only() {
         of(&data.clients, 7);
         of(&data.newcomers, 3);
         // Classes 2, 5 and 9 have 177, 182 and 180 of the 1797 digits.
-        let whole = sum(&data.clients, |client| client.train.len() + client.test.len());
-        assert_eq!(whole, 1797 - 177 - 182 - 180);
+        let total = sum(&data.clients, |client| client.train.len() + client.test.len());
+        assert_eq!(total, 1797 - 177 - 182 - 180);
     }
 }
 

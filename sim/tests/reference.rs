@@ -53,13 +53,13 @@ fn run_from_given_start_agrees_with_the_reference() {
     let noise = numbers(CLIENTS * SAMPLES, 4);
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for client in 0..CLIENTS {
-        let own = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
-        let one = Matrix::from_row_slice(SAMPLES, FEATURES, own);
+        let rows = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
+        let features = Matrix::from_row_slice(SAMPLES, FEATURES, rows);
         let w = Matrix::from_column_slice(WIDTH, 1, &heads[client * WIDTH..(client + 1) * WIDTH]);
         let errors = Matrix::from_column_slice(SAMPLES, 1, &noise[client * SAMPLES..(client + 1) * SAMPLES]);
-        let clean = &one * &truth * w + errors * 0.1;
+        let clean = &features * &truth * w + errors * 0.1;
         y.push(Matrix::from_vec(SAMPLES, 1, narrow(clean.iter().copied().collect())));
-        x.push(one);
+        x.push(features);
     }
     let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();
     let (n, m, d, k) = (CLIENTS as u64, SAMPLES as u64, FEATURES as u64, WIDTH as u64);

@@ -140,10 +140,10 @@ fn results_do_not_depend_on_threads() {
             assert_eq!(code(&output), 0, "{}", errors(&output));
             files(&here.join(out))
         };
-        let one = run("1");
-        assert!(one.len() > 10);
+        let single_thread = run("1");
+        assert!(single_thread.len() > 10);
         for threads in ["2", "5"] {
-            assert_eq!(run(threads), one, "{scenario} with {threads} threads");
+            assert_eq!(run(threads), single_thread, "{scenario} with {threads} threads");
         }
     }
 }
@@ -196,16 +196,16 @@ fn run_removes_only_files_of_earlier_runs() {
     let single = run(&[]);
     assert!(single.contains(&"model/representation.npy".to_owned()));
     // Files of the user, some with names similar to those of result files.
-    let own = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
+    let user_files = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
     let several = run(&["--seeds", "3"]);
     assert!(several.iter().all(|file| file.starts_with("seed-") || !file.contains('/')), "{several:?}");
     assert!(!several.contains(&"rounds.jsonl".to_owned()), "that of the single run is gone");
-    for file in own {
+    for file in user_files {
         std::fs::create_dir_all(out.join(file).parent().unwrap()).unwrap();
         std::fs::write(out.join(file), "mine").unwrap();
     }
     let local = run(&["--set", "algorithm.name=local-only"]);
-    let mut expected: Vec<String> = own.map(str::to_owned).to_vec();
+    let mut expected: Vec<String> = user_files.map(str::to_owned).to_vec();
     expected.extend(
         ["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "summary.json"].map(str::to_owned),
     );

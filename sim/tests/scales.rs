@@ -53,7 +53,7 @@ fn offsets_and_units_do_not_change_figures() {
         write_table(&place, |j, x| units[j] * (x + offsets[j]));
         let (moved, reported) = run(&place, scale, classes, method);
         assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
-        same(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
+        assert_agree(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
     }
 }
 
@@ -89,14 +89,14 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
                 "{reported}"
             );
             let noise = f64::max(offset, 1.0) * 2f64.powi(-24);
-            same(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
+            assert_agree(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
         }
     }
 }
 
 /// Asserts that the final figures agree up to the relative error `noise`. Accuracies may also differ because
 /// of near ties.
-fn same(plain: &Value, moved: &Value, noise: f64, what: &str) {
+fn assert_agree(plain: &Value, moved: &Value, noise: f64, what: &str) {
     let (plain, moved) = (plain["final"].as_object().unwrap(), moved["final"].as_object().unwrap());
     assert!(!plain.is_empty() && plain.keys().eq(moved.keys()), "{what}");
     for (name, value) in plain {

@@ -50,11 +50,11 @@ fn owned(changes: &[&str]) -> Vec<String> {
 #[test]
 fn results_do_not_depend_on_threads() {
     let settings = settings(vec![known("fixed"), known("adaptive")]);
-    let one = measured(&Settings { threads: 1, ..settings.clone() });
+    let single_thread = measured(&Settings { threads: 1, ..settings.clone() });
     let three = measured(&Settings { threads: 3, ..settings });
-    assert_eq!(one, three);
-    assert_eq!(one.rows.len(), 6);
-    assert_eq!(markdown(&one.rows).lines().count(), 8);
+    assert_eq!(single_thread, three);
+    assert_eq!(single_thread.rows.len(), 6);
+    assert_eq!(markdown(&single_thread.rows).lines().count(), 8);
 }
 
 /// Full participation has speedup 1 over itself if it is expressed as a policy, as a schedule of one stage,
@@ -141,10 +141,10 @@ fn communication_only_shifts_times_of_fixed_schedules() {
 fn trajectory_distances_equal_those_of_a_full_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
     let run = Trajectory::run(&scenario, 1, &GO_ON).unwrap().unwrap();
-    let whole = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
-    let distances: Vec<f64> = whole.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();
+    let full = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
+    let distances: Vec<f64> = full.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();
     assert_eq!(run.points(0.0).map(|point| point.1).collect::<Vec<_>>(), distances);
-    assert!(whole.scores.loss.is_some());
+    assert!(full.scores.loss.is_some());
 }
 
 /// The measured stationary distance of the smallest fleet agrees with the recorded value. The standard error

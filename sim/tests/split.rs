@@ -175,8 +175,8 @@ fn validation_windows_are_apart_from_test_windows() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
-            let whole = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
-            let tests = joined(&windows, &whole, &whole.clients, scored);
+            let full = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
+            let tests = joined(&windows, &full, &full.clients, scored);
             for inner in 0..4 {
                 let validation = Some(Validation { fraction: 0.4, fold: inner });
                 let settings = WatchSettings { fold, validation, ..settings(name, &[]) };
@@ -223,11 +223,11 @@ fn raw_windows_equal_the_windows_of_features() {
     assert_eq!(counts(&raw.newcomers), counts(&features.newcomers));
     for channel in 0..6 {
         let values = |sets: &mut dyn Iterator<Item = &Set>| {
-            let of = |set: &Set| {
+            let values_of = |set: &Set| {
                 let rows = set.x.chunks_exact(301).flat_map(|row| row[..300].chunks(6));
                 rows.map(|step| f64::from(step[channel])).collect::<Vec<_>>()
             };
-            let all: Vec<f64> = sets.flat_map(of).collect();
+            let all: Vec<f64> = sets.flat_map(values_of).collect();
             let mean = all.iter().sum::<f64>() / all.len() as f64;
             (mean, (all.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt())
         };

@@ -14,7 +14,7 @@ const MODELS: [&str; 4] = [
 ];
 
 /// Trains one round on two clients with two samples of `features` values each.
-fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
+fn run_round(features: u64, model: &str) -> Result<Outcome, RunError> {
     let here = directory(&format!("wide-samples-{features}"));
     let x = numbers(usize::try_from(4 * features).unwrap(), 1);
     let arrays: [(&str, &[u64], &[f64]); 2] =
@@ -33,7 +33,7 @@ fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
 fn more_than_65534_values_are_refused() {
     for model in MODELS {
         for features in [65_535, 65_536] {
-            let reported = ran(features, model).expect_err(model).to_string();
+            let reported = run_round(features, model).expect_err(model).to_string();
             assert!(
                 reported.contains(&features.to_string()) && reported.contains("at most 655"),
                 "{model}: {reported}"
@@ -45,7 +45,7 @@ fn more_than_65534_values_are_refused() {
 /// Samples of the largest supported width are trained.
 #[test]
 fn samples_of_65534_values_are_accepted() {
-    let outcome = ran(65_534, MODELS[0]).unwrap();
+    let outcome = run_round(65_534, MODELS[0]).unwrap();
     assert_eq!(outcome.counters.rejected() + outcome.counters.declined, 0);
     assert_eq!(outcome.layers[0].values.len(), 65_535 * 2);
 }

@@ -143,9 +143,9 @@ fn select_algorithms(
     }
     let target_kind = data.target_kind();
     let targets = target_kind != TargetKind::Absent;
-    let own = names_for_model(&model).into_iter();
-    let own = own.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
-    selected.all.extend(own.map(|name| (name.to_owned(), None)));
+    let for_model = names_for_model(&model).into_iter();
+    let for_model = for_model.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
+    selected.all.extend(for_model.map(|name| (name.to_owned(), None)));
     if !linear || !targets {
         return Ok(selected);
     }
@@ -266,9 +266,9 @@ fn table(
         let Some(((variant, entry), _)) = same.first() else { continue };
         let Some((algorithm, column)) = &variant.cell else { continue };
         if let Some(title) = titles.get_mut(*column) {
-            let own =
+            let scenario_changes =
                 variant.changes.get(..variant.changes.len().saturating_sub(1 + variant.over_changes))?;
-            *title = super::compare::label(&variant.name, own);
+            *title = super::compare::label(&variant.name, scenario_changes);
         }
         let ended = same.iter().flat_map(|(_, runs)| &runs.summaries).filter(|run| !run.interrupted);
         let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = ended.partition(|run| run.diverged.is_none());

@@ -208,10 +208,10 @@ fn report(
     let shape = data::shape_of(dataset, scenario.model.k);
     if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
         let score = evaluate::score_device(session.task_mut(), client, shape);
-        let own = "on its own test samples";
+        let suffix = "on its own test samples";
         match (score.accuracy, score.test_mse) {
-            (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {own}\n"),
-            (None, Some(mse)) => text += &format!("device {name}: mean squared error {mse:.6} {own}\n"),
+            (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {suffix}\n"),
+            (None, Some(mse)) => text += &format!("device {name}: mean squared error {mse:.6} {suffix}\n"),
             _ => {}
         }
     }

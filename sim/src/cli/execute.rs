@@ -132,8 +132,8 @@ impl Runs {
 
     /// Content of `summary.json`, or `None` if no run was finished.
     pub fn written(&self) -> Option<Written<'_>> {
-        let one = self.summaries.first().map(Written::One);
-        self.over_seeds.as_ref().map(Written::Seeds).or(one)
+        let single = self.summaries.first().map(Written::One);
+        self.over_seeds.as_ref().map(Written::Seeds).or(single)
     }
 }
 

@@ -134,16 +134,16 @@ fn perfedavg_meta_step_takes_separate_batches() {
         let mut fleet = Fleet::new(method, descent, 1);
         let before = fleet.algorithm.representation().clone();
         // All samples are equal, so all batches have the same gradient.
-        let one = fleet.sets[0].clone();
+        let first = fleet.sets[0].clone();
         for set in &mut fleet.sets {
-            *set = fleet::repeated(&one, M);
+            *set = fleet::repeated(&first, M);
         }
         fleet.run_round(&[0]);
         let moved = (fleet.algorithm.representation() - &before).norm();
-        let mut whole = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
-        whole.sets = fleet.sets.clone();
-        whole.run_round(&[0]);
-        let once = (whole.algorithm.representation() - &before).norm();
+        let mut fedavg = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
+        fedavg.sets = fleet.sets.clone();
+        fedavg.run_round(&[0]);
+        let once = (fedavg.algorithm.representation() - &before).norm();
         assert!((moved / once - 2.0).abs() < 0.01, "{moved} {once}");
     }
 }
@@ -173,11 +173,12 @@ fn scaffold_server_variate_is_the_mean_of_the_devices() {
         let rest = state.len() / 2 - first;
         let c = [&state[first..2 * first], &state[2 * first + rest..]].concat();
         assert!(c.iter().any(|value| value.abs() > 1e-3));
-        let own = |device: usize| fleet.devices[device].control().map(|own| wide(own).collect::<Vec<_>>());
+        let control =
+            |device: usize| fleet.devices[device].control().map(|control| wide(control).collect::<Vec<_>>());
         let mut mean = vec![0.0; c.len()];
-        for own in ALL.iter().filter_map(|device| own(*device)) {
-            for (mean, own) in mean.iter_mut().zip(own) {
-                *mean += own / 3.0;
+        for control in ALL.iter().filter_map(|device| control(*device)) {
+            for (mean, control) in mean.iter_mut().zip(control) {
+                *mean += control / 3.0;
             }
         }
         close("c", c, &mean);
@@ -206,17 +207,17 @@ fn zero_coupling_equals_local_training() {
 fn apfl_with_one_network_is_that_network() {
     let mut global =
         Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }), SMALL, 2);
-    let mut own =
+    let mut personal =
         Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }), SMALL, 2);
     let [mut fedavg, mut local] =
         [NetworkMethod::FedAvg(FedAvg), NetworkMethod::LocalOnly(LocalOnly)].map(|m| Fleet::new(m, SMALL, 2));
     for _ in 0..2 {
-        for fleet in [&mut global, &mut own, &mut fedavg, &mut local] {
+        for fleet in [&mut global, &mut personal, &mut fedavg, &mut local] {
             fleet.run_round(&ALL);
         }
         for device in ALL {
             assert_eq!(global.scored(device), fedavg.scored(device));
-            assert_eq!(own.scored(device), local.scored(device));
+            assert_eq!(personal.scored(device), local.scored(device));
         }
     }
 }

@@ -20,13 +20,13 @@ fn loss(set: &Set, w: &[f64]) -> f64 {
         products
             .fold(vec![0.0; outputs], |sum, (x, row)| sum.iter().zip(row).map(|(s, w)| s + x * w).collect())
     };
-    let one = |(x, class): (&[f32], &u8)| {
+    let sample_loss = |(x, class): (&[f32], &u8)| {
         let x: Vector = x.iter().map(|value| f64::from(*value)).collect();
         let hidden: Vector = dense(&x, &w[..(D + 1) * H], H).iter().map(|value| value.max(0.0)).collect();
         let logits = dense(&hidden, &w[(D + 1) * H..], C);
         logits.iter().map(|logit| logit.exp()).sum::<f64>().ln() - logits[usize::from(*class)]
     };
-    set.x.chunks(D).zip(classes).map(one).sum::<f64>() / classes.len() as f64
+    set.x.chunks(D).zip(classes).map(sample_loss).sum::<f64>() / classes.len() as f64
 }
 
 /// Sum `a + factor b`.
@@ -143,14 +143,14 @@ impl Oracle {
                 device.alpha = (device.alpha - f64::from(mixing_step_size) * product).clamp(0.0, 1.0);
                 let (alpha, length) = (device.alpha, w0.len());
                 // Concatenation of the shared network w and the personal network v.
-                let both = [w0.as_slice(), &device.own].concat();
-                let both = self.descend(both, |both| {
-                    let (w, v) = both.split_at(length);
-                    let own: Vector = g(&mixed(alpha, v, w)).iter().map(|g| alpha * g).collect();
-                    [g(w), own].concat()
+                let networks = [w0.as_slice(), &device.own].concat();
+                let networks = self.descend(networks, |networks| {
+                    let (w, v) = networks.split_at(length);
+                    let personal: Vector = g(&mixed(alpha, v, w)).iter().map(|g| alpha * g).collect();
+                    [g(w), personal].concat()
                 });
-                device.own = both[length..].to_vec();
-                (both[..length].to_vec(), zero)
+                device.own = networks[length..].to_vec();
+                (networks[..length].to_vec(), zero)
             }
             NetworkMethod::L2gd(L2gd { averaging_step, .. }) => {
                 let moved = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));

@@ -37,16 +37,16 @@ pub fn numbers_as(descr: &str, values: &[f64]) -> Vec<u8> {
     values
         .iter()
         .flat_map(|value| {
-            let whole = *value as i64;
+            let integer = *value as i64;
             let mut bytes = match &descr[1..] {
                 "f2" => half(*value).to_le_bytes().to_vec(),
                 "f4" => (*value as f32).to_le_bytes().to_vec(),
                 "f8" => value.to_le_bytes().to_vec(),
                 "b1" => vec![u8::from(*value != 0.0)],
-                "i1" | "u1" => whole.to_le_bytes()[..1].to_vec(),
-                "i2" | "u2" => whole.to_le_bytes()[..2].to_vec(),
-                "i4" | "u4" => whole.to_le_bytes()[..4].to_vec(),
-                "i8" | "u8" => whole.to_le_bytes().to_vec(),
+                "i1" | "u1" => integer.to_le_bytes()[..1].to_vec(),
+                "i2" | "u2" => integer.to_le_bytes()[..2].to_vec(),
+                "i4" | "u4" => integer.to_le_bytes()[..4].to_vec(),
+                "i8" | "u8" => integer.to_le_bytes().to_vec(),
                 other => panic!("{other}"),
             };
             if descr.starts_with('>') {

@@ -26,12 +26,12 @@ fn sentences(place: &Path) {
 
 /// Copies the tiny model, so that a test can damage it.
 fn weights(place: &Path) -> PathBuf {
-    let own = place.join("weights");
-    std::fs::create_dir_all(&own).unwrap();
+    let copy = place.join("weights");
+    std::fs::create_dir_all(&copy).unwrap();
     for file in ["config.json", "model.safetensors", "vocab.txt"] {
-        std::fs::copy(tiny().join(file), own.join(file)).unwrap();
+        std::fs::copy(tiny().join(file), copy.join(file)).unwrap();
     }
-    own
+    copy
 }
 
 /// Runs the command with default options, which `more` overrides.
@@ -115,7 +115,7 @@ fn unusable_input_is_reported_in_one_line() {
         }
         assert!(!place.join("out").exists(), "{message}");
     };
-    let own = weights(&place);
+    let model_files = weights(&place);
     refused(&["--participants", "4"], &["--participants: found 4, allowed: 1 to 3"]);
     refused(&["--clients", "40"], &["--clients: 40 of them would share"]);
     refused(&["--step-size", "11"], &["--step-size", "allowed: a number from 0.000000001 to 10"]);
@@ -136,12 +136,12 @@ fn unusable_input_is_reported_in_one_line() {
     sentences(&place);
 
     let with_damaged = |file: &str, bytes: &[u8], reported: &[&str]| {
-        let whole = std::fs::read(own.join(file)).unwrap();
-        std::fs::write(own.join(file), bytes).unwrap();
+        let original = std::fs::read(model_files.join(file)).unwrap();
+        std::fs::write(model_files.join(file), bytes).unwrap();
         refused(&[], reported);
-        std::fs::write(own.join(file), whole).unwrap();
+        std::fs::write(model_files.join(file), original).unwrap();
     };
-    let read = |file: &str| std::fs::read(own.join(file)).unwrap();
+    let read = |file: &str| std::fs::read(model_files.join(file)).unwrap();
     let model = read("model.safetensors");
     with_damaged("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
     with_damaged("model.safetensors", &model[..7], &["model.safetensors"]);
@@ -159,6 +159,6 @@ fn unusable_input_is_reported_in_one_line() {
         &["model.safetensors: tensor", "shape [40, 32], needed: [40, 64]"],
     );
     with_damaged("config.json", b"{", &["config.json"]);
-    std::fs::remove_file(own.join("vocab.txt")).unwrap();
+    std::fs::remove_file(model_files.join("vocab.txt")).unwrap();
     refused(&[], &["vocab.txt"]);
 }

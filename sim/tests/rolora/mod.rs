@@ -125,7 +125,7 @@ fn devices_and_server_follow_algorithm_2() {
 
 /// True factor A*, and clients whose samples satisfy `X^T X = m I`. For such samples, Algorithm 2 has the
 /// same results as for the population (fact 4 of Algorithm 2).
-fn whole(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
+fn population(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
     let (a, ups) = data.truth(seed);
     let client = |(number, b): (u64, &Matrix)| {
         let m = 2 * data.d;
@@ -142,7 +142,7 @@ fn iteration_follows_the_population_map() {
     let mut worst = 0.0f64;
     for seed in 0..20u64 {
         let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
-        let (truth, clients) = whole(&LowRankRegression { heterogeneity, ..DATA }, seed);
+        let (truth, clients) = population(&LowRankRegression { heterogeneity, ..DATA }, seed);
         for start in [0.05, 0.5, 0.9, 0.999] {
             for x in [0.1, 0.25, 0.5, 1.0] {
                 let mut a = tilted(&truth, start, seed);
@@ -184,7 +184,7 @@ fn lemma_5_3_fails_at_its_endpoint() {
     let (predicted, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
     assert!((predicted - 0.01).abs() < 1e-12 && is > 0.095, "{predicted} {is}");
     // Algorithm 2 behaves in the same way.
-    let (truth, clients) = whole(&DATA, 3);
+    let (truth, clients) = population(&DATA, 3);
     let a = tilted(&truth, 0.1, 3);
     let b = up(&clients, &a);
     assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * predicted);
@@ -196,7 +196,7 @@ fn lemma_5_3_fails_at_its_endpoint() {
 #[test]
 fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
-        let (truth, clients) = whole(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
+        let (truth, clients) = population(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
         let mut a = tilted(&truth, start, seed);
         let loss = |a: &Matrix| {
             let b = up(&clients, a);
@@ -286,12 +286,12 @@ fn rolora_sends_one_factor_per_round() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         sines(&pool.install(|| outcome(&scenario(&changes), 2)))
     };
-    let one = partial(1);
+    let single_thread = partial(1);
     assert_eq!(
-        one.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+        single_thread.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
         partial(3).iter().map(|v| v.to_bits()).collect::<Vec<_>>()
     );
-    assert!(one[30] < 0.2, "{}", one[30]);
+    assert!(single_thread[30] < 0.2, "{}", single_thread[30]);
 }
 
 #[test]

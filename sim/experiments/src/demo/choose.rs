@@ -145,7 +145,7 @@ pub fn choose(
     let Some(scored) = scored?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let fedrep = |features: Features| {
         let all = candidates.iter().zip(scored.chunks(INNER_FOLDS));
-        let own =
+        let choices =
             all.filter(|(candidate, _)| candidate.features == features).flat_map(|(candidate, folds)| {
                 RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
                     let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
@@ -160,12 +160,12 @@ pub fn choose(
                     }
                 })
             });
-        first_best(own, |choice| choice.validation)
+        first_best(choices, |choice| choice.validation)
     };
     // Baselines train without rounds, so each job scores one pair of weight and ridge on all inner folds.
     let baseline = |weighted: bool, score: &(dyn Fn(&InnerFold, usize, HeadSolve) -> Option<f64> + Sync)| {
-        let own = space.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
-        let pairs: Vec<(usize, f32)> = own.copied().collect();
+        let candidates_of_kind = space.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
+        let pairs: Vec<(usize, f32)> = candidates_of_kind.copied().collect();
         let scored: Vec<RidgeChoice> = pairs
             .par_iter()
             .map(|&(weight, r)| {

@@ -226,8 +226,8 @@ fn case(
 #[must_use]
 pub fn pooled_newcomers(data: &Dataset, weight: usize, solve: HeadSolve) -> Option<f64> {
     let each = data.newcomers.iter().filter_map(|client| {
-        let one = std::slice::from_ref(client);
-        evaluate::pooled(data, one, weight, one, solve).accuracy
+        let newcomer = std::slice::from_ref(client);
+        evaluate::pooled(data, newcomer, weight, newcomer, solve).accuracy
     });
     mean(&each.collect::<Vec<f64>>())
 }

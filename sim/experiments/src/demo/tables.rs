@@ -165,7 +165,7 @@ fn rows(part: &PartResult) -> Vec<Row> {
 pub fn table(part: &PartResult) -> Table {
     let rows = rows(part);
     let dash = || "-".to_owned();
-    let both = |value: Option<[f64; 2]>| {
+    let up_and_down = |value: Option<[f64; 2]>| {
         value.map_or_else(dash, |[up, down]| {
             let (up, down) = (bytes(up), bytes(down));
             // If both numbers have the same unit, the unit is printed once.
@@ -185,8 +185,8 @@ pub fn table(part: &PartResult) -> Table {
                 format!("{:.3} [{:.3}, {:.3}]", a.sd_folds, a.range_folds[0], a.range_folds[1])
             }),
             new.and_then(|a| a.sd_seeds).map_or_else(dash, |sd| format!("{sd:.3}")),
-            both(row.bytes_per_wearer),
-            both(row.bytes_per_new_wearer),
+            up_and_down(row.bytes_per_wearer),
+            up_and_down(row.bytes_per_new_wearer),
             row.method.data_sent().to_owned(),
         ]
     };

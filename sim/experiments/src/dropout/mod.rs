@@ -249,7 +249,7 @@ fn scenario(
 impl RunResult {
     /// Extracts the results from the outcome of a run; a round with `wanted` or more updates is complete.
     fn new(outcome: &Outcome, clients: usize, wanted: usize) -> Self {
-        let mut there = vec![0; clients];
+        let mut counts = vec![0; clients];
         let (mut rounds, mut complete, mut answers) = (0, 0, 0);
         // Row 0 is the initial model.
         for row in outcome.rounds.iter().filter(|row| row.round > 0) {
@@ -257,8 +257,8 @@ impl RunResult {
             complete += usize::from(row.participants.len() >= wanted);
             answers += row.participants.len();
             for device in &row.participants {
-                if let Some(there) = usize::try_from(device.0).ok().and_then(|index| there.get_mut(index)) {
-                    *there += 1;
+                if let Some(counts) = usize::try_from(device.0).ok().and_then(|index| counts.get_mut(index)) {
+                    *counts += 1;
                 }
             }
         }
@@ -271,7 +271,7 @@ impl RunResult {
             not_counted: counters.late + counters.rejected(),
             time: outcome.rounds.last().map_or(0.0, |row| row.time),
             accuracies: outcome.clients.iter().map(|client| client.accuracy.unwrap_or(f64::NAN)).collect(),
-            counted_rounds: there,
+            counted_rounds: counts,
             newcomers: average(&outcome.newcomers).accuracy.unwrap_or(f64::NAN),
         }
     }
@@ -295,7 +295,7 @@ impl RunResult {
         let all_clients: Vec<usize> = (0..self.accuracies.len()).collect();
         let absent = self.absent();
         let (accuracy, absent_accuracy) = (self.mean_of(&all_clients), self.mean_of(&absent));
-        let there: usize = absent.iter().filter_map(|client| self.counted_rounds.get(*client)).sum();
+        let counted: usize = absent.iter().filter_map(|client| self.counted_rounds.get(*client)).sum();
         Measured {
             fold,
             seed,
@@ -308,7 +308,7 @@ impl RunResult {
             accuracy,
             change: accuracy - without.mean_of(&all_clients),
             absent: absent.len(),
-            absent_there: ratio(there, absent.len() * self.rounds),
+            absent_there: ratio(counted, absent.len() * self.rounds),
             absent_accuracy,
             absent_change: absent_accuracy - without.mean_of(&absent),
             newcomers: self.newcomers,

@@ -44,9 +44,9 @@ fn table_row(row: &Row) -> String {
     let what =
         if row.rate > 0.0 { format!("{} %, {}", percent(row.rate), row.pattern) } else { "none".to_owned() };
     let complete = percentage(ratio(sum(|run| run.complete), rounds));
-    let there = percentage(over(|run| run.absent_there));
+    let participation = percentage(over(|run| run.absent_there));
     format!(
-        "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {there} | {} | {} |\n",
+        "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {participation} | {} | {} |\n",
         ratio(answers, rounds),
         row.wanted,
         mean(row.runs.iter().map(|run| run.time / ratio(run.rounds, 1))),

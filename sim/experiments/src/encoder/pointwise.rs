@@ -15,15 +15,15 @@ pub struct NormCache {
 /// Sums `values(0)` to `values(count - 1)` in eight lanes that are added at the end.
 fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
     let mut sums = [0.0_f32; 8];
-    let whole = count - count % 8;
-    for first in (0..whole).step_by(8) {
+    let full = count - count % 8;
+    for first in (0..full).step_by(8) {
         for (lane, sum) in sums.iter_mut().enumerate() {
             *sum += values(first + lane);
         }
     }
     let [s0, s1, s2, s3, s4, s5, s6, s7] = sums;
     let all = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
-    (whole..count).fold(all, |sum, index| sum + values(index))
+    (full..count).fold(all, |sum, index| sum + values(index))
 }
 
 /// Normalises each row (n x d) to mean 0 and variance 1, then applies weight and bias (Ba et al. 2016).

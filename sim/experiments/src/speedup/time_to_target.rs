@@ -142,11 +142,11 @@ impl Speedup {
         let mut resampled: Vec<Ratio> =
             resamples(full.seeds()).map(|counts| ratio(full, policy, &counts)).collect();
         resampled.sort_by(|a, b| a.value.total_cmp(&b.value).then(b.below.cmp(&a.below)));
-        let whole = ratio(full, policy, &once);
-        let at = |index: usize| resampled.get(index).copied().unwrap_or(whole);
+        let original = ratio(full, policy, &once);
+        let at = |index: usize| resampled.get(index).copied().unwrap_or(original);
         Self {
             time: policy.time(),
-            ratio: whole,
+            ratio: original,
             low: at(RESAMPLES_OUTSIDE - 1),
             high: at(resampled.len().saturating_sub(RESAMPLES_OUTSIDE)),
         }
@@ -207,11 +207,11 @@ mod tests {
     #[test]
     fn speedup_over_itself_is_one() {
         let events = [(1.0, 0, true), (2.0, 1, true), (2.5, 2, true)];
-        let one = crossings(&[false; 3], &events, &[9.0; 3]);
-        let Speedup { time, ratio, low, high } = Speedup::new(&one, &one);
+        let reached = crossings(&[false; 3], &events, &[9.0; 3]);
+        let Speedup { time, ratio, low, high } = Speedup::new(&reached, &reached);
         assert_eq!((time, ratio.value, low.value, high.value), (Some(2.0), 1.0, 1.0, 1.0));
         let never = crossings(&[false; 3], &[], &[2.3; 3]);
-        let speedup = Speedup::new(&one, &never);
+        let speedup = Speedup::new(&reached, &never);
         assert!(speedup.ratio.below && (speedup.ratio.value - 2.0 / 2.3).abs() < 1e-12);
         assert_eq!(speedup.time, None);
     }

@@ -133,9 +133,9 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
 /// Scenario to simulate, number of clients in its first stage, and size of its cohort (`None` for all
 /// clients).
 fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
-    let own = load::scenario(&options.scenario, &options.changes)?;
-    match own.participation {
-        participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((own, n0, cohort)),
+    let base = load::scenario(&options.scenario, &options.changes)?;
+    match base.participation {
+        participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((base, n0, cohort)),
         _ => {
             let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
             Err(CommandError::Usage(message))
@@ -151,7 +151,7 @@ fn report(
     parts: &[Part],
     out: &Path,
 ) -> Result<(), CommandError> {
-    let (own, n0, cohort) = doubling(options)?;
+    let (base, n0, cohort) = doubling(options)?;
     let with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
         load::scenario(&options.scenario, &changes)
@@ -159,7 +159,7 @@ fn report(
     make_out(out)?;
     let stop = interrupt::watch();
     let full = simulated(&with(&["participation={ policy = \"full\" }".to_owned()])?, options.seeds, &stop)?;
-    let communication = own.fleet.communication;
+    let communication = base.fleet.communication;
     let points = |run: &Trajectory| -> Vec<(f64, f64)> { run.points(communication).collect() };
     let last_quarter = |run: &Trajectory| {
         let points = points(run);
@@ -184,7 +184,7 @@ fn report(
         drawn.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
     }
     let clients =
-        own.dataset(own.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
+        base.dataset(base.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
     let size = cohort.unwrap_or(clients).min(clients);
     let levels = levels(n0, size, communication);
     let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
@@ -206,7 +206,7 @@ fn report(
         let Table { title, columns, rows, notes } = cost_table(settings, part);
         texts.push((title, Table { title: String::new(), columns, rows, notes }.text()));
     }
-    texts.push(("Scenario".to_owned(), own.text.clone()));
+    texts.push(("Scenario".to_owned(), base.text.clone()));
     let page = Page {
         title: "SRPFL: the recursion and simulated fleets".to_owned(),
         intro: format!(
@@ -214,7 +214,7 @@ fn report(
              starts at the simulated distance {} and is scaled so that full participation hovers at {}; its times are \
              expectations for exponential computations. Rounds before all count: optimal {}; theorem {}. The start's \
              own time is left out.",
-            own.name,
+            base.name,
             options.seeds,
             options.contraction,
             figure("distance", plan.start),
