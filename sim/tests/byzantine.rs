@@ -8,18 +8,22 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Stop flag that is never set.
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
+/// Variant with the given name.
 fn named(known: &[Variant], name: &str) -> Variant {
     known.iter().find(|variant| variant.name == name).copied().unwrap()
 }
 
+/// Settings with all attacks of a grid, and the given rules and fractions.
 fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
     Settings {
         grid,
@@ -37,6 +41,7 @@ fn measured(settings: &Settings) -> Vec<Row> {
     measure(settings, &GO_ON, &Silent).unwrap().unwrap()
 }
 
+/// Runs the built-in scenario with changes.
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("byzantine").unwrap();

@@ -24,6 +24,7 @@ struct Sizes {
     c: usize,
 }
 
+/// Strategy for the sizes of a model.
 fn sizes() -> impl Strategy<Value = Sizes> {
     (1usize..40, 1usize..40, 1usize..90).prop_map(|(d, k, c)| Sizes { d, k: k.min(d), c })
 }

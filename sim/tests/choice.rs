@@ -30,14 +30,17 @@ fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Windows of several sets.
 fn windows<'a>(dataset: &Dataset, sets: impl Iterator<Item = &'a Set>) -> Windows {
     sets.flat_map(|set| set.x.chunks_exact(dataset.features).map(bits).collect::<Vec<_>>()).collect()
 }
 
+/// Training windows of clients.
 fn trained(clients: &[Client]) -> impl Iterator<Item = &Set> {
     clients.iter().map(|client| client.train.as_ref())
 }
 
+/// Test or validation windows of clients.
 fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
     clients.iter().map(|client| client.test.as_ref())
 }
@@ -70,6 +73,7 @@ fn test_windows_do_not_influence_the_settings() {
     }
 }
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {

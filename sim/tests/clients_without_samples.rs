@@ -21,6 +21,7 @@ fn write_table(here: &Path, clients: &[(&str, usize)]) {
 const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"label\"\n\
                      features = [\"a\", \"b\"]\ntask = \"classes\"\n";
 
+/// Runs a scenario and returns its summary, with standard error in field `reported`, or the error message.
 fn run(here: &Path, scenario: &str) -> Result<Value, String> {
     std::fs::write(here.join("my.toml"), scenario).unwrap();
     let ran = program(here, &["run", "my.toml", "--format", "json", "--out", "out"]);
@@ -32,6 +33,7 @@ fn run(here: &Path, scenario: &str) -> Result<Value, String> {
     Ok(summary)
 }
 
+/// Lines of `clients.csv` without the header.
 fn lines(here: &Path) -> Vec<String> {
     let clients = std::fs::read_to_string(here.join("out/clients.csv")).unwrap();
     clients.lines().skip(1).map(str::to_owned).collect()
@@ -101,11 +103,13 @@ fn clients_without_test_samples_have_empty_fields() {
     }
 }
 
+/// User of a LEAF file with `rows` samples.
 fn user(rows: usize, label: impl Fn(usize) -> Value) -> Value {
     let x: Vec<Value> = (0..rows).map(|row| json!([row % 2, row % 3, 1 - row % 2])).collect();
     json!({ "x": x, "y": (0..rows).map(label).collect::<Vec<_>>() })
 }
 
+/// Writes a LEAF file with six samples for each user.
 fn write_leaf(path: &Path, users: &[&str], label: impl Fn(usize) -> Value + Copy) {
     let data: serde_json::Map<String, Value> =
         users.iter().map(|name| ((*name).to_owned(), user(6, label))).collect();
@@ -117,6 +121,7 @@ fn write_leaf(path: &Path, users: &[&str], label: impl Fn(usize) -> Value + Copy
 /// Model and algorithm of the scenarios with user files.
 const LEAF: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
 
+/// Scenario that reads LEAF files; without a test file if `test_path` is empty.
 fn leaf(path: &str, test_path: &str) -> String {
     let test = if test_path.is_empty() { String::new() } else { format!("test_path = \"{test_path}\"\n") };
     format!("[data]\nkind = \"leaf\"\npath = \"{path}\"\n{test}{LEAF}")

@@ -129,6 +129,7 @@ fn program_prints_the_licences_of_its_data() {
     }
 }
 
+/// Progress display without output.
 struct Silent;
 
 impl fedspan_sim_core::progress::Progress for Silent {

@@ -16,6 +16,7 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&Scenario::parse("digits-network", text, &changes).unwrap(), 1, &mut NoProgress).unwrap()
 }
 
+/// Mean accuracy after each round.
 fn accuracies(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().accuracy.unwrap()).collect()
 }

@@ -6,10 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use fedspan_engine::config::GivenKeys;
 use fedspan_sim_core::scenario::Scenario;
 
+/// Documentation of scenarios.
 const PAGE: &str = include_str!("../SCENARIOS.md");
 
+/// Minimal model and algorithm for data with targets.
 const REST: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
+/// Minimal model and algorithm for data without targets.
 const PRINCIPAL: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedpower\"\n";
 const LOW_RANK: &str = "[data]\nkind = \"low-rank-regression\"\nclients = 5\nd = 4\nsamples = 3\n\
                         [model]\nkind = \"lora-linear\"\nrank = 1\n\
@@ -25,10 +28,12 @@ const LEAF: &str = "[data]\nkind = \"leaf\"\npath = \"f\"\n";
 const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
 const DIGITS: &str = "[data]\nkind = \"digits\"\n";
 
+/// Scenario with a network and the given algorithm.
 fn network(name: &str) -> String {
     format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
 }
 
+/// Scenario with the given keys of section `[model]`.
 fn front(model: &str) -> String {
     network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
@@ -177,6 +182,7 @@ fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     Ok(Scenario { text: String::new(), given: GivenKeys::ALL, ..scenario })
 }
 
+/// Key with the name of its section, as in command line changes.
 fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }

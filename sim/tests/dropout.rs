@@ -40,10 +40,12 @@ fn trained(outcome: &Outcome) -> &[RoundRow] {
     &outcome.rounds[1..]
 }
 
+/// Simulated time of each round, without the initialisation.
 fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
 
+/// Participants of each round, ascending.
 fn sets(outcome: &Outcome) -> Vec<Vec<DeviceId>> {
     let sorted = |row: &RoundRow| {
         let mut devices = row.participants.clone();
@@ -218,6 +220,7 @@ fn fleet_that_never_answers_is_refused() {
     }
 }
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {

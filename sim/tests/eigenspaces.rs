@@ -8,6 +8,7 @@ use fedspan_sim_core::data::eigenspace::{Gram, pooled_truth};
 use fedspan_sim_core::evaluate::{self, Scores};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Model and algorithm of the scenarios.
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedpower\"\n";
 const SPIKED: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 3\nd = 8\nk = 2\nsamples = 30\n";
 const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 3\nd = 40\nk = 2\n";

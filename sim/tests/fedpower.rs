@@ -13,6 +13,7 @@ fn run(scenario: &Scenario) -> Outcome {
     Job::prepare(scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
+/// Distances at the start and after each exchange.
 fn distances(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }
@@ -81,7 +82,7 @@ fn private_devices_agree_with_gram_matrices() {
 /// test takes one to two minutes.
 #[test]
 #[ignore = "gigabytes"]
-fn one_cell_at_the_size_that_is_printed() {
+fn devices_agree_with_gram_matrices_at_full_size() {
     assert_devices_agree(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
 }
 

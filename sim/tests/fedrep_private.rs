@@ -16,6 +16,7 @@ fn run(changes: &[&str]) -> Outcome {
     Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
+/// Final distance of a run with changes.
 fn distance(changes: &[&str]) -> f64 {
     run(changes).scores.distance.unwrap()
 }

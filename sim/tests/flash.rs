@@ -11,6 +11,7 @@ use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Settings of the recordings.
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,
     gap: 3,
@@ -22,6 +23,7 @@ const SETTINGS: WatchSettings = WatchSettings {
     validation: None,
 };
 
+/// Class of a sample and bits of its features.
 type Sample = (u8, Vec<u32>);
 
 /// All samples of one pass over a source.
@@ -36,6 +38,7 @@ fn read_pass(source: &mut dyn SampleSource) -> Vec<Sample> {
     all
 }
 
+/// Samples of a set.
 fn rows(set: &Set) -> Vec<Sample> {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect();

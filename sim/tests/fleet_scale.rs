@@ -39,6 +39,7 @@ fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
     std::fs::write(path, text).unwrap();
 }
 
+/// Scenario that reads a table and scales the features over the fleet.
 fn scenario(path: &Path, algorithm: &str) -> String {
     format!(
         "seed = 5\n[data]\nkind = \"csv\"\npath = {:?}\nclient = \"who\"\ntarget = \"y\"\n\

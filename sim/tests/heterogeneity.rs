@@ -43,6 +43,7 @@ fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
 
+/// Rows of the training rounds, without the row of the initial model.
 fn trained(outcome: &Outcome) -> &[RoundRow] {
     &outcome.rounds[1..]
 }
@@ -61,6 +62,7 @@ fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
     here
 }
 
+/// Outcome of a run with compute times from a trace.
 fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
     let file = traced(name, trace, fleet).join("my.toml");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -288,6 +290,7 @@ fn fleet_without_samples_fails_with_dropouts() {
     }
 }
 
+/// Outcome of a run of 20 rounds with changes of the link.
 fn with_link(changes: &[&str], seed: u64) -> Outcome {
     outcome(&[&["algorithm.rounds=20"], changes].concat(), seed)
 }

@@ -12,6 +12,7 @@ use crate::common::table::{Packing, Writing};
 use crate::common::{REST, code, directory, errors, has, message, program};
 use fedspan_sim_core::data::table::{self, Columns};
 
+/// Columns of a table with clients, numeric targets and the given features.
 fn columns(features: &[&str]) -> Columns {
     Columns {
         client: Some("who".to_owned()),

@@ -10,16 +10,19 @@ use fedspan_sim_core::least_squares::{F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, 
 struct Twice(f64, f64);
 
 impl Twice {
+    /// Converts an f64.
     fn of(value: f64) -> Self {
         Self(value, 0.0)
     }
 
+    /// Exact sum of two f64.
     fn sum(a: f64, b: f64) -> Self {
         let s = a + b;
         let bb = s - a;
         Self(s, (a - (s - bb)) + (b - bb))
     }
 
+    /// Exact sum of two f64, where `a` has the larger magnitude.
     fn quick(a: f64, b: f64) -> Self {
         let s = a + b;
         Self(s, b - (s - a))
@@ -36,12 +39,14 @@ impl Twice {
         Self(-self.0, -self.1)
     }
 
+    /// Product.
     fn times(self, other: Self) -> Self {
         let p = self.0 * other.0;
         let e = self.0.mul_add(other.0, -p) + (self.0 * other.1 + self.1 * other.0);
         Self::quick(p, e)
     }
 
+    /// Quotient.
     fn over(self, other: Self) -> Self {
         let first = self.0 / other.0;
         let rest = self.add(other.times(Self::of(first)).neg());
@@ -50,6 +55,7 @@ impl Twice {
         Self::quick(first, second).add(Self::of(rest.0 / other.0))
     }
 
+    /// Square root.
     fn root(self) -> Self {
         let first = Self::of(self.0.sqrt());
         let rest = self.add(first.times(first).neg());
@@ -68,6 +74,7 @@ struct Case {
 }
 
 impl Case {
+    /// Solution of the tested solver.
     fn fit(&self, roundoff: f64) -> Fit {
         let Self { d, c, ref x, ref y, ridge, .. } = *self;
         solve(&Problem { x, y, features: d, outputs: c, ridge, roundoff })
@@ -193,6 +200,7 @@ impl Case {
     }
 }
 
+/// Uniform random number.
 fn between(random: &mut Stream, low: f64, high: f64) -> f64 {
     low + (high - low) * random.uniform()
 }
@@ -432,6 +440,7 @@ fn few_samples_give_the_least_norm_solution() {
     }
 }
 
+/// Removes the components of a row along orthonormal vectors.
 fn remove(row: &mut [f64], basis: &[Vec<f64>]) {
     for b in basis {
         let part: f64 = b.iter().zip(row.iter()).map(|(x, y)| x * y).sum();

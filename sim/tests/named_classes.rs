@@ -52,6 +52,7 @@ const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = 
 const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\ntask = \"classes\"\n";
 const LEAF: &str = "kind = \"leaf\"\npath = \"t.json\"\n";
 
+/// Data set of a scenario with the given data section, or the error message.
 fn read(here: &std::path::Path, data: &str) -> Result<Dataset, String> {
     let scenario =
         Scenario::parse(here.join("my.toml").to_str().unwrap(), &format!("[data]\n{data}{MODEL}"), &[]);

@@ -25,14 +25,17 @@ fn scenario_with(changes: &[&str]) -> Result<Scenario, String> {
     Scenario::parse("digits-network", text, &small.collect::<Vec<_>>()).map_err(|problem| problem.to_string())
 }
 
+/// Runs the scenario of [`scenario_with`].
 fn outcome_of(changes: &[&str]) -> Result<Outcome, String> {
     run(&scenario_with(changes)?, 1, &mut NoProgress).map_err(|error| error.to_string())
 }
 
+/// Runs the scenario of [`scenario`].
 fn outcome(changes: &[&str]) -> Outcome {
     run(&scenario(changes).unwrap(), 1, &mut NoProgress).unwrap()
 }
 
+/// Change of the scenario that sets the algorithm.
 fn named(name: &str) -> String {
     format!("algorithm.name=\"{name}\"")
 }

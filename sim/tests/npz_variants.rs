@@ -56,6 +56,7 @@ const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = 
 const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\n";
 const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.25\n";
 
+/// Data set of a scenario with the given data section, or the error message.
 fn read(here: &Path, data: &str) -> Result<Dataset, String> {
     let text = format!("[data]\n{data}{MODEL}");
     let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Model and algorithm of the scenarios.
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 
 fn scenario(data: &str) -> Result<Scenario, String> {
@@ -16,6 +17,7 @@ fn dataset(data: &str) -> Dataset {
     scenario(data).unwrap().dataset(1).unwrap()
 }
 
+/// Asserts that a scenario is refused with a message that contains all parts.
 fn refused(data: &str, parts: &[&str]) {
     let reported = match scenario(data) {
         Err(reported) => reported,
@@ -38,12 +40,15 @@ fn rows(set: &Set, d: usize) -> Vec<Vec<u32>> {
     set.x.chunks_exact(d).map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
+/// Sum of a count over clients.
 fn sum(clients: &[Client], of: impl Fn(&Client) -> usize) -> usize {
     clients.iter().map(of).sum()
 }
 
+/// Partition of MNIST by classes, with the sizes of a paper.
 const MNIST: &str =
     "kind = \"mnist5k\"\n[data.partition]\nclients = 50\nclasses = 2\n[split]\nby = \"classes\"\n";
+/// Partition of the digits by classes.
 const DIGITS: &str = "kind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 2\n[split]\nby = \"classes\"\n\
                       train_per_class = 140\n";
 

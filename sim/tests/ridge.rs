@@ -14,6 +14,7 @@ use fedspan_sim_core::fleet::HeapWorkspace;
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Scenario of the tests.
 const DIGITS: &str = "seed = 5\nevaluate_every = 100\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 3\n\
                       [split]\ntest = 0.25\nholdout_clients = 5\n[model]\nk = 8\n\
                       [algorithm]\nname = \"fedrep\"\nrounds = 10\nstep_size = 0.5\nridge = 0.001\n";
@@ -27,6 +28,7 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&scenario(DIGITS, changes), 5, &mut NoProgress).unwrap()
 }
 
+/// Heads of the newcomers, as bits.
 fn heads(outcome: &Outcome) -> Vec<Vec<u64>> {
     let bits = |head: &Vec<f64>| head.iter().map(|weight| weight.to_bits()).collect();
     outcome.newcomers.iter().map(|client| bits(&client.head)).collect()

@@ -19,6 +19,7 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     std::fs::write(place.join("table.csv"), table).unwrap();
 }
 
+/// Runs a method on the table and returns the summary and standard error.
 fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Value, String) {
     let target = if classes { "target = \"kind\"\ntask = \"classes\"" } else { "target = \"y\"" };
     let scenario = format!(

@@ -8,8 +8,10 @@ use fedspan_experiments::speedup::{
 };
 use fedspan_sim_core::progress::Progress;
 
+/// Stop flag that is never set.
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {
@@ -21,10 +23,12 @@ fn policy(name: &str, adaptive: bool, changes: &[&str]) -> Policy {
     Policy { name: name.to_owned(), changes, adaptive }
 }
 
+/// Built-in schedule with the given name.
 fn known(name: &str) -> Policy {
     Policy::known().into_iter().find(|policy| policy.name == name).unwrap()
 }
 
+/// Settings of a small measurement.
 fn settings(policies: Vec<Policy>) -> Settings {
     Settings {
         clients: vec![16],

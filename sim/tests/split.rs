@@ -21,6 +21,7 @@ fn bits(features: &[f32]) -> Vec<u32> {
 }
 
 impl Windows {
+    /// Computes the windows of all recordings.
     fn all() -> Self {
         let series = watch::recordings().unwrap();
         let mut places = BTreeMap::new();
@@ -64,6 +65,7 @@ fn settings(name: &str, changes: &[&str]) -> WatchSettings {
     }
 }
 
+/// Series and raw samples of the windows of several clients.
 fn joined(
     windows: &Windows,
     dataset: &Dataset,

@@ -11,7 +11,9 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&scenario, seed, &mut NoProgress).unwrap()
 }
 
+/// Change of the scenario: full participation.
 const FULL: &str = "participation={ policy = \"full\" }";
+/// Change of the scenario: doubling participation after a fixed number of rounds.
 const FIXED: &str = "participation.schedule=\"fixed\"";
 
 /// Simulated time of each round, without the initialisation.

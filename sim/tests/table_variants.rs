@@ -7,8 +7,11 @@ use fedspan_sim_core::data::table::{self, Columns, Table, Target};
 use proptest::prelude::*;
 use serde_json::Value;
 
+/// Names of the clients.
 const CLIENTS: [&str; 5] = ["10", "11", "12", "13", "14"];
+/// Names of the classes, which contain delimiters, quotes and non-ASCII characters.
 const CLASSES: [&str; 4] = ["a|b \"c\"", "größe", "run,slow", "walk; fast"];
+/// Names of the features, which contain delimiters, quotes, a line break and non-ASCII characters.
 const FEATURES: [&str; 6] = ["acc, x", "say \"hi\"", "größe", "two\nlines", "flag", "count"];
 
 /// Table of five clients with twelve rows each. Every value is a multiple of 1/16, so that no format rounds
@@ -33,6 +36,7 @@ fn grid() -> Grid {
     Grid { header, rows: rows.collect() }
 }
 
+/// Columns of the table, with classes or values as targets.
 fn columns(classification: bool) -> Columns {
     Columns {
         client: Some("who".to_owned()),
@@ -60,6 +64,7 @@ struct Bits {
     names: [Vec<String>; 3],
 }
 
+/// Converts a table to bits.
 fn bits(table: &Table) -> Bits {
     let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let (values, classes, names) = match &table.target {

@@ -46,6 +46,7 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     std::fs::write(place.join("table.csv"), table).unwrap();
 }
 
+/// Runs a method on the table and returns the summary and standard error.
 fn run(place: &std::path::Path, method: &str) -> (Value, String) {
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\

@@ -36,6 +36,7 @@ pub struct DropoutOptions {
     measurement: MeasurementOptions,
 }
 
+/// Parses a dropout rate.
 fn rate(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 0.0 && value <= 0.9, "a number above 0 to 0.9")
 }

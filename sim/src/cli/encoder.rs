@@ -266,6 +266,7 @@ fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), Comm
     }
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(error: EncoderError) -> CommandError {
     match error.is_wrong_input() {
         true => CommandError::Usage(error.to_string()),

@@ -259,10 +259,12 @@ fn table(runs: &[Run], options: &LiveOptions) -> Table {
     }
 }
 
+/// Converts an error of preparing the data into the error of a command.
 fn data_error(scenario: &Scenario, error: &RunError) -> CommandError {
     CommandError::Usage(format!("{}: {error}", scenario.name))
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(error: &LiveError) -> CommandError {
     match error {
         LiveError::Scenario(_) | LiveError::AttackNotAllowed(_) => CommandError::Usage(error.to_string()),

@@ -19,6 +19,7 @@ pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, CommandError
     Scenario::parse(name, &text, changes).map_err(|problem| CommandError::Usage(problem.to_string()))
 }
 
+/// True if an unknown name is probably a path.
 fn looks_like_a_file(name: &str) -> bool {
     name.ends_with(".toml") || name.contains(['/', '\\'])
 }

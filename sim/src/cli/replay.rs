@@ -53,6 +53,7 @@ fn verdict(decided: &ReplayCheck) -> Result<String, CommandError> {
     }
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(path: &Path, error: &ReplayCheckError) -> CommandError {
     match error {
         ReplayCheckError::Run(error) => CommandError::Failed(error.to_string()),

@@ -25,10 +25,12 @@ pub struct TimeToAccuracyOptions {
     communication: Vec<f64>,
 }
 
+/// Parses a fraction of the best final accuracy.
 fn fraction(text: &str) -> Result<f64, String> {
     measurement::parse_number(text, |value| value > 0.0 && value <= 1.0, "above 0 to 1")
 }
 
+/// Parses a communication cost.
 fn cost(text: &str) -> Result<f64, String> {
     measurement::parse_number(text, |value| value >= 0.0, "numbers from 0")
 }

@@ -7,6 +7,7 @@ use fedspan_protocol::tensor::TensorDescriptor;
 use crate::baselines::fleet::{Fleet, samples};
 use crate::baselines::{ALL, GLOBAL, PERSONAL, PLAIN, SMALL};
 
+/// Fleet of an algorithm, with a descent that the algorithm supports.
 fn fleet_of(method: NetworkMethod) -> Fleet {
     Fleet::new(method, if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL }, 1)
 }

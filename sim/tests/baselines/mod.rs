@@ -25,6 +25,7 @@ const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
 /// Indices of all devices.
 const ALL: [usize; 3] = [0, 1, 2];
 
+/// Per-FedAvg in its first-order or its Hessian-free variant.
 fn per_fedavg(inner_step: f32, hessian_free: bool) -> NetworkMethod {
     match hessian_free {
         false => NetworkMethod::PerFedAvg(PerFedAvg { inner_step }),

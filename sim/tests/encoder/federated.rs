@@ -50,6 +50,7 @@ fn run(place: &Path, more: &[&str]) -> Output {
     program(place, &[&files[..], &usual, more].concat())
 }
 
+/// Lines of `rounds.jsonl`.
 fn rows(place: &Path, out: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -67,8 +68,8 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
         assert_eq!(rows.len(), 7);
         let loss = |row: &Value| row["loss"].as_f64().unwrap();
         assert!(loss(&rows[6]) < 0.75 * loss(&rows[1]), "{method}: {} to {}", loss(&rows[1]), loss(&rows[6]));
-        // Each of two layers has two factors of 32 x 2 values per kind. The head of 32 x 2 + 2 values is
-        // trained in every round.
+        // Each of two layers has a down and an up factor of 32 x 2 values for both query and value. A round
+        // trains one or both kinds of factors, and the head of 32 x 2 + 2 values.
         let (factor, head) = (2 * 2 * 32 * 2, 32 * 2 + 2);
         for row in &rows[1..] {
             let numbers = if method == "lora" { 2 * factor + head } else { factor + head };

@@ -1,6 +1,6 @@
 //! Tests of RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): comparison of devices
-//! and server with Algorithm 2 in f64, comparison of Algorithm 2 with its theory, and command `theory
-//! rolora`.
+//! and server with Algorithm 2 in f64, comparison of Algorithm 2 with its theory, and the
+//! command `theory rolora`.
 
 mod oracle;
 
@@ -36,6 +36,7 @@ fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
     Job::prepare(scenario, seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
+/// Sine of the angle between A and A* after each round.
 fn sines(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }

@@ -21,6 +21,7 @@ impl Client {
         }
     }
 
+    /// Number of samples.
     fn samples(&self) -> f64 {
         self.x.nrows() as f64
     }

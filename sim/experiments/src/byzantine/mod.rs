@@ -27,6 +27,7 @@ pub struct Variant {
     pub changes: &'static [&'static str],
 }
 
+/// Creates a variant.
 const fn variant(name: &'static str, changes: &'static [&'static str]) -> Variant {
     Variant { name, changes }
 }

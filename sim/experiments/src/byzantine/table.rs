@@ -25,6 +25,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
+/// Formats the median and, in brackets, the largest distance of a cell.
 fn show(cell: &Cell) -> String {
     format!("{} ({})", figure(cell.median()), figure(cell.worst()))
 }
@@ -33,6 +34,7 @@ fn figure(value: f64) -> String {
     format!("{value:.4}")
 }
 
+/// Converts a fraction to percent with two decimals.
 fn percent(fraction: f64) -> f64 {
     (fraction * 1e4).round() / 100.0
 }

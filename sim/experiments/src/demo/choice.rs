@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::DemoError;
 use super::part::Part;
 
+/// Content of `chosen.json`.
 static RECORDED: &str = include_str!("chosen.json");
 
 /// Set of features that are computed from a window of sensor samples.

@@ -275,6 +275,7 @@ pub fn ridge(ridge: f32) -> HeadSolve {
     HeadSolve::LeastSquares { ridge }
 }
 
+/// Divides bytes that all wearers sent and received by the number of wearers.
 #[allow(clippy::cast_precision_loss, reason = "bytes per wearer")]
 fn per_wearer((up, down): (u64, u64), wearers: usize) -> (f64, f64) {
     let wearers = wearers.max(1) as f64;

@@ -328,6 +328,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
+/// Quotient of two counts.
 #[allow(clippy::cast_precision_loss, reason = "counts of rounds and answers are far below 2^52")]
 fn ratio(part: usize, of: usize) -> f64 {
     part as f64 / of as f64

@@ -72,6 +72,7 @@ fn percentage(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
 
+/// Converts a fraction to percent with two decimals.
 fn percent(part: f64) -> f64 {
     (part * 1e4).round() / 100.0
 }

@@ -108,6 +108,7 @@ impl<'a> AdaptedLayer<'a> {
     }
 }
 
+/// Forward pass of a linear layer with bias.
 fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; x.len() / inputs * dense.outputs];
@@ -115,6 +116,7 @@ fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
     out
 }
 
+/// Backward pass of a linear layer: gradient with respect to the input.
 fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; errors.len() / dense.outputs * inputs];
@@ -122,6 +124,7 @@ fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     out
 }
 
+/// Adds `what` to `to`, elementwise.
 fn add(to: &mut [f32], what: &[f32]) {
     to.iter_mut().zip(what).for_each(|(to, what)| *to += what);
 }

@@ -36,6 +36,7 @@ pub struct Tokenizer {
     lower_case: bool,
 }
 
+/// Content of `tokenizer_config.json`, as far as it is used.
 #[derive(Deserialize)]
 struct Config {
     #[serde(default = "default_lower_case")]

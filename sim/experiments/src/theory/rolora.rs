@@ -47,8 +47,8 @@ pub fn final_residual(heterogeneity: f64, strength: f64, sine: f64) -> f64 {
 }
 
 /// Relative excess c of the residual due to finite samples (Proposition 5.5): with N identical clients of m
-/// samples each, where m is above 2, the expected mean squared residual of FFA-LoRA on these samples is `1 +
-/// c` times the residual on the population.
+/// samples each, where m is above 2, the expected mean squared residual of FFA-LoRA on these samples is
+/// `1 + c` times the residual on the population.
 #[must_use]
 pub fn finite_sample_excess(clients: u32, samples: u32) -> f64 {
     let (n, m) = (f64::from(clients), f64::from(samples));
