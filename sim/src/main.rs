@@ -1,4 +1,4 @@
-//! Binary `fedspan-sim`; see `fedspan-sim --help`.
+//! Program `fedspan-sim` that simulates fleets of devices. `fedspan-sim --help` lists its commands.
 
 mod cli;
 

@@ -1,5 +1,5 @@
-//! Integration tests of the simulator in one program, because linking one program per file takes longer than
-//! the tests.
+//! Tests of the simulator: the root of the integration tests. All files are linked into one program, because
+//! linking one program for each file takes longer than running the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

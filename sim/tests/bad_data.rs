@@ -1,4 +1,5 @@
-//! Tests of malformed data files: exit code 2 with the file and the position, and never a panic.
+//! Tests of malformed data files: each is refused with exit code 2 and a message with file and position,
+//! without a panic.
 
 use crate::common;
 use std::path::Path;
@@ -46,7 +47,7 @@ fn npz_values_outside_f32_are_refused() {
     let here = directory("npz-values");
     let good = numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"";
-    // The array, its bad value, and the parts of the message; the bad value is at element 7.
+    // Each case has the name of an array, the bad value of its element 7, and parts of the expected message.
     for (key, bad, parts) in [
         ("x", f64::NAN, ["x at [0, 1, 2]", "NaN"]),
         ("y", f64::NEG_INFINITY, ["y at [1, 3]", "-inf"]),
@@ -93,7 +94,7 @@ fn npz_truth_with_dependent_columns_is_refused() {
     }
 }
 
-/// A distance depends on the span of the truth, not on the basis that the file stores.
+/// The distance depends only on the span of the true representation, not on the basis that the file contains.
 #[test]
 fn distance_does_not_depend_on_the_basis_of_the_truth() {
     let here = directory("npz-basis");
@@ -121,8 +122,8 @@ fn distance_does_not_depend_on_the_basis_of_the_truth() {
     }
 }
 
-/// Values that overflow f32 on a device fail the run instead of becoming figures. Methods that run on the host
-/// accept them.
+/// A run fails if values overflow f32 on a device, so that no result contains such values. Methods that
+/// compute on the host in f64 accept these values.
 #[test]
 fn non_finite_figures_fail_the_run() {
     let here = directory("overflow");
@@ -168,14 +169,14 @@ fn csv_newcomers_must_match_the_training_file() {
         ("y", "regression", "holdout_users = 2\nnew_samples = 7", "test_mse_new_clients"),
         ("kind", "classes", "holdout_users = 2\nfold = 1\nlabels_per_class = 3", "accuracy_new_clients"),
     ] {
-        let whole = format!("[data]\n{}\n{REST}", data(target, task, split));
-        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &whole, &[]).unwrap();
+        let text = format!("[data]\n{}\n{REST}", data(target, task, split));
+        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]).unwrap();
         let set = scenario.dataset(1).unwrap();
         assert_eq!((set.clients.len(), set.newcomers.len()), (3, 2));
         let labelled = if task == "classes" { 6 } else { 7 };
         assert!(set.newcomers.iter().all(|new| new.train.len() == labelled && new.test.len() == 8));
         assert!(set.clients.iter().all(|one| one.train.len() == 32 && one.test.len() == 8));
-        std::fs::write(here.join("my.toml"), &whole).unwrap();
+        std::fs::write(here.join("my.toml"), &text).unwrap();
         let output = program(&here, &["run", "my.toml", "--format", "json"]);
         assert_eq!(code(&output), 0, "{}", errors(&output));
         assert!(common::text(&output).contains(figure));
@@ -250,13 +251,13 @@ proptest! {
     #[test]
     fn damaged_npz_never_panics((cut, flips) in damage()) {
         let here = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let whole = here.join("whole.npz");
-        if !whole.exists() {
+        let complete = here.join("whole.npz");
+        if !complete.exists() {
             let values = numbers(60, 1);
-            write_npz(&whole, &[("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])]);
+            write_npz(&complete, &[("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])]);
         }
         let file = here.join("damaged.npz");
-        std::fs::write(&file, damaged(&std::fs::read(&whole).unwrap(), cut, &flips)).unwrap();
+        std::fs::write(&file, damaged(&std::fs::read(&complete).unwrap(), cut, &flips)).unwrap();
         let bytes = std::fs::read(&file).unwrap();
         for classification in [false, true] {
             let arrays = npz::Arrays { classification, ..npz::Arrays::default() };
@@ -281,8 +282,8 @@ proptest! {
     fn damaged_idx_never_panics((cut, flips) in damage(), which: bool) {
         let here = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let (mut images, mut labels) = idx_files();
-        let one = if which { &mut images } else { &mut labels };
-        *one = damaged(one, cut, &flips);
+        let damaged_file = if which { &mut images } else { &mut labels };
+        *damaged_file = damaged(damaged_file, cut, &flips);
         let (first, second) = (here.join("damaged-images"), here.join("damaged-labels"));
         std::fs::write(&first, images).unwrap();
         std::fs::write(&second, labels).unwrap();
@@ -295,8 +296,8 @@ proptest! {
 
     #[test]
     fn damaged_csv_never_panics((cut, flips) in damage()) {
-        let whole = "who,a,b,y\n1,2,3,4\n1,0.5,-3,2\n2,1e3,0,7\n";
-        let bytes = damaged(whole.as_bytes(), cut, &flips);
+        let text = "who,a,b,y\n1,2,3,4\n1,0.5,-3,2\n2,1e3,0,7\n";
+        let bytes = damaged(text.as_bytes(), cut, &flips);
         let columns = Columns {
             client: Some("who".to_owned()),
             target: "y".to_owned(),

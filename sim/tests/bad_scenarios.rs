@@ -1,14 +1,16 @@
-//! Tests of malformed scenarios: exit 2 and one message with file, line, key, what was found and what is allowed.
+//! Tests of malformed scenarios: each is refused with exit code 2 and a one-line message with file, line,
+//! key, the found value and the allowed values.
 
 use std::process::Command;
 
 use crate::common::{code, directory, errors, program};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Valid scenario, of which each test changes a part.
 const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10\nd = 8\nk = 2\nsamples = 6\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
-/// Error message of a run of GOOD with `from` replaced by `to`.
+/// Runs [`GOOD`] with `from` replaced by `to` and returns the error message.
 fn message(name: &str, from: &str, to: &str) -> String {
     let here = directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
@@ -112,7 +114,7 @@ fn error_names_place_and_allowed_values() {
     }
 }
 
-/// Each case is the content of `[fleet]`, which begins in the second line.
+/// Each case is a content of section `[fleet]`, whose header is in the second line of the file.
 #[test]
 fn impossible_fleets_are_refused() {
     const ALL: &str =
@@ -124,23 +126,23 @@ fn impossible_fleets_are_refused() {
     const LINK: &str = "bandwidth = 100\n";
     const OUTAGES: &str = "dropout_pattern = \"outages\"\n";
     const SITES: &str = "dropout = 0.8\ndropout_pattern = \"outages\"\noutage_sites = 2\n";
-    let one = "from 0 to 1";
+    let fraction = "from 0 to 1";
     let unknown = "unknown key";
     for (name, before, line, parts) in [
         ("speed", "", "speed = \"two-clas\"", ["fleet.speed", "did you mean \"two-class\"", ALL]),
         ("speed-type", "", "speed = 3", ["fleet.speed", "found 3", ALL]),
-        ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", one]),
+        ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", fraction]),
         (
             "fraction",
             "speed = \"two-class\"\n",
             "slow_fraction = 1.1",
-            ["fleet.slow_fraction", "found 1.1", one],
+            ["fleet.slow_fraction", "found 1.1", fraction],
         ),
         (
             "fraction-type",
             "speed = \"two-class\"\n",
             "slow_fraction = \"few\"",
-            ["slow_fraction", "\"few\"", one],
+            ["slow_fraction", "\"few\"", fraction],
         ),
         ("fraction-of-none", EXPONENTIAL, "slow_fraction = 0.2", ["fleet.slow_fraction", unknown, "dropout"]),
         ("factor", TWO, "slow_factor = 0.5", ["fleet.slow_factor", "found 0.5", "from 1 to 1000000"]),
@@ -195,7 +197,7 @@ fn impossible_fleets_are_refused() {
     ] {
         let reported =
             message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
-        // A missing key is reported against its section.
+        // For a missing key the message contains the line of the section header.
         let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
         assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
         for part in parts {
@@ -251,7 +253,7 @@ fn impossible_sizes_are_refused() {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
-    // With another seed than the file's the sizes may be too large, too.
+    // The option --seed can also make the drawn sizes too large.
     let here = directory("bad-sizes-seed");
     let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
     std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
@@ -265,7 +267,7 @@ fn impossible_sizes_are_refused() {
     let output = program(&here, &["run", "my.toml", "--seed", &too_much]);
     assert_eq!(code(&output), 2, "{}", errors(&output));
     assert!(errors(&output).contains("my.toml") && errors(&output).contains("2147483648"));
-    // Partitions of images follow the same rules.
+    // The same errors are reported for partitions of images.
     for (change, parts) in [
         ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
         ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
@@ -276,7 +278,7 @@ fn impossible_sizes_are_refused() {
     }
 }
 
-/// Similarity of regression tasks can only be computed from a known truth.
+/// The similarity of regression tasks can only be computed if the true models are known.
 #[test]
 fn speed_by_task_needs_known_tasks() {
     let text = "[data]\nkind = \"npz\"\npath = \"f\"\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\n\
@@ -296,7 +298,7 @@ fn moments_start_needs_regression() {
     assert!(errors(&output).contains("regression"), "{}", errors(&output));
 }
 
-/// A target whose figure the data cannot give would never end the run.
+/// A run would never end if its stop target refers to a figure that cannot be computed from the data.
 #[test]
 fn stop_targets_need_matching_data() {
     let here = directory("targets");
@@ -375,8 +377,8 @@ fn command_line_changes_are_checked_like_the_file() {
     }
 }
 
-/// Pipes and devices are not read, and files that are too long, not text, or nested too deeply are refused in
-/// one line.
+/// Pipes and device files are not read. Files that are too long, are not text, or are nested too deeply are
+/// refused with a one-line message.
 #[test]
 fn non_scenario_files_are_refused_in_one_line() {
     let here = directory("no-scenario");
@@ -433,7 +435,7 @@ fn non_scenario_files_are_refused_in_one_line() {
             let reported = run(&[command, &["--set", change]].concat());
             assert!(reported.contains("--set "), "{reported}");
         }
-        // The same inside the name of a scenario.
+        // The same change as part of a scenario argument is refused as well.
         run(&["compare", "good.toml", &format!("good.toml,{change}")]);
     }
 }

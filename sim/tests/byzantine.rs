@@ -1,4 +1,5 @@
-//! A small Byzantine grid, with the thresholds that `aggregator/POISON.md` states, and properties of attackers.
+//! Tests of the Byzantine measurement on a small grid, with the thresholds of `aggregator/POISON.md`, and of
+//! simulated attackers.
 
 use std::sync::atomic::AtomicBool;
 
@@ -7,18 +8,22 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Stop flag that is never set.
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
+/// Variant with the given name.
 fn named(known: &[Variant], name: &str) -> Variant {
     known.iter().find(|variant| variant.name == name).copied().unwrap()
 }
 
+/// Settings with all attacks of a grid, and the given rules and fractions.
 fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
     Settings {
         grid,
@@ -36,13 +41,14 @@ fn measured(settings: &Settings) -> Vec<Row> {
     measure(settings, &GO_ON, &Silent).unwrap().unwrap()
 }
 
+/// Runs the built-in scenario with changes.
 fn outcome(changes: &[&str], seed: u64) -> Outcome {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("byzantine").unwrap();
     run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
-/// The geometric median under every attack of the grid, with every seed.
+/// The geometric median keeps the distance small under every attack of the grid and with every seed.
 #[test]
 fn geometric_median_withstands_a_fifth_of_attackers() {
     let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));
@@ -59,7 +65,7 @@ fn geometric_median_withstands_a_fifth_of_attackers() {
     assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
 }
 
-/// Control: some of the attacks destroy the model under the mean.
+/// The sign attacks destroy the model under the mean, which shows that the attacks of the grid are effective.
 #[test]
 fn mean_fails_under_attack() {
     let all = settings(GRIDS[0], &["mean"], &[0.2]);
@@ -88,12 +94,13 @@ fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
 #[test]
 fn results_do_not_depend_on_threads_and_table_is_complete() {
     let small = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
-    let one = measured(&Settings { threads: 1, ..small.clone() });
-    assert_eq!(one, measured(&Settings { threads: 3, ..small }));
-    assert_eq!(markdown(&one).lines().count(), 2 + one.len());
+    let single_thread = measured(&Settings { threads: 1, ..small.clone() });
+    assert_eq!(single_thread, measured(&Settings { threads: 3, ..small }));
+    assert_eq!(markdown(&single_thread).lines().count(), 2 + single_thread.len());
 }
 
-/// Rules work with every policy: stages that double by devices or by samples, and a moments start.
+/// Robust rules work with doubling participation by devices or by samples, with partial participation, and
+/// with the start by moments.
 #[test]
 fn robust_rules_hold_under_doubling_participation() {
     for policy in [
@@ -104,18 +111,22 @@ fn robust_rules_hold_under_doubling_participation() {
         let changes =
             [policy, "fleet.speed=exponential-dynamic", "attack.fraction=0.1", "attack.samples=1000000000"];
         let more = ["algorithm.weighting=samples", "model.init=moments"];
-        let one = outcome(&[&changes[..], &more].concat(), 6);
-        assert!(one.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", one.scores);
-        assert!(one.counters.capped_samples > 0 && one.counters.capped_to_others > 0, "{:?}", one.counters);
+        let result = outcome(&[&changes[..], &more].concat(), 6);
+        assert!(result.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", result.scores);
+        assert!(
+            result.counters.capped_samples > 0 && result.counters.capped_to_others > 0,
+            "{:?}",
+            result.counters
+        );
     }
 }
 
-/// Figures cover honest clients only.
+/// Scores are computed over honest clients only.
 #[test]
 fn attackers_are_not_scored() {
-    let one = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
-    assert_eq!(one.clients.len(), 32);
-    assert_eq!(one.rounds.last().unwrap().participants.len(), 40);
+    let attacked = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
+    assert_eq!(attacked.clients.len(), 32);
+    assert_eq!(attacked.rounds.last().unwrap().participants.len(), 40);
     let none = outcome(&["attack={}", "algorithm.rounds=3"], 6);
     assert_eq!((none.clients.len(), none.attacks), (40, 0));
 }

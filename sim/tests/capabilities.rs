@@ -1,5 +1,5 @@
-//! Tests of declared capabilities of simulated devices, compared with what rounds send, what devices upload, and
-//! which tasks a server asks for: for every algorithm, over ranges of sizes.
+//! Tests of the declared capabilities of simulated devices: they match the tensors and tasks of the server's
+//! rounds and the uploads of the devices, for every algorithm and many sizes.
 
 use fedspan_client::Task;
 use fedspan_client::session::{Config, Protection};
@@ -15,7 +15,8 @@ use fedspan_sim_core::run::engine;
 use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
 
-/// Sizes of a model: features, width (or hidden width), outputs.
+/// Sizes of a model: number of features, width (of the representation or hidden layer), and number of
+/// outputs.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     d: usize,
@@ -23,12 +24,13 @@ struct Sizes {
     c: usize,
 }
 
+/// Strategy for the sizes of a model.
 fn sizes() -> impl Strategy<Value = Sizes> {
     (1usize..40, 1usize..40, 1usize..90).prop_map(|(d, k, c)| Sizes { d, k: k.min(d), c })
 }
 
-/// Asserts that the tensors of one direction of a round fit the capabilities of a device.
-fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
+/// Asserts that the capabilities of a device permit the tensors that a round sends in one direction.
+fn assert_fit(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: bool, what: &str) {
     let elements: Vec<u32> = tensors.iter().map(|tensor| u32::try_from(tensor.elements()).unwrap()).collect();
     assert!(tensors.len() <= usize::from(capabilities.tensors), "{what}: {tensors:?} {capabilities:?}");
     for (tensor, elements) in tensors.iter().zip(&elements) {
@@ -39,8 +41,9 @@ fn fits(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoing: boo
     assert!(elements.iter().sum::<u32>() <= capabilities.total_elements, "{what}: {tensors:?}");
 }
 
-/// Capabilities that the rounds need (number of tensors, elements of the largest, and elements of all), and
-/// variants with one less of each, which are too small.
+/// Capabilities that the rounds require, as number of tensors, elements of the largest tensor, and elements
+/// of all tensors, with true. Also returns, with false, three variants in which one of these numbers is
+/// smaller by one.
 fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
     let (mut tensors, mut largest, mut total) = (0, 0, 0);
     for request in requests {
@@ -61,8 +64,9 @@ fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
     [([tensors, largest, total], true)].into_iter().chain((0..3).map(less)).collect()
 }
 
-/// Checks a scenario's device against its server, with the data resized to `d` and `c` if given. Returns the
-/// tasks that the server asked for and the tasks that the device declares.
+/// Checks the device of a scenario against the server. If `resized` is given, the data set has these numbers
+/// of features and outputs. Returns the tasks that the server requested and the tasks that the device
+/// declares.
 fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u16, u16) {
     let mut dataset = scenario.dataset(1).unwrap();
     if let Some((d, c)) = resized {
@@ -83,12 +87,12 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, what: &str) -> (u
             request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
         asked |= request.task.bit();
         assert!(capabilities.tasks & request.task.bit() != 0, "{what}: {capabilities:?}");
-        fits(&capabilities, &down, false, &what);
+        assert_fit(&capabilities, &down, false, &what);
         let open = RoundOpen { id: RoundId::default(), task: request.task, tensors: down };
         assert_eq!(session.task_mut().open(&open), Ok(()), "{what}");
         let up = session.task().upload();
         assert_eq!(up.to_vec(), request.expects, "{what}");
-        fits(&capabilities, &up, true, &what);
+        assert_fit(&capabilities, &up, true, &what);
     }
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
@@ -111,7 +115,7 @@ fn parse(text: &str) -> Scenario {
     Scenario::parse("capabilities", text, &[]).unwrap_or_else(|problem| panic!("{problem}: {text}"))
 }
 
-/// Checks linear models: every algorithm, start and arithmetic, on regression with `c` targets.
+/// Checks linear models with every algorithm, start and arithmetic, on regression with `c` targets.
 fn linear(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
@@ -142,7 +146,7 @@ fn linear(Sizes { d, k, c }: Sizes) {
         let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
         (asked, claimed) = (asked | of_server, claimed | of_device);
     }
-    // Ridge scores exist for classes only.
+    // Servers request ridge scores only for classification.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
     assert_eq!(
         asked | scores,
@@ -151,7 +155,7 @@ fn linear(Sizes { d, k, c }: Sizes) {
     );
 }
 
-/// Checks the tasks of devices that add noise.
+/// Checks devices that add noise.
 fn private(Sizes { d, k, c }: Sizes) {
     let data =
         format!("[data]\nkind = \"low-rank-regression\"\nclients = 1\nd = {d}\noutputs = {c}\nsamples = 1\n");
@@ -166,7 +170,7 @@ fn private(Sizes { d, k, c }: Sizes) {
     }
 }
 
-/// Checks every algorithm for networks with every kind of model, including layers wider than the samples.
+/// Checks networks with every algorithm and every kind of model, including layers wider than the samples.
 fn network(Sizes { d, k, c }: Sizes) {
     let models = [
         format!("kind = \"mlp\"\nhidden = [{k}]"),
@@ -209,7 +213,7 @@ proptest! {
     }
 }
 
-/// More outputs than features, as in most tables with many classes.
+/// A linear model may have more outputs than features.
 #[test]
 fn head_may_be_larger_than_the_representation() {
     for (d, k, c) in [(5, 5, 12), (1, 1, 2), (11, 2, 256)] {

@@ -1,5 +1,5 @@
-//! Tests that the demo's settings are chosen without the test windows of their fold, and the recorded choice is
-//! reproducible.
+//! Tests that the hyperparameter search of the demo does not use the test windows of a fold, and that its
+//! recorded result is reproducible.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -11,6 +11,7 @@ use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Set};
 use fedspan_sim_core::progress::Progress;
 
+/// Settings of the demo's data.
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,
     gap: 3,
@@ -22,21 +23,24 @@ const SETTINGS: WatchSettings = WatchSettings {
     validation: None,
 };
 
-/// Windows by the bits of their features. No two windows of the recordings are equal.
+/// Windows, identified by the bits of their features. No two windows of the recordings are equal.
 type Windows = BTreeSet<Vec<u32>>;
 
 fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Windows of several sets.
 fn windows<'a>(dataset: &Dataset, sets: impl Iterator<Item = &'a Set>) -> Windows {
     sets.flat_map(|set| set.x.chunks_exact(dataset.features).map(bits).collect::<Vec<_>>()).collect()
 }
 
+/// Training windows of clients.
 fn trained(clients: &[Client]) -> impl Iterator<Item = &Set> {
     clients.iter().map(|client| client.train.as_ref())
 }
 
+/// Test or validation windows of clients.
 fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
     clients.iter().map(|client| client.test.as_ref())
 }
@@ -45,9 +49,9 @@ fn scored(clients: &[Client]) -> impl Iterator<Item = &Set> {
 fn test_windows_do_not_influence_the_settings() {
     let recordings = watch::recordings().unwrap();
     for fold in 0..5 {
-        let whole = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
-        // The test halves of training wearers, and all windows of held-out wearers.
-        let mut tests = windows(&whole, scored(&whole.clients));
+        let full = watch::dataset(&WatchSettings { fold, ..SETTINGS }, 1).unwrap();
+        // Test windows are the test halves of training wearers and all windows of held-out wearers.
+        let mut tests = windows(&full, scored(&full.clients));
         for series in recordings.iter().filter(|series| series.person / SETTINGS.holdout_users == fold) {
             tests.extend(watch::windows(series).iter().map(|row| bits(row)));
         }
@@ -60,50 +64,57 @@ fn test_windows_do_not_influence_the_settings() {
             let used =
                 trained(clients).chain(trained(newcomers)).chain(scored(clients)).chain(scored(newcomers));
             assert!(windows(&dataset, used).is_disjoint(&tests), "fold {fold}, inner fold {inner}");
-            let own = windows(&dataset, scored(newcomers));
-            assert!(own.len() >= 28, "{} windows: less than one a series", own.len());
-            assert!(own.is_disjoint(&seen), "everyone is held out once");
-            assert!(own.is_disjoint(&windows(&dataset, trained(clients))));
-            seen.extend(own);
+            let scored_windows = windows(&dataset, scored(newcomers));
+            assert!(scored_windows.len() >= 28, "{} windows: less than one a series", scored_windows.len());
+            assert!(scored_windows.is_disjoint(&seen), "everyone is held out once");
+            assert!(scored_windows.is_disjoint(&windows(&dataset, trained(clients))));
+            seen.extend(scored_windows);
         }
     }
 }
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-/// The FedRep settings of a choice.
+/// Candidate of the search with the recorded hyperparameters of FedRep.
 fn candidate(choice: &Choice, features: Features) -> Candidate {
     let FedRepChoice { k, step_size, head_samples_per_class, .. } = choice.fedrep(features);
     Candidate { features, k, step_size, head_samples_per_class }
 }
 
-/// One fold is recomputed, over the candidates that were chosen in any fold of its part. The recorded choice
-/// must reproduce its score to the last bit, and no other candidate may score higher. A search over all folds
-/// and candidates takes minutes (`fedspan-sim choose`).
+/// The search in one fold has the recorded result with the same score, bit for bit. The search is restricted
+/// to the candidates that were chosen in this fold or its neighbours, because a complete search takes minutes
+/// (`fedspan-sim choose`).
 #[test]
 fn recorded_choice_is_reproduced_by_choosing() {
     const FOLD: usize = 2;
     let part = &PARTS[1];
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
-    let own = &recorded[FOLD];
+    let expected = &recorded[FOLD];
     let mut tried = SearchSpace::all();
     let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
     tried.fedrep.retain(|one| near.iter().any(|choice| candidate(choice, one.features) == *one));
-    let plain = [own.local, own.local_logarithmic, own.local_trained, own.pooled, own.pooled_trained];
+    let plain = [
+        expected.local,
+        expected.local_logarithmic,
+        expected.local_trained,
+        expected.pooled,
+        expected.pooled_trained,
+    ];
     let weighted: Vec<RidgeChoice> = recorded.iter().map(|choice| choice.pooled_weighted).collect();
     tried.baselines.retain(|one| {
         plain.iter().chain(&weighted).any(|choice: &RidgeChoice| (choice.weight, choice.ridge) == *one)
     });
     assert!(tried.fedrep.len() >= 6 && tried.baselines.len() >= 5, "something to choose from: {tried:?}");
     let chosen = choose(&tried, part, FOLD, 1, &AtomicBool::new(false), &Silent).unwrap().unwrap();
-    assert_eq!(chosen, *own);
+    assert_eq!(chosen, *expected);
 }
 
-/// Every choice is a member of the search space.
+/// Every recorded choice is in the search space.
 #[test]
 fn recorded_choices_are_in_the_search_space() {
     let tried = SearchSpace::all();

@@ -1,4 +1,4 @@
-//! Clients without training or test samples, and users that have only a test part.
+//! Tests of clients without training or test samples, and of users with test samples only.
 
 use std::path::Path;
 
@@ -17,9 +17,11 @@ fn write_table(here: &Path, clients: &[(&str, usize)]) {
     std::fs::write(here.join("table.csv"), table).unwrap();
 }
 
+/// Data section of a scenario that reads the table.
 const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"label\"\n\
                      features = [\"a\", \"b\"]\ntask = \"classes\"\n";
 
+/// Runs a scenario and returns its summary, with standard error in field `reported`, or the error message.
 fn run(here: &Path, scenario: &str) -> Result<Value, String> {
     std::fs::write(here.join("my.toml"), scenario).unwrap();
     let ran = program(here, &["run", "my.toml", "--format", "json", "--out", "out"]);
@@ -31,12 +33,13 @@ fn run(here: &Path, scenario: &str) -> Result<Value, String> {
     Ok(summary)
 }
 
+/// Lines of `clients.csv` without the header.
 fn lines(here: &Path) -> Vec<String> {
     let clients = std::fs::read_to_string(here.join("out/clients.csv")).unwrap();
     clients.lines().skip(1).map(str::to_owned).collect()
 }
 
-/// A gap that is longer than the training part of a client.
+/// Clients whose training part is shorter than the gap are omitted.
 #[test]
 fn clients_without_training_samples_are_left_out() {
     let here = directory("nothing-to-train");
@@ -67,8 +70,7 @@ fn clients_without_training_samples_are_left_out() {
     has(&reported.unwrap_err(), &["no client is left to train", "4 have no sample"]);
 }
 
-/// The summary over seeds repeats the left-out users and warnings of single runs, so that its readers do not
-/// miss them.
+/// The summary over seeds contains the number of omitted users and the warnings of single runs.
 #[test]
 fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     let here = directory("nothing-over-seeds");
@@ -85,7 +87,7 @@ fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     has(warnings[0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
 }
 
-/// If one row of five is for testing, a client with two rows has none.
+/// With a test fraction of one fifth, a client with two rows has no test samples.
 #[test]
 fn clients_without_test_samples_have_empty_fields() {
     let here = directory("nothing-to-test");
@@ -101,11 +103,13 @@ fn clients_without_test_samples_have_empty_fields() {
     }
 }
 
+/// User of a LEAF file with `rows` samples.
 fn user(rows: usize, label: impl Fn(usize) -> Value) -> Value {
     let x: Vec<Value> = (0..rows).map(|row| json!([row % 2, row % 3, 1 - row % 2])).collect();
     json!({ "x": x, "y": (0..rows).map(label).collect::<Vec<_>>() })
 }
 
+/// Writes a LEAF file with six samples for each user.
 fn write_leaf(path: &Path, users: &[&str], label: impl Fn(usize) -> Value + Copy) {
     let data: serde_json::Map<String, Value> =
         users.iter().map(|name| ((*name).to_owned(), user(6, label))).collect();
@@ -114,14 +118,17 @@ fn write_leaf(path: &Path, users: &[&str], label: impl Fn(usize) -> Value + Copy
     std::fs::write(path, file.to_string()).unwrap();
 }
 
+/// Model and algorithm of the scenarios with user files.
 const LEAF: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
 
+/// Scenario that reads LEAF files; without a test file if `test_path` is empty.
 fn leaf(path: &str, test_path: &str) -> String {
     let test = if test_path.is_empty() { String::new() } else { format!("test_path = \"{test_path}\"\n") };
     format!("[data]\nkind = \"leaf\"\npath = \"{path}\"\n{test}{LEAF}")
 }
 
-/// Whole numbers are labels in any spelling; other values are an error that names the value.
+/// Whole numbers are accepted as labels in any notation. Other values are refused with a message that
+/// contains the value.
 #[test]
 fn labels_are_whole_numbers_however_they_are_written() {
     let here = directory("nothing-labels");
@@ -163,7 +170,7 @@ fn test_part_of_other_users_is_reported() {
         &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"],
     );
     has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
-    // With the test part among the data files the users are the same in both.
+    // If the split is not that of the files, the users of both files are clients.
     let all = run(
         &here,
         &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"stratified\"\n[model]"),
@@ -171,7 +178,8 @@ fn test_part_of_other_users_is_reported() {
     assert_eq!(all.unwrap()["clients"], 5);
 }
 
-/// With training and test files in one directory, test rows would be trained on.
+/// A user that occurs in two files of a directory is refused: the files may be a training and a test part,
+/// and the model would be trained on test samples.
 #[test]
 fn user_in_two_files_is_an_error() {
     let here = directory("nothing-directory");

@@ -1,4 +1,4 @@
-//! Tests of the command line: output and exit codes of each command.
+//! Tests of the command line: output and exit codes of commands.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -51,7 +51,7 @@ fn wrong_command_line_exits_with_2() {
     }
 }
 
-/// Firmware has fixed sizes; a scenario that does not fit is refused before anything is built.
+/// Firmware has fixed sizes, so a scenario with other sizes is refused before the firmware is built.
 #[test]
 fn emulate_refuses_scenarios_of_another_shape() {
     let here = directory("emulate");
@@ -69,8 +69,7 @@ fn emulate_refuses_scenarios_of_another_shape() {
     }
 }
 
-/// Attacks exist only in simulations. `emulate`, `live` and `device` refuse a scenario with attackers instead
-/// of ignoring them.
+/// Attacks exist only in simulations, so `emulate`, `live` and `device` refuse a scenario with attackers.
 #[test]
 fn attacks_are_refused_outside_simulations() {
     let here = directory("attackers");
@@ -95,7 +94,7 @@ fn attacks_are_refused_outside_simulations() {
     assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
 }
 
-/// The output directory is checked before the first run, so that no result is lost to a wrong path.
+/// The output directory is checked before the first run, so that no result is lost because of a wrong path.
 #[test]
 fn unusable_output_directory_exits_with_2_before_any_run() {
     let here = directory("unmakeable");
@@ -130,6 +129,7 @@ fn program_prints_the_licences_of_its_data() {
     }
 }
 
+/// Progress display without output.
 struct Silent;
 
 impl fedspan_sim_core::progress::Progress for Silent {
@@ -201,7 +201,7 @@ fn full_disk_on_standard_output_is_an_error() {
     assert!(errors(&output).contains("standard output"), "{}", errors(&output));
 }
 
-/// The moments start sends matrices that can equal a client's records, so a private run refuses it.
+/// The start by moments sends matrices that can equal a client's records, so runs with noise refuse it.
 #[test]
 fn moments_start_is_refused_with_noise() {
     let here = directory("moments-private");

@@ -1,10 +1,12 @@
-//! Tests of `compare` on networks: times to accuracies, spread over folds, clients that join after training.
+//! Tests of command `compare` with networks: times to accuracies, spread over folds, and clients that join
+//! after training.
 
 use crate::common::{self, code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
 
+/// Options of a short run of a small network.
 const SMALL: [&str; 4] = ["--set", "algorithm.rounds=6", "--set", "model.hidden=[8]"];
 
 fn outcome(changes: &[&str]) -> Outcome {
@@ -14,12 +16,13 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&Scenario::parse("digits-network", text, &changes).unwrap(), 1, &mut NoProgress).unwrap()
 }
 
+/// Mean accuracy after each round.
 fn accuracies(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().accuracy.unwrap()).collect()
 }
 
-/// With no fine-tuning epochs `+ft` equals the algorithm itself. With some it is more accurate after every
-/// round, and training does not change.
+/// With 0 fine-tuning epochs, `+ft` has the results of the algorithm without `+ft`. With the default number
+/// of epochs, the accuracy is higher after every round, and the trained network is the same.
 #[test]
 fn fine_tuned_heads_are_scored_after_every_round() {
     let plain = outcome(&["algorithm.name=\"fedavg\""]);
@@ -32,6 +35,7 @@ fn fine_tuned_heads_are_scored_after_every_round() {
     }
 }
 
+/// Runs `compare --reach` and returns the times to accuracies of its summary.
 fn reached(place: &str, more: &[&str]) -> Vec<Value> {
     let place = directory(place);
     let words = [
@@ -55,7 +59,7 @@ fn reached(place: &str, more: &[&str]) -> Vec<Value> {
     all["reached"].as_array().unwrap().clone()
 }
 
-/// Times that are shifted to another communication cost equal those of a run with that cost.
+/// Times that are computed for another communication cost equal the times of a run with this cost.
 #[test]
 fn shifted_times_equal_times_of_real_runs() {
     let at_once = reached("comparisons-at-once", &["--communication", "0,10"]);
@@ -71,7 +75,7 @@ fn shifted_times_equal_times_of_real_runs() {
             (a, b) => assert_eq!(a, b),
         }
     }
-    // Only doubling entries are compared with an entry that waits for all clients.
+    // Only entries with doubling participation have a gain over full participation.
     assert!(
         at_once.iter().all(|one| !one["label"].as_str().unwrap().contains("full") || one["gain"].is_null())
     );
@@ -110,8 +114,8 @@ fn communication_dependent_runs_are_refused() {
     }
 }
 
-/// Folds are treated like seeds: one cell for all of them. Clients that join after training have a table of
-/// their own.
+/// A table cell covers all values of `--over`, here the folds. A second table shows the clients that join
+/// after training.
 #[test]
 fn table_cell_covers_all_values_of_over() {
     let place = directory("comparisons-over");
@@ -137,7 +141,7 @@ fn table_cell_covers_all_values_of_over() {
     assert!(!shown.contains("fold"), "{shown}");
 }
 
-/// Writes a table of fifteen speakers with ten features and twelve vowels each.
+/// Writes a table of fifteen speakers; rows have ten features, and the classes are twelve vowels.
 fn write_speakers(place: &std::path::Path) {
     let mut table = String::from("speaker,vowel");
     (0..10).for_each(|j| table += &format!(",f{j}"));
@@ -161,7 +165,7 @@ fn write_speakers(place: &std::path::Path) {
     std::fs::write(place.join("speakers.toml"), scenario).unwrap();
 }
 
-/// More classes than features: every algorithm, on a linear model or a network, in one table.
+/// If there are more classes than features, every algorithm runs, on a linear model or on a network.
 #[test]
 fn all_algorithms_run_on_a_table_of_many_classes() {
     let place = directory("comparisons-speakers");
@@ -192,7 +196,8 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
     }
     assert!(shown.contains("networks of one hidden layer of 32"), "{shown}");
     assert!(!shown.contains("hidden="), "labels are those of the algorithms: {shown}");
-    // Algorithms that need a network use the file's network and step size; the others use the linear model.
+    // Algorithms that require a network use the configured network and step size, other algorithms the linear
+    // model.
     let beside = [
         "--set",
         "model.network.hidden=[64, 7]",
@@ -209,7 +214,7 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
     assert!(place.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
 }
 
-/// An algorithm without the model that it needs names that model.
+/// The error message for an algorithm without the required model contains the kind of model.
 #[test]
 fn algorithm_errors_name_the_needed_model() {
     let place = directory("comparisons-needs");
@@ -256,7 +261,7 @@ fn algorithm_errors_name_the_needed_model() {
     }
 }
 
-/// A diverged run leaves a note; the other runs keep their figures.
+/// A diverged run is reported in a note, and the other runs have results.
 #[test]
 fn failed_run_does_not_end_the_others() {
     let place = directory("comparisons-stopped");
@@ -273,7 +278,7 @@ fn failed_run_does_not_end_the_others() {
     );
 }
 
-/// Hidden layers may be wider than the samples, on tables and on recordings.
+/// Hidden layers may be wider than the samples, for tables and for recordings.
 #[test]
 fn networks_may_be_wider_than_their_samples() {
     let place = directory("comparisons-wide");
@@ -319,8 +324,8 @@ fn linear_and_network_scenarios_get_the_same_algorithms() {
     }
 }
 
-/// A measured step size does not apply to networks or to algorithms without rounds; one file serves all of
-/// them.
+/// A scenario with a measured step size can be run with every algorithm. Networks and algorithms without
+/// rounds ignore the step size.
 #[test]
 fn measured_step_size_is_accepted_by_every_algorithm() {
     let place = directory("comparisons-auto");

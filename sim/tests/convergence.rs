@@ -1,4 +1,4 @@
-//! Convergence properties of FedRep on small cases, and the ways in which runs end.
+//! Tests of the convergence of FedRep on small problems, and of the conditions that end a run.
 
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, Watcher, run};
@@ -13,7 +13,7 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&scenario(changes), seed, &mut NoProgress).unwrap()
 }
 
-/// Median distance over nine seeds.
+/// Median of the final distance over nine seeds.
 fn distance(changes: &[&str]) -> f64 {
     let every = [changes, &["evaluate_every=1000000"]].concat();
     let mut all: Vec<f64> = (1..=9).map(|seed| outcome(&every, seed).scores.distance.unwrap()).collect();
@@ -49,7 +49,7 @@ fn start_has_the_requested_distance() {
     assert!((first.distance.unwrap() - 0.9).abs() < 1e-6);
 }
 
-/// Watcher that stops a run after some rounds.
+/// Watcher that stops a run after the given number of rounds.
 struct Until(u32);
 
 impl Watcher for Until {
@@ -64,7 +64,7 @@ fn interrupted_run_keeps_finished_rounds() {
         let init = format!("model.init={start}");
         let scenario = scenario(&[&init, "algorithm.rounds=6", "evaluate_every=4"]);
         let job = Job::prepare(&scenario, 1).unwrap();
-        let whole = job.run(&mut NoProgress).unwrap();
+        let complete = job.run(&mut NoProgress).unwrap();
         for stop in 0..=6 {
             let ended = job.run(&mut Until(stop)).unwrap();
             assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");
@@ -73,14 +73,15 @@ fn interrupted_run_keeps_finished_rounds() {
                 let b: &fedspan_sim_core::run::RoundRow = b;
                 (a.time, a.bytes_up, &a.participants) == (b.time, b.bytes_up, &b.participants)
             };
-            assert!(ended.rounds.iter().zip(&whole.rounds).all(same), "the same rounds as without a stop");
+            assert!(ended.rounds.iter().zip(&complete.rounds).all(same), "the same rounds as without a stop");
             assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has figures");
             assert_eq!(ended.clients.len(), 100, "final heads are fitted");
         }
     }
 }
 
-/// The engine ends the run as on a server; the result equals that of a run with as many rounds.
+/// If `stop.change` ends a run, the result equals that of a run which is configured with the same number of
+/// rounds.
 #[test]
 fn run_ends_when_the_representation_stops_moving() {
     let mut lengths = Vec::new();
@@ -100,9 +101,9 @@ fn run_ends_when_the_representation_stops_moving() {
 
 #[test]
 fn targets_end_a_run_in_any_round() {
-    let whole = outcome(&["algorithm.rounds=30"], 1);
-    let reached = whole.rounds[30].scores.unwrap().loss.unwrap();
-    // A loss that only the last rounds reach, and a loss that the first row already has.
+    let complete = outcome(&["algorithm.rounds=30"], 1);
+    let reached = complete.rounds[30].scores.unwrap().loss.unwrap();
+    // The first target is reached only in the last rounds, the second already in the first round.
     let target = format!("stop.loss={reached:e}");
     let ended = outcome(&["algorithm.rounds=30", &target], 1);
     assert!(ended.scores.loss.unwrap() <= reached && !ended.interrupted);

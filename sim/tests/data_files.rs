@@ -1,5 +1,5 @@
-//! Tests of image files, user files and class labels: the data sets that they give, and the messages for damaged
-//! files.
+//! Tests of readers of image files, user files and class labels: resulting data sets, and messages for
+//! damaged files.
 
 use std::path::Path;
 
@@ -18,39 +18,39 @@ fn idx_test_parts_labels_and_sums_are_read() {
     }
     labels[8..].fill(3);
     std::fs::write(here.join("test-labels"), &labels).unwrap();
-    let one = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"\n";
-    let both = format!("{one}test_images = \"test-images\"\ntest_labels = \"test-labels\"\n");
+    let train_files = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"\n";
+    let all_files = format!("{train_files}test_images = \"test-images\"\ntest_labels = \"test-labels\"\n");
     let partition = "[data.partition]\nclients = 2\nclasses = 1\n";
     let read = |data: &str| {
-        let whole = format!("[data]\n{data}\n{REST}");
-        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &whole, &[]);
+        let text = format!("[data]\n{data}\n{REST}");
+        let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
         scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
     };
-    // Class 3 occurs in the test part only, so it is neither trained nor scored.
-    let set = read(&format!("{both}{partition}")).unwrap();
+    // Class 3 occurs only in the test part, so no client has samples of this class.
+    let set = read(&format!("{all_files}{partition}")).unwrap();
     assert_eq!((set.outputs, set.clients.iter().map(|client| client.test.len()).sum::<usize>()), (4, 0));
-    let pooled = read(&format!("{both}{partition}[split]\nby = \"stratified\"\ntest = 0.5\n")).unwrap();
+    let pooled = read(&format!("{all_files}{partition}[split]\nby = \"stratified\"\ntest = 0.5\n")).unwrap();
     let count = |client: &Client| client.train.len() + client.test.len();
     assert_eq!(pooled.clients.iter().map(count).sum::<usize>(), 12);
-    // Images of 1 x 4 mixed with images of 2 x 2.
+    // The test images are 1 x 4, the training images 2 x 2.
     let mut wide = images.clone();
     (wide[11], wide[15]) = (1, 4);
     std::fs::write(here.join("test-images"), &wide).unwrap();
-    has(&message(&here, &both), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
-    has(&message(&here, &format!("{one}test_images = \"images\"")), &["my.toml", "test_labels"]);
+    has(&message(&here, &all_files), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
+    has(&message(&here, &format!("{train_files}test_images = \"images\"")), &["my.toml", "test_labels"]);
     has(
-        &message(&here, &format!("{one}first_label = 1")),
+        &message(&here, &format!("{train_files}first_label = 1")),
         &["labels", "label 0 at byte 8", "allowed: from 1, the value of data.first_label"],
     );
-    // The transposed image, by hand.
-    let straight = read(&format!("{one}{partition}")).unwrap();
-    let turned = read(&format!("{one}transposed = true\n{partition}")).unwrap();
+    // The option data.transposed swaps the second and third pixel of each 2 x 2 image.
+    let straight = read(&format!("{train_files}{partition}")).unwrap();
+    let turned = read(&format!("{train_files}transposed = true\n{partition}")).unwrap();
     for (a, b) in straight.clients.iter().zip(&turned.clients) {
         for (a, b) in a.train.x.chunks(5).zip(b.train.x.chunks(5)) {
             assert_eq!([a[0], a[2], a[1], a[3], a[4]], b);
         }
     }
-    let sums = |first: &str, second: &str| format!("{one}sha256 = [\"{first}\", \"{second}\"]\n");
+    let sums = |first: &str, second: &str| format!("{train_files}sha256 = [\"{first}\", \"{second}\"]\n");
     let zeros = "0".repeat(64);
     let right = |first: &str, name: &str| {
         let reported = message(&here, &sums(first, &zeros));
@@ -61,12 +61,16 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let first = right(&zeros, "images");
     let second = right(&first, "labels");
     assert!(read(&format!("{}{partition}", sums(&first, &second.to_uppercase()))).is_ok());
-    let one_too_many = format!("{one}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
+    let one_too_many = format!("{train_files}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
     has(&read(&one_too_many).unwrap_err(), &["my.toml", "3 checksums for 2 files"]);
-    has(&message(&here, &format!("{one}sha256 = [\"12\"]")), &["data.sha256", "64 hexadecimal digits"]);
+    has(
+        &message(&here, &format!("{train_files}sha256 = [\"12\"]")),
+        &["data.sha256", "64 hexadecimal digits"],
+    );
 }
 
-/// Writes files of three records; every pixel of record `i` is `i`.
+/// Writes CIFAR files of three records each. Record `i` has the given label bytes, and all of its pixels have
+/// value `i`.
 fn cifar_files(here: &Path, labels: &[u8]) {
     let record = |i: u8| [labels, &[i; 3072]].concat();
     let bytes: Vec<u8> = (0..3).flat_map(record).collect();
@@ -76,7 +80,8 @@ fn cifar_files(here: &Path, labels: &[u8]) {
     }
 }
 
-/// Files store one colour plane after another; samples store the colours of each pixel together.
+/// The file contains one colour plane after another, but in a sample the three colours of a pixel are
+/// adjacent.
 #[test]
 fn colours_of_a_pixel_are_adjacent() {
     let image = (0..3u8).flat_map(|colour| (0..1024u32).map(move |place| (place % 64) as u8 + 64 * colour));
@@ -113,7 +118,7 @@ fn cifar_records_are_read() {
     assert!(set.clients.iter().all(|client| client.train.len() == 5 && client.test.len() == 1));
     assert!(set.clients.iter().all(|client| client.augment.is_some()));
     for row in set.clients.iter().flat_map(|client| client.train.x.chunks_exact(3073)) {
-        // Red of value 0, 1 or 2, normalised with ImageNet's mean and deviation.
+        // Pixels of value 0, 1 or 2 are normalised with the mean and deviation of ImageNet's red channel.
         let red = f64::from(row[0]) * 0.229 + 0.485;
         assert!([0.0, 1.0, 2.0].iter().any(|pixel| (red - pixel / 255.0).abs() < 1e-6), "{red}");
         assert_eq!((row[3072], row[1023].to_bits()), (1.0, row[0].to_bits()));
@@ -124,9 +129,9 @@ fn cifar_records_are_read() {
     cifar_files(&here, &[20, 100]);
     has(&read("version = \"cifar-100\"").unwrap_err(), &["train.bin", "label 100 at byte 1", "0 to 99"]);
     has(&read("version = \"cifar-100-coarse\"").unwrap_err(), &["label 20 at byte 0", "0 to 19"]);
-    let whole = std::fs::read(here.join("test.bin")).unwrap();
+    let bytes = std::fs::read(here.join("test.bin")).unwrap();
     cifar_files(&here, &[1, 1]);
-    std::fs::write(here.join("test.bin"), &whole[..4000]).unwrap();
+    std::fs::write(here.join("test.bin"), &bytes[..4000]).unwrap();
     has(
         &read("version = \"cifar-100\"").unwrap_err(),
         &["test.bin", "byte 3074", "926 bytes, expected 3074"],
@@ -135,6 +140,7 @@ fn cifar_records_are_read() {
     has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes, expected 3074"]);
 }
 
+/// LEAF file with three users, of whom one has no samples.
 const LEAF: &str = r#"{"users": ["b", "a", "none"], "num_samples": [2, 3, 0], "hierarchies": [1], "user_data": {
     "b": {"x": [[0, 0.5, 1, 2], [4, 5, 6, -7e-1]], "y": [1, 0]}, "none": {"x": [], "y": []},
     "a": {"x": [[1, 1, 1, 1], [2, 2, 2, 2], [3, 3, 3, 3]], "y": [2, 2, 2]}}}"#;
@@ -149,7 +155,7 @@ fn leaf_users_become_clients() {
         let scenario = Scenario::parse(name.to_str().unwrap(), &format!("[data]\n{}{REST}", data(more)), &[]);
         scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
     };
-    // Counts may be written as decimals, and a byte order mark is not part of the text.
+    // Counts may have a decimal point or an exponent, and a byte order mark is ignored.
     std::fs::write(&file, ["\u{feff}", &LEAF.replace("[2, 3, 0]", "[2.0, 3e0, 0]")].concat()).unwrap();
     read("").unwrap();
     std::fs::write(&file, LEAF).unwrap();
@@ -162,7 +168,7 @@ fn leaf_users_become_clients() {
     assert_eq!((sizes(&large), large.dropped_users), (vec![3], 2));
     let drawn = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
     assert_eq!((drawn.clients.len(), drawn.dropped_users), (1, 1), "who is not drawn is not left out");
-    // In the files' own split one user has no training samples, and one has no samples at all.
+    // The test file contains only a user that the training file does not contain.
     let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
     std::fs::write(here.join("other.json"), only_test).unwrap();
     let others = read("test_path = \"other.json\"\n").unwrap_err().to_string();
@@ -171,7 +177,7 @@ fn leaf_users_become_clients() {
         sizes(&read("[data.partition]\nkind = \"iid\"\nclients = 5\n[split]\ntest = 0\n").unwrap()),
         [1; 5]
     );
-    // One client is held out, and one has a test part of its own.
+    // One client is held out, and one client has test samples in the test file.
     std::fs::write(here.join("test.json"), r#"{"user_data": {"a": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#)
         .unwrap();
     let tested =
@@ -179,9 +185,9 @@ fn leaf_users_become_clients() {
     assert_eq!((tested.newcomers[0].train.len(), tested.newcomers[0].test.len()), (2, 1));
     assert_eq!(tested.clients[0].test.len(), 0);
     has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
-    let both = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
+    let split = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
     has(
-        &read(both).unwrap_err(),
+        &read(split).unwrap_err(),
         &[
             "my.toml",
             "split.holdout_classes",
@@ -240,21 +246,21 @@ fn leaf_tweets_become_means_of_word_vectors() {
     std::fs::write(here.join("glove.txt"), "good 1 2\nday 4 -1\n, 3 3\nnight nonsense\n").unwrap();
     let name = here.join("my.toml");
     let data = "kind = \"leaf\"\npath = \"train\"\n";
-    let whole = format!("[data]\n{data}vectors = \"glove.txt\"\n[split]\ntest = 0\n{REST}");
-    let set = Scenario::parse(name.to_str().unwrap(), &whole, &[]).unwrap().dataset(1).unwrap();
-    // Each class is shuffled separately.
+    let text = format!("[data]\n{data}vectors = \"glove.txt\"\n[split]\ntest = 0\n{REST}");
+    let set = Scenario::parse(name.to_str().unwrap(), &text, &[]).unwrap().dataset(1).unwrap();
+    // Classes are shuffled separately, so samples of different classes keep their order.
     assert_eq!(set.clients[0].train.x, [9.0 / 4.0, 6.0 / 4.0, 1.0, 0.0, 0.0, 1.0]);
     has(&message(&here, data), &["train", "data.vectors"]);
-    // A series of word vectors for recurrent networks.
-    let series = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=3".to_owned()]).unwrap();
+    // With data.words, a sample is a series of word vectors for recurrent networks.
+    let series = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=3".to_owned()]).unwrap();
     let set = series.dataset(1).unwrap();
     let (good, comma, day) = ([1.0, 2.0], [3.0, 3.0], [4.0, -1.0]);
     assert_eq!(set.clients[0].train.x, [&comma[..], &good, &day, &[1.0], &[0.0; 6], &[1.0]].concat());
     let cells =
         ["data.words=3", "model={ kind = \"lstm\", cells = 4 }", "algorithm.rounds=2"].map(str::to_owned);
-    let scenario = Scenario::parse(name.to_str().unwrap(), &whole, &cells).unwrap();
+    let scenario = Scenario::parse(name.to_str().unwrap(), &text, &cells).unwrap();
     assert!(run(&scenario, 1, &mut NoProgress).unwrap().diverged.is_none());
-    let wide = Scenario::parse(name.to_str().unwrap(), &whole, &["data.words=1000".to_owned()]).unwrap();
+    let wide = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=1000".to_owned()]).unwrap();
     assert_eq!(wide.dataset(1).unwrap().features, 2001);
     std::fs::remove_file(here.join("train/one.json")).unwrap();
     has(&message(&here, data), &["train", "no .json file"]);
@@ -274,7 +280,7 @@ fn npz_labels_become_classes() {
     let set = scenario.dataset(1).unwrap();
     assert_eq!((set.outputs, set.classification), (3, true));
     assert_eq!(set.clients[1].train.y, Labels::Classes(vec![1, 2, 0, 1]));
-    // Classes are the occurring values in ascending order.
+    // Classes are the values that occur in the file, in ascending order.
     classes[7] = -1.0;
     write(&classes);
     let set = scenario.dataset(1).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of `fedspan-sim device` without a server.
+//! Tests of command `device` without a server.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use crate::common::{code, directory, errors, program};
 
 #[test]
 fn ctrl_c_ends_a_reconnecting_device() {
-    // No server listens at this port, which was free a moment ago.
+    // The port was free just before, so no server listens on it.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
         .args(["device", "--connect", &free.to_string(), "--wearer", "3", "--plaintext"])
@@ -32,7 +32,7 @@ fn invalid_address_exits_with_2() {
     }
 }
 
-/// Devices that lost their server retry with growing delays and report a reconnection once.
+/// A device that lost its connection retries with growing delays and reports each reconnection once.
 #[test]
 fn device_backs_off_and_reports_reconnection() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -45,14 +45,15 @@ fn device_backs_off_and_reports_reconnection() {
         .spawn()
         .unwrap();
     let mut reported = BufReader::new(device.stderr.take().unwrap()).lines().map(Result::unwrap);
-    // At least half of a delay is fixed, and the delay doubles from 0.5 s on.
+    // The upper bound of the random delay starts at 0.5 s and doubles; the lower bound is half of the upper
+    // bound.
     for ceiling in [500, 1000, 2000] {
         let line = reported.find(|line| line.contains("again")).unwrap();
         let delay = line.split_once(", trying again in ").and_then(|(_, delay)| delay.strip_suffix(" ms"));
         let delay: u64 = delay.expect(&line).parse().unwrap();
         assert!((ceiling / 2..=ceiling).contains(&delay), "{line}");
     }
-    // The server comes back twice, and each reconnection is reported once.
+    // The server accepts and closes two connections; the device reports each of them once.
     let listener = std::net::TcpListener::bind(address).unwrap();
     let mut back = Vec::new();
     for _ in 0..2 {
@@ -67,7 +68,7 @@ fn device_backs_off_and_reports_reconnection() {
     device.wait().unwrap();
 }
 
-/// The commands in the help text are complete.
+/// The example commands of the help text are complete.
 #[test]
 fn help_examples_are_valid_commands() {
     let here = directory("device-examples");
@@ -78,7 +79,7 @@ fn help_examples_are_valid_commands() {
     assert_eq!(examples.len(), 2, "{help}");
     for example in examples {
         let words = example.split_whitespace().take_while(|word| !word.starts_with('('));
-        // A bad argument is appended, so that the command is refused before it connects.
+        // An invalid change is appended, so that the command ends before it connects to a server.
         let arguments: Vec<&str> =
             ["device"].into_iter().chain(words).chain(["--set", "attack.kind=mimic"]).collect();
         let output = program(&here, &arguments);

@@ -1,14 +1,18 @@
-//! Tests of `SCENARIOS.md` compared with the scenario reader: the same keys with the same defaults.
+//! Tests that `SCENARIOS.md` documents exactly the keys that the scenario reader accepts, with the same
+//! defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use fedspan_engine::config::GivenKeys;
 use fedspan_sim_core::scenario::Scenario;
 
+/// Documentation of scenarios.
 const PAGE: &str = include_str!("../SCENARIOS.md");
 
+/// Minimal model and algorithm for data with targets.
 const REST: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n";
+/// Minimal model and algorithm for data without targets.
 const PRINCIPAL: &str = "[model]\nk = 1\n[algorithm]\nname = \"fedpower\"\n";
 const LOW_RANK: &str = "[data]\nkind = \"low-rank-regression\"\nclients = 5\nd = 4\nsamples = 3\n\
                         [model]\nkind = \"lora-linear\"\nrank = 1\n\
@@ -24,15 +28,18 @@ const LEAF: &str = "[data]\nkind = \"leaf\"\npath = \"f\"\n";
 const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
 const DIGITS: &str = "[data]\nkind = \"digits\"\n";
 
+/// Scenario with a network and the given algorithm.
 fn network(name: &str) -> String {
     format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
 }
 
+/// Scenario with the given keys of section `[model]`.
 fn front(model: &str) -> String {
     network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
 
-/// A table of the page: its heading, its section, and the smallest files that together accept all of its keys.
+/// Tables of the page. Each has its heading, the section of its keys, and minimal scenarios that together
+/// accept all of these keys.
 fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let with = |data: &str| format!("{data}{REST}");
     let more = |data: &str, more: &str| format!("{data}{more}{REST}");
@@ -153,7 +160,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     ]
 }
 
-/// Keys of the page's tables with their defaults, by heading.
+/// Documented keys with their defaults, for each heading of the page.
 fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> {
     let mut all = BTreeMap::new();
     for part in PAGE.split("\n## ").skip(1) {
@@ -171,15 +178,16 @@ fn documented() -> BTreeMap<&'static str, BTreeMap<&'static str, &'static str>> 
 
 fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
     let scenario = Scenario::parse("my.toml", file, changes).map_err(|problem| problem.to_string())?;
-    // The text and the given keys repeat the input; only the other fields carry its meaning.
+    // The text and the list of given keys are replaced, so that scenarios with equal settings compare equal.
     Ok(Scenario { text: String::new(), given: GivenKeys::ALL, ..scenario })
 }
 
+/// Key with the name of its section, as in command line changes.
 fn dotted(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
-/// Keys that the reader accepts in a section, taken from its error message for an unknown key.
+/// Keys that the reader accepts in a section, extracted from its error message for an unknown key.
 fn known(file: &str, section: &str) -> BTreeSet<String> {
     let reported = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
     let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
@@ -199,7 +207,8 @@ fn documentation_and_reader_have_the_same_keys() {
     assert!(headings.is_empty(), "unknown tables: {headings:?}");
 }
 
-/// Synthetic data have no `[split]`; the error message lists the kinds of data that have one.
+/// Synthetic data do not support section `[split]`. The error message lists the kinds of data that support
+/// it.
 #[test]
 fn synthetic_data_have_no_split() {
     for file in [format!("{LINEAR}{REST}"), POWER.to_owned(), format!("{GRAPHS}{PRINCIPAL}")] {

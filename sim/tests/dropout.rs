@@ -1,5 +1,5 @@
-//! Tests of device dropouts, independent and correlated, and rounds with a deadline: counted devices, round times,
-//! and a small sweep with the thresholds that `sim/DROPOUT.md` states.
+//! Tests of independent and correlated device dropouts and of rounds with a deadline: participants, round
+//! times, and a small dropout measurement with the thresholds of `sim/DROPOUT.md`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -12,13 +12,14 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, RoundRow, Times};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Scenario of the tests.
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
                       [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 60\nstep_size = 0.2\n";
 
-/// Compute times that are drawn in every round.
+/// Change of the scenario: compute times are drawn in every round.
 const SPEED: &str = "fleet.speed=exponential-dynamic";
 
-/// A task of one computation.
+/// Task that takes one computation time.
 const ONE: Task = Task::PowerStart;
 
 fn scenario(changes: &[&str]) -> Scenario {
@@ -34,15 +35,17 @@ fn times(scenario: &Scenario, seed: u64) -> Times {
     Times::new(scenario, &scenario.dataset(seed).unwrap(), seed).unwrap()
 }
 
-/// Rows of an outcome without the initial model.
+/// Rows of the training rounds, without the row of the initial model.
 fn trained(outcome: &Outcome) -> &[RoundRow] {
     &outcome.rounds[1..]
 }
 
+/// Simulated time of each round, without the initialisation.
 fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
 
+/// Participants of each round, ascending.
 fn sets(outcome: &Outcome) -> Vec<Vec<DeviceId>> {
     let sorted = |row: &RoundRow| {
         let mut devices = row.participants.clone();
@@ -52,8 +55,8 @@ fn sets(outcome: &Outcome) -> Vec<Vec<DeviceId>> {
     trained(outcome).iter().map(sorted).collect()
 }
 
-/// Exactly the devices that answer before the deadline count, and the model equals that of a fleet whose
-/// stragglers never answer.
+/// Exactly the devices that finish before the deadline participate. The model equals that of a fleet in which
+/// the other devices never send an update.
 #[test]
 fn straggler_past_the_deadline_never_counts() {
     for (seed, limit) in [(1, 1.0), (2, 0.7), (3, 2.0)] {
@@ -92,7 +95,8 @@ fn straggler_past_the_deadline_never_counts() {
     }
 }
 
-/// Whether the server is notified of a dropout or waits for the deadline changes round times and nothing else.
+/// Participants and model do not depend on whether the server is notified of a dropout or waits for the
+/// deadline. Only the round times differ.
 #[test]
 fn silent_dropouts_cost_time_and_change_no_model() {
     for pattern in ["independent", "persistent"] {
@@ -108,7 +112,7 @@ fn silent_dropouts_cost_time_and_change_no_model() {
     }
 }
 
-/// A deadline that all devices meet changes nothing.
+/// A deadline that all devices meet has no effect.
 #[test]
 fn met_deadline_changes_nothing() {
     let (with, without) = (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
@@ -117,7 +121,8 @@ fn met_deadline_changes_nothing() {
     assert!(with.representation == without.representation);
 }
 
-/// The same half is absent in every round; the other half completes all of them.
+/// With persistent dropouts, the same half of the fleet is absent in every round, and only the other half
+/// participates.
 #[test]
 fn absent_devices_never_count() {
     for deadline in [None, Some("rounds.deadline=9")] {
@@ -133,7 +138,8 @@ fn absent_devices_never_count() {
     }
 }
 
-/// During an outage of the whole fleet the round waits, loses no answer, and continues without intervention.
+/// During an outage of the complete fleet the round is extended, no update is lost, and the campaign
+/// continues without intervention.
 #[test]
 fn round_survives_outage_of_the_whole_fleet() {
     let changes = [
@@ -149,12 +155,13 @@ fn round_survives_outage_of_the_whole_fleet() {
     let counters = outcome.counters;
     assert!(counters.extended > 20, "{}", counters.extended);
     assert_eq!((counters.repeated, counters.short), (0, 0));
-    // Each deadline without answers takes 3; a round of constant compute times takes 1.
+    // Each deadline without an update takes time 3, and a round with constant compute times takes time 1.
     let time = outcome.rounds[60].time;
     assert!((time - 60.0 - 3.0 * counters.extended as f64).abs() < 1e-3, "{time}");
 }
 
-/// An absent cohort does not block the campaign: at the deadline all devices are asked.
+/// An absent cohort does not block the campaign, because at the deadline the round is extended to all
+/// devices.
 #[test]
 fn absent_cohort_is_replaced_at_the_deadline() {
     let changes = [
@@ -172,7 +179,7 @@ fn absent_cohort_is_replaced_at_the_deadline() {
     }
 }
 
-/// Equal bits with one thread and with two, for each pattern.
+/// For each dropout pattern, results with one thread and with two threads are equal, bit for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
     let here = directory("dropout-threads");
@@ -213,13 +220,15 @@ fn fleet_that_never_answers_is_refused() {
     }
 }
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {
     fn advance(&self, _parts: u64, _of: u64, _what: &str) {}
 }
 
-fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
+/// Runs a small dropout measurement.
+fn small_measurement(rates: &[f64], threads: usize) -> Vec<Row> {
     let settings = Settings {
         policies: POLICIES.to_vec(),
         patterns: PATTERNS.to_vec(),
@@ -233,19 +242,19 @@ fn swept(rates: &[f64], threads: usize) -> Vec<Row> {
     measure(&settings, &AtomicBool::new(false), &Silent).unwrap().unwrap()
 }
 
-/// At a rate of 50 % every round finishes without intervention, and the model is about as accurate as without
-/// dropouts.
+/// At a dropout rate of 50 % every round finishes without intervention, and the model is about as accurate as
+/// without dropouts.
 #[test]
 fn campaign_survives_half_of_the_fleet_dropping_out() {
-    let rows = swept(&[0.5], 2);
+    let rows = small_measurement(&[0.5], 2);
     assert_eq!(rows.len(), POLICIES.len() * (1 + PATTERNS.len()));
     for row in &rows {
         assert_eq!(row.runs.len(), 2);
         for run in &row.runs {
             let what = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
             assert_eq!((run.rounds, run.not_counted), (300, 0), "{what}");
-            // All eight devices are absent in one period of 256, all four sites in one of 16, over several
-            // rounds each.
+            // All eight devices are absent in one of 256 rounds on average, and all four sites in one of 16
+            // outage periods, which last several rounds.
             let most = if row.pattern == "outages" { 60 } else { 8 };
             assert!(run.again <= most, "{what}");
             assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{what}");

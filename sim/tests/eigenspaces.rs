@@ -1,4 +1,4 @@
-//! Tests of data without targets: scenario errors about them, and the figures that remain.
+//! Tests of data sets without targets: error messages of scenarios, true eigenspaces, and available figures.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};
@@ -8,6 +8,7 @@ use fedspan_sim_core::data::eigenspace::{Gram, pooled_truth};
 use fedspan_sim_core::evaluate::{self, Scores};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Model and algorithm of the scenarios.
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedpower\"\n";
 const SPIKED: &str = "[data]\nkind = \"spiked-covariance\"\nclients = 3\nd = 8\nk = 2\nsamples = 30\n";
 const GRAPHS: &str = "[data]\nkind = \"stochastic-block-model\"\nclients = 3\nd = 40\nk = 2\n";
@@ -23,7 +24,8 @@ fn dataset(data: &str, changes: &[&str], seed: u64) -> Dataset {
 
 #[test]
 fn errors_name_file_line_and_key() {
-    // Errors in a file name the line; errors in a command line change name the change.
+    // The message contains the line for an error in a file, and the change for an error in a command line
+    // change.
     for (data, from, to, parts) in [
         (SPIKED, "k = 2", "k = 9", &["my.toml:5", "data.k", "found 9", "from 1 to 8"][..]),
         (SPIKED, "samples = 30", "samples = 0", &["my.toml:6", "data.samples", "found 0", "from 1"]),
@@ -97,7 +99,7 @@ fn distance_is_the_only_figure_without_targets() {
         let pooled = evaluate::pooled(&dataset, &[], 0, &dataset.clients, head);
         assert_eq!(pooled, Scores::default());
         assert!(evaluate::local_only(&dataset, &dataset.clients, head).is_empty());
-        // One column more than the target rank does no harm.
+        // An additional column beyond the target rank does not change the distance.
         let mut wider = Matrix::zeros(dataset.features, 3);
         wider.columns_mut(0, 2).copy_from(&truth);
         wider.column_mut(2).copy_from(&start.column(0));
@@ -122,7 +124,7 @@ fn device_gets_all_rows_and_zero_targets() {
     assert!(!part.has_targets());
 }
 
-/// A few clients without rows may not determine an eigenspace.
+/// A single sample does not determine an eigenspace of two directions.
 #[test]
 fn ambiguous_eigenspace_is_a_data_error() {
     let reported = parse(SPIKED, &["data.clients=1", "data.samples=1"]).unwrap().dataset(1).unwrap_err();
@@ -130,7 +132,7 @@ fn ambiguous_eigenspace_is_a_data_error() {
     assert!(reported.starts_with("my.toml: eigenvalues 2 and 3"), "{reported}");
 }
 
-/// Digits have a constant feature 1, so every row is longer than 1; only its direction counts.
+/// Rows of images are scaled to norm 1, because only their directions influence the eigenspace.
 #[test]
 fn images_are_scaled_to_unit_norm() {
     let dataset = dataset("[data]\nkind = \"digits\"\n", &[], 1);
@@ -141,11 +143,12 @@ fn images_are_scaled_to_unit_norm() {
     assert_eq!(truth.shape(), (65, 4));
     let products = truth.transpose() * &truth;
     assert!((products - Matrix::identity(4, 4)).amax() < 1e-12);
-    // Edge pixels are white in all images, so no eigenspace is this wide.
+    // Edge pixels are constant in all images, so there is no eigenspace of dimension 64.
     assert!(pooled_truth(&dataset, 64).is_err());
 }
 
-/// The scenario files of the papers have the data that their headers state.
+/// The built-in scenarios of papers have the numbers of clients, features and samples that their headers
+/// state.
 #[test]
 fn scenarios_of_the_papers_have_their_data() {
     for (name, changes, clients, d, k, rows) in [

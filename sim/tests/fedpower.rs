@@ -1,4 +1,4 @@
-//! Tests of FedPower on devices and server, compared with the same computation on Gram matrices in f64.
+//! Tests of FedPower on devices and server: comparison with the same computation on Gram matrices in f64.
 
 use fedspan_experiments::power::{Case, Grams, PrivacyTarget};
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};
@@ -13,11 +13,12 @@ fn run(scenario: &Scenario) -> Outcome {
     Job::prepare(scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
+/// Distances at the start and after each exchange.
 fn distances(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }
 
-/// The FedPower setting of a scenario.
+/// FedPower setting of a scenario, for the computation on Gram matrices.
 fn case(scenario: &Scenario) -> Case {
     let power = scenario.algorithm.power().unwrap();
     Case {
@@ -36,8 +37,8 @@ fn case(scenario: &Scenario) -> Case {
     }
 }
 
-/// Without noise, samples that stream through a device's two buffers give the same distances as Gram matrices,
-/// exchange by exchange.
+/// Without noise, devices that stream their samples through two buffers reach the same distance as Gram
+/// matrices after every exchange.
 #[test]
 fn devices_agree_with_gram_matrices() {
     for changes in [
@@ -60,31 +61,34 @@ fn devices_agree_with_gram_matrices() {
     }
 }
 
-/// The same with noise from the same seeds: integers on devices, floats on matrices.
+/// With noise from the same seeds, the distances are equal as well, although devices add the noise as
+/// integers and the Gram matrices as floating-point numbers.
 #[test]
 fn private_devices_agree_with_gram_matrices() {
     for (changes, close) in [
         (&["privacy.epsilon=10"][..], 1e-4),
         (&["privacy.epsilon=10", "privacy.calibration=paper", "algorithm.local_steps=4"], 1e-4),
         (&["privacy.epsilon=4", "algorithm.local_steps=1"], 1e-4),
-        // A single column converges slowly, so early rounding errors remain visible in the distance for long.
+        // A single column converges slowly, so early rounding errors influence the distance for many
+        // exchanges.
         (&["privacy.epsilon=10", "data.k=1", "model.k=1"], 5e-4),
     ] {
         let scenario = scenario("fedpower", &[changes, &["data.samples=2000"]].concat());
-        agrees(&scenario, close);
+        assert_devices_agree(&scenario, close);
     }
 }
 
-/// The paper's Model I in full size: two million rows, 800 MB, through the devices' buffers (a minute or two).
+/// Compares devices and Gram matrices on Model I of the paper in full size: two million rows, 800 MB. The
+/// test takes one to two minutes.
 #[test]
 #[ignore = "gigabytes"]
-fn one_cell_at_the_size_that_is_printed() {
-    agrees(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
+fn devices_agree_with_gram_matrices_at_full_size() {
+    assert_devices_agree(&scenario("fedpower", &["data.samples=100000"]), 1e-4);
 }
 
-/// Checks that devices and Gram matrices have the same distances at every exchange, and that these differ from
-/// a run without noise.
-fn agrees(scenario: &Scenario, close: f64) {
+/// Checks that the distances of devices and Gram matrices agree at every exchange, and that they differ from
+/// the distances of a run without noise.
+fn assert_devices_agree(scenario: &Scenario, close: f64) {
     let fleet = Grams::from_scenario(scenario).unwrap();
     let devices = distances(&run(scenario));
     let grams = case(scenario).run(&fleet, scenario.seed).unwrap();
@@ -98,8 +102,8 @@ fn agrees(scenario: &Scenario, close: f64) {
     assert!((devices[last] - clean[last]).abs() > 1e-3, "there is noise");
 }
 
-/// The report has the account of what was sent: all of epsilon with tight calibration and full participation,
-/// less otherwise.
+/// The report contains the spent privacy budget: all of epsilon with tight calibration and full
+/// participation, less otherwise.
 #[test]
 fn privacy_account_is_reported() {
     let epsilon = |changes: &[&str]| {
@@ -158,8 +162,7 @@ fn impossible_privacy_guarantees_are_refused() {
     assert!(reported.contains("privacy.clip: missing"), "{reported}");
 }
 
-/// Every participation policy and every kind of data works; for digits the principal directions are those of
-/// all rows.
+/// FedPower runs with every participation policy and every kind of data.
 #[test]
 fn policies_and_data_kinds_combine() {
     for changes in [
@@ -186,7 +189,8 @@ fn policies_and_data_kinds_combine() {
     assert!(outcome.scores.accuracy.unwrap() > 0.5, "heads on principal directions: {:?}", outcome.scores);
 }
 
-/// Without alignment a round with one local step sends half as much as a round that sends product and basis.
+/// A round that sends only the product, without a basis for alignment, sends half as many bytes as a round
+/// that sends both.
 #[test]
 fn basis_is_sent_only_for_alignment() {
     let bytes = |changes: &[&str]| {
@@ -202,7 +206,8 @@ fn basis_is_sent_only_for_alignment() {
     assert_eq!(alone, last);
 }
 
-/// Every power iteration takes one computation time, and every exchange takes `communication` in addition.
+/// Every power iteration takes one computation time, and every exchange additionally takes
+/// `fleet.communication`.
 #[test]
 fn run_time_is_iterations_plus_exchanges() {
     for (steps, decay, exchanges) in [(1, "false", 10), (2, "false", 5), (4, "false", 3), (4, "true", 4)] {

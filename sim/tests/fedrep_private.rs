@@ -1,4 +1,5 @@
-//! Tests of FedRep with noise: refused options, charged rounds, and learning despite noise.
+//! Tests of FedRep with differential privacy: refused options, privacy accounting, and learning despite
+//! noise.
 
 use fedspan_engine::config::Init;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome};
@@ -15,19 +16,20 @@ fn run(changes: &[&str]) -> Outcome {
     Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
+/// Final distance of a run with changes.
 fn distance(changes: &[&str]) -> f64 {
     run(changes).scores.distance.unwrap()
 }
 
-/// Distances for the first seeds, in order.
+/// Final distances for seeds 1 to `seeds`, ascending.
 fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
-    let of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
-    let mut all: Vec<f64> = (1..=seeds).map(of).collect();
+    let distance_of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
+    let mut all: Vec<f64> = (1..=seeds).map(distance_of).collect();
     all.sort_by(f64::total_cmp);
     all
 }
 
-/// Every round of the start and of training is a release; all of them together spend epsilon.
+/// Every round of initialisation and of training is a release. Together the releases spend epsilon.
 #[test]
 fn start_and_training_rounds_are_charged() {
     for (changes, releases) in [
@@ -43,7 +45,7 @@ fn start_and_training_rounds_are_charged() {
         assert_eq!(privacy.devices.len(), 50);
         assert!(privacy.devices.values().all(|each| *each == privacy.epsilon));
     }
-    // A client that is not asked is not charged.
+    // A client spends no privacy budget in rounds for which it is not selected.
     let some = run(&["data.clients=50", "participation.policy=\"fraction\"", "participation.r=0.5"]);
     assert!(some.privacy.unwrap().devices.values().all(|each| *each < 9.9));
 }
@@ -82,13 +84,14 @@ fn private_runs_refuse_unprotected_options() {
         "{reported}"
     );
     assert_eq!(parse(&[]).unwrap().model.init, Init::NoisyPower { iterations: 8 });
-    // Too little noise for the device's sampler.
+    // The required noise is below the minimum of the device's sampler.
     let scenario = parse(&["privacy.epsilon=10000"]).unwrap();
     let reported = Job::prepare(&scenario, 1).unwrap_err().to_string();
     assert!(reported.contains("allowed: 0.5 to 4096 times that"), "{reported}");
 }
 
-/// Noise is averaged over devices: many devices learn, few do not, and the same seed gives the same bits.
+/// The noise is averaged over devices, so many devices learn and few devices do not. The same seed has the
+/// same result, bit for bit.
 #[test]
 fn many_devices_learn_despite_noise() {
     let small = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
@@ -99,7 +102,7 @@ fn many_devices_learn_despite_noise() {
     assert_eq!(distance(&small).to_bits(), distance(&small).to_bits());
 }
 
-/// All encodings and forms of an update give the same round.
+/// Devices learn with all encodings and forms of an update, with partial participation, and with dropouts.
 #[test]
 fn encodings_and_update_forms_combine() {
     for changes in [

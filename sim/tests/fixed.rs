@@ -1,5 +1,5 @@
-//! Tests of campaigns in 16-bit fixed point: they reach the result of f32 up to rounding, and unsupported options
-//! are refused.
+//! Tests of campaigns in 16-bit fixed point: results agree with those of f32 up to rounding, and unsupported
+//! options are refused.
 
 use crate::common::{code, directory, errors, program};
 use fedspan_client::memory::Shape;
@@ -46,7 +46,7 @@ fn fixed_point_with_noise_reaches_the_distance_of_f32() {
     }
 }
 
-/// Without noise f32 reaches its rounding level, and fixed point reaches about 2^-15.
+/// Without noise the distance decreases to the rounding level, which is about 2^-15 for fixed point.
 #[test]
 fn fixed_point_without_noise_ends_at_rounding_level() {
     let exact = ["data.noise_std=0", "algorithm.rounds=1000", "participation.r=1", "data.samples=10"];
@@ -68,7 +68,7 @@ fn gradient_heads_and_newcomers_work_in_fixed_point() {
     assert!((mean(&fixed) / mean(&float) - 1.0).abs() < 0.05, "{} against {}", mean(&fixed), mean(&float));
 }
 
-/// One update of each wearer in both arithmetics from the same representation, on real data.
+/// On recorded data, the updates of each wearer in both arithmetics from the same representation are close.
 #[test]
 fn update_is_close_to_that_of_f32() {
     let scenario = scenario("demo", &[]);
@@ -147,7 +147,7 @@ fn device_declares_its_arithmetic() {
         let refusal = Refusal::Capability(Requirement::Numeric(other));
         assert_eq!(needs.with_numeric(other).admit(&hello), Err(refusal));
     }
-    // A scenario's device has the scenario's arithmetic.
+    // The device of a scenario uses the arithmetic of the scenario.
     let scenario = scenario("linear", &[I16]);
     let dataset = scenario.dataset(1).unwrap();
     let session = client_session(&scenario, &dataset, 0, Identity::plaintext(1), false).unwrap();

@@ -1,5 +1,5 @@
-//! Tests that a board with a wearer's recording in flash has the samples of that wearer's simulated client: the
-//! same windows, in the same order, in every round.
+//! Tests that a board with the recording of a wearer in flash has the same samples, in the same order and in
+//! every round, as the simulated client of this wearer.
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::table::{Rows, Split, Table};
@@ -11,6 +11,7 @@ use fedspan_sim_core::data::watch::{self, Validation, WatchSettings};
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Settings of the recordings.
 const SETTINGS: WatchSettings = WatchSettings {
     test: 0.5,
     gap: 3,
@@ -22,9 +23,11 @@ const SETTINGS: WatchSettings = WatchSettings {
     validation: None,
 };
 
+/// Class of a sample and bits of its features.
 type Sample = (u8, Vec<u32>);
 
-fn pass(source: &mut dyn SampleSource) -> Vec<Sample> {
+/// All samples of one pass over a source.
+fn read_pass(source: &mut dyn SampleSource) -> Vec<Sample> {
     let mut all = Vec::new();
     while let Some(samples) = source.next() {
         let Targets::Classes(classes) = samples.targets else { panic!("classes") };
@@ -35,13 +38,15 @@ fn pass(source: &mut dyn SampleSource) -> Vec<Sample> {
     all
 }
 
+/// Samples of a set.
 fn rows(set: &Set) -> Vec<Sample> {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect();
     set.x.chunks_exact(FEATURES).map(bits).zip(classes).map(|(x, class)| (*class, x)).collect()
 }
 
-fn agree(client: &Client, bytes: &[u8]) {
+/// Asserts that a board with the flash image `bytes` has the samples of a simulated client.
+fn assert_same_samples(client: &Client, bytes: &[u8]) {
     let recording = Recording::parse(bytes).unwrap();
     let mut board = WearerSource::new(recording, &mut []);
     let mut simulated = client.source();
@@ -50,11 +55,11 @@ fn agree(client: &Client, bytes: &[u8]) {
         let selected = (board.rewind_for_head(id).unwrap(), simulated.rewind_for_head(id).unwrap());
         assert_eq!(selected.0, selected.1);
         if selected.0 {
-            assert_eq!(pass(&mut board), pass(&mut simulated), "round {round}");
+            assert_eq!(read_pass(&mut board), read_pass(&mut simulated), "round {round}");
         }
         board.rewind(id).unwrap();
         simulated.rewind(id).unwrap();
-        assert_eq!(pass(&mut board), pass(&mut simulated));
+        assert_eq!(read_pass(&mut board), read_pass(&mut simulated));
     }
     let mut x = [0.0; FEATURES];
     let tests: Vec<Sample> = (0..)
@@ -78,7 +83,7 @@ fn board_has_the_samples_of_its_simulated_client() {
     for settings in variants {
         let Dataset { clients, newcomers, .. } = watch::dataset(&settings, 5).unwrap();
         for (index, client) in clients.iter().chain(&newcomers).enumerate() {
-            agree(client, &image(&settings, 5, index + 1).unwrap());
+            assert_same_samples(client, &image(&settings, 5, index + 1).unwrap());
         }
     }
 }
@@ -96,7 +101,7 @@ fn impossible_boards_are_errors() {
     );
 }
 
-/// The table of a regression client has the client's samples, bit for bit and in their order.
+/// The flash table of a regression client contains the samples of the client in the same order, bit for bit.
 #[test]
 fn table_has_the_samples_of_its_client() {
     let scenario = Scenario::parse("smallest", Scenario::built_in("smallest").unwrap(), &[]).unwrap();

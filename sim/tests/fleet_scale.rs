@@ -1,5 +1,5 @@
-//! Tests of `[data] scale = "fleet"`: features whose units and offsets differ by orders of magnitude give the
-//! results of standardised features, and every kind of data can be scaled.
+//! Tests of the setting `scale = "fleet"` in `[data]`: results do not depend on units and offsets of the
+//! features, and every kind of data can be scaled.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -14,8 +14,8 @@ fn outcome(text: &str, changes: &[&str]) -> Outcome {
     Job::prepare(&scenario, scenario.seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
-/// Writes a table of 12 clients with 40 samples of 6 features, and a target that depends on two directions;
-/// feature j is `offset_j + scale_j times` a number around 0.
+/// Writes a table of 12 clients with 40 samples each. Feature j is `offsets[j]` plus `scales[j]` times a
+/// random number around 0, and the target depends on two directions of the six features.
 fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
     let mut state = 7u64;
     let mut normal = || {
@@ -39,6 +39,7 @@ fn table(path: &Path, offsets: [f64; 6], scales: [f64; 6]) {
     std::fs::write(path, text).unwrap();
 }
 
+/// Scenario that reads a table and scales the features over the fleet.
 fn scenario(path: &Path, algorithm: &str) -> String {
     format!(
         "seed = 5\n[data]\nkind = \"csv\"\npath = {:?}\nclient = \"who\"\ntarget = \"y\"\n\
@@ -47,10 +48,11 @@ fn scenario(path: &Path, algorithm: &str) -> String {
     )
 }
 
+/// Settings of algorithm FedRep.
 const FED_REP: &str = "name = \"fedrep\"\nrounds = 60\nstep_size = 0.05";
 
-/// Offsets of up to 1e5 deviations and scales that differ by 1e6; f32 keeps the samples to 1e5 2^-24 of a
-/// deviation.
+/// Features with offsets of up to 1e5 deviations, and with scales that differ by a factor of 1e6, have the
+/// results of standardised features up to the rounding of samples in f32, which is 1e5 2^-24 of a deviation.
 #[test]
 fn units_and_offsets_do_not_change_results() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,11 +64,11 @@ fn units_and_offsets_do_not_change_results() {
     let found = outcome(&scenario(&other, FED_REP), &[]);
     let (wanted, got) = (expected.scores.test_mse.unwrap(), found.scores.test_mse.unwrap());
     let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), found.scores.loss.unwrap());
-    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, and targets (of variance about 12) by 3e-3 of
-    // theirs.
+    // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, and targets, whose variance is about 12, by 3e-3
+    // of their deviation.
     assert!((wanted - got).abs() <= 0.02 * wanted + 1e-3, "{wanted} {got}");
     assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
-    // Without the scale the same data give almost no learning.
+    // On the same data without scaling, FedRep learns almost nothing.
     let without = outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]);
     assert!(without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * got + 0.1), "{:?} {got}", without.scores);
 
@@ -79,7 +81,7 @@ fn units_and_offsets_do_not_change_results() {
     assert_eq!(outcome(&scenario(&other, FED_REP), &["data.scale=\"none\""]).scale, None);
 }
 
-/// Pooled and local-only have no rounds; they use the scale that a campaign would find, to the bit.
+/// Pooled and local-only training, which have no rounds, use the same scale as a campaign, bit for bit.
 #[test]
 fn baselines_use_the_scale_of_the_campaign() {
     let folder = tempfile::tempdir().unwrap();

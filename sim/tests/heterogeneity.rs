@@ -1,5 +1,5 @@
-//! Tests of devices that differ in speed, drop out, and have slow links: round times, counted devices, and results
-//! that must not change.
+//! Tests of devices with different speeds, dropouts and slow links: round times, participants, and results
+//! that do not depend on these properties.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,10 @@ use fedspan_sim_core::run::{Job, NoProgress, Outcome, RoundRow, RunError, Times}
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use proptest::prelude::*;
 
-/// A task of one computation.
+/// Task that takes one computation time.
 const ONE: Task = Task::PowerStart;
 
+/// Scenario of the tests.
 const LINEAR: &str = "[data]\nkind = \"linear-regression\"\nclients = 12\nd = 6\nk = 2\nsamples = 8\n\
                       [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.2\n";
 
@@ -30,18 +31,19 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     try_run(&scenario(LINEAR, changes), seed).unwrap()
 }
 
-/// Times and data of a scenario.
+/// Compute times and data set of a scenario.
 fn times(text: &str, changes: &[&str], seed: u64) -> (Times, Dataset) {
     let scenario = scenario(text, changes);
     let dataset = scenario.dataset(seed).unwrap();
     (Times::new(&scenario, &dataset, seed).unwrap(), dataset)
 }
 
-/// Simulated time of each round, without the start.
+/// Simulated time of each round, without the initialisation.
 fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
 
+/// Rows of the training rounds, without the row of the initial model.
 fn trained(outcome: &Outcome) -> &[RoundRow] {
     &outcome.rounds[1..]
 }
@@ -50,7 +52,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(1.0)
 }
 
-/// Makes a directory with a scenario that reads `trace.csv`.
+/// Creates a directory with a scenario that reads compute times from `trace.csv`.
 fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
     let here = directory(&format!("trace-{name}"));
     std::fs::write(here.join("trace.csv"), trace).unwrap();
@@ -60,6 +62,7 @@ fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
     here
 }
 
+/// Outcome of a run with compute times from a trace.
 fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
     let file = traced(name, trace, fleet).join("my.toml");
     let text = std::fs::read_to_string(&file).unwrap();
@@ -74,12 +77,13 @@ fn round_times_follow_the_trace_cyclically() {
     assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
     let arrivals: Vec<&[DeviceId]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
     assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]].map(|round| round.map(DeviceId)));
-    // The order of columns does not matter, and without a round column all rounds are equal.
+    // Columns may have any order, and without a column for rounds all rounds have the same times.
     let same = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
     assert!(durations(&same).iter().all(|time| close(*time, 2.5)));
 }
 
-/// The exchanges of the start consume rows of the trace, too: training begins in the middle of it.
+/// The exchanges of the initialisation use the first rounds of the trace, so training starts at a later round
+/// of the trace.
 #[test]
 fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
@@ -124,7 +128,7 @@ fn unusable_traces_are_refused() {
 }
 
 proptest! {
-    /// Any content of a trace is read or refused.
+    /// A trace with any content is accepted or refused without a panic.
     #[test]
     fn damaged_traces_never_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
         let here = traced("any", &format!("client,round,time\n{rows}"), "");
@@ -144,7 +148,8 @@ fn recorded_times_are_reproduced() {
     );
 }
 
-/// A device without a time never answers. The others suffice for the round, or the run ends with an error.
+/// A device without a compute time never sends an update. The run fails if a round needs more devices than
+/// have compute times.
 #[test]
 fn devices_without_times_never_answer() {
     let run = |first: &str| {
@@ -163,7 +168,8 @@ fn devices_without_times_never_answer() {
     assert!(matches!(run("4"), Err(RunError::Silent)));
 }
 
-/// A client with more samples is slower; clients with the same classes have similar speeds.
+/// With correlated speeds, a client with more samples is slower, and clients with the same classes have
+/// similar speeds.
 #[test]
 fn speed_follows_the_data_on_request() {
     let sizes = ["fleet.speed=exponential", "fleet.correlation=samples", "data.sizes=log-normal"];
@@ -186,7 +192,7 @@ fn speed_follows_the_data_on_request() {
     pairs.sort_by(|a, b| a.1.total_cmp(&b.1));
     assert!(pairs.windows(2).all(|pair| pair[0].0 <= pair[1].0), "{pairs:?}");
 
-    // Correlation only reorders the times: the fleet has the same set of times with and without it.
+    // Correlation only assigns the times to other clients; the set of times is the same.
     for change in ["fleet.correlation=task", "fleet.correlation=samples"] {
         let sorted = |changes: &[&str]| {
             let (times, _) = times(LINEAR, changes, 3);
@@ -199,24 +205,26 @@ fn speed_follows_the_data_on_request() {
     }
 }
 
-/// Fast devices with similar tasks span few directions, so a stage of fast devices ends farther from the truth.
+/// If fast devices have similar tasks, their tasks span few directions. A stage of fast devices then ends
+/// farther from the true representation.
 #[test]
 fn fast_devices_have_similar_regression_tasks() {
     let runs = |changes: &[&str]| -> f64 {
         let fixed =
             ["participation.schedule=\"fixed\"", "participation.stage_rounds=30", "algorithm.rounds=30"];
         let text = Scenario::built_in("srpfl-figure-8-correlated").unwrap();
-        let one = |seed| {
+        let final_distance = |seed| {
             let outcome = try_run(&scenario(text, &[&fixed[..], changes].concat()), seed).unwrap();
             outcome.scores.distance.unwrap()
         };
-        (1..=8).map(one).sum::<f64>() / 8.0
+        (1..=8).map(final_distance).sum::<f64>() / 8.0
     };
     let (alike, chance) = (runs(&[]), runs(&["fleet.correlation=none"]));
     assert!(alike > 1.5 * chance, "{alike} {chance}");
 }
 
-/// A device that drops out of a round does not count in it; the dropout frequency matches the probability.
+/// A device that drops out of a round does not participate in this round. The frequency of dropouts matches
+/// the configured probability.
 #[test]
 fn dropout_rate_equals_the_probability() {
     for probability in [0.0, 0.2, 0.7] {
@@ -225,7 +233,7 @@ fn dropout_rate_equals_the_probability() {
         let asked: usize = trained(&outcome).iter().map(|row| row.cohort.len()).sum();
         let counted: usize = trained(&outcome).iter().map(|row| row.participants.len()).sum();
         assert_eq!(asked, 4000);
-        // Four standard deviations of a binomial variable.
+        // The tolerance is four standard deviations of a binomial variable.
         let off = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
         let lost = 1.0 - counted as f64 / asked as f64;
         assert!((lost - probability).abs() <= off, "{probability}: {lost}");
@@ -234,7 +242,8 @@ fn dropout_rate_equals_the_probability() {
     }
 }
 
-/// The next device to answer replaces one that drops out, and the round lasts until that answer.
+/// A device that drops out is replaced by the next device that sends an update, and the round lasts until
+/// this update.
 #[test]
 fn next_arrival_replaces_a_dropout() {
     let doubling =
@@ -251,7 +260,7 @@ fn next_arrival_replaces_a_dropout() {
         assert!(close(took, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
-        // Counted devices are in order of their times, with gaps at dropouts.
+        // Participants are in the order of their compute times, and devices that dropped out are missing.
         let ranks: Vec<usize> =
             row.participants.iter().map(|id| by_time.iter().position(|other| other == id).unwrap()).collect();
         assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]));
@@ -259,8 +268,8 @@ fn next_arrival_replaces_a_dropout() {
     assert!(replaced > 5, "{replaced}");
 }
 
-/// A round in which all devices drop out is repeated until one answers; the time and communication of lost
-/// attempts are spent.
+/// A round in which all devices drop out is repeated until a device sends an update. The simulated time
+/// includes computation and communication of all attempts.
 #[test]
 fn rounds_without_answers_are_repeated() {
     let changes = ["data.clients=2", "fleet.dropout=0.9", "fleet.communication=10", "algorithm.rounds=20"];
@@ -271,7 +280,8 @@ fn rounds_without_answers_are_repeated() {
     assert!(close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
 }
 
-/// Only dropouts are temporary: a fleet without samples fails with dropouts as it does without.
+/// A fleet without samples fails immediately even with dropouts, because devices without samples are not a
+/// temporary condition.
 #[test]
 fn fleet_without_samples_fails_with_dropouts() {
     for dropout in ["fleet.dropout=0", "fleet.dropout=0.2"] {
@@ -280,17 +290,19 @@ fn fleet_without_samples_fails_with_dropouts() {
     }
 }
 
+/// Outcome of a run of 20 rounds with changes of the link.
 fn with_link(changes: &[&str], seed: u64) -> Outcome {
     outcome(&[&["algorithm.rounds=20"], changes].concat(), seed)
 }
 
-/// Transfer time is bytes over bandwidth. The bytes are those of the encoded frames, up to escaped zeros.
+/// The transfer time is the number of bytes divided by the bandwidth. The bytes are those of the encoded
+/// frames, up to the escaping of zeros.
 #[test]
 fn round_time_is_computation_plus_transfer() {
     for (features, chunked) in [("data.d=6", false), ("data.d=200", true)] {
         let link = with_link(&[features, "fleet.bandwidth=1000", "fleet.communication=3"], 1);
         for (row, took) in trained(&link).iter().zip(durations(&link)) {
-            // The round opening and the update, without acknowledgements: 9 bytes at most.
+            // The transfer time does not contain acknowledgements, which have at most 9 bytes.
             let counted = (row.bytes_up + row.bytes_down) as f64 / 12.0 / 1000.0;
             let sending = took - 4.0;
             assert!(sending > counted - 0.012 && sending < 1.005 * counted + 0.003, "{sending} {counted}");
@@ -299,13 +311,13 @@ fn round_time_is_computation_plus_transfer() {
     }
     let free = with_link(&["fleet.communication=3"], 1);
     assert!(durations(&free).iter().all(|took| close(*took, 4.0)));
-    // Traffic and results do not depend on the link.
+    // Results and numbers of bytes do not depend on the link.
     let link = with_link(&["fleet.bandwidth=1000"], 1);
     assert_eq!(link.representation, free.representation);
     assert_eq!(link.bytes, free.bytes);
 }
 
-/// A link with loss rate p is slower by 1 / (1 - p) on average, and losses are drawn in each round.
+/// On average, a loss rate p multiplies transfer times by 1 / (1 - p). Losses are drawn in each round.
 #[test]
 fn lost_frames_are_retransmitted() {
     let took = |changes: &[&str]| {
@@ -321,7 +333,8 @@ fn lost_frames_are_retransmitted() {
     assert!(durations(&spread).windows(2).any(|pair| !close(pair[0], pair[1])));
 }
 
-/// Links vary around the median if that is requested, with the same values in every round.
+/// With `fleet.bandwidth_spread`, the bandwidths of devices vary around the median and are the same in every
+/// round.
 #[test]
 fn links_differ_between_devices_not_between_rounds() {
     let alike = with_link(&["fleet.bandwidth=100"], 1);
@@ -348,14 +361,15 @@ fn sample_counts_follow_their_distribution() {
     assert_eq!((uniform.iter().min(), uniform.iter().max()), (Some(&8), Some(&12)));
     let log_normal = lengths(&["data.clients=200", "data.sizes=log-normal", "data.size_sigma=2"]);
     assert!(log_normal.iter().all(|length| *length > 0) && log_normal.iter().any(|length| *length > 40));
-    // A fresh batch is as large as the first.
+    // Fresh batches have the same sizes as the first batch.
     let fresh = scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true"]).dataset(2).unwrap();
     assert!(fresh.clients.iter().any(|client| client.train.len() > 8));
     try_run(&scenario(LINEAR, &["data.sizes=uniform", "data.fresh=true", "algorithm.weighting=samples"]), 2)
         .unwrap();
 }
 
-/// All of these options together: equal bits with one thread and with two.
+/// With all options of heterogeneity together, results with one thread and with two threads are equal, bit
+/// for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
     let here = directory("heterogeneity-threads");
@@ -381,7 +395,8 @@ fn results_do_not_depend_on_threads() {
     assert!(run("1") == run("2"));
 }
 
-/// The built-in scenarios of the papers' figures run, with few rounds, in the comparisons of their headers.
+/// The built-in scenarios of the papers' figures can be run with the policies and communication costs of the
+/// figures.
 #[test]
 fn paper_scenarios_run() {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, ..)| *name).collect();
@@ -401,7 +416,7 @@ fn paper_scenarios_run() {
     }
 }
 
-/// The commands in the headers of these scenarios are valid.
+/// The commands in the headers of the scenarios of the papers' figures are valid.
 #[test]
 fn commands_in_scenario_headers_work() {
     let here = directory("headers");

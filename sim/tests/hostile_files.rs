@@ -1,5 +1,6 @@
-//! Hostile files: they unpack to more data than allowed, name more clients or classes than allowed, or are not
-//! regular files. The tests bound the amount that is read, as error messages report it, and never the time.
+//! Tests of hostile files, which decompress to more data than allowed, contain more clients or classes than
+//! allowed, or are not regular files. The tests check the amount of data that is read, which error messages
+//! report, but no durations.
 
 use std::io::Write;
 use std::process::Command;
@@ -11,6 +12,7 @@ use crate::common::table::{Packing, Writing};
 use crate::common::{REST, code, directory, errors, has, message, program};
 use fedspan_sim_core::data::table::{self, Columns};
 
+/// Columns of a table with clients, numeric targets and the given features.
 fn columns(features: &[&str]) -> Columns {
     Columns {
         client: Some("who".to_owned()),
@@ -23,13 +25,15 @@ fn columns(features: &[&str]) -> Columns {
     }
 }
 
+/// Asserts that a table is refused and returns the error message.
 fn refused(bytes: &[u8], columns: &Columns) -> String {
     let reported = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
 }
 
-/// 4096 members of a mebibyte each: four gibibytes in four megabytes.
+/// A gzip file of about four megabytes with 4096 members, which would decompress to four gibibytes, is read
+/// only up to the limit.
 #[test]
 fn gzip_bombs_are_read_up_to_their_bound() {
     let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
@@ -41,7 +45,7 @@ fn gzip_bombs_are_read_up_to_their_bound() {
         let reported = refused(&bomb, &columns(&["a", "b"]));
         has(&reported, &["t.csv", "after decompression"]);
         let read: usize = reported.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
-        // 64 mebibytes, or 200 times the bytes read, plus one member.
+        // The limit is 64 mebibytes, or 200 times the bytes read, plus one member.
         assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{reported}, of {} bytes", bomb.len());
     }
 }
@@ -71,14 +75,15 @@ fn too_many_columns_are_refused() {
     has(&refused(table(100_000).as_bytes(), &columns(&all)), &["data.features", "100000", "65535"]);
     let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
     assert_eq!(most.features.len(), 65_535);
-    // The constant is one column more.
+    // With the constant feature, samples have one value more than allowed.
     let here = directory("hostile-columns");
     std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
     has(&message(&here, data), &["t.csv", "65535 features plus the constant 1", "at most 65534"]);
 }
 
-/// Opening a pipe without a writer would block, and a device file never ends.
+/// Pipes and device files are refused: opening a pipe without a writer would block, and a device file never
+/// ends.
 #[cfg(unix)]
 #[test]
 fn non_regular_files_are_refused() {
@@ -132,7 +137,7 @@ fn non_regular_files_are_refused() {
     }
 }
 
-/// Traces are tables and may have the same encodings.
+/// Traces are tables and are read in the same encodings.
 #[test]
 fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;

@@ -1,24 +1,28 @@
-//! Tests of the host's least squares compared with an oracle: normal equations in twice the digits of f64.
+//! Tests of the least squares solver: comparison with an oracle that solves the normal equations in
+//! double-double arithmetic.
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::random::{Purpose, Stream, stream};
 use fedspan_sim_core::least_squares::{F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, predict, solve};
 
-/// A number as the sum of two f64 (Dekker 1971): 106 bits.
+/// Double-double number: the sum of two f64 with 106 bits of precision (Dekker 1971).
 #[derive(Clone, Copy, Debug, Default)]
 struct Twice(f64, f64);
 
 impl Twice {
+    /// Converts an f64.
     fn of(value: f64) -> Self {
         Self(value, 0.0)
     }
 
+    /// Exact sum of two f64.
     fn sum(a: f64, b: f64) -> Self {
         let s = a + b;
         let bb = s - a;
         Self(s, (a - (s - bb)) + (b - bb))
     }
 
+    /// Exact sum of two f64, where `a` has the larger magnitude.
     fn quick(a: f64, b: f64) -> Self {
         let s = a + b;
         Self(s, b - (s - a))
@@ -35,12 +39,14 @@ impl Twice {
         Self(-self.0, -self.1)
     }
 
+    /// Product.
     fn times(self, other: Self) -> Self {
         let p = self.0 * other.0;
         let e = self.0.mul_add(other.0, -p) + (self.0 * other.1 + self.1 * other.0);
         Self::quick(p, e)
     }
 
+    /// Quotient.
     fn over(self, other: Self) -> Self {
         let first = self.0 / other.0;
         let rest = self.add(other.times(Self::of(first)).neg());
@@ -49,6 +55,7 @@ impl Twice {
         Self::quick(first, second).add(Self::of(rest.0 / other.0))
     }
 
+    /// Square root.
     fn root(self) -> Self {
         let first = Self::of(self.0.sqrt());
         let rest = self.add(first.times(first).neg());
@@ -56,7 +63,7 @@ impl Twice {
     }
 }
 
-/// Training samples, and samples to predict.
+/// Least squares problem: training samples, new samples to predict, and ridge parameter.
 struct Case {
     d: usize,
     c: usize,
@@ -67,12 +74,13 @@ struct Case {
 }
 
 impl Case {
+    /// Solution of the tested solver.
     fn fit(&self, roundoff: f64) -> Fit {
         let Self { d, c, ref x, ref y, ridge, .. } = *self;
         solve(&Problem { x, y, features: d, outputs: c, ridge, roundoff })
     }
 
-    /// Predictions for the training samples and the new ones.
+    /// Predictions for the training samples and the new samples.
     fn answers(&self, weights: &[f64]) -> Vec<f64> {
         let mut out = vec![0.0; self.c];
         let rows = self.x.chunks_exact(self.d).chain(self.new.chunks_exact(self.d));
@@ -83,8 +91,8 @@ impl Case {
         .collect()
     }
 
-    /// Predictions of the oracle. If `constant` is set the last column is 1. The other columns are brought to
-    /// similar size and their means are removed.
+    /// Predictions of the oracle. If `constant` is set, the last column is the constant 1. The other columns
+    /// are scaled to similar sizes, and their means are removed.
     fn oracle(&self, constant: bool) -> Vec<f64> {
         let Self { d, c, ridge, .. } = *self;
         let p = d - usize::from(constant);
@@ -100,7 +108,7 @@ impl Case {
                 values.iter().skip(j).step_by(width).fold(Twice::default(), |s, v| s.add(Twice::of(*v)));
             sum.over(Twice::of(m as f64))
         };
-        // Fraction of the constant that is removed if its weight has a ridge.
+        // Fraction of the means that is removed if the weight of the constant has a ridge.
         let share = Twice::of(1.0).over(Twice::of(1.0).add(Twice::of(ridge)));
         let none = Twice::default();
         let means: Vec<Twice> = (0..p).map(|j| if constant { mean(&self.x, d, j) } else { none }).collect();
@@ -121,17 +129,17 @@ impl Case {
         }
         let count = Twice::of(m as f64);
         for j in 0..p {
-            let own = Twice::of(scales[j]);
-            gram[j][j] = gram[j][j].add(count.times(Twice::of(ridge)).times(own).times(own));
+            let scale = Twice::of(scales[j]);
+            gram[j][j] = gram[j][j].add(count.times(Twice::of(ridge)).times(scale).times(scale));
             if constant {
-                // Remainder of the means with a ridge on the constant: m (1 - share) mean mean.
+                // With a ridge on the constant, m (1 - share) times the product of the means remains.
                 let left = count.times(Twice::of(1.0).add(share.neg()));
                 for l in 0..p {
-                    let (a, b) = (means[j].times(own), means[l].times(Twice::of(scales[l])));
+                    let (a, b) = (means[j].times(scale), means[l].times(Twice::of(scales[l])));
                     gram[j][l] = gram[j][l].add(left.times(a).times(b));
                 }
                 for o in 0..c {
-                    rhs[j][o] = rhs[j][o].add(left.times(means[j].times(own)).times(targets[o]));
+                    rhs[j][o] = rhs[j][o].add(left.times(means[j].times(scale)).times(targets[o]));
                 }
             }
         }
@@ -170,7 +178,7 @@ impl Case {
         rows.flat_map(|row| (0..c).map(|o| answer(row, o)).collect::<Vec<_>>()).collect()
     }
 
-    /// Condition number of the columns without their means, each scaled to norm 1.
+    /// Condition number of the columns after their means are removed and each column is scaled to norm 1.
     fn condition(&self, constant: bool) -> f64 {
         let p = self.d - usize::from(constant);
         let m = self.x.len() / self.d;
@@ -192,19 +200,20 @@ impl Case {
     }
 }
 
+/// Uniform random number.
 fn between(random: &mut Stream, low: f64, high: f64) -> f64 {
     low + (high - low) * random.uniform()
 }
 
-/// A linear problem: deviations from 1e-6 to 1e6, means of up to 1e5 deviations, columns that are more or less
-/// collinear.
+/// Random problem whose columns have deviations from 1e-6 to 1e6, means of up to 1e5 deviations, and a
+/// collinearity that grows with `alike`.
 fn case(random: &mut Stream, constant: bool, narrow: bool, alike: f64) -> Case {
-    let whole = |random: &mut Stream, low: usize, high: usize| {
+    let integer = |random: &mut Stream, low: usize, high: usize| {
         low + (random.uniform() * (high - low) as f64) as usize
     };
-    let (p, c) = (whole(random, 1, 8), whole(random, 1, 4));
+    let (p, c) = (integer(random, 1, 8), integer(random, 1, 4));
     let d = p + usize::from(constant);
-    let m = d + whole(random, 2, 50);
+    let m = d + integer(random, 2, 50);
     let scales: Vec<f64> = (0..p).map(|_| 10f64.powf(between(random, -6.0, 6.0))).collect();
     let offsets: Vec<f64> = (0..p)
         .map(|_| {
@@ -236,14 +245,14 @@ fn case(random: &mut Stream, constant: bool, narrow: bool, alike: f64) -> Case {
     Case { d, c, x, y, new, ridge: 0.0 }
 }
 
-/// Distance of two lists of predictions, relative to the spread of the second or, without a constant, to its
-/// size.
+/// Distance of two lists of predictions, relative to the spread of `right` or, without a constant, to the
+/// norm of `right`.
 fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
     let count = (right.len() / c) as f64;
     let (mut wrong, mut all) = (0.0, 0.0);
     for o in 0..c {
-        let of = |values: &[f64]| values.iter().skip(o).step_by(c).copied().collect::<Vec<_>>();
-        let (found, right) = (of(found), of(right));
+        let output = |values: &[f64]| values.iter().skip(o).step_by(c).copied().collect::<Vec<_>>();
+        let (found, right) = (output(found), output(right));
         let mean = if constant { right.iter().sum::<f64>() / count } else { 0.0 };
         wrong += found.iter().zip(&right).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
         all += right.iter().map(|value| (value - mean).powi(2)).sum::<f64>();
@@ -251,8 +260,9 @@ fn error(found: &[f64], right: &[f64], c: usize, constant: bool) -> f64 {
     (wrong / all).sqrt()
 }
 
-/// Ten thousand problems. Up to a condition of 100 every prediction is right to 1e-6 without a warning; beyond,
-/// it is right or a warning is given.
+/// On ten thousand random problems with a condition number of at most 100, every prediction has an error of
+/// at most 1e-6, without a warning. For larger condition numbers the prediction is accurate or there is a
+/// warning.
 #[test]
 fn answers_do_not_depend_on_units_and_offsets() {
     let mut random = stream(24, Purpose::Partition, 0);
@@ -279,7 +289,7 @@ fn answers_do_not_depend_on_units_and_offsets() {
     assert!(well > 3_000 && beyond > 3_000);
 }
 
-/// A ridge applies in the units of the given features, and to the constant's weight.
+/// The ridge applies to the weights in the units of the given features, and to the weight of the constant.
 #[test]
 fn ridge_applies_to_unscaled_features() {
     let mut random = stream(24, Purpose::Partition, 1);
@@ -289,17 +299,17 @@ fn ridge_applies_to_unscaled_features() {
         case.ridge = 10f64.powf(between(&mut random, -8.0, 3.0));
         let fit = case.fit(F64_ROUNDOFF);
         let right = case.oracle(constant);
-        // A large ridge leaves nearly no spread of the predictions.
+        // With a large ridge the predictions have almost no spread, so the error is relative to their norm.
         let off = error(&case.answers(&fit.weights), &right, case.c, false);
         let numbers = format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.dropped);
         assert!(off <= 1e-6 || case.condition(constant) > 100.0 && fit.dropped.is_loss(), "{numbers}");
     }
 }
 
-/// A column computed from a row's features.
+/// Function that computes an additional column from the features of a row.
 type Column<'a> = &'a dyn Fn(&[f64]) -> f64;
 
-/// Appends columns to the features of a case.
+/// Prepends columns to the features of a case.
 fn widened(case: &Case, extra: &[Column]) -> Case {
     let wide = |values: &[f64]| {
         let row =
@@ -309,14 +319,15 @@ fn widened(case: &Case, extra: &[Column]) -> Case {
     Case { d: case.d + extra.len(), x: wide(&case.x), new: wide(&case.new), y: case.y.clone(), ..*case }
 }
 
-/// Several constants, scaled copies of columns, and a ridge: the weight is divided by the sizes of the columns.
+/// If there are several constants or scaled copies of a column, a ridge distributes the weight over them
+/// according to the sizes of the columns.
 #[test]
 fn ridge_is_shared_by_constants_and_copies() {
     let mut random = stream(24, Purpose::Partition, 5);
     for number in 0..600 {
         let constant = number % 3 > 0;
         let mut plain = case(&mut random, constant, false, 0.5);
-        // A single sample is a row of constants.
+        // With a single sample, every column is constant.
         if number % 10 == 0 {
             (plain.x, plain.y) = (plain.x[..plain.d].to_vec(), plain.y[..plain.c].to_vec());
         }
@@ -333,23 +344,24 @@ fn ridge_is_shared_by_constants_and_copies() {
             let numbers =
                 format!("problem {number}: ridge {:e}, error {off:e}, {:?}", case.ridge, fit.dropped);
             assert!(off <= 1e-6, "{numbers}");
-            // A warning is allowed for copies that only a ridge below rounding level tells apart.
+            // A warning is allowed only for copies, whose weights a ridge below the rounding level cannot
+            // separate.
             assert!(extra.len() != 2 || !fit.dropped.is_loss(), "{numbers}");
         }
     }
 }
 
-/// Without a ridge, copies and further constants change no prediction and give no warning.
+/// Without a ridge, copies of columns and additional constants change no prediction and cause no warning.
 #[test]
 fn copies_and_further_constants_change_no_answer() {
     let mut random = stream(24, Purpose::Partition, 6);
     for number in 0..1_000 {
         let constant = number % 3 > 0;
         let (plain, factor) = (case(&mut random, constant, false, 0.5), 2f64.powi(number % 41 - 20));
-        let own = between(&mut random, 1e-6, 1e6);
+        let size = between(&mut random, 1e-6, 1e6);
         let right = plain.oracle(constant);
         let copies: &[Column] = match constant {
-            true => &[&|row| factor * row[0], &|_| own, &|row| -row[0]],
+            true => &[&|row| factor * row[0], &|_| size, &|row| -row[0]],
             false => &[&|row| factor * row[0], &|_| 0.0, &|row| -row[0]],
         };
         let fit = widened(&plain, copies).fit(F64_ROUNDOFF);
@@ -360,8 +372,8 @@ fn copies_and_further_constants_change_no_answer() {
     }
 }
 
-/// Changing a feature's unit changes its weight and no prediction; with a constant the same holds for its
-/// origin.
+/// Another unit of a feature changes its weight but no prediction. With a constant, the same holds for
+/// another origin.
 #[test]
 fn unit_and_origin_changes_keep_the_answers() {
     let mut random = stream(24, Purpose::Partition, 2);
@@ -371,9 +383,9 @@ fn unit_and_origin_changes_keep_the_answers() {
         let before = case.answers(&case.fit(F64_ROUNDOFF).weights);
         let m = case.x.len() / case.d;
         let deviation = |j: usize| {
-            let own: Vec<f64> = case.x.iter().skip(j).step_by(case.d).copied().collect();
-            let mean = own.iter().sum::<f64>() / m as f64;
-            (own.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / m as f64).sqrt()
+            let column: Vec<f64> = case.x.iter().skip(j).step_by(case.d).copied().collect();
+            let mean = column.iter().sum::<f64>() / m as f64;
+            (column.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / m as f64).sqrt()
         };
         let shifts: Vec<f64> =
             (0..case.d).map(|j| deviation(j) * 10f64.powf(between(&mut random, 0.0, 5.0))).collect();
@@ -387,16 +399,16 @@ fn unit_and_origin_changes_keep_the_answers() {
         let other = Case { x: changed(&case.x), new: changed(&case.new), y: case.y.clone(), ..case };
         let fit = other.fit(F64_ROUNDOFF);
         let off = error(&other.answers(&fit.weights), &before, case.c, true);
-        // Sums of numbers 1e5 deviations from zero lose five of sixteen digits, and the condition number costs
-        // more.
+        // Sums of numbers at 1e5 deviations from zero lose five of sixteen digits. A large condition number
+        // loses further digits.
         let condition = other.condition(true);
         assert!(off <= 1e-8 || condition > 100.0, "{off:e} {condition:e} {:?}", fit.dropped);
         assert!(!fit.dropped.is_loss() || condition > 100.0);
     }
 }
 
-/// With fewer samples than columns the weights are a combination of the samples (the least-norm solution) and
-/// fit them exactly, without a warning.
+/// With fewer samples than columns, the weights are the least-norm solution, i.e. a linear combination of the
+/// samples. The samples are fitted exactly and without a warning.
 #[test]
 fn few_samples_give_the_least_norm_solution() {
     let mut random = stream(24, Purpose::Partition, 3);
@@ -428,6 +440,7 @@ fn few_samples_give_the_least_norm_solution() {
     }
 }
 
+/// Removes the components of a row along orthonormal vectors.
 fn remove(row: &mut [f64], basis: &[Vec<f64>]) {
     for b in basis {
         let part: f64 = b.iter().zip(row.iter()).map(|(x, y)| x * y).sum();
@@ -435,8 +448,8 @@ fn remove(row: &mut [f64], basis: &[Vec<f64>]) {
     }
 }
 
-/// Exact linear combinations and zero columns lose no information: they are counted without a warning. Two
-/// columns that differ only by rounding lose their difference, and both are named.
+/// Exact linear combinations and zero columns are counted without a warning, because no information is lost.
+/// If two columns differ only by rounding, their difference is lost, and the result names both columns.
 #[test]
 fn lossy_columns_are_named() {
     let mut random = stream(24, Purpose::Partition, 4);
@@ -449,7 +462,7 @@ fn lossy_columns_are_named() {
     };
     let twice = with(&|v| 2.0 * v, F64_ROUNDOFF);
     assert_eq!((twice.dropped.directions, twice.dropped.is_loss()), (1, false));
-    // Two columns, one twice the other, share the least-norm weights.
+    // If one column is twice another column, the least-norm weights have the same ratio.
     assert!((twice.weights[2] - 2.0 * twice.weights[0]).abs() < 1e-9, "{:?}", twice.weights);
     let fahrenheit = with(&|v| f64::from((32.0 + 1.8 * v) as f32), F32_ROUNDOFF);
     assert_eq!((fahrenheit.dropped.directions, fahrenheit.dropped.columns.as_slice()), (1, &[0, 2][..]));

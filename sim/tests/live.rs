@@ -1,4 +1,4 @@
-//! Tests of commands `live` and `replay`: output, kept files, exit codes. No test asserts durations.
+//! Tests of commands `live` and `replay`: output, written files, and exit codes. No test checks durations.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use crate::common::{code, directory, errors, program, text};
 use fedspan_sim_core::live::{self, Plan};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Options of a short run of a small scenario.
 const SMALL: [&str; 8] = [
     "--set",
     "data.clients=8",
@@ -34,7 +35,7 @@ fn server_decisions_are_recorded_and_replayed() {
     assert_eq!(runs.len(), 2);
     for run in runs {
         assert_eq!((run["rounds"].as_u64(), run["clients"].as_u64()), (Some(6), Some(8)));
-        // Every distance is at most 1, so the start reaches the target and the time is 0.
+        // Every distance is at most 1, so the initial model reaches the target at time 0.
         assert_eq!(run["target_seconds"].as_f64(), Some(0.0));
         assert_eq!(run["curve"].as_array().unwrap().len(), 7);
     }
@@ -43,7 +44,7 @@ fn server_decisions_are_recorded_and_replayed() {
     assert_eq!(code(&replayed), 0, "{}", errors(&replayed));
     assert!(text(&replayed).ends_with("rounds: every decision equal\n"));
 
-    // After one changed decision both sides are shown.
+    // If one decision of the journal is changed, the message shows the decisions of journal and simulator.
     let journal = std::fs::read_to_string(here.join(kept)).unwrap();
     let changed = journal.replacen("\"target\":4,", "\"target\":5,", 1);
     assert_ne!(changed, journal);
@@ -54,13 +55,13 @@ fn server_decisions_are_recorded_and_replayed() {
     assert!(reported.contains("waits for 5 of") && reported.contains("waits for 4 of"), "{reported}");
     assert_eq!(reported.lines().count(), 1, "{reported}");
 
-    // A live server's journal records no simulated attackers, so the replay refuses an attack.
+    // The journal of a live server contains no simulated attackers, so a scenario with an attack is refused.
     let output =
         program(&here, &[&["replay", "stragglers", kept, "--set", "attack.kind=mimic"][..], &SMALL].concat());
     assert_eq!(code(&output), 2);
     assert!(errors(&output).contains("set attack.kind = \"none\""), "{}", errors(&output));
 
-    // The journal of another scenario, and a file that is not a journal.
+    // The journal of another scenario and a file that is not a journal are refused.
     let output = program(&here, &["replay", "stragglers", kept]);
     assert_eq!(code(&output), 2);
     let reported = errors(&output);
@@ -75,8 +76,8 @@ fn server_decisions_are_recorded_and_replayed() {
     assert!(errors(&output).contains(&line), "{}", errors(&output));
 }
 
-/// The server runs a campaign with devices that add noise, in the power start and in training. Its decisions cannot
-/// be replayed because the noise is secret.
+/// The server runs a campaign with devices that add noise, in the initialisation by power iterations and in
+/// training. The decisions of this campaign cannot be replayed, because the noise is secret.
 #[test]
 fn devices_with_noise_are_served() {
     let changes = ["data.clients=6", "algorithm.rounds=3", "model.power_iterations=2"].map(str::to_owned);
@@ -89,8 +90,8 @@ fn devices_with_noise_are_served() {
     let status = runtime.block_on(live::run(&plan, std::future::pending(), |_| {})).unwrap();
     let privacy = status.privacy.unwrap();
     assert_eq!(privacy.devices.len(), 6);
-    // Five releases spend the scenario's epsilon of 10. The server has no [privacy] and uses its default delta, which
-    // equals the scenario's.
+    // Five releases spend the epsilon of 10 of the scenario. The server has no section [privacy] and uses its
+    // default delta, which equals the delta of the scenario.
     assert!(privacy.devices.values().all(|each| *each <= 10.0 && *each > 9.99), "{privacy:?}");
 }
 

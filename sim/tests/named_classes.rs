@@ -1,14 +1,16 @@
-//! Tests of class names: only labels that occur are classes, and classes are held out by the name in the file.
+//! Tests of class names: only labels that occur in a file are classes, and held-out classes are given by
+//! their names in the file.
 
 use crate::common::{code, directory, errors, has, numbers, program, write_npz};
 use fedspan_sim_core::data::{Dataset, Labels};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::{Value, json};
 
+/// Labels of the three classes in the files.
 const LABELS: [u8; 3] = [3, 7, 10];
 const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"local-only\"\nfinal_ridge = 0.01\n";
 
-/// Six users with twelve samples each, of three separable classes.
+/// Samples of six users, twelve each, as user, features and label. The three classes are separable.
 fn rows() -> Vec<(usize, Vec<f64>, u8)> {
     let values = numbers(72 * 3, 3);
     let row = |(row, x): (usize, &[f64])| {
@@ -18,6 +20,7 @@ fn rows() -> Vec<(usize, Vec<f64>, u8)> {
     values.chunks_exact(3).enumerate().map(row).collect()
 }
 
+/// Writes the samples as CSV, LEAF and npz file. In the CSV file labels are words if `words` is set.
 fn write(here: &std::path::Path, words: bool) {
     let name = |label: u8| match (words, label) {
         (false, label) => label.to_string(),
@@ -28,9 +31,9 @@ fn write(here: &std::path::Path, words: bool) {
     let mut csv = String::from("who,a,b,c,y\n");
     let mut users = serde_json::Map::new();
     for user in 0..6 {
-        let own: Vec<_> = rows().into_iter().filter(|(owner, ..)| *owner == user).collect();
-        let x: Vec<_> = own.iter().map(|(_, x, _)| x.clone()).collect();
-        let y: Vec<_> = own.iter().map(|(.., label)| f64::from(*label)).collect();
+        let samples: Vec<_> = rows().into_iter().filter(|(owner, ..)| *owner == user).collect();
+        let x: Vec<_> = samples.iter().map(|(_, x, _)| x.clone()).collect();
+        let y: Vec<_> = samples.iter().map(|(.., label)| f64::from(*label)).collect();
         users.insert(format!("u{user}"), json!({ "x": x, "y": y }));
     }
     for (user, x, label) in rows() {
@@ -49,18 +52,21 @@ const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = 
 const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\ntask = \"classes\"\n";
 const LEAF: &str = "kind = \"leaf\"\npath = \"t.json\"\n";
 
+/// Data set of a scenario with the given data section, or the error message.
 fn read(here: &std::path::Path, data: &str) -> Result<Dataset, String> {
     let scenario =
         Scenario::parse(here.join("my.toml").to_str().unwrap(), &format!("[data]\n{data}{MODEL}"), &[]);
     scenario.map_err(|problem| problem.to_string())?.dataset(1).map_err(|error| error.to_string())
 }
 
-/// Classes of all samples, of clients and of newcomers.
+/// Classes that occur among the clients, and classes that occur among the newcomers.
 fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     [&dataset.clients, &dataset.newcomers].map(|clients| {
-        let of =
+        let classes_of =
             |y: &Labels| if let Labels::Classes(classes) = y { classes.clone() } else { panic!("{y:?}") };
-        let all = clients.iter().flat_map(|client| [of(&client.train.y), of(&client.test.y)].concat());
+        let all = clients
+            .iter()
+            .flat_map(|client| [classes_of(&client.train.y), classes_of(&client.test.y)].concat());
         let mut all: Vec<u8> = all.collect();
         all.sort_unstable();
         all.dedup();
@@ -68,7 +74,7 @@ fn classes(dataset: &Dataset) -> [Vec<u8>; 2] {
     })
 }
 
-/// A label that no sample has is not a class in any kind of file.
+/// In every kind of file, only labels of samples are classes.
 #[test]
 fn classes_are_the_occurring_labels() {
     let here = directory("named-classes");
@@ -87,7 +93,7 @@ fn classes_are_the_occurring_labels() {
     }
 }
 
-/// Classes are held out by their label, also if it is a number.
+/// Held-out classes are given by their labels, even if the labels are numbers.
 #[test]
 fn classes_are_held_out_by_name() {
     let here = directory("named-classes-held");
@@ -111,7 +117,7 @@ fn classes_are_held_out_by_name() {
                 dataset.newcomers.iter().map(|client| client.train.len() + client.test.len()).sum();
             assert_eq!(samples, count(label), "{data} {reported}");
         }
-        // "1" is an index and not the label of a class.
+        // The value 1 would be the index of a class, but there is no class with label "1".
         has(&held(data, "[1]").unwrap_err(), &["holdout_classes", "\"1\"", "allowed: ", "10"]);
         has(&held(data, "[\"walk\"]").unwrap_err(), &["holdout_classes", "\"walk\"", "allowed: ", "10"]);
         has(&held(data, "[3, 7, 10]").unwrap_err(), &["t."]);

@@ -1,4 +1,4 @@
-//! Tests of networks in the simulator: data that leave a client, the scored model, diverging runs, and accepted
+//! Tests of networks in the simulator: transmitted data, scored models, diverging runs, and accepted
 //! settings.
 
 use crate::common::{code, directory, errors, program, text};
@@ -9,7 +9,7 @@ use fedspan_sim_core::data::Labels;
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Digits with two classes per client, a few rounds.
+/// Creates the scenario of the tests: digits with two classes per client, a small network, and a few rounds.
 fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     let small = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
     let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
@@ -17,26 +17,30 @@ fn scenario(changes: &[&str]) -> Result<Scenario, String> {
     Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
 }
 
-/// The same scenario with another model.
+/// Creates the scenario of the tests with three rounds and the network of the built-in scenario or of
+/// `changes`.
 fn scenario_with(changes: &[&str]) -> Result<Scenario, String> {
     let small = ["algorithm.rounds=3"].iter().chain(changes).map(|change| (*change).to_owned());
     let text = Scenario::built_in("digits-network").unwrap();
     Scenario::parse("digits-network", text, &small.collect::<Vec<_>>()).map_err(|problem| problem.to_string())
 }
 
+/// Runs the scenario of [`scenario_with`].
 fn outcome_of(changes: &[&str]) -> Result<Outcome, String> {
     run(&scenario_with(changes)?, 1, &mut NoProgress).map_err(|error| error.to_string())
 }
 
+/// Runs the scenario of [`scenario`].
 fn outcome(changes: &[&str]) -> Outcome {
     run(&scenario(changes).unwrap(), 1, &mut NoProgress).unwrap()
 }
 
+/// Change of the scenario that sets the algorithm.
 fn named(name: &str) -> String {
     format!("algorithm.name=\"{name}\"")
 }
 
-/// A personal head is neither sent nor counted in the bytes.
+/// Only shared layers are sent and contribute to the number of bytes.
 #[test]
 fn only_shared_layers_are_sent() {
     let (body, head) = (65 * 16, 17 * 10);
@@ -52,13 +56,13 @@ fn only_shared_layers_are_sent() {
         assert_eq!(travelled, roles, "{name}");
         for row in &outcome.rounds[1..] {
             let each = row.bytes_up / row.participants.len() as u64;
-            // Framing: a few bytes of header in each of a few dozen frames.
+            // The tolerance is for frame headers of a few bytes.
             assert!((4 * values..4 * values + 40 + 4 * values / 10).contains(&each), "{name}: {each}");
         }
     }
 }
 
-/// A client that was never asked is scored with the shared body and its initial head of zeros.
+/// A client that never participated is scored with the shared body and its initial head, which is zero.
 #[test]
 fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
@@ -70,12 +74,12 @@ fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
             assert!((client.loss - 10f64.ln()).abs() < 1e-6);
         }
     }
-    // At the end all clients have trained a head.
+    // In the final fit all clients train a head.
     assert!(outcome.tuned.iter().all(|client| client.head.iter().any(|value| *value != 0.0)));
 }
 
-/// One shared network is scored as it is, and after each client fine-tuned its head; `+ft` names the second
-/// score.
+/// A shared network is scored before and after each client fine-tuned its head. The scores of an algorithm
+/// with `+ft` are those after fine-tuning.
 #[test]
 fn scores_name_the_scored_model() {
     let plain = outcome(&[&named("fedavg")]);
@@ -91,8 +95,8 @@ fn scores_name_the_scored_model() {
     assert!(accuracy(&plain.tuned) > accuracy(&plain.clients));
 }
 
-/// Newcomers of an algorithm without a shared body train all layers, and with as many labels reach the accuracy
-/// of the others.
+/// Newcomers of an algorithm without a shared body train all layers. With as many labels as training clients
+/// have, their accuracy is the same.
 #[test]
 fn newcomers_without_a_body_train_all_layers() {
     let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
@@ -110,7 +114,7 @@ fn newcomers_without_a_body_train_all_layers() {
     assert!(reported.contains("\"accuracy_new_clients\""), "{reported}");
 }
 
-/// With two classes per client personal networks are more accurate than the shared one, for each of three
+/// With two classes per client, personal networks are more accurate than a shared network for each of three
 /// seeds.
 #[test]
 fn personal_heads_win_on_heterogeneous_clients() {
@@ -138,7 +142,7 @@ fn results_do_not_depend_on_threads() {
     }
 }
 
-/// Every algorithm trains convolutional and recurrent networks: on images, and on raw windows of motion as
+/// Every algorithm trains convolutional and recurrent networks, on images and on raw windows of motion
 /// signals.
 #[test]
 fn every_algorithm_trains_convolutions_and_lstm_cells() {
@@ -162,10 +166,11 @@ fn every_algorithm_trains_convolutions_and_lstm_cells() {
     }
 }
 
-/// A LoRA network of rank 2 without a base network.
+/// Change of the scenario: low-rank adapter of rank 2 without a base network.
 const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
 
-/// One factor per round is sent in each direction; averaging both factors reports its interference.
+/// Only the factors that a round trains are sent. Algorithms that average both factors report the
+/// interference.
 #[test]
 fn adapters_send_only_trained_factors() {
     let (down, up) = (64 * 2, 2 * 12);
@@ -182,16 +187,16 @@ fn adapters_send_only_trained_factors() {
             let each = |bytes: u64| bytes / row.participants.len() as u64;
             let around = |values: u64| 4 * values..4 * values + 120;
             assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
-            // A client that missed the previous round receives both factors.
+            // A client that did not participate in the previous round receives both factors.
             let most = around(down + up).end;
             assert!((4 * came[number]..most).contains(&each(row.bytes_down)), "{name}: {row:?}");
             let interference = row.interference.unwrap();
             assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
         }
     }
-    // With full participation half of the values are sent from the second round on.
+    // With full participation, RoLoRA sends half as many values as LoRA from the second round on.
     let everyone = "participation={ policy = \"full\" }";
-    let whole = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let lora = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
     let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
     let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
         outcome.rounds[3..].iter().map(of).sum::<u64>() as f64
@@ -201,12 +206,12 @@ fn adapters_send_only_trained_factors() {
             row.bytes_down
         }] as [&dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64; 2]
     {
-        let part = sum(&half, of) / sum(&whole, of);
+        let part = sum(&half, of) / sum(&lora, of);
         assert!((0.4..0.6).contains(&part), "{part}");
     }
 }
 
-/// Each case combines an adapter with an unsupported option.
+/// Combinations of an adapter with an unsupported option are refused.
 #[test]
 fn adapters_refuse_other_algorithms() {
     for (changes, expected) in [
@@ -224,7 +229,7 @@ fn adapters_refuse_other_algorithms() {
     }
 }
 
-/// The first convolution and the layers behind it are sent in the sizes of the specification.
+/// Convolutions and the following layers are sent as layers with the sizes of the specification.
 #[test]
 fn filters_are_sent_as_layers() {
     let image = "model={ kind = \"cnn\", filters = [4, 3], side = 3, pool = 2, hidden = [8] }";
@@ -236,7 +241,8 @@ fn filters_are_sent_as_layers() {
     assert_eq!(sizes, [(9 + 1, 4), (9 * 4 + 1, 3), (4 * 4 * 3 + 1, 8)]);
 }
 
-/// Training ends when a loss is not finite; the message names the client, and earlier results are kept.
+/// Training ends if a loss is not finite. The message contains the client, and the results of earlier rounds
+/// are kept.
 #[test]
 fn diverged_run_names_client_and_keeps_results() {
     let place = directory("network-diverges");
@@ -252,7 +258,8 @@ fn diverged_run_names_client_and_keeps_results() {
     assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
 }
 
-/// Divergence may appear as a declined round, an update above the bound, or a lost body.
+/// Divergence is detected in every algorithm, and the results of earlier rounds are kept. Divergence may
+/// appear as a declined round, as an update above the norm bound, or as a body that is not finite.
 #[test]
 fn every_diverged_algorithm_keeps_its_results() {
     for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
@@ -264,14 +271,14 @@ fn every_diverged_algorithm_keeps_its_results() {
         assert!(outcome.scores.accuracy.is_some() && outcome.scores.loss.unwrap().is_finite(), "{name}");
         assert_eq!(outcome.clients.len(), 20);
     }
-    // Newcomers that train alone afterwards keep their results, too.
+    // Newcomers, which train after the divergence, have finite results as well.
     let changes = [&*named("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
     let outcome = outcome(&changes);
     assert!(outcome.diverged.is_some());
     assert!(outcome.newcomers.len() == 5 && outcome.newcomers.iter().all(|client| client.loss.is_finite()));
 }
 
-/// An early end does not select the fine-tuned model for scoring.
+/// If a run ends early, the scores are still those of the model without fine-tuning.
 #[test]
 fn early_end_does_not_change_the_scored_model() {
     let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
@@ -286,10 +293,10 @@ fn early_end_does_not_change_the_scored_model() {
 fn clients_with_one_class_or_one_sample_take_part() {
     let changes = ["data.partition.classes=1", "participation={ policy = \"full\" }"];
     let dataset = scenario(&changes).unwrap().dataset(1).unwrap();
-    let one = outcome(&changes);
-    assert_eq!(one.counters.rejected() + one.counters.declined, 0);
+    let single_class = outcome(&changes);
+    assert_eq!(single_class.counters.rejected() + single_class.counters.declined, 0);
     let mut alone = 0;
-    for (client, score) in dataset.clients.iter().zip(&one.clients) {
+    for (client, score) in dataset.clients.iter().zip(&single_class.clients) {
         let Labels::Classes(classes) = &client.train.y else { panic!("classes") };
         if classes.windows(2).all(|pair| pair[0] == pair[1]) {
             alone += 1;
@@ -355,23 +362,27 @@ fn impossible_network_settings_are_refused() {
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
     assert!(Scenario::parse("linear", &regression, &[]).is_err());
-    // The algorithm's own key overrides the common one.
-    let own = ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
-    assert_eq!(scenario(&own).unwrap().algorithm, scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm);
+    // The key of an algorithm's section overrides the common key.
+    let changes =
+        ["algorithm.step_size=0.3", "algorithm.fedrep.step_size=0.2", "algorithm.ditto.step_size=0.5"];
+    assert_eq!(
+        scenario(&changes).unwrap().algorithm,
+        scenario(&["algorithm.step_size=0.2"]).unwrap().algorithm
+    );
     for coin in ["1e-60", "0.005"] {
         let reported = refused(&["algorithm.name=\"l2gd\"", &format!("algorithm.coin={coin}")]);
         assert!(reported.contains("0, or 0.01 to 0.99"), "{reported}");
     }
-    // A table of another algorithm is checked but not used.
+    // The section of another algorithm is checked but has no effect.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
-    // A network too large for the frames.
+    // A network that does not fit into the frames is refused.
     let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
     let refused = run(&wide, 1, &mut NoProgress).unwrap_err();
     assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
 }
 
-/// An adapter on the network of another run: it starts with that run's loss, improves on it, and does not
-/// change the base.
+/// An adapter on the network of an earlier run starts with the loss of this run and decreases it. A base
+/// network that is missing or does not fit is refused.
 #[test]
 fn adapter_starts_from_its_base_model() {
     let place = directory("networks-base");
@@ -413,7 +424,7 @@ fn adapter_starts_from_its_base_model() {
     };
     let loss = |row: &serde_json::Value| row["loss"].as_f64().unwrap();
     let (ended, after) = (loss(rows("first").last().unwrap()), rows("second"));
-    // B is small but not zero at the start.
+    // The initial loss differs slightly, because the initial factor B is small but not zero.
     assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
     assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
 

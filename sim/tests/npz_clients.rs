@@ -1,4 +1,4 @@
-//! npz files with a client number for each row.
+//! Tests of npz files that contain a client number for each row.
 
 use crate::common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
 use fedspan_sim_core::data::{Client, DataError, Dataset, Labels, Set, npz};
@@ -7,17 +7,17 @@ use proptest::prelude::*;
 
 const DATA: &str = "kind = \"npz\"\npath = \"data.npz\"\n";
 
-/// Options that keep the values of the file unchanged.
+/// Options that keep the values of the file unchanged: no scaling and no constant feature.
 const AS_IT_IS: &str = "scale = \"none\"\nconstant = false\n";
 
-/// Reads the data of a scenario in this directory.
+/// Reads the data set of a scenario in the given directory.
 fn read(here: &std::path::Path, more: &str) -> Dataset {
     let name = here.join("my.toml");
     let text = format!("[data]\n{DATA}{more}{REST}");
     Scenario::parse(name.to_str().unwrap(), &text, &[]).unwrap().dataset(1).unwrap()
 }
 
-/// Sum of each row, which identifies it, and its target.
+/// Sum of the features, which identifies a row, and target of each row.
 fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
     let y: Vec<f32> = match &set.y {
         Labels::Values { values: y, .. } | Labels::Absent(y) => y.clone(),
@@ -26,7 +26,8 @@ fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
     set.x.chunks(d).map(|row| row.iter().sum()).zip(y).collect()
 }
 
-/// Clients 3, 0 and 7 have three, one and two rows; the second has no test rows.
+/// Clients may have different numbers of rows: clients 3, 0 and 7 have three, one and two rows, and client 0
+/// has no test rows.
 #[test]
 fn clients_may_have_different_sizes() {
     let here = directory("npz-ragged");
@@ -42,15 +43,15 @@ fn clients_may_have_different_sizes() {
     ];
     write_npz(&here.join("data.npz"), &arrays);
     let set = read(&here, AS_IT_IS);
-    let of = |client: &Client| (rows(&client.train, 2), rows(&client.test, 2));
+    let rows_of = |client: &Client| (rows(&client.train, 2), rows(&client.test, 2));
     let expected = [
         (vec![(13.0, 13.0)], vec![]),
         (vec![(1.0, 10.0), (9.0, 12.0), (21.0, 15.0)], vec![(5.0, 21.0)]),
         (vec![(5.0, 11.0), (17.0, 14.0)], vec![(1.0, 20.0), (9.0, 22.0)]),
     ];
-    assert_eq!(set.clients.iter().map(of).collect::<Vec<_>>(), expected);
+    assert_eq!(set.clients.iter().map(rows_of).collect::<Vec<_>>(), expected);
     assert_eq!((set.features, set.outputs, set.classification), (2, 1, false));
-    // The same without test rows, and with classes.
+    // The file is read without test rows, and with targets as classes.
     write_npz(&here.join("data.npz"), &arrays[..3]);
     let set = read(&here, &format!("{AS_IT_IS}task = \"classes\"\n"));
     assert_eq!((set.outputs, set.classification), (6, true));
@@ -58,7 +59,8 @@ fn clients_may_have_different_sizes() {
     assert!(set.clients.iter().all(|client| client.test.is_empty() && client.test.is_classes()));
 }
 
-/// Clients by number and clients by axis give the same data.
+/// A file with a client number for each row and a file with one client per index of the first axis have the
+/// same data.
 #[test]
 fn equal_sizes_match_the_axis_layout() {
     let (by_place, by_number) = (directory("npz-places"), directory("npz-numbers"));
@@ -76,7 +78,7 @@ fn equal_sizes_match_the_axis_layout() {
     }
 }
 
-/// NumPy's default for whole numbers is 64 bits.
+/// Integers of every width are read, among them 64 bits, which is NumPy's default.
 #[test]
 fn integers_of_every_width_are_read() {
     let here = directory("npz-integers");
@@ -147,7 +149,8 @@ fn inconsistent_arrays_are_refused() {
     );
 }
 
-/// A header of a few bytes that declares a quadrillion clients without samples.
+/// A header that declares a quadrillion clients without samples is refused before memory is allocated for the
+/// clients.
 #[test]
 fn clients_without_samples_take_no_memory() {
     let here = directory("npz-nothing");
@@ -165,7 +168,8 @@ fn clients_without_samples_take_no_memory() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Every row goes to its client exactly once and in order, for any sizes.
+    /// Every row is assigned to its client exactly once and in the order of the file, for any numbers of
+    /// rows.
     #[test]
     fn rows_go_to_their_owner_in_order(owners in prop::collection::vec(0u32..6, 1..40)) {
         let here = directory("npz-any");
@@ -181,8 +185,8 @@ proptest! {
         let names: Vec<String> = numbers.iter().map(|&number| format!("{}", u64::from(number) * 1_000_000_000_000)).collect();
         prop_assert_eq!(&set.client_names, &names);
         for (client, number) in set.clients.iter().zip(numbers) {
-            let own = owners.iter().enumerate().filter(|(_, owner)| **owner == number);
-            prop_assert_eq!(&client.train.x, &own.map(|(row, _)| row as f32).collect::<Vec<_>>());
+            let expected = owners.iter().enumerate().filter(|(_, owner)| **owner == number);
+            prop_assert_eq!(&client.train.x, &expected.map(|(row, _)| row as f32).collect::<Vec<_>>());
         }
     }
 

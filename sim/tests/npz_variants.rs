@@ -1,5 +1,5 @@
-//! Tests of one table written as npz in every type, order, shape and packing, and as CSV: all give the same data to
-//! the last bit.
+//! Tests that npz files of every type, memory order, shape and compression have the same data, bit for bit,
+//! as a CSV file of the same table.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use serde_json::Value;
 const ROWS: usize = 60;
 const WIDTH: usize = 3;
 
-/// Five clients with twelve rows each, interleaved; whole numbers that every type can hold.
+/// Table of five clients with twelve rows each, in alternating order. All values are whole numbers that every
+/// type can represent.
 struct Data {
     x: Vec<f64>,
     y: Vec<f64>,
@@ -38,6 +39,7 @@ fn data() -> Data {
     }
 }
 
+/// Writes the table as CSV file.
 fn csv(here: &Path, data: &Data) {
     let header = ["a", "b", "c", "who", "y"].map(str::to_owned).to_vec();
     let rows = data
@@ -54,25 +56,27 @@ const CSV: &str = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = 
 const NPZ: &str = "kind = \"npz\"\npath = \"t.npz\"\n";
 const MODEL: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.25\n";
 
+/// Data set of a scenario with the given data section, or the error message.
 fn read(here: &Path, data: &str) -> Result<Dataset, String> {
     let text = format!("[data]\n{data}{MODEL}");
     let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);
     scenario.map_err(|problem| problem.to_string())?.dataset(3).map_err(|error| error.to_string())
 }
 
-/// All data that training and scores depend on, as bits.
+/// All values on which training and scores depend, as bits.
 fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
-    let of = |client: &Client| {
+    let client_bits = |client: &Client| {
         [&client.train, &client.test].map(|set| {
             let narrow = set.x.iter().map(|value| value.to_bits()).collect();
             let wide = set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
             (narrow, wide, set.y.clone())
         })
     };
-    dataset.clients.iter().chain(&dataset.newcomers).flat_map(of).collect()
+    dataset.clients.iter().chain(&dataset.newcomers).flat_map(client_bits).collect()
 }
 
-fn same(ours: &Dataset, theirs: &Dataset, what: &str) {
+/// Asserts that two data sets are equal, bit for bit.
+fn assert_equal(ours: &Dataset, theirs: &Dataset, what: &str) {
     assert_eq!(bits(ours), bits(theirs), "{what}");
     let about =
         |set: &Dataset| (set.features, set.outputs, set.dropped_users, set.layout, set.classification);
@@ -104,22 +108,22 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     let descr = format!("{sign}{kind}");
                     let shape = [ROWS, WIDTH];
                     let x = if fortran { turned(&data.x, &shape) } else { data.x.clone() };
-                    let one: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
+                    let vector_shape: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
                     let other = format!("{}{}", [">", "<"][count % 2], types[(which + count) % types.len()]);
-                    // Names as numbers of another type, or as texts of characters or bytes.
+                    // Names are numbers of another type, or texts of characters, or texts of bytes.
                     let names = |values: &[f64], which: usize| match which % 3 {
-                        0 => raw(&other, fortran, one, &numbers_as(&other, values), version),
+                        0 => raw(&other, fortran, vector_shape, &numbers_as(&other, values), version),
                         1 => {
                             let descr = format!("{sign}U4");
-                            raw(&descr, fortran, one, &texts_as(&descr, &texts(values)), version)
+                            raw(&descr, fortran, vector_shape, &texts_as(&descr, &texts(values)), version)
                         }
-                        _ => raw("|S3", fortran, one, &texts_as("|S3", &texts(values)), version),
+                        _ => raw("|S3", fortran, vector_shape, &texts_as("|S3", &texts(values)), version),
                     };
                     let files = [
                         ("x", raw(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
                         ("y", names(&data.y, count / 2)),
                         ("client", names(&data.client, count)),
-                        // An unused array of a type that cannot be read.
+                        // The type of this array cannot be read, but the array is not used.
                         ("other", raw("|O", false, &[1], b"pickle", 1)),
                     ];
                     archive(&here.join("t.npz"), zipped, &files);
@@ -127,7 +131,7 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     let what = format!("{descr} {fortran} {column} {zipped:?} {other} {count}");
                     let found = found.unwrap_or_else(|reported| panic!("{what}: {reported}"));
                     assert!(found.warnings.is_empty(), "{what}: {:?}", found.warnings);
-                    same(&found, &expected, &what);
+                    assert_equal(&found, &expected, &what);
                     count += 1;
                 }
             }
@@ -136,12 +140,12 @@ fn types_orders_shapes_and_packings_give_equal_data() {
     assert_eq!(count, 88);
 }
 
-/// Clients by the first axis, in both memory orders.
+/// Arrays with one client per index of the first axis have the same data in both memory orders.
 #[test]
 fn clients_by_axis_equal_clients_by_number() {
     let here = directory("npz-variants-places");
     let data = data();
-    // Rows sorted by client.
+    // The rows are sorted by client.
     let mut order: Vec<usize> = (0..ROWS).collect();
     order.sort_by_key(|row| row % 5);
     let x: Vec<f64> = order.iter().flat_map(|row| data.x[row * WIDTH..(row + 1) * WIDTH].to_vec()).collect();
@@ -170,7 +174,8 @@ fn clients_by_axis_equal_clients_by_number() {
     }
 }
 
-/// All options for splitting and scaling of CSV files work for npz files, with their array names.
+/// All options for splitting and scaling have the same effect for npz files as for CSV files, with array
+/// names in place of column names.
 #[test]
 fn npz_and_csv_support_the_same_options() {
     let here = directory("npz-variants-csv");
@@ -214,7 +219,8 @@ fn npz_and_csv_support_the_same_options() {
             let what = format!("{task} {how} {more}");
             let csv = read(&here, &format!("{CSV}task = \"{task}\"\n{how}{more}"));
             let csv = csv.unwrap_or_else(|reported| panic!("{what}: {reported}"));
-            // Without a test option npz uses the file's own split.
+            // Without an option for the test part, an npz file is split into its own training and test
+            // arrays.
             let more = if more.contains("test =") || more.contains("by =") {
                 more.to_owned()
             } else {
@@ -222,14 +228,14 @@ fn npz_and_csv_support_the_same_options() {
             };
             let npz = read(&here, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{more}"));
             let npz = npz.unwrap_or_else(|reported| panic!("{what}: {reported}"));
-            same(&npz, &csv, &what);
+            assert_equal(&npz, &csv, &what);
             count += 1;
         }
     }
     assert_eq!(count, 13 * 4);
 }
 
-/// Summaries of the program, compared to the last bit.
+/// Summaries of runs on an npz file and on a CSV file of the same table are equal, bit for bit.
 #[test]
 fn npz_summaries_equal_those_of_csv() {
     let here = directory("npz-variants-summary");
@@ -269,7 +275,7 @@ fn npz_summaries_equal_those_of_csv() {
     }
 }
 
-/// Errors name the array, the position and the value.
+/// Error messages contain the array, the position and the value.
 #[test]
 fn unusable_arrays_are_named() {
     let here = directory("npz-variants-bad");
@@ -345,7 +351,8 @@ fn unusable_arrays_are_named() {
     bad("y", bytes, &["records"]);
 }
 
-/// Memory is bounded by what a file of this size can contain, whatever its header declares.
+/// The memory for an array is limited by the size of the file and does not depend on the declared shape
+/// alone.
 #[test]
 fn array_memory_is_bounded_by_file_size() {
     let here = directory("npz-variants-large");
@@ -353,7 +360,7 @@ fn array_memory_is_bounded_by_file_size() {
         raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
     };
     let rows = 12_000_000;
-    // 12 million one-byte numbers are 12 kB in the file and would be 96 MB in memory.
+    // 12 million numbers of one byte take 12 kB in the compressed file and would take 96 MB in memory.
     let files =
         [("x", ones("|u1", 1, &[rows, 1])), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&here.join("t.npz"), Zipped::Deflated, &files);
@@ -362,14 +369,14 @@ fn array_memory_is_bounded_by_file_size() {
     let files = [("x", ones("|u1", 1, &[10, 1])), ("y", ones("|u1", 1, &[10])), ("client", texts)];
     archive(&here.join("t.npz"), Zipped::Deflated, &files);
     has(&message(&here, NPZ), &["t.npz", "client", "bytes of memory"]);
-    // An uncompressed array of this size is read.
+    // An uncompressed array of similar size is read.
     let x = raw("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
     let files = [("x", x), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&here.join("t.npz"), Zipped::Stored, &files);
     has(&message(&here, NPZ), &["y has shape [10]", "(9000000)"]);
 }
 
-/// A gap lies between parts that are cut in time; a test part of the file is not cut off.
+/// A gap requires parts that are separated in time, and is refused for a test part that the file contains.
 #[test]
 fn gap_without_a_cut_in_time_is_refused() {
     let here = directory("npz-variants-gap");

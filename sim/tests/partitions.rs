@@ -1,10 +1,11 @@
-//! Tests of partitions: training samples, test samples and newcomers.
+//! Tests of the partition of data over clients into training samples, test samples and newcomers.
 
 use std::collections::BTreeMap;
 
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Model and algorithm of the scenarios.
 const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n";
 
 fn scenario(data: &str) -> Result<Scenario, String> {
@@ -16,6 +17,7 @@ fn dataset(data: &str) -> Dataset {
     scenario(data).unwrap().dataset(1).unwrap()
 }
 
+/// Asserts that a scenario is refused with a message that contains all parts.
 fn refused(data: &str, parts: &[&str]) {
     let reported = match scenario(data) {
         Err(reported) => reported,
@@ -24,7 +26,7 @@ fn refused(data: &str, parts: &[&str]) {
     assert!(parts.iter().all(|part| reported.contains(part)), "{reported}");
 }
 
-/// Number of samples of each class.
+/// Number of samples of each class that occurs in a set.
 fn classes(set: &Set) -> BTreeMap<u8, usize> {
     let Labels::Classes(labels) = &set.y else { panic!("classes") };
     labels.iter().fold(BTreeMap::new(), |mut counts, label| {
@@ -33,22 +35,26 @@ fn classes(set: &Set) -> BTreeMap<u8, usize> {
     })
 }
 
-/// Rows of a set, as bits.
+/// Rows of a set as bits, which identify them.
 fn rows(set: &Set, d: usize) -> Vec<Vec<u32>> {
     set.x.chunks_exact(d).map(|row| row.iter().map(|value| value.to_bits()).collect()).collect()
 }
 
+/// Sum of a count over clients.
 fn sum(clients: &[Client], of: impl Fn(&Client) -> usize) -> usize {
     clients.iter().map(of).sum()
 }
 
+/// Partition of MNIST by classes, with the sizes of a paper.
 const MNIST: &str =
     "kind = \"mnist5k\"\n[data.partition]\nclients = 50\nclasses = 2\n[split]\nby = \"classes\"\n";
+/// Partition of the digits by classes.
 const DIGITS: &str = "kind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 2\n[split]\nby = \"classes\"\n\
                       train_per_class = 140\n";
 
-/// Sizes as in the papers: 4000 training and 1000 test images, 80 and 20 for each of 50 clients; and 1400 and
-/// 397, 70 training images for each of 20 clients.
+/// Partitions by classes have the sizes of the papers, and each client is tested on its own classes. MNIST
+/// has 4000 training images and 1000 test images, 80 and 20 for each of 50 clients. The digits have 1400
+/// training images, 70 for each of 20 clients, and 397 test images.
 #[test]
 fn class_partition_gives_tests_of_own_classes() {
     for (data, clients, train, test, per_class) in [(MNIST, 50, 80, 1000, 400), (DIGITS, 20, 70, 397, 140)] {
@@ -61,7 +67,8 @@ fn class_partition_gives_tests_of_own_classes() {
             assert_eq!(share.train, all.train);
             let (trains, shares, tests) = (classes(&share.train), classes(&share.test), classes(&all.test));
             assert!(trains.len() <= 2 && trains.keys().eq(tests.keys()) && trains.keys().eq(shares.keys()));
-            // A class has the same share of the test samples as of the training samples, up to rounding.
+            // A client has the same fraction of the test samples of a class as of its training samples, up to
+            // rounding.
             for (class, count) in shares {
                 let part = tests[&class] as f64 * trains[&class] as f64 / per_class as f64;
                 assert!((count as f64 - part).abs() < 1.0, "{count} for {part}");
@@ -70,22 +77,23 @@ fn class_partition_gives_tests_of_own_classes() {
     }
 }
 
-/// No test row is a training row of any client (the bundled digits are all different).
+/// No test row is a training row of any client. The bundled digits are all different, so equal rows are the
+/// same digit.
 #[test]
 fn test_rows_are_not_training_rows() {
     for (extra, count) in [
         ("", 397),
-        // A quarter of 140 samples of each of ten classes.
+        // Validation rows are a quarter of 140 samples of each of ten classes.
         ("validation = 0.25\n", 350),
         ("holdout_clients = 4\nlabels_per_class = 3\n", 397),
     ] {
         let data = dataset(&format!("{DIGITS}{extra}"));
         let everyone = || data.clients.iter().chain(&data.newcomers);
         let mut trained: Vec<_> = everyone().flat_map(|client| rows(&client.train, 65)).collect();
-        let whole = trained.len();
+        let rows_of_clients = trained.len();
         trained.sort_unstable();
         trained.dedup();
-        assert_eq!(trained.len(), whole, "a sample of two clients");
+        assert_eq!(trained.len(), rows_of_clients, "a sample of two clients");
         let tested: Vec<_> = everyone().flat_map(|client| rows(&client.test, 65)).collect();
         assert_eq!(tested.len(), count, "{extra}");
         assert!(tested.iter().all(|row| trained.binary_search(row).is_err()), "{extra}");
@@ -106,11 +114,11 @@ fn held_out_clients_label_few_and_are_tested_alike() {
             labelled.values().all(|count| *count == 3) && labelled.keys().eq(classes(&whole.train).keys())
         );
     }
-    let whole = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 0\n"));
-    assert_eq!(whole.newcomers[0].train, all.clients[5].train);
+    let complete = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 0\n"));
+    assert_eq!(complete.newcomers[0].train, all.clients[5].train);
 }
 
-/// FedRep, Figure 6: classes that no training client has.
+/// Held-out classes occur only among newcomers, as in Figure 6 of the FedRep paper.
 #[test]
 fn held_out_classes_belong_to_newcomers_only() {
     for extra in ["by = \"stratified\"\n", "by = \"classes\"\n"] {
@@ -132,8 +140,8 @@ fn held_out_classes_belong_to_newcomers_only() {
         of(&data.clients, 7);
         of(&data.newcomers, 3);
         // Classes 2, 5 and 9 have 177, 182 and 180 of the 1797 digits.
-        let whole = sum(&data.clients, |client| client.train.len() + client.test.len());
-        assert_eq!(whole, 1797 - 177 - 182 - 180);
+        let total = sum(&data.clients, |client| client.train.len() + client.test.len());
+        assert_eq!(total, 1797 - 177 - 182 - 180);
     }
 }
 
@@ -144,7 +152,7 @@ fn sizes_and_dirichlet_are_read_from_the_file() {
             dataset(&format!("kind = \"mnist5k\"\n[data.partition]\n{partition}\n[split]\ntest = 0\n"));
         data.clients.iter().map(|client| client.train.len()).collect::<Vec<_>>()
     };
-    // SRPFL's sizes, 100 + uniform[0, 50].
+    // The sizes of the SRPFL paper are 100 plus a uniform number from 0 to 50.
     for kind in ["shards", "iid"] {
         let sizes = sizes(&format!("kind = \"{kind}\"\nclients = 40\nsamples = 100\nsizes = \"uniform\""));
         assert!(sizes.iter().all(|size| (100..=150).contains(size)), "{sizes:?}");
@@ -191,7 +199,7 @@ fn impossible_partitions_are_refused_with_figures() {
     refused(&split(all), &["at most 0, the number of classes"]);
 }
 
-/// Images have no order in time; another cut than the one that was asked for would be a wrong result.
+/// A split in time is refused for images, because they have no order in time.
 #[test]
 fn images_refuse_a_split_in_time() {
     let images = "kind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
@@ -212,7 +220,7 @@ fn images_refuse_a_split_in_time() {
     assert_eq!(stratified.clients[3].test, usual.clients[3].test);
 }
 
-/// Rows that a partition deals to clients are cut in the order of the file, not in the order of the deal.
+/// If a partition assigns rows to clients, a split in time uses the order of the rows in the file.
 #[test]
 fn partitioned_rows_are_cut_in_time() {
     let here = crate::common::directory("partitions-time");
@@ -229,7 +237,7 @@ fn partitioned_rows_are_cut_in_time() {
         ));
         assert_eq!(sum(&data.clients, |client| client.train.len() + client.test.len()), 120);
         for client in &data.clients {
-            // The second feature is the constant.
+            // Every second value is the constant feature.
             let rows: Vec<f32> = client.train.x.iter().chain(&client.test.x).copied().step_by(2).collect();
             assert!(rows.is_sorted(), "{partition}: {rows:?}");
         }

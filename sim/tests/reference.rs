@@ -1,4 +1,4 @@
-//! Tests of an npz run from a given start, compared with the same algorithm in f64.
+//! Tests of a run on npz data from a given initial representation: comparison with FedRep in f64.
 
 use crate::common::{code, directory, errors, numbers, program, write_npz};
 use fedspan_engine::linalg::Matrix;
@@ -11,7 +11,7 @@ const WIDTH: usize = 3;
 const ROUNDS: usize = 50;
 const STEP: f64 = 0.3;
 
-/// Orthonormalises columns one after the other.
+/// Orthonormalises the columns of a matrix.
 fn gram_schmidt(b: &Matrix) -> Matrix {
     let mut q = b.clone();
     for j in 0..q.ncols() {
@@ -26,7 +26,7 @@ fn gram_schmidt(b: &Matrix) -> Matrix {
     q
 }
 
-/// FedRep (Collins et al. 2021, Algorithm 1) with all clients in every round.
+/// Reference implementation of FedRep (Collins et al. 2021, Algorithm 1) with full participation.
 fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
     let mut b = gram_schmidt(start);
     for _ in 0..ROUNDS {
@@ -45,7 +45,7 @@ fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 #[test]
 fn run_from_given_start_agrees_with_the_reference() {
     let here = directory("reference");
-    // Devices hold f32, so the reference gets the values rounded to f32.
+    // Devices compute with f32, so the reference uses values that are rounded to f32.
     let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
     let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 3)));
     let all = narrow(numbers(CLIENTS * SAMPLES * FEATURES, 1));
@@ -53,13 +53,13 @@ fn run_from_given_start_agrees_with_the_reference() {
     let noise = numbers(CLIENTS * SAMPLES, 4);
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for client in 0..CLIENTS {
-        let own = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
-        let one = Matrix::from_row_slice(SAMPLES, FEATURES, own);
+        let rows = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
+        let features = Matrix::from_row_slice(SAMPLES, FEATURES, rows);
         let w = Matrix::from_column_slice(WIDTH, 1, &heads[client * WIDTH..(client + 1) * WIDTH]);
         let errors = Matrix::from_column_slice(SAMPLES, 1, &noise[client * SAMPLES..(client + 1) * SAMPLES]);
-        let clean = &one * &truth * w + errors * 0.1;
+        let clean = &features * &truth * w + errors * 0.1;
         y.push(Matrix::from_vec(SAMPLES, 1, narrow(clean.iter().copied().collect())));
-        x.push(one);
+        x.push(features);
     }
     let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();
     let (n, m, d, k) = (CLIENTS as u64, SAMPLES as u64, FEATURES as u64, WIDTH as u64);

@@ -1,4 +1,4 @@
-//! Tests of result files: content, reading them back, and independence of the number of threads.
+//! Tests of result files: their content, reading them again, and independence of the number of threads.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Every file below a directory; JSON without the field `timing`.
+/// Contents of all files in a directory tree; JSON files without the field `timing`.
 fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_owned()];
@@ -79,8 +79,8 @@ fn run_writes_the_documented_files() {
     let total = |field: &str| rounds.iter().map(|round| round[field].as_u64().unwrap()).sum::<u64>();
     assert_eq!(summary["bytes"]["up"], total("bytes_up"));
     assert_eq!(summary["bytes"]["down"], total("bytes_down"));
-    // A hundred clients, of which a tenth takes part in a round; the moments start asks all of them in each of
-    // its rounds.
+    // A tenth of the hundred clients participates in each training round, and all clients participate in each
+    // round of the initialisation by moments.
     let counted: usize = rounds.iter().map(|round| round["participants"].as_array().unwrap().len()).sum();
     assert_eq!(counted, 200);
     let updates = summary["updates"].as_u64().unwrap();
@@ -127,7 +127,7 @@ fn results_do_not_depend_on_threads() {
                 "--out",
                 &out,
             ];
-            // Image scenarios set the number of clients in [data.partition].
+            // In scenarios with images, the number of clients is a key of [data.partition].
             let arguments: Vec<&str> = if scenario == "digits" {
                 arguments
                     .iter()
@@ -140,10 +140,10 @@ fn results_do_not_depend_on_threads() {
             assert_eq!(code(&output), 0, "{}", errors(&output));
             files(&here.join(out))
         };
-        let one = run("1");
-        assert!(one.len() > 10);
+        let single_thread = run("1");
+        assert!(single_thread.len() > 10);
         for threads in ["2", "5"] {
-            assert_eq!(run(threads), one, "{scenario} with {threads} threads");
+            assert_eq!(run(threads), single_thread, "{scenario} with {threads} threads");
         }
     }
 }
@@ -182,7 +182,7 @@ fn several_seeds_have_a_spread() {
     assert_eq!(spread["q75"], each[2] + (each[3] - each[2]) * 0.25);
 }
 
-/// A run removes the results of earlier runs in its directory and keeps the user's files.
+/// A run removes the results of earlier runs in its directory but keeps files of the user.
 #[test]
 fn run_removes_only_files_of_earlier_runs() {
     let here = directory("again");
@@ -195,17 +195,17 @@ fn run_removes_only_files_of_earlier_runs() {
     };
     let single = run(&[]);
     assert!(single.contains(&"model/representation.npy".to_owned()));
-    // The user's own files and directories, some with similar names.
-    let own = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
+    // Files of the user, some with names similar to those of result files.
+    let user_files = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
     let several = run(&["--seeds", "3"]);
     assert!(several.iter().all(|file| file.starts_with("seed-") || !file.contains('/')), "{several:?}");
     assert!(!several.contains(&"rounds.jsonl".to_owned()), "that of the single run is gone");
-    for file in own {
+    for file in user_files {
         std::fs::create_dir_all(out.join(file).parent().unwrap()).unwrap();
         std::fs::write(out.join(file), "mine").unwrap();
     }
     let local = run(&["--set", "algorithm.name=local-only"]);
-    let mut expected: Vec<String> = own.map(str::to_owned).to_vec();
+    let mut expected: Vec<String> = user_files.map(str::to_owned).to_vec();
     expected.extend(
         ["clients.csv", "model/heads.npy", "report.html", "rounds.jsonl", "summary.json"].map(str::to_owned),
     );

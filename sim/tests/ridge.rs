@@ -1,4 +1,5 @@
-//! Tests of the automatic ridge of final heads: its effect on newcomers, and its settings in a file.
+//! Tests of the automatically chosen ridge parameter of final heads: effect on newcomers, and settings in a
+//! scenario.
 #![allow(clippy::indexing_slicing)]
 
 use fedspan_client::memory::Shape;
@@ -13,6 +14,7 @@ use fedspan_sim_core::fleet::HeapWorkspace;
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Scenario of the tests.
 const DIGITS: &str = "seed = 5\nevaluate_every = 100\n[data]\nkind = \"digits\"\n[data.partition]\nclients = 20\nclasses = 3\n\
                       [split]\ntest = 0.25\nholdout_clients = 5\n[model]\nk = 8\n\
                       [algorithm]\nname = \"fedrep\"\nrounds = 10\nstep_size = 0.5\nridge = 0.001\n";
@@ -26,13 +28,14 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&scenario(DIGITS, changes), 5, &mut NoProgress).unwrap()
 }
 
+/// Heads of the newcomers, as bits.
 fn heads(outcome: &Outcome) -> Vec<Vec<u64>> {
     let bits = |head: &Vec<f64>| head.iter().map(|weight| weight.to_bits()).collect();
     outcome.newcomers.iter().map(|client| bits(&client.head)).collect()
 }
 
-/// With one label per class the head equals, to the bit, the head fitted with the chosen ridge by hand. With
-/// two labels no scores are needed.
+/// The head of a newcomer equals, bit for bit, the head of a run in which the chosen ridge is given
+/// explicitly.
 #[test]
 fn newcomers_fit_their_heads_with_the_published_ridge() {
     let auto = outcome(&[]);
@@ -42,7 +45,7 @@ fn newcomers_fit_their_heads_with_the_published_ridge() {
     assert_eq!((heads(&auto), &by_hand.ridge), (heads(&by_hand), &None));
     assert_eq!(auto.updates, by_hand.updates);
     assert_eq!(auto.bytes, by_hand.bytes);
-    // The bytes of the ridge scores count as bytes of the final fit.
+    // The bytes of the final fit include those of the ridge scores.
     assert!(auto.fit_bytes.0 > by_hand.fit_bytes.0);
     let other = outcome(&["algorithm.final_ridge=3.0"]);
     assert_ne!(heads(&auto), heads(&other));
@@ -64,7 +67,7 @@ fn ridge_labels_default_to_those_of_newcomers() {
     assert_eq!(head, HeadSolve::LeaveOneOut { fallback_ridge: 0.5 });
 }
 
-/// Regression has no classes to score by, and private runs send no scores.
+/// Ridges are not scored for regression, which has no classes, and not in runs with noise.
 #[test]
 fn ridges_are_not_scored_without_classes_or_with_noise() {
     let regression = "[data]\nkind = \"linear-regression\"\nclients = 9\nd = 5\nk = 2\nsamples = 6\noutputs = 2\n[model]\nk = 2\n\
@@ -95,7 +98,8 @@ fn bad_values_are_refused() {
     }
 }
 
-/// On all features (identity representation) the host in f64 counts the same scores as devices in f32.
+/// With the identity as representation, the ridge scores of the host in f64 equal those of the devices in
+/// f32, up to near ties.
 #[test]
 fn host_ridge_scores_equal_device_scores() {
     let scenario = scenario(DIGITS, &["algorithm.name=\"local-only\""]);
@@ -128,14 +132,14 @@ fn host_ridge_scores_equal_device_scores() {
         }
         let (host, devices) = (on_host.chosen(0.0), on_devices.chosen(0.0));
         assert_eq!(host.devices, devices.devices);
-        // Near ties, and ridges below the resolution of f32, may differ.
+        // Scores may differ for near ties and for ridges below the resolution of f32.
         let differ = |(a, b): (&f64, &f64)| (a - b).abs();
         let most = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
         assert!(most < 0.01, "{most}: {:?} {:?}", host.scores, devices.scores);
     }
 }
 
-/// A local-only client gets its ridge from the scores of the other clients.
+/// Local-only training uses the ridge that is chosen from the scores of the training clients.
 #[test]
 fn baselines_use_the_ridge_of_training_clients() {
     let auto = outcome(&["algorithm.name=\"local-only\""]);

@@ -1,10 +1,10 @@
-//! Tests of FedRep on scaled features: units and offsets of a table do not change results.
+//! Tests that results on scaled features do not depend on the units and offsets of a table.
 
 use crate::common::{code, directory, errors, numbers, program, text};
 use serde_json::Value;
 
-/// Writes a table with three kinds of targets: values, and classes by name. Columns have deviation 1 before
-/// `change`.
+/// Writes a table with a column of values and a column of class names as targets. Features have deviation 1
+/// before `change` is applied.
 fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     let (values, slopes) = (numbers(14 * 40 * 5, 7), numbers(3 * 5, 8));
     let mut table = String::from("who,c0,c1,c2,c3,c4,y,kind\n");
@@ -19,6 +19,7 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     std::fs::write(place.join("table.csv"), table).unwrap();
 }
 
+/// Runs a method on the table and returns the summary and standard error.
 fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Value, String) {
     let target = if classes { "target = \"kind\"\ntask = \"classes\"" } else { "target = \"y\"" };
     let scenario = format!(
@@ -31,8 +32,9 @@ fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Va
     (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
 }
 
-/// Offsets of up to 1e5 deviations and units from 1e-6 to 1e6, with default step size and ridge. A table's
-/// scale is computed in f64, so figures agree up to rounding of the file's numbers, 1e5 * 2^-53 each.
+/// Figures do not change with offsets of up to 1e5 deviations and units from 1e-6 to 1e6. The scale of a
+/// table is computed in f64, so figures agree up to the rounding of the numbers in the file, 1e5 * 2^-53
+/// each.
 #[test]
 fn offsets_and_units_do_not_change_figures() {
     let place = directory("scales");
@@ -52,12 +54,12 @@ fn offsets_and_units_do_not_change_figures() {
         write_table(&place, |j, x| units[j] * (x + offsets[j]));
         let (moved, reported) = run(&place, scale, classes, method);
         assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
-        same(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
+        assert_agree(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
     }
 }
 
-/// Devices scale in f32: an offset of R deviations leaves noise of R 2^-24 deviations, which changes figures by
-/// as much. From R = 2^14 on a warning names the columns.
+/// With scaling on devices in f32, an offset of R deviations causes rounding noise of R 2^-24 deviations, and
+/// figures change accordingly. For R of 2^14 or more, a warning names the columns.
 #[test]
 fn fleet_scale_error_is_bounded_by_f32_rounding() {
     let place = directory("scales-fleet");
@@ -88,18 +90,19 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
                 "{reported}"
             );
             let noise = f64::max(offset, 1.0) * 2f64.powi(-24);
-            same(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
+            assert_agree(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
         }
     }
 }
 
-/// Asserts that figures agree up to `noise` of the targets; accuracies may differ by near ties.
-fn same(plain: &Value, moved: &Value, noise: f64, what: &str) {
+/// Asserts that the final figures agree up to the relative error `noise`. Accuracies may also differ because
+/// of near ties.
+fn assert_agree(plain: &Value, moved: &Value, noise: f64, what: &str) {
     let (plain, moved) = (plain["final"].as_object().unwrap(), moved["final"].as_object().unwrap());
     assert!(!plain.is_empty() && plain.keys().eq(moved.keys()), "{what}");
     for (name, value) in plain {
         let (before, after) = (value.as_f64().unwrap(), moved[name].as_f64().unwrap());
-        // The squared noise itself is allowed as well.
+        // An absolute error of the order of the squared noise is allowed as well.
         let most = noise * before.abs()
             + 10.0 * noise * noise
             + if name.contains("accuracy") { 10.0 * noise } else { 0.0 };

@@ -1,4 +1,4 @@
-//! Tests of the speedup measurement: its assumptions, checked on small fleets.
+//! Tests of the speedup measurement and of its assumptions on small fleets.
 
 use std::sync::atomic::AtomicBool;
 
@@ -8,8 +8,10 @@ use fedspan_experiments::speedup::{
 };
 use fedspan_sim_core::progress::Progress;
 
+/// Stop flag that is never set.
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
+/// Progress display without output.
 struct Silent;
 
 impl Progress for Silent {
@@ -21,10 +23,12 @@ fn policy(name: &str, adaptive: bool, changes: &[&str]) -> Policy {
     Policy { name: name.to_owned(), changes, adaptive }
 }
 
+/// Built-in schedule with the given name.
 fn known(name: &str) -> Policy {
     Policy::known().into_iter().find(|policy| policy.name == name).unwrap()
 }
 
+/// Settings of a small measurement.
 fn settings(policies: Vec<Policy>) -> Settings {
     Settings {
         clients: vec![16],
@@ -50,15 +54,15 @@ fn owned(changes: &[&str]) -> Vec<String> {
 #[test]
 fn results_do_not_depend_on_threads() {
     let settings = settings(vec![known("fixed"), known("adaptive")]);
-    let one = measured(&Settings { threads: 1, ..settings.clone() });
+    let single_thread = measured(&Settings { threads: 1, ..settings.clone() });
     let three = measured(&Settings { threads: 3, ..settings });
-    assert_eq!(one, three);
-    assert_eq!(one.rows.len(), 6);
-    assert_eq!(markdown(&one.rows).lines().count(), 8);
+    assert_eq!(single_thread, three);
+    assert_eq!(single_thread.rows.len(), 6);
+    assert_eq!(markdown(&single_thread.rows).lines().count(), 8);
 }
 
-/// Full participation compared with itself: as a policy, as a schedule of one stage, and run separately for
-/// each communication cost.
+/// Full participation has speedup 1 over itself if it is expressed as a policy, as a schedule of one stage,
+/// or as a policy that runs separately for each communication cost.
 #[test]
 fn full_participation_has_speedup_one_over_itself() {
     let one_stage = ["participation.schedule=\"fixed\"", "participation.stage_rounds=1000000"];
@@ -75,8 +79,8 @@ fn full_participation_has_speedup_one_over_itself() {
             }
         }
     }
-    // Policies that are run for each communication cost, because they adapt or contain the cost; their times
-    // are summed in another order.
+    // Policies that are adaptive or contain the communication cost run separately for each cost. Their times
+    // differ by rounding, because they are summed in another order.
     let full = "participation={ policy = \"full\" }";
     let cost_dependent = policy("cost-dependent", false, &[full, "fleet.communication={communication}"]);
     for row in measured(&settings(vec![policy("adapts", true, &[full]), cost_dependent])).rows {
@@ -106,7 +110,7 @@ fn bounds_contain_the_ratio_and_unreached_targets_give_upper_bounds() {
     assert!(table.contains("**") && table.contains("<0.2"), "{table}");
 }
 
-/// Times recomputed for another communication cost equal those of a run with that cost.
+/// Times that are converted to another communication cost equal the times of a run with this cost.
 #[test]
 fn communication_only_shifts_times_of_fixed_schedules() {
     for speed in SPEEDS {
@@ -136,19 +140,19 @@ fn communication_only_shifts_times_of_fixed_schedules() {
     }
 }
 
-/// A run that measures distances only has the distances of a run with all figures.
+/// A run that computes only distances has the same distances as a run with all figures.
 #[test]
 fn trajectory_distances_equal_those_of_a_full_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
     let run = Trajectory::run(&scenario, 1, &GO_ON).unwrap().unwrap();
-    let whole = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
-    let distances: Vec<f64> = whole.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();
+    let full = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
+    let distances: Vec<f64> = full.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();
     assert_eq!(run.points(0.0).map(|point| point.1).collect::<Vec<_>>(), distances);
-    assert!(whole.scores.loss.is_some());
+    assert!(full.scores.loss.is_some());
 }
 
-/// Measures the recorded figure of the smallest fleet again. The standard error of a median over 20 seeds of
-/// 150 rounds, correlated over about ten rounds, is about 2 %.
+/// The measured stationary distance of the smallest fleet agrees with the recorded value. The standard error
+/// of a median over 20 seeds and 150 rounds, which are correlated over about ten rounds, is about 2 %.
 #[test]
 fn recorded_stationary_distance_is_reproduced() {
     let settings = Settings { seeds: 20, ..settings(Vec::new()) };

@@ -1,5 +1,5 @@
-//! Tests of windows of the recordings, traced back to their raw samples: for the demo's scenarios, for other
-//! settings, and for validation windows.
+//! Tests that the split of the recordings keeps training, validation and test windows apart. Windows are
+//! traced back to their raw samples.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,8 +9,8 @@ use fedspan_sim_core::data::watch::{self, HOP, Series, Validation, WatchSettings
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Series and raw samples of every recorded window, found by the bits of its features. All windows are
-/// different.
+/// Index of all recorded windows: series and raw samples of a window by the bits of its features. All windows
+/// are different.
 struct Windows {
     series: Vec<Series>,
     places: BTreeMap<Vec<u32>, (usize, Range<usize>)>,
@@ -21,6 +21,7 @@ fn bits(features: &[f32]) -> Vec<u32> {
 }
 
 impl Windows {
+    /// Computes the windows of all recordings.
     fn all() -> Self {
         let series = watch::recordings().unwrap();
         let mut places = BTreeMap::new();
@@ -38,8 +39,9 @@ impl Windows {
         set.x.chunks_exact(d).map(|row| self.places[&bits(row)].clone()).collect()
     }
 
-    /// Smallest number of unused raw samples, over all series, between the end of the training windows and the
-    /// start of the scored ones; negative if they overlap or are in the wrong order.
+    /// Smallest number of unused raw samples, over all series, between the end of the training windows and
+    /// the start of the scored windows. The number is negative if the windows overlap or are in the wrong
+    /// order.
     fn unused(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         for (series, range) in trained {
@@ -53,7 +55,7 @@ impl Windows {
     }
 }
 
-/// Settings of a built-in scenario.
+/// Data settings of a built-in scenario.
 fn settings(name: &str, changes: &[&str]) -> WatchSettings {
     let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
     let scenario = Scenario::parse(name, Scenario::built_in(name).unwrap(), &changes).unwrap();
@@ -63,6 +65,7 @@ fn settings(name: &str, changes: &[&str]) -> WatchSettings {
     }
 }
 
+/// Series and raw samples of the windows of several clients.
 fn joined(
     windows: &Windows,
     dataset: &Dataset,
@@ -80,7 +83,7 @@ fn scored(client: &Client) -> &Set {
     &client.test
 }
 
-/// Number of windows of each occurring class.
+/// Number of windows of each class that occurs in a set.
 fn per_class(set: &Set) -> BTreeMap<u8, usize> {
     let Labels::Classes(classes) = &set.y else { panic!("regression") };
     let mut counts = BTreeMap::new();
@@ -124,8 +127,8 @@ fn newcomers_label_windows_of_the_first_half() {
                 assert_eq!(dataset.newcomers.len(), 2);
                 for newcomer in &dataset.newcomers {
                     for (series, range) in windows.of(&newcomer.train, dataset.features) {
-                        // A window belongs to the half of its middle; the last training window may extend over
-                        // the middle of the series.
+                        // A window belongs to the half of the series that contains its middle, so the last
+                        // training window may extend beyond the middle of the series.
                         let (middle, whole) =
                             ((range.start + range.end) / 2, windows.series[series].raw.len());
                         assert!(2 * middle < whole, "{name}: sample {middle} of {whole}");
@@ -140,7 +143,8 @@ fn newcomers_label_windows_of_the_first_half() {
     }
 }
 
-/// Each fold holds out two people with both wrists and all exercises, and each person exactly once.
+/// Each fold holds out two people with both wrists and all exercises, and each person is held out in exactly
+/// one fold.
 #[test]
 fn folds_hold_each_person_out_once() {
     let windows = Windows::all();
@@ -167,15 +171,14 @@ fn folds_hold_each_person_out_once() {
     assert_eq!(out, (0..watch::PEOPLE).collect::<Vec<_>>());
 }
 
-/// Validation windows are a window apart from every test window, and training windows are a window apart from
-/// validation windows.
+/// Training, validation and test windows are separated by at least the length of a window.
 #[test]
 fn validation_windows_are_apart_from_test_windows() {
     let windows = Windows::all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
-            let whole = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
-            let tests = joined(&windows, &whole, &whole.clients, scored);
+            let full = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
+            let tests = joined(&windows, &full, &full.clients, scored);
             for inner in 0..4 {
                 let validation = Some(Validation { fraction: 0.4, fold: inner });
                 let settings = WatchSettings { fold, validation, ..settings(name, &[]) };
@@ -202,12 +205,13 @@ fn gap_setting_widens_the_gap() {
         let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
         let train = joined(&windows, &dataset, &dataset.clients, trained);
         let test = joined(&windows, &dataset, &dataset.clients, scored);
-        // Windows overlap by half, so the first dropped window only ends the overlap.
+        // Windows overlap by half, so the first dropped window leaves no unused samples.
         assert_eq!(windows.unused(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
     }
 }
 
-/// Raw windows have the same split as feature windows, and their scale is computed without test windows.
+/// Raw windows have the same split as feature windows, and their scale is computed from training windows
+/// only.
 #[test]
 fn raw_windows_equal_the_windows_of_features() {
     let settings = settings("demo", &[]);
@@ -221,11 +225,11 @@ fn raw_windows_equal_the_windows_of_features() {
     assert_eq!(counts(&raw.newcomers), counts(&features.newcomers));
     for channel in 0..6 {
         let values = |sets: &mut dyn Iterator<Item = &Set>| {
-            let of = |set: &Set| {
+            let values_of = |set: &Set| {
                 let rows = set.x.chunks_exact(301).flat_map(|row| row[..300].chunks(6));
                 rows.map(|step| f64::from(step[channel])).collect::<Vec<_>>()
             };
-            let all: Vec<f64> = sets.flat_map(of).collect();
+            let all: Vec<f64> = sets.flat_map(values_of).collect();
             let mean = all.iter().sum::<f64>() / all.len() as f64;
             (mean, (all.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt())
         };
@@ -234,7 +238,7 @@ fn raw_windows_equal_the_windows_of_features() {
         let (mean, deviation) = values(&mut raw.clients.iter().chain(&raw.newcomers).map(scored));
         assert!(mean.abs() > 1e-4 || (deviation - 1.0).abs() > 1e-4, "{channel}: tests have a say");
     }
-    // Scaling is affine, so averages of two steps are scaled alike.
+    // Scaling is affine, so averages over two time steps have the same scale as single time steps.
     let fine = watch::raw_dataset(&settings, 1, 3).unwrap();
     let (a, b) = (&fine.clients[0].train.x, &raw.clients[0].train.x);
     let slope = |i: usize, j: usize| f64::from((a[i] + a[i + 6]) - (a[j] + a[j + 6])) / 2.0;

@@ -1,5 +1,5 @@
-//! Tests of doubling participation in simulated time: a round lasts until its last awaited answer, and the
-//! adaptive schedule is never much slower than full participation.
+//! Tests of doubling participation in simulated time: a round lasts until the last update for which it waits,
+//! and the adaptive schedule is never much slower than full participation.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -11,10 +11,12 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&scenario, seed, &mut NoProgress).unwrap()
 }
 
+/// Change of the scenario: full participation.
 const FULL: &str = "participation={ policy = \"full\" }";
+/// Change of the scenario: doubling participation after a fixed number of rounds.
 const FIXED: &str = "participation.schedule=\"fixed\"";
 
-/// Simulated time of each round, without the start.
+/// Simulated time of each round, without the initialisation.
 fn durations(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.windows(2).map(|pair| pair[1].time - pair[0].time).collect()
 }
@@ -52,7 +54,8 @@ fn round_ends_with_its_last_awaited_answer() {
     let outcome = outcome(&stages, 1);
     let n: Vec<usize> = outcome.rounds.iter().skip(1).map(|row| row.participants.len()).collect();
     assert_eq!(n, [4, 4, 4, 8, 8, 8, 16, 16, 16, 32, 32, 32, 64, 64, 64]);
-    // Speeds are fixed: the order of arrivals never changes, and all rounds of a stage take the same time.
+    // Speeds are fixed, so the order of arrivals is always the same, and all rounds of a stage take the same
+    // time.
     let durations = durations(&outcome);
     for (stage, rounds) in outcome.rounds[1..].chunks(3).enumerate() {
         let first = &rounds[0].participants;
@@ -63,7 +66,7 @@ fn round_ends_with_its_last_awaited_answer() {
         }
     }
     assert!(durations.windows(2).all(|pair| pair[0] <= pair[1] + 1e-9));
-    // No update is late: a device that is told to stop has not finished its computation.
+    // No update is late, because the server stops all devices that have not finished when a round ends.
     assert_eq!((outcome.counters.late, outcome.counters.rejected()), (0, 0));
 }
 
@@ -76,8 +79,8 @@ fn equal_devices_have_no_speedup() {
     assert_eq!(full.representation, doubling.representation);
 }
 
-/// One device in ten drops out of every round, so the schedule never sees all arrivals; missing devices count
-/// as the last.
+/// The adaptive schedule is faster than full participation although one in ten devices drops out of every
+/// round and the schedule never observes all arrivals.
 #[test]
 fn adaptive_schedule_tolerates_dropouts() {
     let runs = |changes: &[&str]| -> Vec<Outcome> {
@@ -95,7 +98,8 @@ fn adaptive_schedule_tolerates_dropouts() {
     assert!(time(&adaptive) < 0.7 * time(&full), "{} {}", time(&adaptive), time(&full));
 }
 
-/// A sample of the documented table: 16 seeds, exponential speeds, drawn once.
+/// The adaptive schedule has the speedups of the documented table, with 16 seeds and exponential speeds that
+/// are drawn once.
 #[test]
 fn adaptive_schedule_gains_without_communication_and_never_loses() {
     let runs = |changes: &[&str]| -> Vec<Outcome> { (1..=16).map(|seed| outcome(changes, seed)).collect() };

@@ -1,5 +1,5 @@
-//! Tests of one table in every format that programs write: all give the same data to the last bit, and a bad cell
-//! is reported with its line and column in every format.
+//! Tests that a table has the same data, bit for bit, in every format that programs write, and that an
+//! invalid cell is reported with its line and column in every format.
 
 use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
 use crate::common::{code, directory, errors, has, numbers, program};
@@ -7,11 +7,15 @@ use fedspan_sim_core::data::table::{self, Columns, Table, Target};
 use proptest::prelude::*;
 use serde_json::Value;
 
+/// Names of the clients.
 const CLIENTS: [&str; 5] = ["10", "11", "12", "13", "14"];
+/// Names of the classes, which contain delimiters, quotes and non-ASCII characters.
 const CLASSES: [&str; 4] = ["a|b \"c\"", "größe", "run,slow", "walk; fast"];
+/// Names of the features, which contain delimiters, quotes, a line break and non-ASCII characters.
 const FEATURES: [&str; 6] = ["acc, x", "say \"hi\"", "größe", "two\nlines", "flag", "count"];
 
-/// Five clients with twelve rows each; every value is a multiple of a sixteenth, so that no format rounds it.
+/// Table of five clients with twelve rows each. Every value is a multiple of 1/16, so that no format rounds
+/// it.
 fn grid() -> Grid {
     let values = numbers(60 * 6, 7);
     let text = |text: &str| Cell::Text(text.to_owned());
@@ -22,7 +26,7 @@ fn grid() -> Grid {
         cells.push(Cell::Truth(values[4] > 0.0));
         cells.push(Cell::Number((values[5] * 50.0).round()));
         cells.push(text(CLIENTS[row % 5]));
-        // Class and target are functions of the features.
+        // Class and target depend on the features.
         let sum = values[0] - values[1] + values[2];
         cells.push(text(CLASSES[usize::from(sum > 0.0) + 2 * usize::from(values[3] > 0.0)]));
         cells.push(Cell::Number(sixteenth(sum)));
@@ -32,6 +36,7 @@ fn grid() -> Grid {
     Grid { header, rows: rows.collect() }
 }
 
+/// Columns of the table, with classes or values as targets.
 fn columns(classification: bool) -> Columns {
     Columns {
         client: Some("who".to_owned()),
@@ -48,17 +53,18 @@ fn parse(bytes: &[u8], columns: &Columns) -> Result<Table, String> {
     table::parse(bytes, "t.csv", columns).map_err(|error| error.to_string())
 }
 
-/// A table with its numbers as bits.
+/// Table whose numbers are represented by their bits.
 #[derive(Debug, PartialEq)]
 struct Bits {
     features: Vec<u64>,
     targets: Vec<u64>,
-    /// Client of each row, then its class.
+    /// Index of the client of each row, and index of the class of each row.
     codes: [Vec<u32>; 2],
     /// Names of clients, classes and features.
     names: [Vec<String>; 3],
 }
 
+/// Converts a table to bits.
 fn bits(table: &Table) -> Bits {
     let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let (values, classes, names) = match &table.target {
@@ -74,6 +80,7 @@ fn bits(table: &Table) -> Bits {
     }
 }
 
+/// Calls `each` for every combination of the variants of a format and returns the number of combinations.
 fn every_way(mut each: impl FnMut(Writing)) -> usize {
     let mut count = 0;
     for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
@@ -127,7 +134,7 @@ fn table_formats_give_equal_data() {
     }
 }
 
-/// Numeric client and class names, in other spellings from the second row on.
+/// Numeric client and class names may be spelled differently in different rows, for example 10 and 10.0.
 #[test]
 fn number_spellings_give_one_name() {
     let mut grid = grid();
@@ -138,12 +145,12 @@ fn number_spellings_give_one_name() {
     let plain = parse(&Writing::PLAIN.write(&grid), &columns).unwrap();
     for delimiter in [',', ';', '\t', '|'] {
         for decimal in ['.', ','] {
-            // True if the features have decimals, which reveal the decimal mark.
-            for telling in [true, false] {
+            // True if the features have decimals, from which the reader infers the decimal mark.
+            for has_decimals in [true, false] {
                 let mut grid = grid.clone();
                 let mut plain = plain.clone();
                 for (row, cells) in grid.rows.iter_mut().enumerate() {
-                    if !telling {
+                    if !has_decimals {
                         for (value, cell) in plain.x[row * 6..].iter_mut().zip(cells.iter_mut()).take(4) {
                             *value = (*value * 16.0).round();
                             *cell = Cell::Number(*value);
@@ -166,10 +173,10 @@ fn number_spellings_give_one_name() {
                     }
                 }
                 let writing = Writing { delimiter, decimal, ..Writing::PLAIN };
-                let telling_mark = telling || decimal == '.' || delimiter == ';';
+                let is_mark_known = has_decimals || decimal == '.' || delimiter == ';';
                 let table = parse(&writing.write(&grid), &columns).unwrap();
-                let reported = format!("{writing:?}, {telling}: {:?}", table.warnings);
-                if telling_mark {
+                let reported = format!("{writing:?}, {has_decimals}: {:?}", table.warnings);
+                if is_mark_known {
                     assert_eq!(bits(&table), bits(&plain), "{reported}");
                     assert_eq!(table.warnings.len(), 2, "{reported}");
                 }
@@ -178,7 +185,7 @@ fn number_spellings_give_one_name() {
     }
 }
 
-/// Line number of a row as an editor counts it, for one line ending and cells that contain line breaks.
+/// Line number of a row in an editor, if cells contain line breaks.
 fn line_of(grid: &Grid, row: usize) -> usize {
     let lines = |text: &str| text.replace("\r\n", "\n").replace('\r', "\n").matches('\n').count();
     let cell = |cell: &Cell| if let Cell::Text(text) = cell { lines(text) } else { 0 };
@@ -190,7 +197,8 @@ fn line_of(grid: &Grid, row: usize) -> usize {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// One bad cell at any position, in any format: the message has its line, its column and its content.
+    /// The message for an invalid cell at any position, in any format, contains its line, its column and its
+    /// content.
     #[test]
     fn bad_cell_is_reported_with_line_and_column(
         row in 0usize..60,
@@ -214,7 +222,8 @@ proptest! {
         grid.rows[row][place] = Cell::Text(bad.to_owned());
         let bytes = Writing { end, encoding, delimiter, quotes, ..Writing::PLAIN }.write(&grid);
         let reported = parse(&bytes, &columns(true)).unwrap_err();
-        // A true/false column whose first value is a number is taken as numeric, so the error is reported for the next line.
+        // A column of truth values whose first value is a number is read as numeric, so the error is reported
+        // for the next line.
         let late = bad == "1.5" && row == 0;
         let line = line_of(&grid, if late { 1 } else { row });
         prop_assert!(reported.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{reported}");
@@ -223,7 +232,7 @@ proptest! {
     }
 }
 
-/// The program's summaries of three formats, compared to the last bit.
+/// Summaries of runs on tables in three formats are equal, bit for bit.
 #[test]
 fn table_formats_give_equal_summaries() {
     let here = directory("table-variants");
@@ -255,7 +264,7 @@ fn table_formats_give_equal_summaries() {
     assert_eq!(summaries[0], summaries[2]);
 }
 
-/// Unsupported formats are reported by name.
+/// Unsupported formats are refused with messages that name the format.
 #[test]
 fn unread_formats_are_named() {
     let plain = |text: &str| parse(text.as_bytes(), &columns(true)).unwrap_err();
@@ -292,7 +301,8 @@ fn unread_formats_are_named() {
     has(&parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(), &["gzip", "twice"]);
 }
 
-/// Spellings of one number become one name, and the run reports that; a table with one spelling has no warning.
+/// Different spellings of a number are merged into one name with a warning. Without different spellings there
+/// is no warning.
 #[test]
 fn merged_names_are_reported() {
     let here = directory("table-variants-reported");

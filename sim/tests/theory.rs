@@ -1,4 +1,4 @@
-//! Tests of the command `theory srpfl`: tables, JSON, report, and refused options.
+//! Tests of command `theory srpfl`: tables, JSON, report, and refused options.
 
 use crate::common::{code, directory, errors, program, text};
 
@@ -28,7 +28,7 @@ fn json_equals_the_table() {
     assert!(figures["parts"][0]["optimal_trend"]["slope"].as_f64().unwrap() > 0.1);
 }
 
-/// Table of `STRAGGLERS.md`, and the slopes in its text.
+/// The table in `STRAGGLERS.md` and the slopes in its text equal the output of the command.
 #[test]
 fn stragglers_page_equals_the_command_output() {
     let here = directory("theory-page");

@@ -1,12 +1,12 @@
-//! Tests of warnings about data and fits: lost precision with the names of the columns, and no warning without a
-//! cause.
+//! Tests of warnings about data and fits: a warning about lost precision names the columns, and there are no
+//! warnings without a cause.
 
 use crate::common::{code, directory, errors, has, numbers, program, text};
 use fedspan_sim_core::run::{Job, NoProgress};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;
 
-/// No built-in scenario has a warning, and no baseline on its data.
+/// No built-in scenario causes a warning, and no baseline on the data of a built-in scenario.
 #[test]
 fn built_in_scenarios_have_no_warnings() {
     for (name, _, file) in BUILT_IN {
@@ -32,7 +32,8 @@ fn built_in_scenarios_have_no_warnings() {
     }
 }
 
-/// Writes a table whose target depends on all columns, each of deviation 1 and mean 0 before `change`.
+/// Writes a table whose target depends on all columns. Columns have deviation 1 and mean 0 before `change` is
+/// applied.
 fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     let (values, slopes) = (numbers(12 * 40 * 4, 7), numbers(4, 8));
     let mut table = String::from("who,warm,wet,high,loud,y\n");
@@ -45,6 +46,7 @@ fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
     std::fs::write(place.join("table.csv"), table).unwrap();
 }
 
+/// Runs a method on the table and returns the summary and standard error.
 fn run(place: &std::path::Path, method: &str) -> (Value, String) {
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\
@@ -56,10 +58,10 @@ fn run(place: &std::path::Path, method: &str) -> (Value, String) {
     (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
 }
 
+/// Settings of algorithm FedRep.
 const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 
-/// If FedRep on raw columns learns less of a target of variance 4, a warning names the columns; otherwise there
-/// is none.
+/// A warning names badly scaled columns if FedRep learns less on them. Otherwise there is no warning.
 #[test]
 fn dominated_columns_are_named() {
     let place = directory("warnings-drowned");
@@ -99,7 +101,8 @@ fn dominated_columns_are_named() {
     assert!(missed >= 8 && warned >= 8, "{missed} of 16 much worse, {warned} warned");
 }
 
-/// Baselines name the columns that lost precision to rounding, and count dropped directions.
+/// Summaries of baselines name the columns that lost precision by rounding, and contain the number of
+/// truncated fits.
 #[test]
 fn baselines_report_truncated_directions() {
     let place = directory("warnings-cut");
@@ -115,7 +118,7 @@ fn baselines_report_truncated_directions() {
         let cut = &summary["fits_cut"];
         assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
         assert_eq!(cut["columns"], serde_json::json!(["\"high\""]));
-        // More columns than samples: reported in the summary only.
+        // Clients with more columns than samples are reported only in the summary, without a warning.
         let few = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
         write_table(&place, |_, x| x);
         let (summary, reported) = run(&place, &few);
@@ -125,8 +128,8 @@ fn baselines_report_truncated_directions() {
     }
 }
 
-/// A warning if the best ridge is at the end of the grid, as for features whose units do not fit the grid.
-/// Scaled features fit it.
+/// There is a warning if the best ridge is at the end of the grid, for example because of the units of the
+/// features. For scaled features there is no warning.
 #[test]
 fn ridge_at_the_end_of_the_grid_is_reported() {
     let place = directory("warnings-ridge");
@@ -156,7 +159,8 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
     }
 }
 
-/// A device has room for as many scores as its model has features times classes.
+/// There is a warning if no client compared ridges. Here the grid has more ridges than features times
+/// classes, which is the number of scores for which a device has memory.
 #[test]
 fn uncompared_ridges_are_reported() {
     let place = directory("warnings-nobody");

@@ -1,10 +1,11 @@
-//! Tests that samples wider than the largest first layer are refused before the first round, whatever the kind of
-//! network.
+//! Tests that samples wider than the largest supported first layer are refused before the first round, for
+//! every kind of network.
 
 use crate::common::{directory, numbers, write_npz};
 use fedspan_sim_core::run::{NoProgress, Outcome, RunError, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// One model of each kind of network.
 const MODELS: [&str; 4] = [
     "kind = \"mlp\"\nhidden = [2]",
     "kind = \"cnn\"\nfilters = [1]\nside = 31\npool = 16",
@@ -12,8 +13,8 @@ const MODELS: [&str; 4] = [
     "kind = \"lora-mlp\"\nrank = 1\nwidth = 2",
 ];
 
-/// Trains one round on two clients with two samples of this many values.
-fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
+/// Trains one round on two clients with two samples of `features` values each.
+fn run_round(features: u64, model: &str) -> Result<Outcome, RunError> {
     let here = directory(&format!("wide-samples-{features}"));
     let x = numbers(usize::try_from(4 * features).unwrap(), 1);
     let arrays: [(&str, &[u64], &[f64]); 2] =
@@ -32,7 +33,7 @@ fn ran(features: u64, model: &str) -> Result<Outcome, RunError> {
 fn more_than_65534_values_are_refused() {
     for model in MODELS {
         for features in [65_535, 65_536] {
-            let reported = ran(features, model).expect_err(model).to_string();
+            let reported = run_round(features, model).expect_err(model).to_string();
             assert!(
                 reported.contains(&features.to_string()) && reported.contains("at most 655"),
                 "{model}: {reported}"
@@ -41,10 +42,10 @@ fn more_than_65534_values_are_refused() {
     }
 }
 
-/// The largest allowed width is trained.
+/// Samples of the largest supported width are trained.
 #[test]
 fn samples_of_65534_values_are_accepted() {
-    let outcome = ran(65_534, MODELS[0]).unwrap();
+    let outcome = run_round(65_534, MODELS[0]).unwrap();
     assert_eq!(outcome.counters.rejected() + outcome.counters.declined, 0);
     assert_eq!(outcome.layers[0].values.len(), 65_535 * 2);
 }

@@ -1,5 +1,5 @@
-//! Demo, the run without arguments: FedRep and its baselines on the bundled smartwatch recordings, over all
-//! folds and several seeds, with two tables and a report.
+//! Demo, which the command runs if it has no arguments: compares FedRep with its baselines on the bundled
+//! smartwatch recordings, over all folds and several seeds, prints two tables, and writes a report.
 
 pub mod choice;
 pub mod choose;
@@ -34,7 +34,7 @@ pub enum DemoError {
     /// The recorded settings are unusable, or choosing new ones failed.
     #[error("the demo's settings: {0}")]
     Choice(String),
-    /// The report could not be written.
+    /// A file of the report could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
@@ -44,14 +44,14 @@ pub enum DemoError {
 pub struct DemoReport {
     /// Tables, memory figures and the path of the report.
     pub text: String,
-    /// The tables in Markdown.
+    /// The same tables in Markdown.
     pub markdown: String,
-    /// True if the user ended the demo early; the tables hold the finished runs.
+    /// True if the user interrupted the demo; the tables then contain the finished runs only.
     pub interrupted: bool,
 }
 
 impl DemoReport {
-    /// Message of an early end, `None` if the demo is complete.
+    /// Message that the demo was interrupted, or `None` if the demo is complete.
     #[must_use]
     pub fn interruption(&self) -> Option<&'static str> {
         match (self.interrupted, self.text.is_empty()) {
@@ -62,11 +62,12 @@ impl DemoReport {
     }
 }
 
-/// Runs the demo and writes `summary.json` and `report.html` into `out`. Setting `stop` ends it early.
+/// Runs the demo and writes `summary.json` and `report.html` into the directory `out`. Setting `stop`
+/// interrupts the demo.
 ///
 /// # Errors
-/// [`DemoError::Run`] if a run fails, [`DemoError::Write`] if the report cannot be written; the other variants
-/// only if a bundled file is broken.
+/// [`DemoError::Run`] if a run fails, [`DemoError::Write`] if the report cannot be written. The other
+/// variants occur only if a bundled file is broken.
 pub fn run(out: &Path, stop: &AtomicBool, progress: &dyn Progress) -> Result<DemoReport, DemoError> {
     let began = Instant::now();
     let measured = measure::measure_all(stop, progress)?;

@@ -1,4 +1,4 @@
-//! `byzantine`: attacks on a campaign, under aggregation rules that are meant to withstand them.
+//! Command `byzantine`: measures the effect of attacks on a campaign under several aggregation rules.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -8,38 +8,39 @@ use super::CommandError;
 use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, select_by_name};
 use fedspan_experiments::byzantine::{self, ByzantineError, GRIDS, Settings, Variant};
 
-/// Options of `byzantine`.
+/// Options of command `byzantine`.
 #[derive(Debug, Args)]
 pub struct ByzantineOptions {
-    /// Grid, by the kind of upload
+    /// Kind of upload, which determines the available attacks, rules and fractions
     #[arg(long, value_name = "NAME", default_value = GRIDS[0].name, value_parser = PossibleValuesParser::new(GRIDS.map(|grid| grid.name)))]
     grid: String,
-    /// Attacks, by their names in the table [default: all of the grid]
+    /// Attacks, by their names in the table [default: all attacks of the grid]
     #[arg(long, value_name = "NAME,...", value_parser = names)]
     attacks: Option<Names>,
-    /// Rules, by their names in the table [default: all of the grid]
+    /// Aggregation rules, by their names in the table [default: all rules of the grid]
     #[arg(long, value_name = "NAME,...", value_parser = names)]
     rules: Option<Names>,
     /// Fractions of the fleet that attack [default: those of the grid]
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = fraction)]
     fractions: Vec<f64>,
-    /// Change a key of the scenario, for every run
+    /// Change a key of the scenario for every run
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// The first seed
+    /// First seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Number of seeds, counting up from the first
+    /// Number of consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]
     measurement: MeasurementOptions,
 }
 
-/// A comma-separated list of names; a comma that is followed by a space belongs to its name.
+/// Comma-separated list of names. A comma that is followed by a space is part of a name.
 #[derive(Clone, Debug)]
 struct Names(Vec<String>);
 
+/// Parses a list of names.
 fn names(text: &str) -> Result<Names, std::convert::Infallible> {
     let mut names: Vec<String> = Vec::new();
     for part in text.split(',') {
@@ -51,18 +52,19 @@ fn names(text: &str) -> Result<Names, std::convert::Infallible> {
     Ok(Names(names))
 }
 
+/// Parses an attacking fraction of the fleet.
 fn fraction(text: &str) -> Result<f64, String> {
     parse_number(text, |value| (0.0..=0.49).contains(&value), "a number from 0 to 0.49")
 }
 
-/// The fields of `figures.json` that only this command writes.
+/// Fields of `figures.json` that are specific to this command.
 #[derive(Serialize)]
 struct ExtraFields<'a> {
     grid: &'static str,
     changes: &'a [String],
 }
 
-/// `fedspan-sim byzantine`.
+/// Runs command `byzantine`.
 pub fn command(options: &ByzantineOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
     let extra = ExtraFields { grid: settings.grid.name, changes: &options.changes };
@@ -89,6 +91,7 @@ pub fn command(options: &ByzantineOptions) -> Result<(), CommandError> {
     options.measurement.show(&byzantine::markdown(&rows), &figures)
 }
 
+/// Settings of the measurement; the number of threads is set later.
 fn settings(options: &ByzantineOptions) -> Result<Settings, CommandError> {
     let grid = GRIDS.into_iter().find(|grid| grid.name == options.grid).unwrap_or(GRIDS[0]);
     Ok(Settings {
@@ -107,7 +110,7 @@ fn settings(options: &ByzantineOptions) -> Result<Settings, CommandError> {
     })
 }
 
-/// The choices with the requested names, or all if none are requested.
+/// Returns the attacks or rules with the requested names, or all of `known` without a request.
 fn select_or_all(
     option: &str,
     names: Option<&Names>,

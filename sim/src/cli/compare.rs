@@ -1,4 +1,4 @@
-//! Command `compare`: runs several scenarios and shows their results next to each other.
+//! Command `compare`: runs several scenarios and shows their results side by side.
 
 use std::path::PathBuf;
 
@@ -17,23 +17,25 @@ use fedspan_sim_core::report::table::Table;
 /// Default directory of the report.
 const DEFAULT_OUT: &str = "fedspan-compare";
 
-/// Options of `compare`.
+/// Options of command `compare`.
 #[derive(Debug, Args)]
 pub struct CompareOptions {
     /// Built-in scenarios or TOML files, each with its own changes
     #[arg(value_name = "NAME|FILE.toml[,KEY=VALUE]...", num_args = 1.., required = true)]
     scenarios: Vec<String>,
-    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that fit its model and data
+    /// Run each scenario with these algorithms (see `list --algorithms`), or with all that support its model
+    /// and data
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
     algorithms: Vec<String>,
-    /// Run each algorithm once for each of these values of a key; tables show the spread over values and seeds
+    /// Run each algorithm once for each of these values of a key; tables show the spread over values and
+    /// seeds
     #[arg(long, value_name = "KEY=VALUE,...", requires = "algorithms")]
     over: Option<String>,
     #[command(flatten)]
     time_to_accuracy: TimeToAccuracyOptions,
 }
 
-/// Runs the command and writes the report.
+/// Runs command `compare`: prints the tables and writes the report.
 pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), CommandError> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
@@ -82,7 +84,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     end(&executed, Some(&out))
 }
 
-/// The scenario's short name and its changes; a key is shortened to its last part.
+/// Label of a scenario: its short name and its changes, in which only the last part of each key is shown.
 pub fn label(name: &str, own: &[String]) -> String {
     let short = |change: &String| {
         let (key, value) = change.split_once('=').unwrap_or((change, ""));
@@ -91,7 +93,7 @@ pub fn label(name: &str, own: &[String]) -> String {
     short_name(name) + &own.iter().map(short).collect::<String>()
 }
 
-/// Returns `label`, with a number added if `is_taken` says that another scenario has it.
+/// Returns `label`, or `label` with a number appended if `is_taken` returns true for it.
 pub fn distinct(is_taken: impl Fn(&str) -> bool, label: String) -> String {
     if !is_taken(&label) {
         return label;
@@ -99,13 +101,14 @@ pub fn distinct(is_taken: impl Fn(&str) -> bool, label: String) -> String {
     (2u32..).map(|n| format!("{label} ({n})")).find(|label| !is_taken(label)).unwrap_or(label)
 }
 
-/// Replaces characters that are not allowed in a name of a directory.
+/// Converts a label into a directory name: replaces all characters except letters, digits and `-_.=` by `-`.
 pub fn directory_name(label: &str) -> String {
     let keep = |c: char| if c.is_alphanumeric() || "-_.=".contains(c) { c } else { '-' };
     label.chars().map(keep).collect()
 }
 
-/// The content of a comparison's `summary.json`: the summaries of its runs, in order.
+/// Content of a comparison's `summary.json`: the summaries of the scenarios in order, and times to
+/// accuracies.
 #[derive(Serialize)]
 struct ComparisonSummary<'a> {
     runs: Vec<Written<'a>>,
@@ -120,6 +123,7 @@ impl<'a> ComparisonSummary<'a> {
     }
 }
 
+/// Table with one column for each scenario and one row for each figure.
 fn table(entries: &[Entry], executed: &Executed) -> Table {
     let finished_runs: Vec<(&Entry, Vec<&Summary>)> = entries
         .iter()
@@ -141,12 +145,12 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
             .chain(finished_runs.iter().map(|(entry, _)| entry.scenario.algorithm_name().to_owned()))
             .collect::<Vec<_>>(),
     ];
-    // Scores first, then counts and bytes.
+    // Scores precede counts and bytes.
     names.sort_by_key(|name| name.starts_with("bytes") || ["rounds", "updates"].contains(name));
     for name in names {
         let cell = |summaries: &Vec<&Summary>| match spread(summaries, name) {
             None => "-".to_owned(),
-            Some(one) if seeds < 2 || one.q25 == one.q75 => show(name, one.median),
+            Some(s) if seeds < 2 || s.q25 == s.q75 => show(name, s.median),
             Some(s) => format!("{} [{}, {}]", show(name, s.median), show(name, s.q25), show(name, s.q75)),
         };
         let cells = finished_runs.iter().map(|(_, summaries)| cell(summaries));
@@ -166,6 +170,7 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
     Table { title, columns: columns.collect(), rows, notes }
 }
 
+/// Report page with the curves and texts of all scenarios.
 fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
     let finished = || entries.iter().zip(&executed.runs);
     let labels: Vec<&str> = finished().map(|(entry, _)| entry.label.as_str()).collect();

@@ -1,4 +1,5 @@
-//! `compare --algorithms`: each scenario with each algorithm, and a table in the form that the papers use.
+//! Part of command `compare` for option `--algorithms`: combines each scenario with each algorithm, and
+//! formats the results as the tables of papers do, with one row for each algorithm.
 
 use fedspan_engine::algorithm::{FedPowerSettings, LinearAlgorithm, network_only_names};
 use fedspan_engine::config::{names_for_model, needs_network};
@@ -9,25 +10,26 @@ use fedspan_sim_core::report::summary::Summary;
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::scenario::{Scenario, TargetKind};
 
-/// Network for algorithms that need one, if the scenario has a linear model and names no network.
+/// Change of the scenario that sets the network of algorithms that require a network. It applies if the
+/// scenario has a linear model and configures no network.
 const DEFAULT_NETWORK: &str = "model.network.hidden=[32]";
 
-/// One scenario to run, with its own changes.
+/// Scenario of a comparison, with the changes that apply only to this scenario.
 #[derive(Clone, Debug)]
 pub struct ScenarioVariant {
-    /// Built-in scenario or file.
+    /// Name of a built-in scenario, or path of a file.
     pub name: String,
-    /// Changes in order: of the scenario argument, of `--over`, and the algorithm.
+    /// Changes, in this order: those of the scenario argument, the change of `--over`, and the algorithm.
     pub changes: Vec<String>,
-    /// A further change that labels do not show: the network of an algorithm that needs one.
+    /// Change that sets the network of an algorithm that requires one; labels do not show it.
     pub network: Option<&'static str>,
     /// Number of changes that come from `--over`: 0 or 1.
     over_changes: usize,
-    /// Cell of the table: the algorithm (row) and the index of the scenario (column).
+    /// Cell of the table that shows the result: the algorithm (row) and the index of the scenario (column).
     cell: Option<(String, usize)>,
 }
 
-/// All scenarios of a comparison, and notes on excluded algorithms.
+/// All scenarios of a comparison, and notes on omitted algorithms.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     /// Scenarios in the order of the command line.
@@ -36,8 +38,8 @@ pub struct Comparison {
     pub notes: Vec<String>,
 }
 
-/// Combines every scenario with every algorithm and every change of `over`. Without algorithms the scenarios
-/// stay as they are.
+/// Combines every scenario with every algorithm and every change of `over`. If `algorithms` is empty, the
+/// scenarios run with their own algorithms.
 ///
 /// # Errors
 /// [`CommandError::Usage`] if a scenario cannot be read.
@@ -83,14 +85,14 @@ pub fn expand(
 /// Algorithms to run on one scenario.
 #[derive(Default)]
 struct ScenarioAlgorithms {
-    /// Name of each algorithm, with the network it is given if the scenario names none.
+    /// Names of the algorithms, each with the change that sets its network if the scenario configures none.
     all: Vec<(String, Option<&'static str>)>,
-    /// Algorithms that the scenario cannot run, grouped by the reason, which comes first.
+    /// Algorithms that the scenario cannot run: each reason with the names of the algorithms.
     incompatible: Vec<(String, Vec<String>)>,
 }
 
 impl ScenarioAlgorithms {
-    /// Notes for below the table.
+    /// Notes that are shown below the table.
     fn notes(&self, scenario: &str) -> Vec<String> {
         let list = |names: Vec<&str>| names.join(", ");
         let given = self.all.iter().filter(|(_, network)| network.is_some());
@@ -108,7 +110,7 @@ impl ScenarioAlgorithms {
         notes
     }
 
-    /// Leaves an algorithm out for a reason.
+    /// Records that an algorithm is omitted for the given reason.
     fn leave_out(&mut self, algorithm: &str, reason: String) {
         match self.incompatible.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, names)) => names.push(algorithm.to_owned()),
@@ -117,8 +119,8 @@ impl ScenarioAlgorithms {
     }
 }
 
-/// The requested algorithms. `all` stands for the algorithm of the scenario's model; a linear model with class
-/// labels also gets every network algorithm that the scenario can run.
+/// Selects the requested algorithms. The request `all` selects the algorithms for the scenario's model and,
+/// for a linear model with class labels, also every network algorithm that the scenario can run.
 fn select_algorithms(
     name: &str,
     changes: &[String],
@@ -126,7 +128,7 @@ fn select_algorithms(
 ) -> Result<ScenarioAlgorithms, CommandError> {
     let Scenario { data, mut model, has_network_section, .. } = load::scenario(name, changes)?;
     if has_network_section {
-        // Use the linear model even if the file's own algorithm has a network.
+        // The linear model is used even if the scenario's own algorithm has a network.
         model.network = None;
     }
     let linear = model.network.is_none() && !model.adapter;
@@ -141,9 +143,9 @@ fn select_algorithms(
     }
     let target_kind = data.target_kind();
     let targets = target_kind != TargetKind::Absent;
-    let own = names_for_model(&model).into_iter();
-    let own = own.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
-    selected.all.extend(own.map(|name| (name.to_owned(), None)));
+    let for_model = names_for_model(&model).into_iter();
+    let for_model = for_model.filter(|name| !linear || targets && *name != FedPowerSettings::NAME);
+    selected.all.extend(for_model.map(|name| (name.to_owned(), None)));
     if !linear || !targets {
         return Ok(selected);
     }
@@ -180,19 +182,20 @@ pub fn parse_over(text: Option<&str>) -> Result<Vec<String>, CommandError> {
     Ok(values.iter().map(|value| format!("{}={value}", key.trim())).collect())
 }
 
-/// Names of the scores in a table of algorithms.
+/// Names of the scores that a table of algorithms shows.
 #[derive(Clone, Copy)]
 struct ScoreNames {
     title: &'static str,
     main: &'static str,
-    /// Score that replaces `main` for linear models and for networks whose heads are fine-tuned before scoring.
+    /// Score that replaces `main` for linear models and for networks whose heads are fine-tuned before
+    /// scoring.
     otherwise: &'static str,
     worst: &'static str,
-    /// The scores of a shared network whose heads were fine-tuned: main and worst decile.
+    /// Scores of a shared network with fine-tuned heads: name of the main score and of the worst decile.
     tuned: Option<(&'static str, &'static str)>,
 }
 
-/// Accuracy of clients that trained.
+/// Scores of clients that took part in training: accuracy.
 const TRAINED: ScoreNames = ScoreNames {
     title: "accuracy",
     main: "accuracy_last_10",
@@ -201,11 +204,11 @@ const TRAINED: ScoreNames = ScoreNames {
     tuned: Some(("accuracy_tuned", "accuracy_tuned_worst_decile")),
 };
 
-/// Loss of clients that trained, for regression.
+/// Scores of clients that took part in training, for regression: loss.
 const REGRESSION: ScoreNames =
     ScoreNames { title: "loss", main: "loss", otherwise: "loss", worst: "", tuned: None };
 
-/// Accuracy of clients that joined after training.
+/// Scores of clients that joined after training: accuracy.
 const NEWCOMERS: ScoreNames = ScoreNames {
     title: "accuracy of clients that came after training",
     main: "accuracy_new_clients",
@@ -214,10 +217,12 @@ const NEWCOMERS: ScoreNames = ScoreNames {
     tuned: None,
 };
 
-/// A row for each algorithm and a column for each scenario: mean and standard deviation over seeds (and values
-/// of `--over`) of the mean accuracy of the last ten rounds, and the mean of the worst decile of clients.
-/// Algorithms that share one network get a further row `+ft` for fine-tuned heads. A second table has the
-/// clients that joined after training, if there are any. Empty if no algorithms were requested.
+/// Creates the tables with one row for each algorithm and one column for each scenario.
+///
+/// The first table shows mean and standard deviation of the accuracy over seeds and values of `--over`, where
+/// the accuracy of a run is the mean over the last ten rounds, and the mean of the worst decile of clients.
+/// Algorithms that share one network have an additional row `+ft` for fine-tuned heads. If clients joined
+/// after training, a second table shows their accuracy. Without requested algorithms there are no tables.
 pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -> Vec<Table> {
     let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
     let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
@@ -230,6 +235,7 @@ pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -
     [trained].into_iter().chain(newcomers).collect()
 }
 
+/// Creates one table; `None` without requested algorithms.
 fn table(
     variants: &[ScenarioVariant],
     entries: &[Entry],
@@ -255,17 +261,17 @@ fn table(
     let mut titles = vec![String::new(); count];
     let (mut runs, mut notes) = (0, Vec::new());
     let finished: Vec<_> = variants.iter().zip(entries).zip(&executed.runs).collect();
-    // Entries of one cell are adjacent and differ only by a change of `--over`.
+    // Entries of the same cell are adjacent and differ only in the change of `--over`.
     for same in finished.chunk_by(|((a, _), _), ((b, _), _)| a.cell == b.cell) {
         let Some(((variant, entry), _)) = same.first() else { continue };
         let Some((algorithm, column)) = &variant.cell else { continue };
         if let Some(title) = titles.get_mut(*column) {
-            let own =
+            let scenario_changes =
                 variant.changes.get(..variant.changes.len().saturating_sub(1 + variant.over_changes))?;
-            *title = super::compare::label(&variant.name, own);
+            *title = super::compare::label(&variant.name, scenario_changes);
         }
-        let whole = same.iter().flat_map(|(_, runs)| &runs.summaries).filter(|summary| !summary.interrupted);
-        let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = whole.partition(|run| run.diverged.is_none());
+        let ended = same.iter().flat_map(|(_, runs)| &runs.summaries).filter(|run| !run.interrupted);
+        let (done, diverged): (Vec<&Summary>, Vec<&Summary>) = ended.partition(|run| run.diverged.is_none());
         if !diverged.is_empty() {
             let count = diverged.len();
             let all = count + done.len();
@@ -297,7 +303,7 @@ fn table(
     })
 }
 
-/// Mean and standard deviation of one score, and the mean of another in brackets.
+/// Formats mean and standard deviation of the score `main` and, in brackets, the mean of the score `worst`.
 fn cell(done: &[&Summary], main: &str, worst: &str) -> String {
     let values = |name: &str| -> Option<Vec<f64>> { done.iter().map(|run| run.figures.get(name)).collect() };
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
@@ -320,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    /// Notes of all algorithms on the built-in scenario `digits` with changes.
+    /// Notes on omitted algorithms for the built-in scenario `digits` with changes.
     fn notes(changes: &[&str]) -> Vec<String> {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let selected = select_algorithms("digits", &changes, &["all".to_owned()]).unwrap();
@@ -330,7 +336,7 @@ mod tests {
     #[test]
     fn note_gives_each_algorithm_its_own_reason() {
         assert_eq!(notes(&[]), [""; 0]);
-        // The message of [privacy] names the algorithm.
+        // The reason contains the name of the algorithm, so each algorithm has a separate note.
         let private = notes(&["privacy={ epsilon = 1, delta = 1e-4, clip = 1 }"]);
         let names: Vec<&str> = network_only_names().collect();
         assert_eq!(private.len(), names.len(), "{private:#?}");

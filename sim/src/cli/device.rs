@@ -1,4 +1,4 @@
-//! `device`: one virtual device that takes part in the campaign of a real server.
+//! Command `device`: runs one virtual device that takes part in the campaign of a real server.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,26 +21,26 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{SeedableRng, TryRng};
 use tokio::time::Instant;
 
-/// `fedspan-sim device`.
+/// Options of command `device`.
 #[derive(Args, Clone, Debug)]
 pub struct DeviceOptions {
     /// Address of the aggregator, HOST:PORT
     #[arg(long, value_name = "HOST:PORT")]
     connect: String,
-    /// Client of the scenario that this device is, from 1; held-out clients come after the others. It is
-    /// also the device's identity.
+    /// Client of the scenario whose data this device has, from 1; held-out clients follow the other clients.
+    /// The number is also the identity of the device.
     #[arg(long, value_name = "N", visible_alias = "client")]
     wearer: usize,
-    /// The scenario whose data, model and seed the device has (a built-in's name or a file).
+    /// Scenario with the data, model and seed of the device: name of a built-in scenario, or a file.
     #[arg(long, value_name = "NAME|FILE", default_value = "demo")]
     scenario: String,
     /// Change a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// A file with the device's key, as `fedspan-aggregator keys export` writes it.
+    /// File with the device's key, as written by `fedspan-aggregator keys export`.
     #[arg(long, value_name = "FILE", required_unless_present = "plaintext", conflicts_with = "plaintext")]
     keys: Option<PathBuf>,
-    /// No key, for a test bench; the server needs `plaintext = true` in its configuration.
+    /// Connect without a key, for a test bench; the server's configuration must have `plaintext = true`.
     #[arg(long)]
     plaintext: bool,
     /// Stay connected after the final head is fitted.
@@ -48,7 +48,7 @@ pub struct DeviceOptions {
     stay: bool,
 }
 
-/// Runs the `device` command: connects, takes part, and reconnects when the link is lost.
+/// Runs command `device`: connects, takes part in the campaign, and reconnects after a lost connection.
 #[must_use]
 pub fn command(arguments: &DeviceOptions) -> ExitCode {
     match prepare(arguments) {
@@ -72,11 +72,13 @@ pub fn command(arguments: &DeviceOptions) -> ExitCode {
     }
 }
 
+/// Prints an error message and returns the exit code.
 fn fail(code: u8, message: &str) -> ExitCode {
     eprintln!("fedspan-sim device: {message}");
     ExitCode::from(code)
 }
 
+/// Prepares scenario, data and session of the device.
 fn prepare(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimSession), String> {
     let address = &arguments.connect;
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
@@ -101,6 +103,7 @@ fn prepare(arguments: &DeviceOptions) -> Result<(Scenario, Dataset, SimSession),
     Ok((scenario, dataset, session))
 }
 
+/// Reads the device's key, if there is one, and creates the identity for the connection.
 fn identity(arguments: &DeviceOptions) -> Result<Identity, String> {
     let device = arguments.wearer as u64;
     let Some(file) = &arguments.keys else { return Ok(Identity::plaintext(device)) };
@@ -113,6 +116,8 @@ fn identity(arguments: &DeviceOptions) -> Result<Identity, String> {
     Ok(Identity::with_key(device, key, ChaCha8Rng::from_seed(seed)))
 }
 
+/// Runs the session over successive connections until the final head is fitted, the server refuses the
+/// device, or Ctrl-C. Then prints the report.
 async fn run_device(
     arguments: &DeviceOptions,
     scenario: &Scenario,
@@ -120,9 +125,9 @@ async fn run_device(
     mut session: SimSession,
 ) -> ExitCode {
     let began = Instant::now();
-    // One future for the whole loop, so that a signal between two waits is not lost.
+    // A single future serves the whole loop, so that a signal between two waits is not lost.
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
-    // The reconnection message is printed from the second attempt on.
+    // The message about a restored connection is not printed at the first attempt.
     let mut is_retry = false;
     loop {
         let conversation = async {
@@ -173,8 +178,8 @@ async fn run_device(
     report(arguments, scenario, dataset, &mut session)
 }
 
-/// Likely cause of a lost connection. A server that proves no key can send no reason, so this is a guess from
-/// the counters.
+/// Likely cause of a lost connection. A server that cannot authenticate itself to the device cannot send a
+/// reason, so the cause is estimated from the session's counters.
 fn likely_cause(session: &SimSession) -> &'static str {
     let counters = session.counters();
     match (counters.unopened, counters.unsealed) {
@@ -187,6 +192,7 @@ fn likely_cause(session: &SimSession) -> &'static str {
     }
 }
 
+/// Prints the device's counters and the score of its model.
 fn report(
     arguments: &DeviceOptions,
     scenario: &Scenario,
@@ -202,10 +208,10 @@ fn report(
     let shape = data::shape_of(dataset, scenario.model.k);
     if let Some(client) = dataset.clients.iter().chain(&dataset.newcomers).nth(name - 1) {
         let score = evaluate::score_device(session.task_mut(), client, shape);
-        let own = "on its own test samples";
+        let suffix = "on its own test samples";
         match (score.accuracy, score.test_mse) {
-            (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {own}\n"),
-            (None, Some(mse)) => text += &format!("device {name}: mean squared error {mse:.6} {own}\n"),
+            (Some(accuracy), _) => text += &format!("device {name}: accuracy {accuracy:.3} {suffix}\n"),
+            (None, Some(mse)) => text += &format!("device {name}: mean squared error {mse:.6} {suffix}\n"),
             _ => {}
         }
     }
@@ -214,7 +220,7 @@ fn report(
     ExitCode::SUCCESS
 }
 
-/// Time of the next connection attempt; the delay grows as after a lost link.
+/// Time of the next connection attempt. The delay grows in the same way as after a lost connection.
 fn retry_time(session: &mut SimSession, now: Millis) -> Millis {
     let mut nothing = vec![0; session.config().transmit_capacity()];
     session.handle(now, Event::Tick, &mut nothing).wake

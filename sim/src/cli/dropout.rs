@@ -1,4 +1,4 @@
-//! `dropout`: campaigns in which devices drop out.
+//! Command `dropout`: measures campaigns in which devices drop out.
 
 use clap::Args;
 use serde::Serialize;
@@ -8,10 +8,10 @@ use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, sele
 use fedspan_experiments::demo::DemoError;
 use fedspan_experiments::dropout::{self, FOLDS, PATTERNS, POLICIES, Settings};
 
-/// Options of `dropout`.
+/// Options of command `dropout`.
 #[derive(Debug, Args)]
 pub struct DropoutOptions {
-    /// Policies that decide when a round is complete, by their names in the tables [default: all]
+    /// Participation policies, by their names in the tables [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     policies: Vec<String>,
     /// Dropout patterns, by their names in the tables [default: all]
@@ -23,31 +23,32 @@ pub struct DropoutOptions {
     /// Number of folds; each holds out a group of people
     #[arg(long, value_name = "N", default_value_t = FOLDS as u8, value_parser = clap::value_parser!(u8).range(1..=FOLDS as i64))]
     folds: u8,
-    /// Change a key of the scenario, for every run
+    /// Change a key of the scenario for every run
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// The first seed
+    /// First seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Number of seeds, counting up from the first
+    /// Number of consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]
     measurement: MeasurementOptions,
 }
 
+/// Parses a dropout rate.
 fn rate(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 0.0 && value <= 0.9, "a number above 0 to 0.9")
 }
 
-/// The fields of `figures.json` that only this command writes.
+/// Fields of `figures.json` that are specific to this command.
 #[derive(Serialize)]
 struct ExtraFields<'a> {
     folds: u8,
     changes: &'a [String],
 }
 
-/// `fedspan-sim dropout`.
+/// Runs command `dropout`.
 pub fn command(options: &DropoutOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
     let extra = ExtraFields { folds: options.folds, changes: &options.changes };
@@ -74,6 +75,7 @@ pub fn command(options: &DropoutOptions) -> Result<(), CommandError> {
     options.measurement.show(&dropout::markdown(&rows), &figures)
 }
 
+/// Settings of the measurement; the number of threads is set later.
 fn settings(options: &DropoutOptions) -> Result<Settings, CommandError> {
     Ok(Settings {
         policies: select_or_all("--policies", &options.policies, &POLICIES, |policy| policy.name)?,
@@ -87,7 +89,7 @@ fn settings(options: &DropoutOptions) -> Result<Settings, CommandError> {
     })
 }
 
-/// The elements with the requested names, or all if none are requested.
+/// Returns the elements with the requested names, or all of `known` without a request.
 fn select_or_all<T: Clone>(
     option: &str,
     names: &[String],

@@ -1,4 +1,4 @@
-//! `emulate`: a fleet of emulated boards, compared with the same fleet in the simulator.
+//! Command `emulate`: runs a fleet of emulated boards and compares it with the same fleet in the simulator.
 
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,28 @@ use fedspan_sim_core::emulate::{
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::scenario::Scenario;
 
-/// Options of `emulate`.
+/// Options of command `emulate`.
 #[derive(Debug, Args)]
 pub struct EmulateOptions {
-    /// A scenario that fits the core's firmware [default: demo; smallest for m0]
+    /// Scenario that the firmware of the core supports [default: demo; smallest for m0]
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: Option<String>,
     /// Number of boards; board i has the samples of client i, modulo the number of clients
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     boards: u16,
-    /// Core of the boards
+    /// Processor core of the boards
     #[arg(long, value_name = "CORE", default_value = "m4", value_parser = clap::builder::PossibleValuesParser::new(CORES.map(|core| core.name)))]
     core: String,
-    /// Link between boards and server: named pipes (fast), or the serial line
+    /// Link between boards and server: named pipes (fast) or the emulated serial line
     #[arg(long, value_enum, default_value_t = Link::Pipes)]
     link: Link,
-    /// Board 1 resets itself N times: after its first message, then after two more, and so on
+    /// Number of resets of board 1: after its first message, after two further messages, and so on
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     resets: u32,
-    /// Board 1 loses its power N times before the resets, at the same points
+    /// Number of power losses of board 1, before the resets and at the same points
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     power_cuts: u32,
-    /// Do not encrypt frames (for a test bench); otherwise each board gets a key for this run
+    /// Do not encrypt frames (for a test bench); otherwise each board has a new key
     #[arg(long)]
     plaintext: bool,
     /// Change a key of the scenario, e.g. algorithm.rounds=20; may be given several times
@@ -52,7 +52,7 @@ enum Link {
     Uart,
 }
 
-/// `fedspan-sim emulate`.
+/// Runs command `emulate`.
 pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
@@ -63,7 +63,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let scenario = load::scenario(options.scenario.as_deref().unwrap_or(usual), &options.changes)?;
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
-    // Firmware and emulator scripts are found relative to the sources that this program was built from.
+    // Firmware and emulator scripts are located relative to the source directory of this program.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let faults =
         BoardFaults { board: 1, resets: options.resets, power_cuts: options.power_cuts, flash: None };
@@ -90,7 +90,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let ended = runtime.block_on(emulate::run(&plan, interrupted(), &mut progress));
     drop(runtime);
     let emulated = ended.map_err(|error| to_command_error(&error))?;
-    // A board that lost power may have missed a round, which makes the campaign incomparable.
+    // A board that was reset or lost power may have missed a round, so results are not compared.
     let undisturbed = options.resets == 0 && options.power_cuts == 0;
     let simulated = if undisturbed { simulated(&scenario, &emulated)? } else { None };
     match options.format {
@@ -108,6 +108,7 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     Ok(())
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(error: &EmulateError) -> CommandError {
     match error {
         EmulateError::Scenario { .. }
@@ -121,7 +122,7 @@ fn to_command_error(error: &EmulateError) -> CommandError {
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM; on both, `emulate` shuts the boards down.
+/// Waits for Ctrl-C or SIGTERM, after which commands `emulate` and `live` shut down.
 pub async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
     let terminated = async {
@@ -138,13 +139,15 @@ pub async fn interrupted() {
     }
 }
 
-/// The simulator's results, if the boards are exactly the scenario's clients, one board each.
+/// Results of the same fleet in the simulator, or `None` if the number of boards differs from the number of
+/// clients.
 fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, CommandError> {
     let expected = emulate::expected(scenario);
     let (_, each) = expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
     Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
 }
 
+/// Table with one row for each board.
 fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
     let classes = core.firmware == Firmware::Watch;
     let value = |found: Option<f64>| match found {
@@ -192,7 +195,7 @@ fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>
     }
 }
 
-/// Prints the round each time another tenth of the rounds is done.
+/// Watcher that prints the round after each tenth of the rounds.
 #[derive(Debug, Default)]
 struct Progress {
     shown: u64,

@@ -1,4 +1,5 @@
-//! `encoder`: federated fine-tuning of a transformer encoder, from files of weights and sentences.
+//! Command `encoder`: fine-tunes a transformer encoder with federated learning, from files of weights and
+//! sentences.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -15,34 +16,35 @@ use fedspan_experiments::encoder::{
 use fedspan_sim_core::report::files::json;
 use fedspan_sim_core::report::table::Table;
 
-/// Options of `encoder`.
+/// Options of command `encoder`.
 #[derive(Debug, Args)]
 pub struct EncoderOptions {
     /// Directory with config.json, model.safetensors and vocab.txt of a BERT encoder
     #[arg(long, value_name = "DIR")]
     weights: PathBuf,
-    /// Rated sentences, each line: id TAB mean rating TAB text; ids like REVIEW_SENTENCE make groups that stay together
+    /// Files of rated sentences, one per line: id TAB mean rating TAB text; ids like REVIEW_SENTENCE define
+    /// groups that are not split
     #[arg(long, value_name = "FILE", num_args = 1.., required_unless_present = "measure")]
     sentences: Vec<PathBuf>,
     /// Algorithm: alternating factors (rolora), both factors (lora), or up factors only (ffa-lora)
     #[arg(long, value_enum, default_value_t = LoraMethod::RoLora)]
     method: LoraMethod,
-    /// Rank of the factors; alpha is twice that
+    /// Rank of the factors; alpha is twice the rank
     #[arg(long, value_name = "R", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     rank: u16,
     /// Number of clients; each has groups of one file
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=10_000))]
     clients: u16,
-    /// Clients in a round, drawn for each round [default: all]
+    /// Number of clients in a round, drawn for each round [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     participants: Option<u16>,
     /// Number of rounds
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Steps of AdamW of a client in a round; its moments begin at zero in each
+    /// Number of AdamW steps of a client in a round; the moments are reset in every round
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     steps: u16,
-    /// Sentences in a step
+    /// Number of sentences in a step
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
     batch: u16,
     /// Step size of AdamW
@@ -51,22 +53,22 @@ pub struct EncoderOptions {
     /// Weight decay of AdamW
     #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = decay)]
     decay: f64,
-    /// Most tokens of a sentence; longer sentences are cut
+    /// Largest number of tokens of a sentence; longer sentences are truncated
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(3..=4096))]
     tokens: u16,
-    /// Sentences with a rating nearer to zero are left out
+    /// Smallest magnitude of a rating; sentences with a smaller magnitude are omitted
     #[arg(long, value_name = "X", default_value_t = 0.25, value_parser = margin)]
     margin: f64,
-    /// Scored part: test, the same for every seed, or validation, for choosing settings
+    /// Scored part: test (the same for every seed), or validation (for choosing settings)
     #[arg(long, value_enum, default_value_t = Part::Test)]
     held: Part,
-    /// Score every N rounds, and at the end
+    /// Score every N rounds and after the last round
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     evaluate_every: u32,
-    /// Seed
+    /// Seed of all random draws
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Threads; results do not depend on it [default: all cores]
+    /// Number of threads, which does not affect the results [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Write summary.json, rounds.jsonl, predictions.csv and adapter/ into this directory
@@ -75,7 +77,7 @@ pub struct EncoderOptions {
     /// Format of standard output: a table, or the text of summary.json
     #[arg(long, value_enum, default_value_t = Format::Human)]
     format: Format,
-    /// Instead of training, time this many steps of 8 x 64 tokens on one thread
+    /// Instead of training, measure the duration of this many steps of 8 x 64 tokens on one thread
     #[arg(long, value_name = "STEPS", conflicts_with_all = ["sentences", "out"], value_parser = clap::value_parser!(u16).range(1..))]
     measure: Option<u16>,
 }
@@ -86,19 +88,22 @@ enum Part {
     Validation,
 }
 
+/// Parses a step size.
 fn positive(text: &str) -> Result<f64, String> {
     parse_number(text, |value| (1e-9..=10.0).contains(&value), "a number from 0.000000001 to 10")
 }
 
+/// Parses a weight decay.
 fn decay(text: &str) -> Result<f64, String> {
     parse_number(text, |value| (0.0..=1.0).contains(&value), "a number from 0 to 1")
 }
 
+/// Parses a magnitude of a rating.
 fn margin(text: &str) -> Result<f64, String> {
     parse_number(text, |value| (0.0..=4.0).contains(&value), "a number from 0 to 4")
 }
 
-/// `fedspan-sim encoder`.
+/// Runs command `encoder`.
 pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     if let Some(out) = &options.out {
         check_out(out)?;
@@ -136,6 +141,7 @@ pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     train(options, &model, &corpus, &clients)
 }
 
+/// Trains the adapter and writes the results.
 fn train(
     options: &EncoderOptions,
     model: &Model,
@@ -193,6 +199,7 @@ fn train(
     }
 }
 
+/// Line of the progress output for a scored round.
 fn progress_line(row: &Row, of: u32) -> String {
     let mut line = format!("round {}/{of}", row.round);
     for (name, value) in [
@@ -207,6 +214,7 @@ fn progress_line(row: &Row, of: u32) -> String {
     line
 }
 
+/// Table with one row for each scored round.
 fn table(report: &Report, rows: &[Row]) -> Table {
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
     let scored = rows.iter().filter(|row| row.score.is_some());
@@ -243,6 +251,7 @@ fn table(report: &Report, rows: &[Row]) -> Table {
     }
 }
 
+/// Measures and prints the duration of training steps.
 fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), CommandError> {
     let speed = measure(model, options.rank.into(), steps.into());
     match options.format {
@@ -257,6 +266,7 @@ fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), Comm
     }
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(error: EncoderError) -> CommandError {
     match error.is_wrong_input() {
         true => CommandError::Usage(error.to_string()),

@@ -1,5 +1,5 @@
-//! `run`, and its parts that `compare` shares: scenarios times seeds, with progress, result files and
-//! interruption.
+//! Command `run`: runs a scenario with one or several seeds. Command `compare` uses the same functions to run
+//! several scenarios, with progress display, result files and interruption by Ctrl-C.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -19,16 +19,16 @@ use fedspan_sim_core::report::table::{Table, bytes, figure};
 use fedspan_sim_core::run::{Diverged, Job, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Most clients that a report lists.
+/// Largest number of clients that a report lists.
 const CLIENTS_SHOWN: usize = 1000;
 
-/// One scenario to run.
+/// Scenario to run, with its label and result directory.
 pub struct Entry {
-    /// Label, distinct among the entries.
+    /// Label of the scenario, which is unique among the entries.
     pub label: String,
     /// Scenario to run.
     pub scenario: Scenario,
-    /// Directory of the results, if they are written.
+    /// Directory for the result files; `None` if no files are written.
     pub directory: Option<PathBuf>,
 }
 
@@ -38,31 +38,31 @@ pub struct Runs {
     pub summaries: Vec<Summary>,
     /// Curve of each seed.
     pub curves: Vec<Vec<Point>>,
-    /// Summary over the seeds, if there are several.
+    /// Summary over the seeds; `None` for a single seed.
     pub over_seeds: Option<SeedsSummary>,
-    /// Clients of a single run, as lines of `clients.csv`.
+    /// Lines of `clients.csv`, if the runs are those of a single seed and the clients have names.
     clients: Option<String>,
-    /// Round and seed of the first divergence.
+    /// Round, entry and seed of the first diverged run.
     diverged: Option<String>,
-    /// Number of runs that failed without a result.
+    /// Number of runs that failed and have no result.
     pub failed: usize,
-    /// Reason of the first failed run.
+    /// Error message of the first failed run.
     pub failure: Option<String>,
 }
 
-/// Results of all entries up to the end or Ctrl-C.
+/// Results of all entries that were started before the end or Ctrl-C.
 pub struct Executed {
     /// Runs of each entry that was started.
     pub runs: Vec<Runs>,
-    /// Position in the work at which Ctrl-C ended it.
+    /// Round, entry and seed at which Ctrl-C interrupted the command.
     pub interrupted: Option<String>,
-    /// Round, entry and seed of the first divergence.
+    /// Round, entry and seed of the first diverged run.
     pub diverged: Option<String>,
-    /// Reason of the first failed run, if the other runs continued without it.
+    /// Error message of the first failed run, if the other runs were continued.
     pub failure: Option<String>,
 }
 
-/// `fedspan-sim run`.
+/// Runs command `run`.
 pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
     let scenario = load::scenario(name, &options.changes)?;
     if scenario.model.init == Init::Moments && scenario.is_federated() {
@@ -113,7 +113,7 @@ pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), CommandE
     Err(CommandError::Failed(format!("{what}; {kept}")))
 }
 
-/// The content of one scenario's `summary.json`.
+/// Content of the `summary.json` of one scenario.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Written<'a> {
@@ -124,15 +124,16 @@ pub enum Written<'a> {
 }
 
 impl Runs {
+    /// Creates an empty list of runs.
     fn none() -> Self {
         let (summaries, curves) = (Vec::new(), Vec::new());
         Self { summaries, curves, over_seeds: None, clients: None, diverged: None, failed: 0, failure: None }
     }
 
-    /// The content of `summary.json`; `None` if no run was finished.
+    /// Content of `summary.json`, or `None` if no run was finished.
     pub fn written(&self) -> Option<Written<'_>> {
-        let one = self.summaries.first().map(Written::One);
-        self.over_seeds.as_ref().map(Written::Seeds).or(one)
+        let single = self.summaries.first().map(Written::One);
+        self.over_seeds.as_ref().map(Written::Seeds).or(single)
     }
 }
 
@@ -142,7 +143,7 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Comm
     for directory in entries.iter().filter_map(|entry| entry.directory.as_deref()) {
         check_out(directory)?;
     }
-    // Check every scenario before anything is written.
+    // Every scenario is checked before any file is written.
     let first_seed = |entry: &Entry| options.seed.unwrap_or(entry.scenario.seed);
     if entries.len() > 1 {
         for entry in entries {
@@ -184,12 +185,12 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Comm
     Ok(executed)
 }
 
-/// The set of runs that one run belongs to.
+/// Properties of the set of runs to which a run belongs.
 #[derive(Clone, Copy)]
 struct RunSet {
     /// True if there are several seeds.
     several: bool,
-    /// True if there are several scenarios; then one failed run does not end the others.
+    /// True if there are several scenarios; a failed run then does not end the command.
     compared: bool,
 }
 
@@ -265,7 +266,7 @@ fn run_seed(
     Ok(())
 }
 
-/// The error of a run with its exit code.
+/// Converts the error of a run into the error of a command, which determines the exit code.
 fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
     let message = format!("{}: {error}", entry.scenario.name);
     match error {
@@ -278,7 +279,7 @@ fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
     }
 }
 
-/// The report page of one scenario.
+/// Report page of one scenario.
 fn page(entry: &Entry, runs: &Runs) -> Page {
     let algorithm = entry.scenario.algorithm_name();
     let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
@@ -304,7 +305,7 @@ fn page(entry: &Entry, runs: &Runs) -> Page {
     }
 }
 
-/// All rows that a table shows of a run, in order: name, value, text.
+/// Figures of a run in the order of the table, each with its name, value and formatted value.
 pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     #[allow(clippy::cast_precision_loss, reason = "for reading")]
     let number = |name, value: u64| (name, value as f64, value.to_string());
@@ -333,7 +334,7 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     lines
 }
 
-/// Formats a value in the same way as [`lines`].
+/// Formats the value of the figure `name` in the same way as [`lines`].
 pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
@@ -345,13 +346,14 @@ pub fn show(name: &str, value: f64) -> String {
     }
 }
 
-/// Spread of the table value `name` over the runs; `None` if one of them lacks it.
+/// Spread of the figure `name` over the runs, or `None` if one of the runs does not have this figure.
 pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
     let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
     let values: Option<Vec<f64>> = runs.iter().map(value).collect();
     values.and_then(|values| Spread::new(&values))
 }
 
+/// Table of one scenario: the figures of a single run, or quartiles over several seeds.
 fn table(entry: &Entry, runs: &Runs) -> Table {
     let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };
@@ -377,7 +379,7 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
     }
 }
 
-/// The number of clients, and the number of users left out if the data count them.
+/// Text with the number of clients and, if the data set counts them, of omitted users.
 fn clients(summary: &Summary) -> String {
     match summary.users_left_out {
         Some(users) => format!("{} clients, {users} users left out", summary.clients),

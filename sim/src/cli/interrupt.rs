@@ -1,15 +1,15 @@
-//! Ctrl-C: the first one ends the run after the current round, the second ends the program.
+//! Handling of Ctrl-C: the first Ctrl-C ends the run after the current round, the second ends the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::output::log_line;
 
-/// Watches for Ctrl-C in a thread of its own. The returned flag becomes true at the first one.
+/// Starts a thread that waits for Ctrl-C. The returned flag is set at the first Ctrl-C.
 pub fn watch() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&flag);
-    // Without the thread Ctrl-C ends the program at once, as it does by default.
+    // If the thread cannot be started, Ctrl-C ends the program immediately, which is the default.
     let _ = std::thread::Builder::new().name("ctrl-c".to_owned()).spawn(move || {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_io().build() else { return };
         runtime.block_on(async {

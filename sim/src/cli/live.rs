@@ -1,4 +1,4 @@
-//! `live`: scenarios in real time, one after the other, side by side in one table.
+//! Command `live`: runs scenarios one after another in real time and shows their results side by side.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::run::{Job, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Options of `live`.
+/// Options of command `live`.
 #[derive(Debug, Args)]
 pub struct LiveOptions {
     /// Built-in scenarios or TOML files, each with its own changes
@@ -26,16 +26,16 @@ pub struct LiveOptions {
     /// Change a key of all scenarios, e.g. algorithm.rounds=50; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Seed, instead of the scenarios'
+    /// Seed that replaces the seeds of the scenarios
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
     /// Duration of a mean computation, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=3_600_000))]
     unit_ms: u32,
-    /// Show the first time at which the distance to the truth was at or below this
+    /// Show the first time at which the distance to the true representation is at most this value
     #[arg(long, value_name = "DISTANCE")]
     target: Option<f64>,
-    /// Keep each server's journal, and summary.json, in this directory
+    /// Write each server's journal and summary.json into this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Format of standard output: a table, or the text of summary.json
@@ -50,20 +50,21 @@ struct Run {
     seed: u64,
     clients: usize,
     rounds: u32,
-    /// Time from the opening of the first training round to the last commit, in s.
+    /// Time from the opening of the first training round to the last commit, in seconds.
     seconds: f64,
-    /// Time from the same start until the target was reached, in s.
+    /// Time from the opening of the first training round until the target was reached, in seconds.
     target_seconds: Option<f64>,
     #[serde(rename = "final")]
     figures: Figures,
-    /// "equal" if the simulator makes the same decisions at the same arrivals.
+    /// [`EQUAL`] if the simulator makes the same decisions as the server at the same arrivals, else
+    /// [`DIFFERENT`].
     replay: &'static str,
     server: Status,
-    /// The model's distance after every training round.
+    /// Distance of the model from the truth after every training round.
     curve: Vec<CurvePoint>,
 }
 
-/// Distance of the model after one round.
+/// Distance of the model from the truth after one round.
 #[derive(Debug, Serialize)]
 struct CurvePoint {
     round: u32,
@@ -71,7 +72,7 @@ struct CurvePoint {
     distance: Option<f64>,
 }
 
-/// `fedspan-sim live`.
+/// Runs command `live`.
 pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     if let Some(target) = options.target
         && !(0.0..=1.0).contains(&target)
@@ -97,7 +98,7 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
         let label = compare::distinct(taken, compare::label(&name, &own));
         entries.push((label, scenario));
     }
-    // Check every scenario before the first one runs.
+    // Every scenario is checked before the first scenario runs.
     for (_, scenario) in &entries {
         let job = Job::prepare(scenario, scenario.seed).map_err(|error| data_error(scenario, &error))?;
         campaign(scenario, &job.dataset, Path::new("")).map_err(|error| to_command_error(&error))?;
@@ -138,8 +139,9 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     }
 }
 
-/// Values of [`Run::replay`].
+/// Value of [`Run::replay`] if the decisions are equal.
 const EQUAL: &str = "equal";
+/// Value of [`Run::replay`] if the decisions differ.
 const DIFFERENT: &str = "different";
 
 /// Runs one scenario in real time, then replays its journal in the simulator.
@@ -162,7 +164,7 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
         }
     }));
     drop(runtime);
-    // Keep the journal of an interrupted run, too.
+    // The journal of an interrupted run is kept as well.
     let arrivals = scratch.path().join(journal::FILE);
     let kept = match &options.out {
         Some(out) => {
@@ -184,6 +186,7 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     Ok(run(label, scenario, job.dataset.clients.len(), &check, status, options.target))
 }
 
+/// Collects the results of a run from the replay and the server's status.
 fn run(
     label: &str,
     scenario: &Scenario,
@@ -211,6 +214,7 @@ fn run(
     }
 }
 
+/// Table with one column for each scenario.
 fn table(runs: &[Run], options: &LiveOptions) -> Table {
     let seconds = |seconds: f64| format!("{seconds:.2}");
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -255,10 +259,12 @@ fn table(runs: &[Run], options: &LiveOptions) -> Table {
     }
 }
 
+/// Converts an error of preparing the data into the error of a command.
 fn data_error(scenario: &Scenario, error: &RunError) -> CommandError {
     CommandError::Usage(format!("{}: {error}", scenario.name))
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(error: &LiveError) -> CommandError {
     match error {
         LiveError::Scenario(_) | LiveError::AttackNotAllowed(_) => CommandError::Usage(error.to_string()),

@@ -1,4 +1,4 @@
-//! Scenarios from command line arguments.
+//! Loading of scenarios that are given as command line arguments.
 
 use std::path::Path;
 
@@ -19,11 +19,12 @@ pub fn scenario(name: &str, changes: &[String]) -> Result<Scenario, CommandError
     Scenario::parse(name, &text, changes).map_err(|problem| CommandError::Usage(problem.to_string()))
 }
 
+/// True if an unknown name is probably a path.
 fn looks_like_a_file(name: &str) -> bool {
     name.ends_with(".toml") || name.contains(['/', '\\'])
 }
 
-/// The error message for a name that is neither a scenario nor a file.
+/// Error message for a name that is neither a built-in scenario nor a file.
 pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _, _)| *name).collect();
     let hint = nearest(name, &names).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
@@ -31,8 +32,8 @@ pub fn unknown(name: &str) -> String {
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
 }
 
-/// Cuts `NAME,KEY=VALUE,...` into the name and its changes. A comma inside brackets, braces or quotes, or one
-/// that is not followed by a key and `=`, does not separate.
+/// Splits `NAME,KEY=VALUE,...` into the name and the changes. A comma is part of a value if it is inside
+/// brackets, braces or quotes, or if no key and `=` follow it.
 pub fn with_changes(argument: &str) -> (String, Vec<String>) {
     let starts_change = |part: &str| {
         part.split_once('=').is_some_and(|(key, _)| {

@@ -1,5 +1,5 @@
-//! Shared by `speedup`, `byzantine`, `dropout` and `power`: options, run, table and `figures.json` of a
-//! measurement over seeds.
+//! Common part of the commands `speedup`, `byzantine`, `dropout` and `power`, which measure over several
+//! seeds: options, execution, and output of the table and `figures.json`.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::{CommandError, Format, check_out, interrupt, make_out, output, progress, use_threads};
 use fedspan_sim_core::report::files::{json, write_json, write_text};
 
-/// Options that all measuring commands share.
+/// Options of all commands that measure over several seeds.
 #[derive(Debug, Args)]
 pub struct MeasurementOptions {
-    /// Threads; results do not depend on it [default: all cores]
+    /// Number of threads, which does not affect the results [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Write table.md and figures.json into this directory
@@ -25,7 +25,7 @@ pub struct MeasurementOptions {
     format: Format,
 }
 
-/// The content of `figures.json`.
+/// Content of `figures.json`.
 #[derive(Serialize)]
 pub struct MeasurementFile<'a, O, R> {
     /// Version of this program.
@@ -36,12 +36,12 @@ pub struct MeasurementFile<'a, O, R> {
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
-    /// Fields that only this command writes.
+    /// Fields that are specific to the command.
     #[serde(flatten)]
     pub extra: O,
     /// Measured rows.
     pub rows: &'a [R],
-    /// Figures that differ from run to run.
+    /// Duration, which differs between otherwise equal measurements.
     pub timing: Timing,
 }
 
@@ -52,12 +52,12 @@ pub struct Timing {
 }
 
 impl MeasurementOptions {
-    /// Runs `measure` with the requested threads until it ends or Ctrl-C. The output directory is checked and
-    /// made first.
+    /// Creates the output directory and runs `measure`, which receives the number of threads, a flag that
+    /// Ctrl-C sets, and the progress display.
     ///
     /// # Errors
-    /// [`CommandError::Usage`] if the output directory cannot be used; [`CommandError::Failed`] if the threads
-    /// do not start.
+    /// [`CommandError::Usage`] if the output directory cannot be used; [`CommandError::Failed`] if the
+    /// threads cannot be started.
     pub fn measure<T>(
         &self,
         name: &str,
@@ -76,7 +76,8 @@ impl MeasurementOptions {
         Ok((measured, Timing { wall_s: began.elapsed().as_secs_f64() }))
     }
 
-    /// Writes `table.md` and `figures.json` if `--out` is given, and prints the requested format.
+    /// Writes `table.md` and `figures.json` if `--out` is given, and prints the result in the requested
+    /// format.
     pub fn show(
         &self,
         table: &str,
@@ -97,10 +98,10 @@ impl MeasurementOptions {
     }
 }
 
-/// The elements of `known` with these names, in the order of `names`.
+/// Returns the elements of `known` with the given names, in the order of `names`.
 ///
 /// # Errors
-/// [`CommandError::Usage`] if a name is unknown; the message lists the known names.
+/// [`CommandError::Usage`] if a name is unknown. The message lists the known names.
 pub fn select_by_name<T: Clone>(
     option: &str,
     names: &[String],
@@ -120,7 +121,7 @@ pub fn select_by_name<T: Clone>(
 /// Parses a finite number that satisfies `holds`.
 ///
 /// # Errors
-/// A text that names the allowed numbers, for clap.
+/// Message for clap with the allowed numbers.
 pub fn parse_number(text: &str, holds: impl Fn(f64) -> bool, allowed: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| value.is_finite() && holds(*value));
     value.ok_or_else(|| format!("allowed: {allowed}"))

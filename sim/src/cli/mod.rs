@@ -1,5 +1,7 @@
-//! The command line of `fedspan-sim`. Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command
-//! line or a file is wrong, and nothing was written.
+//! Command line of `fedspan-sim`.
+//!
+//! Exit codes: 0 on success; 1 if the run failed or was interrupted; 2 if the command line or a file is
+//! invalid, in which case no files were written.
 
 mod byzantine;
 mod compare;
@@ -32,6 +34,7 @@ use fedspan_sim_core::data::LICENCES;
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 
+/// Examples and exit codes, shown below the help text.
 const EXAMPLES: &str = "\
 Examples:
   fedspan-sim                                       the demo, under a minute
@@ -42,11 +45,11 @@ Examples:
 
 Exit codes: 0 done; 1 the run failed or was interrupted; 2 the command line or a file is wrong.";
 
-/// Simulates whole fleets of devices that learn one representation together.
+/// Simulates fleets of devices that jointly learn one representation.
 ///
-/// Every simulated device runs the client that is flashed on boards, every round goes through the server's
-/// own engine, byte for byte through the encoded protocol; only the clock and the wire are virtual.
-/// Without a command: the demo on bundled smartwatch recordings.
+/// Simulated devices run the same client code as boards, and rounds use the server's engine and the encoded
+/// protocol. Only the clock and the connections are virtual.
+/// Without a command, runs the demo on bundled smartwatch recordings.
 #[derive(Debug, Parser)]
 #[command(name = "fedspan-sim", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 struct Cli {
@@ -59,10 +62,10 @@ struct Cli {
 /// Options of the demo.
 #[derive(Debug, Args)]
 struct DemoOptions {
-    /// Directory of the demo's report and figures
+    /// Directory for the report and summary of the demo
     #[arg(long, value_name = "DIR", default_value = "fedspan-demo")]
     out: PathBuf,
-    /// Threads; results do not depend on it [default: all cores]
+    /// Number of threads, which does not affect the results [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Format of standard output: tables and notes as text, or the tables as Markdown
@@ -78,36 +81,36 @@ enum DemoFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the built-in scenarios (or the algorithms), one per line
+    /// List the built-in scenarios or the algorithms, one per line
     #[command(after_help = "Example:\n  fedspan-sim list --algorithms")]
     List {
-        /// The algorithms that a scenario may name
+        /// List the algorithms that a scenario can use
         #[arg(long)]
         algorithms: bool,
-        /// Sources and licences of the bundled data
+        /// Show the sources and licences of the bundled data
         #[arg(long, conflicts_with = "algorithms")]
         licences: bool,
     },
-    /// Print the file of a built-in scenario, as a start for your own
+    /// Print the file of a built-in scenario, as a template for other scenarios
     #[command(after_help = "Example:\n  fedspan-sim show digits > my.toml")]
     Show {
-        /// A name from `list`
+        /// Name of a built-in scenario, from `list`
         name: String,
     },
-    /// Run a scenario: a table on standard output, and result files with --out
+    /// Run a scenario, print a table, and write result files with --out
     #[command(after_help = "Examples:
   fedspan-sim run linear --set data.clients=1000 --seeds 5 --out results
   fedspan-sim run my.toml --format json | jq .final
 
 Every key of a scenario is described in sim/SCENARIOS.md, the result files in sim/RESULTS.md.")]
     Run {
-        /// A built-in scenario (see `list`) or a TOML file
+        /// Built-in scenario (see `list`) or TOML file
         #[arg(value_name = "NAME|FILE.toml")]
         scenario: String,
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Run several scenarios and show them side by side: a table, and one report with all curves
+    /// Run several scenarios, print a table of all results, and write a report with all curves
     #[command(after_help = "Examples:
   fedspan-sim compare a.toml b.toml --seeds 5 --out comparison
   fedspan-sim compare linear linear,algorithm.name=gd-gd linear,data.clients=1000
@@ -124,7 +127,7 @@ With --algorithms every scenario is run with each of them, and the table has a r
         #[command(flatten)]
         options: RunOptions,
     },
-    /// Choose the demo's settings again, in each fold without its test data; takes some minutes
+    /// Repeat the hyperparameter search of the demo, in each fold without its test data; takes some minutes
     #[command(
         after_help = "Prints the content of sim/experiments/src/demo/chosen.json, which holds the demo's settings.
 
@@ -132,11 +135,11 @@ Example:
   fedspan-sim choose > chosen.json"
     )]
     Choose {
-        /// Threads; results do not depend on it [default: all cores]
+        /// Number of threads, which does not affect the results [default: all cores]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         threads: Option<u16>,
     },
-    /// Run a fleet of emulated boards with the real firmware, as clients of a real server
+    /// Run a fleet of emulated boards with the real firmware as clients of a real server
     #[command(after_help = "Examples:
   fedspan-sim emulate --set algorithm.rounds=20
   fedspan-sim emulate --boards 16 --core m3 --link uart
@@ -145,7 +148,7 @@ Example:
 
 Needs QEMU and the cores' Rust targets: tests/setup --install fetches them.")]
     Emulate(emulate::EmulateOptions),
-    /// Measure the speedup of participation schedules over waiting for all clients
+    /// Measure the speedup of participation schedules over full participation
     #[command(after_help = "Examples:
   fedspan-sim speedup --clients 16,64 --seeds 20
   fedspan-sim speedup --clients 64 --speeds fixed --communication 0,10 --schedules adaptive
@@ -176,7 +179,7 @@ Uses the scenario demo. sim/DROPOUT.md defines the measurement.")]
 
 Uses a FedPower scenario and keeps only Gram matrices. sim/PRIVATE.md defines the measurement.")]
     Power(power::PowerOptions),
-    /// Fine-tune a transformer encoder with low-rank adapters, federated: LoRA, FFA-LoRA, RoLoRA
+    /// Fine-tune a transformer encoder by federated learning of low-rank adapters: LoRA, FFA-LoRA, RoLoRA
     #[cfg(feature = "encoder")]
     #[command(after_help = "Examples:
   fedspan-sim encoder --weights MiniLM --sentences reviews.txt editorials.txt --clients 20 --method rolora --rounds 30
@@ -185,10 +188,11 @@ Uses a FedPower scenario and keeps only Gram matrices. sim/PRIVATE.md defines th
 
 sim/ENCODER.md names the sources of weights and sentences, and defines the measurement.")]
     Encoder(encoder::EncoderOptions),
-    /// Compute predictions of the literature, for comparison with simulations
+    /// Compute theoretical predictions from the literature, for comparison with simulations
     #[command(subcommand)]
     Theory(theory::Theory),
-    /// Run scenarios in real time: a real server, and devices on loopback that sleep while they compute
+    /// Run scenarios in real time, with a real server and devices on loopback that sleep for their compute
+    /// times
     #[command(after_help = "Examples:
   fedspan-sim live stragglers 'stragglers,participation={ policy = \"full\" }' --target 0.1
   fedspan-sim live stragglers --unit-ms 5 --out measured
@@ -211,19 +215,19 @@ Exit code 0 if all decisions are equal, else 1. aggregator/JOURNAL.md describes 
     Device(device::DeviceOptions),
 }
 
-/// Options of `run` and `compare`.
+/// Options of commands `run` and `compare`.
 #[derive(Debug, Args)]
 struct RunOptions {
     /// Change a key of the scenario file, e.g. algorithm.rounds=50; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Seed, instead of the scenario's
+    /// Seed that replaces the seed of the scenario
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
-    /// Run this many seeds, counting up from the first, and report their spread
+    /// Run this many consecutive seeds and report the spread of the results
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: Option<u32>,
-    /// Threads; results do not depend on it [default: all cores]
+    /// Number of threads, which does not affect the results [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Write result files into this directory [default: none for run, fedspan-compare for compare]
@@ -242,18 +246,18 @@ enum Format {
 }
 
 impl Format {
-    /// Renders a table as Markdown if that is requested, otherwise with aligned columns.
+    /// Formats a table as Markdown if that is requested, otherwise as text with aligned columns.
     fn shown(self, table: &Table) -> String {
         if self == Self::Markdown { table.markdown() } else { table.text() }
     }
 }
 
-/// Error that ends a command, with its exit code.
+/// Error that ends a command and determines the exit code.
 #[derive(Debug)]
 enum CommandError {
-    /// The command line or a file is wrong: exit code 2.
+    /// The command line or a file is invalid: exit code 2.
     Usage(String),
-    /// The run failed, or was interrupted: exit code 1.
+    /// The run failed or was interrupted: exit code 1.
     Failed(String),
 }
 
@@ -303,6 +307,7 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// List of the algorithms or of the built-in scenarios, one per line.
 fn list(algorithms: bool) -> String {
     let lines: Vec<(&str, &str)> = if algorithms {
         algorithm::algorithms().collect()
@@ -313,14 +318,14 @@ fn list(algorithms: bool) -> String {
     lines.iter().map(|(name, line)| format!("{name:<width$}  {line}\n")).collect()
 }
 
-/// Sets the number of threads for the whole program.
+/// Sets the number of threads of the global thread pool.
 fn use_threads(threads: Option<u16>) -> Result<(), CommandError> {
     let Some(threads) = threads else { return Ok(()) };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into()).build_global();
     pool.map_err(|error| CommandError::Failed(format!("cannot start {threads} threads: {error}")))
 }
 
-/// Checks that `out` is a directory or does not exist yet.
+/// Checks that `out` is a directory or does not exist.
 fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
     if out.exists() && !out.is_dir() {
         let message = format!("--out {}: found a file, allowed: a directory", out.display());
@@ -329,7 +334,7 @@ fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Makes the result directory before anything runs.
+/// Creates the result directory.
 fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
     let made = std::fs::create_dir_all(out);
     made.map_err(|error| {
@@ -337,6 +342,7 @@ fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
     })
 }
 
+/// Runs command `choose`.
 fn choose(threads: Option<u16>) -> Result<(), CommandError> {
     use_threads(threads)?;
     let stop = interrupt::watch();
@@ -353,6 +359,7 @@ fn choose(threads: Option<u16>) -> Result<(), CommandError> {
     )
 }
 
+/// Runs the demo.
 fn demo(options: &DemoOptions) -> Result<(), CommandError> {
     use_threads(options.threads)?;
     check_out(&options.out)?;

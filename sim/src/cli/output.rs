@@ -1,11 +1,13 @@
-//! Standard output and standard error.
+//! Writers for standard output (results) and standard error (messages).
 
 use std::io::Write;
 
 use super::CommandError;
 
-/// Writes results to standard output. A closed pipe (`| head`) is not an error; any other failure loses results
-/// and is one.
+/// Writes results to standard output. A closed pipe, for example of `| head`, is not an error.
+///
+/// # Errors
+/// [`CommandError::Failed`] for any other failure, because results would be lost.
 pub fn print(text: &str) -> Result<(), CommandError> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -16,7 +18,7 @@ pub fn print(text: &str) -> Result<(), CommandError> {
     }
 }
 
-/// Writes a line to standard error.
+/// Writes a line to standard error and ignores failures.
 pub fn log_line(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! `power`: FedPower's distances over many seeds of the noise.
+//! Command `power`: measures the distances that FedPower reaches, over many seeds of the noise.
 
 use clap::Args;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -9,46 +9,49 @@ use super::measurement::{MeasurementFile, MeasurementOptions, parse_number, sele
 use fedspan_experiments::power::{self, Case, Grams, PrivacyTarget, Settings};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Options of `power`.
+/// Options of command `power`.
 #[derive(Debug, Args)]
 pub struct PowerOptions {
-    /// A FedPower scenario (built-in or TOML file): its data, and the base setting that the others vary
+    /// FedPower scenario (built-in or TOML file) with the data and the base setting
     #[arg(long, value_name = "NAME|FILE.toml", default_value = power::SCENARIO)]
     scenario: String,
     /// Change a key of the scenario
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// p, power iterations from one exchange to the next
+    /// Values of p, the number of power iterations between two exchanges
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1, 2, 4], value_parser = clap::value_parser!(u16).range(1..))]
     local_steps: Vec<u16>,
-    /// Epsilon, each at the scenario's delta
+    /// Values of epsilon; delta is that of the scenario
     #[arg(long, value_name = "X,...", value_delimiter = ',', default_values_t = [10.0, 1.0, 0.5], value_parser = epsilon)]
     epsilons: Vec<f64>,
-    /// K/m, draws with replacement over devices; 1 for all devices, once each
+    /// Values of K/m, the number of draws with replacement divided by the number of devices; at 1 every
+    /// device participates once
     #[arg(long, value_name = "PART,...", value_delimiter = ',', default_values_t = [1.0, 0.6, 0.4], value_parser = part)]
     participation: Vec<f64>,
     /// Noise calibrations: paper, tight, none
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values = ["paper", "tight"])]
     calibrations: Vec<String>,
-    /// The first seed of noise, draws and start; the data use the scenario's seed
+    /// First seed of noise, draws and initial basis; the data use the seed of the scenario
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Number of seeds, counting up from the first
+    /// Number of consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     #[command(flatten)]
     measurement: MeasurementOptions,
 }
 
+/// Parses a value of epsilon.
 fn epsilon(text: &str) -> Result<f64, String> {
     parse_number(text, |value| (1e-6..=1e6).contains(&value), "a number from 0.000001 to 1000000")
 }
 
+/// Parses a participation ratio.
 fn part(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 0.0 && value <= 1.0, "a number above 0, at most 1")
 }
 
-/// The fields of `figures.json` that only this command writes.
+/// Fields of `figures.json` that are specific to this command.
 #[derive(Serialize)]
 struct ExtraFields<'a> {
     scenario_name: &'a str,
@@ -56,7 +59,7 @@ struct ExtraFields<'a> {
     base: Case,
 }
 
-/// `fedspan-sim power`.
+/// Runs command `power`.
 pub fn command(options: &PowerOptions) -> Result<(), CommandError> {
     let scenario = super::load::scenario(&options.scenario, &options.changes)?;
     let settings = settings(options, &scenario)?;
@@ -82,6 +85,7 @@ pub fn command(options: &PowerOptions) -> Result<(), CommandError> {
     options.measurement.show(&power::markdown(&rows), &figures)
 }
 
+/// Settings of the measurement; the number of threads is set later.
 fn settings(options: &PowerOptions, scenario: &Scenario) -> Result<Settings, CommandError> {
     let Some(section) = scenario.algorithm.power() else {
         let word = scenario.algorithm_name();

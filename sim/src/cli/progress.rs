@@ -1,4 +1,4 @@
-//! Progress on standard error: a bar on a terminal, a few plain lines elsewhere.
+//! Progress display on standard error: a progress bar on a terminal, otherwise a few lines of text.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use fedspan_sim_core::figures::Figures;
 use fedspan_sim_core::report::table::figure;
 use fedspan_sim_core::run::Watcher;
 
-/// Progress lines per run if standard error is not a terminal.
+/// Number of progress lines of a run if standard error is not a terminal.
 const LINES: u32 = 10;
 
+/// Creates a progress bar, or returns `None` if standard error is not a terminal.
 fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     if !std::io::stderr().is_terminal() {
         return None;
     }
-    // The library omits colours if NO_COLOR is set.
+    // Indicatif omits colours if the environment variable NO_COLOR is set.
     let style = ProgressStyle::with_template("{prefix} {bar:32.cyan/blue} {pos}/{len}{msg} ({eta})");
     let bar = ProgressBar::new(length).with_prefix(prefix.to_owned());
     if let Ok(style) = style {
@@ -30,7 +31,7 @@ fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     Some(bar)
 }
 
-/// Progress of one run.
+/// Progress display of one run, which also interrupts the run if the stop flag is set.
 pub struct Progress {
     label: String,
     bar: Option<ProgressBar>,
@@ -38,13 +39,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Creates the progress of the run `label`; the run ends after the current round once `stop` is true.
+    /// Creates the display for the run `label`. The run ends after the current round if `stop` becomes true.
     pub fn new(label: String, rounds: u32, stop: &Arc<AtomicBool>) -> Self {
         let bar = bar(&label, rounds.into());
         Self { label, bar, stop: Arc::clone(stop) }
     }
 
-    /// Clears the bar.
+    /// Removes the progress bar from the terminal.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -78,7 +79,7 @@ impl Watcher for Progress {
     }
 }
 
-/// Combined progress of many runs that run at once.
+/// Combined progress display of many parallel runs.
 pub struct PartsProgress {
     label: String,
     bar: Option<ProgressBar>,
@@ -86,12 +87,12 @@ pub struct PartsProgress {
 }
 
 impl PartsProgress {
-    /// Creates a progress with nothing done yet.
+    /// Creates a display at 0 %.
     pub fn new(label: &str) -> Self {
         Self { label: label.to_owned(), bar: bar(label, 0), done: AtomicU64::new(0) }
     }
 
-    /// Clears the bar.
+    /// Removes the progress bar from the terminal.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! `replay`: the simulator repeats the decisions of a server from its journal and compares them.
+//! Command `replay`: replays a server's journal in the simulator and compares the decisions of both.
 
 use std::path::{Path, PathBuf};
 
@@ -8,24 +8,24 @@ use fedspan_aggregator::journal;
 use super::{CommandError, load, output};
 use fedspan_sim_core::live::{ReplayCheck, ReplayCheckError, check_replay};
 
-/// Options of `replay`.
+/// Options of command `replay`.
 #[derive(Debug, Args)]
 pub struct ReplayOptions {
-    /// Scenario of the server: a built-in (see `list`) or a TOML file
+    /// Scenario of the server: built-in (see `list`) or TOML file
     #[arg(value_name = "NAME|FILE.toml")]
     scenario: String,
-    /// The journal, from the server's state directory or from `live --out`
+    /// Journal from the server's state directory or from `live --out`
     #[arg(value_name = "ARRIVALS.jsonl")]
     journal: PathBuf,
-    /// Change a key of the scenario file, as for the server; may be given several times
+    /// Change a key of the scenario file in the same way as for the server; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
-    /// Seed, instead of the scenario's
+    /// Seed that replaces the seed of the scenario
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
 }
 
-/// `fedspan-sim replay`.
+/// Runs command `replay`.
 pub fn command(options: &ReplayOptions) -> Result<(), CommandError> {
     let mut scenario = load::scenario(&options.scenario, &options.changes)?;
     if let Some(seed) = options.seed {
@@ -39,10 +39,10 @@ pub fn command(options: &ReplayOptions) -> Result<(), CommandError> {
     output::print(&format!("{}\n", verdict(&decided)?))
 }
 
-/// One line if all decisions are equal.
+/// Message that all decisions are equal.
 ///
 /// # Errors
-/// [`CommandError::Failed`] with the first difference.
+/// [`CommandError::Failed`] with the first difference if the decisions differ.
 fn verdict(decided: &ReplayCheck) -> Result<String, CommandError> {
     let rounds = decided.replay.rounds();
     match decided.replay.difference() {
@@ -53,6 +53,7 @@ fn verdict(decided: &ReplayCheck) -> Result<String, CommandError> {
     }
 }
 
+/// Converts an error into the error of a command, which determines the exit code.
 fn to_command_error(path: &Path, error: &ReplayCheckError) -> CommandError {
     match error {
         ReplayCheckError::Run(error) => CommandError::Failed(error.to_string()),

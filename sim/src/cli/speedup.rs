@@ -1,4 +1,4 @@
-//! `speedup`: participation schedules compared with full participation.
+//! Command `speedup`: measures the speedup of participation schedules over full participation.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -10,13 +10,13 @@ use fedspan_experiments::speedup::{
     self, Measured, Policy, RESAMPLES, SPEEDS, STATIONARY, Settings, SpeedModel, SpeedupError,
 };
 
-/// Options of `speedup`.
+/// Options of command `speedup`.
 #[derive(Debug, Args)]
 pub struct SpeedupOptions {
-    /// Sizes of the fleet
+    /// Numbers of clients of the fleets
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = STATIONARY.map(|(clients, _)| clients as u32), value_parser = clap::value_parser!(u32).range(4..=65_536))]
     clients: Vec<u32>,
-    /// Models of compute times: drawn once, or in every round around a mean or a rate
+    /// Models of compute times: drawn once, or drawn in every round around a mean or a rate
     #[arg(long, value_name = "MODEL,...", value_delimiter = ',', default_values_t = SPEEDS.map(|speed| speed.name.to_owned()), value_parser = PossibleValuesParser::new(SPEEDS.map(|speed| speed.name)))]
     speeds: Vec<String>,
     /// Communication costs of a round, in mean computation times
@@ -25,33 +25,34 @@ pub struct SpeedupOptions {
     /// Schedules to compare with full participation: fixed, theorem, optimal, adaptive [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     schedules: Vec<String>,
-    /// The first seed
+    /// First seed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: u64,
-    /// Number of seeds, counting up from the first
+    /// Number of consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     seeds: u32,
     /// Target, as a multiple of the stationary distance of full participation
     #[arg(long, value_name = "X", default_value_t = 1.15, value_parser = factor)]
     factor: f64,
-    /// Measure the stationary distance instead of using the recorded one
+    /// Measure the stationary distance instead of using the recorded value
     #[arg(long)]
     measure_target: bool,
     #[command(flatten)]
     measurement: MeasurementOptions,
 }
 
-/// Parses a time of at least 0.
+/// Parses a communication cost, which is at least 0.
 pub fn communication(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value >= 0.0, "a number from 0")
 }
 
-/// Parses a factor above 1: the target lies above the floor.
+/// Parses the factor of the target. The factor is above 1, so that the target is above the stationary
+/// distance.
 fn factor(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 1.0, "a number above 1")
 }
 
-/// The fields of `figures.json` that only this command writes.
+/// Fields of `figures.json` that are specific to this command.
 #[derive(Serialize)]
 struct ExtraFields {
     factor: f64,
@@ -60,7 +61,7 @@ struct ExtraFields {
     interrupted: bool,
 }
 
-/// `fedspan-sim speedup`.
+/// Runs command `speedup`.
 pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
     let settings = settings(options)?;
     let (measured, timing) = options.measurement.measure("speedup", |threads, stop, progress| {
@@ -91,6 +92,7 @@ pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
     }
 }
 
+/// Settings of the measurement; the number of threads is set later.
 fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
     let speeds = options.speeds.iter().filter_map(|name| SPEEDS.into_iter().find(|speed| speed.name == name));
     let clients = options.clients.iter().filter_map(|clients| usize::try_from(*clients).ok());
@@ -107,7 +109,7 @@ fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
     })
 }
 
-/// The policies with the requested names, or all if none are requested.
+/// Returns the schedules with the requested names, or all schedules without a request.
 fn policies(names: &[String]) -> Result<Vec<Policy>, CommandError> {
     let known = Policy::known();
     if names.is_empty() {

@@ -1,4 +1,5 @@
-//! `compare --reach`: simulated time to target accuracies, at several communication costs.
+//! Part of command `compare` for option `--reach`: simulated time to target accuracies at several
+//! communication costs.
 
 use clap::Args;
 use fedspan_engine::config::Init;
@@ -12,21 +13,24 @@ use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::run::RECENT_ROUNDS;
 use fedspan_sim_core::scenario::Scenario;
 
-/// Options of `compare` that request a table of times.
+/// Options of command `compare` that request a table of times to target accuracies.
 #[derive(Debug, Default, Args)]
 pub struct TimeToAccuracyOptions {
-    /// Show the simulated time to these fractions of the best final accuracy, e.g. 0.9,0.95
+    /// Show the simulated time until these fractions of the best final accuracy are reached, e.g. 0.9,0.95
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = fraction)]
     reach: Vec<f64>,
-    /// Communication costs to show, from one run each [default: the scenario's]
+    /// Communication costs for which times are shown, computed from the same run [default: the scenario's
+    /// cost]
     #[arg(long, value_name = "C,...", value_delimiter = ',', value_parser = cost, requires = "reach")]
     communication: Vec<f64>,
 }
 
+/// Parses a fraction of the best final accuracy.
 fn fraction(text: &str) -> Result<f64, String> {
     measurement::parse_number(text, |value| value > 0.0 && value <= 1.0, "above 0 to 1")
 }
 
+/// Parses a communication cost.
 fn cost(text: &str) -> Result<f64, String> {
     measurement::parse_number(text, |value| value >= 0.0, "numbers from 0")
 }
@@ -36,17 +40,17 @@ fn cost(text: &str) -> Result<f64, String> {
 pub struct TimeToAccuracy {
     /// Label of the entry.
     pub label: String,
-    /// Final accuracy of the entry: mean over seeds of the mean over the last ten rounds.
+    /// Final accuracy of the entry: mean over the last ten rounds and over the seeds.
     pub accuracy: f64,
-    /// Communication cost added to each round; `None` keeps the scenario's.
+    /// Communication cost of each round; `None` for the cost of the scenario.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub communication: Option<f64>,
     /// Target accuracy.
     pub target: f64,
-    /// Time at which more than half of the seeds were at the target; absent if that never happened.
+    /// First time at which more than half of the seeds are at the target; absent if there is no such time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<f64>,
-    /// For doubling participation: the time of the same algorithm without doubling, divided by this time.
+    /// For doubling participation: time of the same algorithm without doubling, divided by `time`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
 }
@@ -57,7 +61,8 @@ impl TimeToAccuracyOptions {
         !self.reach.is_empty()
     }
 
-    /// Checks that a run would be the same at every communication cost, so that one run serves all of them.
+    /// Checks that the communication cost does not influence the runs, so that the times at every cost can be
+    /// computed from the same run.
     ///
     /// # Errors
     /// [`CommandError::Usage`] if a setting of an entry depends on the communication cost.
@@ -77,7 +82,7 @@ impl TimeToAccuracyOptions {
         Ok(())
     }
 
-    /// The communication costs; `None` stands for the scenario's own.
+    /// Communication costs of the table; `None` for the cost of the scenario.
     fn costs(&self) -> Vec<Option<f64>> {
         if self.communication.is_empty() {
             return vec![None];
@@ -85,7 +90,7 @@ impl TimeToAccuracyOptions {
         self.communication.iter().copied().map(Some).collect()
     }
 
-    /// All times, ordered by entry, then by cost, then by target.
+    /// Computes all times, ordered by entry, then by communication cost, then by target.
     pub fn times(&self, entries: &[Entry], executed: &Executed) -> Vec<TimeToAccuracy> {
         let finals: Vec<Option<f64>> =
             executed.runs.iter().map(|runs| final_accuracy(&runs.curves)).collect();
@@ -114,7 +119,7 @@ impl TimeToAccuracyOptions {
         all
     }
 
-    /// The times as a table with one row per entry.
+    /// Table of the times with one row for each entry.
     pub fn table(&self, times: &[TimeToAccuracy]) -> Table {
         let mut columns = vec!["simulated time".to_owned(), "final accuracy".to_owned()];
         let per_entry = self.costs().len() * self.reach.len();
@@ -140,7 +145,7 @@ impl TimeToAccuracyOptions {
         }
     }
 
-    /// The curves at each communication cost, under a heading each.
+    /// Curves at each communication cost, with a heading for each cost.
     pub fn curves(&self, entries: &[Entry], executed: &Executed) -> Vec<(String, Vec<Series>)> {
         let group = |cost: f64| {
             let series = entries.iter().zip(&executed.runs).map(|(entry, runs)| Series {
@@ -153,13 +158,14 @@ impl TimeToAccuracyOptions {
     }
 }
 
+/// Formats a time and, in brackets, the gain of doubling participation.
 fn cell(one: &TimeToAccuracy) -> String {
     let Some(time) = one.time else { return "-".to_owned() };
     one.gain.map_or_else(|| format!("{time:.1}"), |gain| format!("{time:.1} (x{gain:.2})"))
 }
 
-/// The setting that makes decisions or the number of exchanges depend on the communication cost, if there is
-/// one.
+/// Name of a setting by which the server's decisions or the number of exchanges depend on the communication
+/// cost, or `None` if there is no such setting.
 fn depends_on_communication(scenario: &Scenario) -> Option<&'static str> {
     match scenario.participation {
         Policy::Doubling(DoublingSettings { schedule: Schedule::Adaptive, .. }) => {
@@ -187,7 +193,7 @@ fn is_doubling(scenario: &Scenario) -> bool {
     matches!(scenario.participation, Policy::Doubling(_))
 }
 
-/// Index of the entry with the same algorithm and no doubling.
+/// Index of the first entry that has the same algorithm and compute times but no doubling participation.
 fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
     let method = |scenario: &Scenario| {
         let tuned = scenario.algorithm.network().is_some_and(|network| network.tuned);
@@ -200,14 +206,14 @@ fn counterpart(entries: &[Entry], entry: &Entry) -> Option<usize> {
     })
 }
 
-/// The curves with their times moved to another communication cost.
+/// Converts the times of the curves to another communication cost.
 fn shifted(curves: &[Vec<Point>], scenario: &Scenario, communication: Option<f64>) -> Vec<Vec<Point>> {
     let more = communication.map_or(0.0, |communication| communication - scenario.fleet.communication);
     let shift = |point: &Point| Point { time: point.time + point.round * more, ..*point };
     curves.iter().map(|curve| curve.iter().map(shift).collect()).collect()
 }
 
-/// Mean over seeds of the mean accuracy of the last ten rounds, evaluated rounds only.
+/// Mean over the seeds of the mean accuracy of the evaluated rounds among the last ten rounds.
 fn final_accuracy(curves: &[Vec<Point>]) -> Option<f64> {
     let curve_mean = |curve: &Vec<Point>| {
         let last = curve.last()?.round;
@@ -222,8 +228,7 @@ fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// First time at which more than half of the curves are at or above the target, each judged by its latest
-/// point.
+/// First time at which the latest points of more than half of the curves are at or above the target.
 fn median_crossing(curves: &[Vec<Point>], target: f64) -> Option<f64> {
     let is_at_target = |point: &Point| point.scores.accuracy.is_some_and(|accuracy| accuracy >= target);
     let mut events: Vec<(f64, usize, bool)> = curves
@@ -260,7 +265,8 @@ mod tests {
         points.iter().map(point).collect()
     }
 
-    /// A seed that falls back below the target no longer counts, and half of the seeds are not a majority.
+    /// Checks that a seed below the target does not count even if it reached the target before, and that half
+    /// of the seeds are not a majority.
     #[test]
     fn majority_of_seeds_must_be_at_the_target() {
         let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);

@@ -1,4 +1,5 @@
-//! Tests of the coin of L2GD: equality with the published algorithm flip by flip, and the frequency of its sides.
+//! Tests of the coin flips of L2GD: equality with the published algorithm for every flip, and the frequency
+//! of both outcomes.
 
 use fedspan_engine::algorithm::network::{L2gd, NetworkMethod};
 use fedspan_protocol::message::{Baseline, Descent, Task};
@@ -7,17 +8,20 @@ use crate::baselines::fleet::{Fleet, parameters};
 use crate::baselines::oracle::{gradient, minus, plus};
 use crate::baselines::{ALL, SMALL, WHOLE, close, wide};
 
+/// Averaging step of the comparison with the published algorithm.
 const PART: f32 = 0.3;
-/// Averaging step so small that a long run of steps stays far from the mean.
+/// Averaging step that is so small that models remain far from the mean after many steps.
 const SMALL_PART: f32 = 0.02;
+/// Local descent without momentum on all samples.
 const STEPS: Descent = Descent { momentum: 0.0, ..WHOLE };
 
-/// Number of averaging steps and of local epochs that a round asks for.
-fn steps(task: Task, one: f32, body_epochs: u16) -> (i32, u16) {
+/// Number of averaging steps of size `single`, and number of repetitions of `body_epochs` local epochs, that
+/// a round requests.
+fn steps(task: Task, single: f32, body_epochs: u16) -> (i32, u16) {
     let Task::Baseline { baseline: Baseline::L2gd { averaging_step: part }, epochs, .. } = task else {
         panic!("{task:?}")
     };
-    let steps = (1.0 - f64::from(part)).ln() / (1.0 - f64::from(one)).ln();
+    let steps = (1.0 - f64::from(part)).ln() / (1.0 - f64::from(single)).ln();
     assert!((steps - steps.round()).abs() < 1e-3, "{part} is no whole number of steps");
     assert_eq!(epochs % body_epochs, 0);
     (steps.round() as i32, epochs / body_epochs)
@@ -58,8 +62,8 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
     assert!(seen.iter().any(|flips| flips.0 > 1) && seen.iter().any(|flips| flips.1 > 1), "{seen:?}");
 }
 
-/// Both run lengths are geometric, independent and at least one; the test compares their means and the
-/// frequency of both being one.
+/// The numbers of averaging steps and of local steps in a round are independent, geometrically distributed
+/// and at least one. The test checks their means and the frequency of rounds in which both are one.
 #[test]
 fn coin_has_the_requested_probability() {
     const ROUNDS: u32 = 20_000;
@@ -75,7 +79,7 @@ fn coin_has_the_requested_probability() {
             algorithm.finish().unwrap();
         }
         let p = f64::from(coin);
-        // Standard errors of a geometric mean and of a frequency.
+        // Tolerances are four standard errors of a mean of geometric variables, and of a frequency.
         for (sum, stop) in [(to_mean, 1.0 - p), (local, p)] {
             let (mean, error) = (sum / f64::from(ROUNDS), ((1.0 - stop) / f64::from(ROUNDS)).sqrt() / stop);
             assert!((mean - 1.0 / stop).abs() < 4.0 * error, "{coin}: {mean} of {}", 1.0 / stop);

@@ -1,4 +1,4 @@
-//! Rounds that devices decline, without a change of their state.
+//! Tests that devices decline invalid rounds without a change of their state.
 
 use fedspan_engine::algorithm::network::{FedAvg, NetworkMethod, Scaffold};
 use fedspan_protocol::message::{Baseline, DeclineReason, Descent, RoundOpen, Task};
@@ -7,11 +7,12 @@ use fedspan_protocol::tensor::TensorDescriptor;
 use crate::baselines::fleet::{Fleet, samples};
 use crate::baselines::{ALL, GLOBAL, PERSONAL, PLAIN, SMALL};
 
+/// Fleet of an algorithm, with a descent that the algorithm supports.
 fn fleet_of(method: NetworkMethod) -> Fleet {
     Fleet::new(method, if method == NetworkMethod::Scaffold(Scaffold) { PLAIN } else { SMALL }, 1)
 }
 
-/// A device's answer to a modified round opening.
+/// Answer of device 0 to a round opening that `change` modified.
 fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), DeclineReason> {
     let (mut open, tensors) = fleet.opening();
     change(&mut open);
@@ -79,7 +80,7 @@ fn invalid_step_sizes_are_declined() {
         };
         assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
     }
-    // SCAFFOLD's control variates need plain steps, so momentum and a zero step size are declined.
+    // SCAFFOLD's control variates require gradient steps without momentum and a positive step size.
     let mut fleet = fleet_of(NetworkMethod::Scaffold(Scaffold));
     for wrong in [SMALL, Descent { step_size: 0.0, ..PLAIN }] {
         let change = |open: &mut RoundOpen| {
@@ -100,7 +101,7 @@ fn tensors_of_another_shape_are_declined() {
                 let _ = open.tensors.pop();
             },
             |open| open.tensors[1].cols += 1,
-            // SCAFFOLD's tensors have twice the rows of the other algorithms'.
+            // The tensors of SCAFFOLD have twice as many rows as the tensors of other algorithms.
             |open| open.tensors[0].rows = if open.tensors[0].rows == 8 { 4 } else { 8 },
             |open| {
                 let [first, second]: [TensorDescriptor; 2] = open.tensors.as_slice().try_into().unwrap();
@@ -145,7 +146,7 @@ fn non_finite_values_are_declined() {
     }
 }
 
-/// After a declined round the device's state is unchanged.
+/// After a declined round the state of the device is unchanged.
 #[test]
 fn diverged_device_declines_and_keeps_its_state() {
     for method in PERSONAL.into_iter().chain(GLOBAL) {
@@ -168,7 +169,7 @@ fn device_without_samples_declines_and_bad_samples_are_skipped() {
         let mut fleet = fleet_of(method);
         fleet.sets[0] = samples(0, 0);
         assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
-        // An unusable sample changes the order of the others and nothing else.
+        // A sample that is not finite is skipped, and the results remain finite.
         let mut bad = fleet_of(method);
         bad.sets[1].x[4] = f32::NAN;
         bad.run_round(&ALL);

@@ -1,5 +1,5 @@
-//! A server's algorithm with simulated devices, without a wire; the test chooses the participants of each
-//! round.
+//! Helpers of tests: a fleet that connects a server's algorithm directly with simulated devices, without a
+//! network. The test chooses the participants of each round.
 
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
@@ -14,13 +14,16 @@ use fedspan_sim_core::network::{JoinTime, NetworkConfig, SimNetwork};
 
 use crate::common::numbers;
 
-/// Sizes: features, hidden layer, classes, samples of a device.
+/// Number of features.
 pub const D: usize = 3;
+/// Width of the hidden layer.
 pub const H: usize = 4;
+/// Number of classes.
 pub const C: usize = 3;
+/// Number of samples of a device.
 pub const M: usize = 7;
 
-/// Samples of a device: noise with classes that depend on the features and on the device.
+/// Random samples of a device, with classes that depend on the features and on the device.
 pub fn samples(device: u64, count: usize) -> Set {
     let x: Vec<f32> = numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
     let class = |x: &[f32]| u8::from(x[0] > 0.2) + u8::from(x[1] + x[2] > 0.3 * device as f32);
@@ -28,12 +31,13 @@ pub fn samples(device: u64, count: usize) -> Set {
     Set::new(x, Labels::Classes(classes))
 }
 
+/// Sample source of a device with these samples.
 pub fn source(set: &Set) -> Recording<'_> {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     Recording::classification(&set.x, classes, D)
 }
 
-/// Parameters of algorithms for these sizes.
+/// Parameters of an algorithm for the sizes of this module.
 pub fn parameters(descent: Descent, epochs: u16) -> NetworkParameters {
     NetworkParameters {
         shape: NetworkShape {
@@ -54,6 +58,7 @@ pub fn parameters(descent: Descent, epochs: u16) -> NetworkParameters {
     }
 }
 
+/// Server's algorithm with three devices.
 pub struct Fleet {
     pub algorithm: Box<dyn Algorithm>,
     pub devices: Vec<SimNetwork>,
@@ -80,7 +85,7 @@ impl Fleet {
         }
     }
 
-    /// The opening of the next round.
+    /// Round opening of the next round, and the tensors that the server sends.
     pub fn opening(&self) -> (RoundOpen, Vec<Tensor>) {
         let request = self.algorithm.request();
         let tensors = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding)).collect();
@@ -88,7 +93,7 @@ impl Fleet {
         (RoundOpen { id, task: request.task, tensors }, request.tensors)
     }
 
-    /// Answer of one device to an opening.
+    /// Runs a round on one device and returns its update.
     pub fn answer(
         &mut self,
         device: usize,
@@ -103,7 +108,7 @@ impl Fleet {
         task.run(open.id, &mut source(&self.sets[device]))?;
         let sent = task.upload().into_iter().enumerate().map(|(index, tensor)| {
             let mut values = vec![f32::NAN; tensor.elements()];
-            // In two parts, like received chunks.
+            // The tensor is emitted in two parts, as it is for chunked frames.
             let (head, tail) = values.split_at_mut(5);
             task.emit(index, 0, head);
             task.emit(index, 5, tail);
@@ -112,7 +117,7 @@ impl Fleet {
         Ok(sent.collect())
     }
 
-    /// Runs a round with these devices.
+    /// Runs a round with the given participants.
     pub fn run_round(&mut self, participants: &[usize]) {
         let opening = self.opening();
         for &device in participants {
@@ -133,29 +138,31 @@ impl Fleet {
         self.algorithm.fit_request(head).tensors
     }
 
-    /// Bits of the shared network.
+    /// Values of the shared network, as bits.
     pub fn bits(&self) -> Vec<u64> {
         self.algorithm.representation().iter().map(|value| value.to_bits()).collect()
     }
 
+    /// Network with which a device is scored.
     pub fn scored(&self, device: usize) -> Vec<f32> {
         self.devices[device].scored(&self.shared(), &self.sets[device])
     }
 
-    /// Replaces a device by a newcomer with the same number.
+    /// Replaces a device by a newcomer with the same number, which trains for `epochs` epochs in the final
+    /// fit.
     pub fn replace(&mut self, device: usize, epochs: u16) {
         let build_for = NetworkConfig::new(self.method, self.parameters).unwrap();
         let join_time = JoinTime::AfterTraining { epochs };
         self.devices[device] = SimNetwork::new(&build_for, device as u64, M, join_time);
     }
 
-    /// Network of a device after a final fit with no epochs.
+    /// Network of a device after a final fit with 0 epochs.
     pub fn fitted(&mut self, device: usize) -> Vec<f32> {
         assert!(self.try_fit(device).unwrap().is_empty());
         self.devices[device].own().to_vec()
     }
 
-    /// Upload of a device for a final fit with no epochs.
+    /// Upload of a device for a final fit with 0 epochs.
     pub fn try_fit(&mut self, device: usize) -> Result<Vec<Tensor>, DeclineReason> {
         let (mut open, _) = self.opening();
         let tensors = self.shared();
@@ -167,7 +174,7 @@ impl Fleet {
     }
 }
 
-/// The first sample, `count` times.
+/// Set that contains the first sample of `set` `count` times.
 pub fn repeated(set: &Set, count: usize) -> Set {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     Set::new(set.x[..D].repeat(count), Labels::Classes(vec![classes[0]; count]))

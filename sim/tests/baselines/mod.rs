@@ -1,5 +1,5 @@
-//! Tests of the baselines on networks: each is compared with its formula in f64, and with another algorithm at the
-//! limits of its parameters; and rounds that devices decline.
+//! Tests of the baseline algorithms on networks: each is compared with its formula in f64 and, for limiting
+//! values of its parameters, with another algorithm.
 
 mod coin;
 mod declined;
@@ -15,14 +15,17 @@ use fedspan_protocol::message::{DeclineReason, Descent};
 use fleet::{Fleet, M};
 use oracle::Oracle;
 
-/// One batch of all samples.
+/// Descent with one batch of all samples.
 const WHOLE: Descent = Descent { step_size: 0.3, momentum: 0.5, batch: 8 };
-/// Several batches; the last one is smaller.
+/// Descent with several batches, of which the last is smaller.
 const SMALL: Descent = Descent { step_size: 0.1, momentum: 0.5, batch: 2 };
+/// Descent with several batches and without momentum.
 const PLAIN: Descent = Descent { momentum: 0.0, ..SMALL };
 
+/// Indices of all devices.
 const ALL: [usize; 3] = [0, 1, 2];
 
+/// Per-FedAvg in its first-order or its Hessian-free variant.
 fn per_fedavg(inner_step: f32, hessian_free: bool) -> NetworkMethod {
     match hessian_free {
         false => NetworkMethod::PerFedAvg(PerFedAvg { inner_step }),
@@ -30,12 +33,14 @@ fn per_fedavg(inner_step: f32, hessian_free: bool) -> NetworkMethod {
     }
 }
 
+/// Algorithms with a personal network on each device.
 const PERSONAL: [NetworkMethod; 4] = [
     NetworkMethod::Ditto(Ditto { proximal_weight: 0.7 }),
     NetworkMethod::Apfl(Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 }),
     NetworkMethod::L2gd(L2gd { averaging_step: 0.4, averaging_probability: 0.0 }),
     NetworkMethod::FedMtl(FedMtl { proximal_weight: 0.5 }),
 ];
+/// Algorithms with one shared network.
 const GLOBAL: [NetworkMethod; 4] = [
     NetworkMethod::FedProx(FedProx { proximal_weight: 0.5 }),
     NetworkMethod::Scaffold(Scaffold),
@@ -43,6 +48,7 @@ const GLOBAL: [NetworkMethod; 4] = [
     NetworkMethod::PerFedAvgHf(PerFedAvg { inner_step: 0.2 }),
 ];
 
+/// Asserts that all values are within 2e-6 of the expected values.
 fn close(what: &str, ours: impl IntoIterator<Item = f64>, wanted: &[f64]) {
     let ours: Vec<f64> = ours.into_iter().collect();
     assert_eq!(ours.len(), wanted.len());
@@ -50,6 +56,7 @@ fn close(what: &str, ours: impl IntoIterator<Item = f64>, wanted: &[f64]) {
     assert!(worst < 2e-6, "{what}: off by {worst}");
 }
 
+/// Converts values to f64.
 fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().map(|value| f64::from(*value))
 }
@@ -65,8 +72,7 @@ fn each_algorithm_matches_its_formula() {
         let mut fleet = Fleet::new(method, descent, 2);
         let start = fleet.algorithm.representation().iter().copied().collect();
         let mut oracle = Oracle::new(method, descent, 2, start);
-        // Partial participation matters while SCAFFOLD's c is not zero; with full participation an error in c
-        // would not show.
+        // An error in SCAFFOLD's control variate c has an effect only under partial participation.
         for participants in [&[0, 1][..], &[1, 2], &ALL] {
             fleet.run_round(participants);
             oracle.run_round(participants, &fleet.sets);
@@ -79,7 +85,7 @@ fn each_algorithm_matches_its_formula() {
     }
 }
 
-/// Bits of the shared network after three rounds.
+/// Values of the shared network after three rounds, as bits.
 fn bits(method: NetworkMethod, descent: Descent) -> Vec<u64> {
     let mut fleet = Fleet::new(method, descent, 2);
     for participants in [&ALL[..], &[0, 2], &ALL] {
@@ -94,7 +100,7 @@ fn limit_cases_share_the_network_of_fedavg() {
         NetworkMethod::FedProx(FedProx { proximal_weight: 0.0 }),
         NetworkMethod::Ditto(Ditto { proximal_weight: 0.7 }),
         NetworkMethod::Apfl(Apfl { mixing_weight: 0.3, mixing_step_size: 0.5 }),
-        // L2GD with an averaging step of 1 starts each round at the mean.
+        // With an averaging step of 1, L2GD starts each round at the mean, like FedAvg.
         NetworkMethod::L2gd(L2gd { averaging_step: 1.0, averaging_probability: 0.0 }),
     ] {
         for descent in [SMALL, PLAIN] {
@@ -107,7 +113,7 @@ fn limit_cases_share_the_network_of_fedavg() {
     );
 }
 
-/// Uses one batch per epoch, so that the inner and the outer gradient come from the same batch.
+/// The test uses one batch per epoch, so that the inner and the outer gradient come from the same batch.
 #[test]
 fn perfedavg_without_inner_step_is_fedavg() {
     for hessian_free in [false, true] {
@@ -117,27 +123,28 @@ fn perfedavg_without_inner_step_is_fedavg() {
     }
 }
 
-/// An epoch of seven samples has batches of 2, 2, 2 and 1: the first-order variant takes two steps, and so does
-/// the Hessian-free one.
+/// An epoch of seven samples consists of batches of 2, 2, 2 and 1 samples. A meta step uses separate batches
+/// for the inner and the outer gradient, so both variants take two steps per epoch.
 #[test]
 fn perfedavg_meta_step_takes_separate_batches() {
     for hessian_free in [false, true] {
-        // The steps are so small that the gradient is almost constant: the distance moved shows the number of steps.
+        // The steps are so small that the gradient is almost constant. The distance therefore shows the
+        // number of steps.
         let descent = Descent { step_size: 1e-3, momentum: 0.0, batch: 2 };
         let method = per_fedavg(0.0, hessian_free);
         let mut fleet = Fleet::new(method, descent, 1);
         let before = fleet.algorithm.representation().clone();
-        // With one repeated sample all batches have the same gradient.
-        let one = fleet.sets[0].clone();
+        // All samples are equal, so all batches have the same gradient.
+        let first = fleet.sets[0].clone();
         for set in &mut fleet.sets {
-            *set = fleet::repeated(&one, M);
+            *set = fleet::repeated(&first, M);
         }
         fleet.run_round(&[0]);
         let moved = (fleet.algorithm.representation() - &before).norm();
-        let mut whole = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
-        whole.sets = fleet.sets.clone();
-        whole.run_round(&[0]);
-        let once = (whole.algorithm.representation() - &before).norm();
+        let mut fedavg = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
+        fedavg.sets = fleet.sets.clone();
+        fedavg.run_round(&[0]);
+        let once = (fedavg.algorithm.representation() - &before).norm();
         assert!((moved / once - 2.0).abs() < 0.01, "{moved} {once}");
     }
 }
@@ -154,23 +161,25 @@ fn first_scaffold_round_is_fedavg_without_momentum() {
     assert_ne!(ours.bits(), theirs.bits(), "from the second round on, steps are corrected");
 }
 
-/// The server's c is the mean over all devices. Devices without a round have variates of zero.
+/// The server's control variate c is the mean of the control variates of all devices, which are zero before a
+/// device's first round.
 #[test]
 fn scaffold_server_variate_is_the_mean_of_the_devices() {
     let mut fleet = Fleet::new(NetworkMethod::Scaffold(Scaffold), PLAIN, 2);
     for participants in [&ALL[..2], &ALL, &ALL, &[1]] {
         fleet.run_round(participants);
         let state = fleet.algorithm.state();
-        // Each layer has the model's rows first and the rows of c below.
+        // In each layer the rows of the model precede the rows of c.
         let first = (fleet::D + 1) * fleet::H;
         let rest = state.len() / 2 - first;
         let c = [&state[first..2 * first], &state[2 * first + rest..]].concat();
         assert!(c.iter().any(|value| value.abs() > 1e-3));
-        let own = |device: usize| fleet.devices[device].control().map(|own| wide(own).collect::<Vec<_>>());
+        let control =
+            |device: usize| fleet.devices[device].control().map(|control| wide(control).collect::<Vec<_>>());
         let mut mean = vec![0.0; c.len()];
-        for own in ALL.iter().filter_map(|device| own(*device)) {
-            for (mean, own) in mean.iter_mut().zip(own) {
-                *mean += own / 3.0;
+        for control in ALL.iter().filter_map(|device| control(*device)) {
+            for (mean, control) in mean.iter_mut().zip(control) {
+                *mean += control / 3.0;
             }
         }
         close("c", c, &mean);
@@ -199,17 +208,17 @@ fn zero_coupling_equals_local_training() {
 fn apfl_with_one_network_is_that_network() {
     let mut global =
         Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 0.0, mixing_step_size: 0.0 }), SMALL, 2);
-    let mut own =
+    let mut personal =
         Fleet::new(NetworkMethod::Apfl(Apfl { mixing_weight: 1.0, mixing_step_size: 0.0 }), SMALL, 2);
     let [mut fedavg, mut local] =
         [NetworkMethod::FedAvg(FedAvg), NetworkMethod::LocalOnly(LocalOnly)].map(|m| Fleet::new(m, SMALL, 2));
     for _ in 0..2 {
-        for fleet in [&mut global, &mut own, &mut fedavg, &mut local] {
+        for fleet in [&mut global, &mut personal, &mut fedavg, &mut local] {
             fleet.run_round(&ALL);
         }
         for device in ALL {
             assert_eq!(global.scored(device), fedavg.scored(device));
-            assert_eq!(own.scored(device), local.scored(device));
+            assert_eq!(personal.scored(device), local.scored(device));
         }
     }
 }
@@ -221,11 +230,11 @@ fn final_head_is_fitted_on_the_scored_network() {
         let mut fleet = Fleet::new(method, descent, 1);
         let start = fleet.devices[2].own().to_vec();
         fleet.run_round(&[0, 1]);
-        // Includes a device without a round, whose own network is the common start.
+        // Device 2 has not taken part in a round, so its own network is the common start.
         for device in ALL {
             let scored = fleet.scored(device);
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
-            // A repeated request, as after a reset, gives the same.
+            // A repeated request, as after a reset, has the same result.
             assert_eq!(fleet.fitted(device), scored, "{method:?}");
         }
         if matches!(method, NetworkMethod::Ditto(_) | NetworkMethod::L2gd(_) | NetworkMethod::FedMtl(_)) {
@@ -244,7 +253,7 @@ fn newcomer_starts_from_the_shared_network() {
         let shared: Vec<f32> = fleet.shared().into_iter().flat_map(|tensor| tensor.values).collect();
         let fitted = fleet.fitted(2);
         let far = fitted.iter().zip(&shared).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        // Per-FedAvg scores the network one step from the shared one.
+        // The scored network of Per-FedAvg is one step from the shared network.
         assert_eq!(
             far > 1e-6,
             matches!(method, NetworkMethod::PerFedAvg(_) | NetworkMethod::PerFedAvgHf(_)),
@@ -253,7 +262,8 @@ fn newcomer_starts_from_the_shared_network() {
     }
 }
 
-/// Without shared lower layers the newcomer trains all layers, like a round of the algorithm with as many epochs.
+/// Without shared lower layers, a newcomer trains all layers, with the same result as a round of the
+/// algorithm with the same number of epochs.
 #[test]
 fn newcomer_without_a_body_trains_all_layers() {
     for method in [NetworkMethod::LocalOnly(LocalOnly), NetworkMethod::LgFedAvg(LgFedAvg { layers: 1 })] {
@@ -264,14 +274,15 @@ fn newcomer_without_a_body_trains_all_layers() {
             let opening = member.opening();
             member.answer(1, &opening).unwrap();
             assert_eq!(newcomer.fitted(1), member.devices[1].own(), "{method:?}");
-            // Without epochs the network is the received one.
+            // With 0 epochs the network of the newcomer is the initial network.
             newcomer.replace(1, 0);
             assert_eq!(newcomer.fitted(1), newcomer.devices[0].own(), "{method:?}");
         }
     }
 }
 
-/// If a step gives non-finite values, the device declines the round and keeps its initial network.
+/// If a step results in values that are not finite, the device declines the round and keeps its initial
+/// network.
 #[test]
 fn diverged_newcomer_keeps_its_initial_network() {
     let wild = Descent { step_size: 1e30, ..SMALL };

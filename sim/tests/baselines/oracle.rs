@@ -1,5 +1,5 @@
-//! Reference implementation of the personalised algorithms for tests: f64, whole batches, from the papers' formulas.
-//! Gradients are central differences.
+//! Helpers of tests: reference implementation of the baseline algorithms from the formulas of the papers, in
+//! f64 and with one batch of all samples. Gradients are central differences.
 
 use fedspan_engine::algorithm::network::{
     Apfl, Ditto, FedMtl, FedProx, L2gd, NetworkMethod, PerFedAvg, Scaffold,
@@ -11,7 +11,7 @@ use crate::baselines::fleet::{C, D, H};
 
 type Vector = Vec<f64>;
 
-/// Mean cross-entropy of a set.
+/// Mean cross-entropy of the network `w` on a set.
 fn loss(set: &Set, w: &[f64]) -> f64 {
     let Labels::Classes(classes) = &set.y else { panic!("classes") };
     let dense = |x: &[f64], w: &[f64], outputs: usize| -> Vector {
@@ -20,24 +20,26 @@ fn loss(set: &Set, w: &[f64]) -> f64 {
         products
             .fold(vec![0.0; outputs], |sum, (x, row)| sum.iter().zip(row).map(|(s, w)| s + x * w).collect())
     };
-    let one = |(x, class): (&[f32], &u8)| {
+    let sample_loss = |(x, class): (&[f32], &u8)| {
         let x: Vector = x.iter().map(|value| f64::from(*value)).collect();
         let hidden: Vector = dense(&x, &w[..(D + 1) * H], H).iter().map(|value| value.max(0.0)).collect();
         let logits = dense(&hidden, &w[(D + 1) * H..], C);
         logits.iter().map(|logit| logit.exp()).sum::<f64>().ln() - logits[usize::from(*class)]
     };
-    set.x.chunks(D).zip(classes).map(one).sum::<f64>() / classes.len() as f64
+    set.x.chunks(D).zip(classes).map(sample_loss).sum::<f64>() / classes.len() as f64
 }
 
-/// `a + factor b`.
+/// Sum `a + factor b`.
 pub fn plus(a: &[f64], factor: f64, b: &[f64]) -> Vector {
     a.iter().zip(b).map(|(a, b)| a + factor * b).collect()
 }
 
+/// Difference `a - b`.
 pub fn minus(a: &[f64], b: &[f64]) -> Vector {
     plus(a, -1.0, b)
 }
 
+/// Gradient of [`loss`] at `w`.
 pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     let at = |index: usize, h: f64| {
         let mut moved = w.to_vec();
@@ -47,7 +49,7 @@ pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     (0..w.len()).map(|index| (at(index, 1e-5) - at(index, -1e-5)) / 2e-5).collect()
 }
 
-/// State of a device.
+/// State of a device: personal network, control variate of SCAFFOLD, and mixing weight of APFL.
 #[derive(Clone)]
 pub struct Device {
     pub own: Vector,
@@ -55,6 +57,7 @@ pub struct Device {
     pub alpha: f64,
 }
 
+/// Server and devices of the reference implementation.
 pub struct Oracle {
     pub method: NetworkMethod,
     pub descent: Descent,
@@ -65,7 +68,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Creates devices that all start from `start`.
+    /// Creates a server and three devices that start from the network `start`.
     pub fn new(method: NetworkMethod, descent: Descent, epochs: u16, start: Vector) -> Self {
         let alpha = if let NetworkMethod::Apfl(Apfl { mixing_weight, .. }) = method {
             mixing_weight.into()
@@ -77,7 +80,7 @@ impl Oracle {
         Self { method, descent, epochs, shared: start, control, devices: vec![device; 3] }
     }
 
-    /// Per-FedAvg's inner step size; 0 for other methods.
+    /// Inner step size of Per-FedAvg; 0 for other methods.
     fn inner_step(&self) -> f64 {
         match self.method {
             NetworkMethod::PerFedAvg(PerFedAvg { inner_step }) => inner_step.into(),
@@ -86,7 +89,7 @@ impl Oracle {
         }
     }
 
-    /// SGD with momentum from `w`, one step per epoch along `direction`.
+    /// Descends with momentum from `w`, one step per epoch, where `direction` computes the gradient.
     fn descend(&self, mut w: Vector, mut direction: impl FnMut(&[f64]) -> Vector) -> Vector {
         let mut velocity = vec![0.0; w.len()];
         for _ in 0..self.epochs {
@@ -96,7 +99,7 @@ impl Oracle {
         w
     }
 
-    /// Local part of a round: the device's upload, and SCAFFOLD's change of c.
+    /// Local part of a round: returns the device's upload and SCAFFOLD's change of the control variate.
     fn local_round(&self, device: &mut Device, set: &Set) -> (Vector, Vector) {
         let (w0, zero) = (&self.shared, vec![0.0; self.shared.len()]);
         let g = |w: &[f64]| gradient(set, w);
@@ -139,15 +142,15 @@ impl Oracle {
                 let product: f64 = slope.iter().zip(&difference).map(|(g, a)| g * a).sum();
                 device.alpha = (device.alpha - f64::from(mixing_step_size) * product).clamp(0.0, 1.0);
                 let (alpha, length) = (device.alpha, w0.len());
-                // Both networks at once: w, then v.
-                let both = [w0.as_slice(), &device.own].concat();
-                let both = self.descend(both, |both| {
-                    let (w, v) = both.split_at(length);
-                    let own: Vector = g(&mixed(alpha, v, w)).iter().map(|g| alpha * g).collect();
-                    [g(w), own].concat()
+                // Concatenation of the shared network w and the personal network v.
+                let networks = [w0.as_slice(), &device.own].concat();
+                let networks = self.descend(networks, |networks| {
+                    let (w, v) = networks.split_at(length);
+                    let personal: Vector = g(&mixed(alpha, v, w)).iter().map(|g| alpha * g).collect();
+                    [g(w), personal].concat()
                 });
-                device.own = both[length..].to_vec();
-                (both[..length].to_vec(), zero)
+                device.own = networks[length..].to_vec();
+                (networks[..length].to_vec(), zero)
             }
             NetworkMethod::L2gd(L2gd { averaging_step, .. }) => {
                 let moved = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));
@@ -162,7 +165,7 @@ impl Oracle {
         }
     }
 
-    /// Runs one round with `participants`; `sets` holds the data of all devices.
+    /// Runs one round with the given participants; `sets` contains the data of all devices.
     pub fn run_round(&mut self, participants: &[usize], sets: &[Set]) {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
@@ -176,7 +179,7 @@ impl Oracle {
         self.control = plus(&self.control, 1.0, &changes);
     }
 
-    /// The network on which the paper evaluates a device.
+    /// Network with which the paper evaluates a device.
     pub fn scored(&self, device: usize, set: &Set) -> Vector {
         let Device { own, alpha, .. } = &self.devices[device];
         match self.method {

@@ -1,9 +1,10 @@
-//! Tests of complete simulations: settings under which two algorithms coincide give the same bits, and every algorithm
-//! lowers the loss.
+//! Tests of complete simulations of the baselines: two algorithms have the same results with settings for
+//! which they coincide, and every algorithm decreases the loss.
 
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 
+/// Scenario of the tests.
 const TEXT: &str = "evaluate_every = 1\n[data]\nkind = \"digits\"\n[data.partition]\nkind = \"shards\"\n\
                     clients = 6\nclasses = 2\n[split]\ntest = 0.2\n[model]\nkind = \"mlp\"\nhidden = [12]\n\
                     [algorithm]\nname = \"fedavg\"\nrounds = 3\ntuning_epochs = 0\n\
@@ -14,7 +15,7 @@ fn outcome(changes: &[&str]) -> Outcome {
     run(&Scenario::parse("my.toml", TEXT, &changes).unwrap(), 3, &mut NoProgress).unwrap()
 }
 
-/// Asserts that two settings give the same bits.
+/// Asserts that runs with two lists of changes have the same results, bit for bit.
 fn assert_same_results(left: &[&str], right: &[&str]) {
     let (left, right) = (outcome(left), outcome(right));
     for (a, b) in left.rounds.iter().zip(&right.rounds) {

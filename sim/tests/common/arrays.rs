@@ -1,9 +1,10 @@
-//! Arrays in NumPy's format: every type, order, version and packing.
+//! Helpers of tests: writers of arrays in NumPy's formats npy and npz, with every type, memory order, version
+//! and compression.
 
 use std::io::Write;
 use std::path::Path;
 
-/// An npy file with raw bytes as its body.
+/// Content of an npy file with the given header fields and body.
 pub fn raw(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8) -> Vec<u8> {
     let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
@@ -20,7 +21,7 @@ pub fn raw(descr: &str, fortran: bool, shape: &[usize], body: &[u8], version: u8
     [b"\x93NUMPY", &[version, 0][..], length, text.as_bytes(), body].concat()
 }
 
-/// Bits of a half-precision number that represents `value` exactly.
+/// Bits of the half-precision number that equals `value`; panics if there is no such number.
 fn half(value: f64) -> u16 {
     let bits = (value as f32).to_bits();
     if value == 0.0 {
@@ -31,21 +32,21 @@ fn half(value: f64) -> u16 {
     u16::try_from((bits >> 16 & 0x8000) | (exponent as u32) << 10 | (bits >> 13 & 0x3ff)).unwrap()
 }
 
-/// Bytes of numbers in a type such as `<f4`.
+/// Bytes of numbers in a NumPy type such as `<f4`.
 pub fn numbers_as(descr: &str, values: &[f64]) -> Vec<u8> {
     values
         .iter()
         .flat_map(|value| {
-            let whole = *value as i64;
+            let integer = *value as i64;
             let mut bytes = match &descr[1..] {
                 "f2" => half(*value).to_le_bytes().to_vec(),
                 "f4" => (*value as f32).to_le_bytes().to_vec(),
                 "f8" => value.to_le_bytes().to_vec(),
                 "b1" => vec![u8::from(*value != 0.0)],
-                "i1" | "u1" => whole.to_le_bytes()[..1].to_vec(),
-                "i2" | "u2" => whole.to_le_bytes()[..2].to_vec(),
-                "i4" | "u4" => whole.to_le_bytes()[..4].to_vec(),
-                "i8" | "u8" => whole.to_le_bytes().to_vec(),
+                "i1" | "u1" => integer.to_le_bytes()[..1].to_vec(),
+                "i2" | "u2" => integer.to_le_bytes()[..2].to_vec(),
+                "i4" | "u4" => integer.to_le_bytes()[..4].to_vec(),
+                "i8" | "u8" => integer.to_le_bytes().to_vec(),
                 other => panic!("{other}"),
             };
             if descr.starts_with('>') {
@@ -56,7 +57,7 @@ pub fn numbers_as(descr: &str, values: &[f64]) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes of texts in a type such as `<U5`.
+/// Bytes of texts in a NumPy type such as `<U5`.
 pub fn texts_as(descr: &str, texts: &[String]) -> Vec<u8> {
     let width: usize = descr[2..].parse().unwrap();
     texts
@@ -80,7 +81,7 @@ pub fn texts_as(descr: &str, texts: &[String]) -> Vec<u8> {
         .collect()
 }
 
-/// Values in column-major order.
+/// Converts row-major values into column-major order.
 pub fn turned<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
     let mut out = Vec::new();
     let strides: Vec<usize> =
@@ -97,14 +98,16 @@ pub fn turned<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
     out
 }
 
+/// Compression of the members of an npz file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Zipped {
     Stored,
     Deflated,
-    /// With 64-bit sizes, as NumPy writes all members.
+    /// Member with 64-bit sizes, which NumPy writes for all members.
     Large,
 }
 
+/// Writes an npz file with the given members.
 pub fn archive(path: &Path, zipped: Zipped, files: &[(&str, Vec<u8>)]) {
     let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
     for (name, bytes) in files {

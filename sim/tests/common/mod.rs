@@ -1,4 +1,4 @@
-//! Helpers that run the program and make its input files.
+//! Helpers of tests: functions that run the program and create its input files.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub mod arrays;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use proptest::prelude::*;
 
-/// Makes a new, empty directory.
+/// Creates an empty directory.
 pub fn directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
@@ -23,25 +23,28 @@ pub fn program(directory: &Path, arguments: &[&str]) -> Output {
     command.current_dir(directory).args(arguments).output().unwrap()
 }
 
+/// Exit code of a program.
 pub fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
+/// Standard error of a program.
 pub fn errors(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+/// Standard output of a program.
 pub fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Writes f64 arrays as an npz file: name, shape, values.
+/// Writes f64 arrays, given as name, shape and values, into an npz file.
 pub fn write_npz(path: &Path, arrays: &[(&str, &[u64], &[f64])]) {
     let npy = |&(name, shape, values): &(&str, &[u64], &[f64])| (name.to_owned(), npy(shape, values));
     write_archive(path, &arrays.iter().map(npy).collect::<Vec<_>>());
 }
 
-/// Writes npy files as an npz file.
+/// Writes npy files into an npz file.
 pub fn write_archive(path: &Path, files: &[(String, Vec<u8>)]) {
     let mut archive = zip::ZipWriter::new(std::fs::File::create(path).unwrap());
     for (name, bytes) in files {
@@ -51,7 +54,7 @@ pub fn write_archive(path: &Path, files: &[(String, Vec<u8>)]) {
     archive.finish().unwrap();
 }
 
-/// An array as an npy file.
+/// Content of an npy file with one array.
 pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8> {
     use npyz::WriterBuilder;
     let mut bytes = Vec::new();
@@ -62,18 +65,18 @@ pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8
     bytes
 }
 
-/// Deterministic uniform numbers in -1..1.
+/// Deterministic random numbers, uniform between -1 and 1.
 pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {
-        // Knuth's multiplier for 64 bits.
+        // Linear congruential generator with Knuth's multiplier for 64 bits.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
     };
     (0..count).map(|_| next()).collect()
 }
 
-/// Remainder of a scenario after its data.
+/// Sections of a scenario that follow its data section.
 pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
 /// Runs a scenario on invalid data and returns the error message.
@@ -94,7 +97,7 @@ pub fn has(reported: &str, parts: &[&str]) {
     }
 }
 
-/// A valid pair of IDX files: 6 images of 2 x 2, 3 classes.
+/// Contents of a valid pair of IDX files: 6 images of 2 x 2 pixels, and their labels of 3 classes.
 pub fn idx_files() -> (Vec<u8>, Vec<u8>) {
     let mut images = vec![0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 2, 0, 0, 0, 2];
     images.extend(0..24);
@@ -103,7 +106,7 @@ pub fn idx_files() -> (Vec<u8>, Vec<u8>) {
     (images, labels)
 }
 
-/// A copy of a file, truncated and with some bytes changed.
+/// Copy of a file that is truncated and in which some bytes are changed.
 pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     for (at, mask) in flips {
@@ -114,7 +117,7 @@ pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
     bytes
 }
 
-/// Strategy for the cut position and the changed bytes.
+/// Strategy for the last two arguments of [`damaged`].
 pub fn damage() -> impl Strategy<Value = (usize, Vec<(usize, u8)>)> {
     let cut = prop_oneof![Just(usize::MAX), any::<usize>()];
     (cut, proptest::collection::vec((any::<usize>(), any::<u8>()), 0..4))

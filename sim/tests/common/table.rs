@@ -1,11 +1,11 @@
-//! One table, and the text formats in which programs write it.
+//! Helpers of tests: a table, and a writer for the variants of CSV files that programs write.
 
 use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// A cell of a table.
+/// Cell of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     Text(String),
@@ -13,14 +13,14 @@ pub enum Cell {
     Truth(bool),
 }
 
-/// A table: column names, and rows of cells.
+/// Table with column names and rows of cells.
 #[derive(Clone, Debug)]
 pub struct Grid {
     pub header: Vec<String>,
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// Text encoding of a file.
+/// Text encoding of a file; `Utf8Mark` begins with a byte order mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Encoding {
     Utf8,
@@ -34,7 +34,7 @@ pub enum Encoding {
 pub enum Packing {
     Plain,
     Gzip,
-    /// Two gzip members in one file.
+    /// File of two gzip members.
     GzipTwice,
 }
 
@@ -44,11 +44,11 @@ pub struct Writing {
     pub encoding: Encoding,
     pub delimiter: char,
     pub decimal: char,
-    /// True to quote every cell; otherwise only cells that need quotes.
+    /// True if every cell is quoted; otherwise only cells that require quotes.
     pub quotes: bool,
     pub end: &'static str,
     pub packing: Packing,
-    /// Text around every cell.
+    /// Text before and after every cell.
     pub blanks: (&'static str, &'static str),
     pub truths: [&'static str; 2],
     /// True if the last line ends with a line break.
@@ -56,7 +56,7 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// The format that most programs write.
+    /// Format that most programs write.
     pub const PLAIN: Self = Self {
         encoding: Encoding::Utf8,
         delimiter: ',',
@@ -69,7 +69,7 @@ impl Writing {
         ended: true,
     };
 
-    /// The bytes of a file.
+    /// Writes a table and returns the bytes of the file.
     pub fn write(&self, grid: &Grid) -> Vec<u8> {
         let header: Vec<String> = grid.header.iter().map(|name| self.quoted(name)).collect();
         let row = |cells: &Vec<Cell>| cells.iter().map(|cell| self.cell(cell)).collect::<Vec<_>>();
@@ -93,6 +93,7 @@ impl Writing {
         }
     }
 
+    /// Cell with surrounding text and, if required, quotes.
     fn quoted(&self, text: &str) -> String {
         let needed = text.contains([self.delimiter, '"', '\n', '\r']) || text.trim() != text;
         let (before, after) = self.blanks;
@@ -103,7 +104,7 @@ impl Writing {
         }
     }
 
-    /// The text in this encoding.
+    /// Bytes of a text in the encoding of this format.
     pub fn encoded(&self, text: &str) -> Vec<u8> {
         let units = || ['\u{feff}'].into_iter().chain(text.chars()).collect::<String>();
         match self.encoding {
@@ -114,7 +115,7 @@ impl Writing {
         }
     }
 
-    /// The bytes with this compression.
+    /// Bytes after compression.
     pub fn packed(&self, bytes: &[u8]) -> Vec<u8> {
         let gzip = |bytes: &[u8]| {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

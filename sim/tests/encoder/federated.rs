@@ -1,4 +1,4 @@
-//! Tests of federated fine-tuning of the tiny encoder by the command: learning, traffic, and refused input.
+//! Tests of command `encoder` with a tiny encoder: learning, traffic, and refused input.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::common::{code, directory, errors, program};
 use crate::tiny;
 
-/// Writes twelve groups of six sentences, which are rated by words of the tiny vocabulary.
+/// Writes twelve groups of six sentences whose ratings depend on words of the tiny vocabulary.
 fn sentences(place: &Path) {
     let about = ["the food was", "people were", "film of the day", "rain and", "a cafe was", "the smile was"];
     let (good, bad) = (["good", "kind", "goodness"], ["bad", "not good", "badly"]);
@@ -26,12 +26,12 @@ fn sentences(place: &Path) {
 
 /// Copies the tiny model, so that a test can damage it.
 fn weights(place: &Path) -> PathBuf {
-    let own = place.join("weights");
-    std::fs::create_dir_all(&own).unwrap();
+    let copy = place.join("weights");
+    std::fs::create_dir_all(&copy).unwrap();
     for file in ["config.json", "model.safetensors", "vocab.txt"] {
-        std::fs::copy(tiny().join(file), own.join(file)).unwrap();
+        std::fs::copy(tiny().join(file), copy.join(file)).unwrap();
     }
-    own
+    copy
 }
 
 /// Runs the command with default options, which `more` overrides.
@@ -50,6 +50,7 @@ fn run(place: &Path, more: &[&str]) -> Output {
     program(place, &[&files[..], &usual, more].concat())
 }
 
+/// Lines of `rounds.jsonl`.
 fn rows(place: &Path, out: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -67,7 +68,8 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
         assert_eq!(rows.len(), 7);
         let loss = |row: &Value| row["loss"].as_f64().unwrap();
         assert!(loss(&rows[6]) < 0.75 * loss(&rows[1]), "{method}: {} to {}", loss(&rows[1]), loss(&rows[6]));
-        // Two layers, query and value, 32 x 2 each; and a head of 32 x 2 + 2, which is averaged in every round.
+        // Each of two layers has a down and an up factor of 32 x 2 values for both query and value. A round
+        // trains one or both kinds of factors, and the head of 32 x 2 + 2 values.
         let (factor, head) = (2 * 2 * 32 * 2, 32 * 2 + 2);
         for row in &rows[1..] {
             let numbers = if method == "lora" { 2 * factor + head } else { factor + head };
@@ -114,7 +116,7 @@ fn unusable_input_is_reported_in_one_line() {
         }
         assert!(!place.join("out").exists(), "{message}");
     };
-    let own = weights(&place);
+    let model_files = weights(&place);
     refused(&["--participants", "4"], &["--participants: found 4, allowed: 1 to 3"]);
     refused(&["--clients", "40"], &["--clients: 40 of them would share"]);
     refused(&["--step-size", "11"], &["--step-size", "allowed: a number from 0.000000001 to 10"]);
@@ -135,12 +137,12 @@ fn unusable_input_is_reported_in_one_line() {
     sentences(&place);
 
     let with_damaged = |file: &str, bytes: &[u8], reported: &[&str]| {
-        let whole = std::fs::read(own.join(file)).unwrap();
-        std::fs::write(own.join(file), bytes).unwrap();
+        let original = std::fs::read(model_files.join(file)).unwrap();
+        std::fs::write(model_files.join(file), bytes).unwrap();
         refused(&[], reported);
-        std::fs::write(own.join(file), whole).unwrap();
+        std::fs::write(model_files.join(file), original).unwrap();
     };
-    let read = |file: &str| std::fs::read(own.join(file)).unwrap();
+    let read = |file: &str| std::fs::read(model_files.join(file)).unwrap();
     let model = read("model.safetensors");
     with_damaged("model.safetensors", &model[..model.len() - 1], &["model.safetensors"]);
     with_damaged("model.safetensors", &model[..7], &["model.safetensors"]);
@@ -158,6 +160,6 @@ fn unusable_input_is_reported_in_one_line() {
         &["model.safetensors: tensor", "shape [40, 32], needed: [40, 64]"],
     );
     with_damaged("config.json", b"{", &["config.json"]);
-    std::fs::remove_file(own.join("vocab.txt")).unwrap();
+    std::fs::remove_file(model_files.join("vocab.txt")).unwrap();
     refused(&[], &["vocab.txt"]);
 }

@@ -1,5 +1,5 @@
-//! The encoder compared with PyTorch and PEFT, whose figures `tests/scripts/encoder.py tiny` wrote, and
-//! federated training of a tiny model.
+//! Tests of the encoder: comparison with results of PyTorch and PEFT, which `tests/scripts/encoder.py tiny`
+//! writes, and federated training of a tiny model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[path = "../common/mod.rs"]
@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use fedspan_experiments::encoder::{Adam, Adapter, Batch, Model, Shape, Tensors, Tokenizer};
 use serde_json::Value;
 
+/// Directory of the tiny model and of the expected results.
 fn tiny() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/encoder/tiny")
 }
 
+/// Expected results, written by PyTorch and PEFT.
 fn expected() -> Value {
     serde_json::from_slice(&std::fs::read(tiny().join("expected.json")).unwrap()).unwrap()
 }
@@ -24,10 +26,12 @@ fn tokenizer() -> Tokenizer {
     Tokenizer::read(&tiny(), shape.vocabulary).unwrap()
 }
 
+/// Adapter of the tiny model, written by PEFT.
 fn adapter(shape: &Shape) -> Adapter {
     Adapter::read(&tiny().join("adapter/adapter_model.safetensors"), shape, 4).unwrap()
 }
 
+/// Batch of the texts and labels for which there are expected results.
 fn batch() -> Batch {
     let (expected, tokenizer) = (expected(), tokenizer());
     let texts = expected["texts"].as_array().unwrap().iter();

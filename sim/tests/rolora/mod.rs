@@ -1,5 +1,6 @@
-//! RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): devices and server compared with
-//! Algorithm 2 in f64, Algorithm 2 compared with its theory, and the command that prints both.
+//! Tests of RoLoRA on a linear model (Chen et al. 2025, section 5.1 and appendix A): comparison of devices
+//! and server with Algorithm 2 in f64, comparison of Algorithm 2 with its theory, and the
+//! command `theory rolora`.
 
 mod oracle;
 
@@ -12,6 +13,7 @@ use fedspan_sim_core::run::{Job, NoProgress, Outcome};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 use oracle::{Client, down, mean, sine, up};
 
+/// Data of the tests.
 const DATA: LowRankRegression = LowRankRegression {
     clients: 5,
     d: 20,
@@ -34,19 +36,20 @@ fn outcome(scenario: &Scenario, seed: u64) -> Outcome {
     Job::prepare(scenario, seed).unwrap().run(&mut NoProgress).unwrap()
 }
 
+/// Sine of the angle between A and A* after each round.
 fn sines(outcome: &Outcome) -> Vec<f64> {
     outcome.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect()
 }
 
-/// A unit vector whose angle to a given unit vector has this sine.
+/// Unit vector whose angle to the unit vector `truth` has the given sine.
 fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     let across = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
     let across = (&across - truth * (truth.transpose() * &across)).normalize();
     truth * (1.0 - sine * sine).sqrt() + across * sine
 }
 
-/// Data as in the paper: one A* for all clients, `y = B_i*^T A*^T x`, and B_i* whose distance from their mean
-/// is gamma.
+/// Generated data are those of the paper: `y = B_i*^T A*^T x` with one A* for all clients, and factors B_i*
+/// at distance gamma from their mean.
 #[test]
 fn generated_data_have_requested_strength_and_heterogeneity() {
     for (rank, heterogeneity, seed) in [(1, 0.0, 1), (1, 0.7, 2), (3, 0.0, 3), (3, 2.5, 4)] {
@@ -66,13 +69,13 @@ fn generated_data_have_requested_strength_and_heterogeneity() {
             assert!((x * &a * b - y).amax() < 1e-5, "targets are rounded once");
         }
     }
-    // A single client has no heterogeneity.
+    // With a single client there is no heterogeneity.
     let (_, ups) = LowRankRegression { clients: 1, heterogeneity: 1.0, ..DATA }.truth(1);
     assert!((ups[0].norm() - 1.0).abs() < 1e-12);
 }
 
-/// Every angle of a run equals that of Algorithm 2 in f64 on the same samples up to 1e-6, because devices
-/// compute in f32.
+/// Every angle of a run equals the angle of Algorithm 2 in f64 on the same samples, up to 1e-6 for rounding,
+/// because devices compute in f32.
 #[test]
 fn devices_and_server_follow_algorithm_2() {
     let cases: [(&[&str], f64); 5] = [
@@ -100,7 +103,7 @@ fn devices_and_server_follow_algorithm_2() {
                 dataset.clients.iter().map(|client| Client::of(&client.train, 20)).collect();
             let outcome = outcome(&scenario, seed);
             let found = sines(&outcome);
-            // The start is given by the scenario.
+            // The reference starts from the initial factor of the scenario.
             let start = fedspan_sim_core::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
             let (mut a, mut worst) = (start, 0.0f64);
             for (round, &found) in found.iter().enumerate().skip(1) {
@@ -109,7 +112,7 @@ fn devices_and_server_follow_algorithm_2() {
                 }
                 worst = worst.max((found - sine(&a, &truth)).abs());
                 if round % 2 == 1 {
-                    // Loss of the shared model, half of the paper's.
+                    // The loss of the simulator is half of the paper's loss.
                     let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
                     let b = up(&clients, &a);
                     let exact = mean(&clients, |client| client.loss(&a, &b)) / 2.0;
@@ -121,8 +124,9 @@ fn devices_and_server_follow_algorithm_2() {
     }
 }
 
-/// Samples with `X^T X = m I` stand for the population (fact 4 of Algorithm 2).
-fn whole(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
+/// True factor A*, and clients whose samples satisfy `X^T X = m I`. For such samples, Algorithm 2 has the
+/// same results as for the population (fact 4 of Algorithm 2).
+fn population(data: &LowRankRegression, seed: u64) -> (Matrix, Vec<Client>) {
     let (a, ups) = data.truth(seed);
     let client = |(number, b): (u64, &Matrix)| {
         let m = 2 * data.d;
@@ -139,7 +143,7 @@ fn iteration_follows_the_population_map() {
     let mut worst = 0.0f64;
     for seed in 0..20u64 {
         let heterogeneity = [0.0, 0.3, 2.0][seed as usize % 3];
-        let (truth, clients) = whole(&LowRankRegression { heterogeneity, ..DATA }, seed);
+        let (truth, clients) = population(&LowRankRegression { heterogeneity, ..DATA }, seed);
         for start in [0.05, 0.5, 0.9, 0.999] {
             for x in [0.1, 0.25, 0.5, 1.0] {
                 let mut a = tilted(&truth, start, seed);
@@ -155,8 +159,8 @@ fn iteration_follows_the_population_map() {
     println!("population map: {worst:e}");
 }
 
-/// Lemma 5.3 allows eta = 1/L^2, where it is clearly false. At half of that it holds for the population, and
-/// Lemma A.16 as well.
+/// For the population, Lemma 5.3 and Lemma A.16 hold up to eta = 1 / (2 L^2). Lemma 5.3 is also stated for
+/// eta = 1/L^2, but is clearly false for this step size.
 #[test]
 fn lemma_5_3_fails_at_its_endpoint() {
     for hundredths in 1..100u32 {
@@ -164,7 +168,7 @@ fn lemma_5_3_fails_at_its_endpoint() {
         for x in [0.01, 0.1, 0.25, 0.4, 0.5] {
             for iterations in [1, 2, 5, 20] {
                 let sine = rolora::sine_after(iterations, start, x);
-                // Allows for rounding.
+                // The bound is widened to allow for rounding.
                 let holds = |bound: f64| sine <= bound * (1.0 + 1e-12) + 1e-300;
                 assert!(
                     holds(rolora::identical_clients_bound(iterations, start, x)),
@@ -177,22 +181,23 @@ fn lemma_5_3_fails_at_its_endpoint() {
             }
         }
     }
-    // At the endpoint a small angle hardly shrinks, although the lemma predicts a large decrease.
+    // At eta = 1/L^2 a small angle hardly decreases, although the lemma predicts a large decrease.
     let (predicted, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
     assert!((predicted - 0.01).abs() < 1e-12 && is > 0.095, "{predicted} {is}");
     // Algorithm 2 behaves in the same way.
-    let (truth, clients) = whole(&DATA, 3);
+    let (truth, clients) = population(&DATA, 3);
     let a = tilted(&truth, 0.1, 3);
     let b = up(&clients, &a);
     assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * predicted);
     assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::identical_clients_bound(1, 0.1, 0.5));
 }
 
-/// Proposition A.17 for the population; RoLoRA ends lower, at gamma^2.
+/// For the population, the residual of FFA-LoRA is that of Proposition A.17, and the residual of RoLoRA
+/// decreases to gamma^2.
 #[test]
 fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
-        let (truth, clients) = whole(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
+        let (truth, clients) = population(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
         let mut a = tilted(&truth, start, seed);
         let loss = |a: &Matrix| {
             let b = up(&clients, a);
@@ -207,8 +212,9 @@ fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     }
 }
 
-/// Proposition 5.5 with the constant of its proof: the mean over many draws is within four standard errors of
-/// the prediction, and nearer to it than to the prediction without the constant.
+/// The mean residual over many draws is within four standard errors of the prediction of Proposition 5.5 with
+/// the constant of its proof, and differs by more than four standard errors from the residual on the
+/// population.
 #[test]
 fn finite_sample_floor_matches_proposition_5_5() {
     let (clients, samples) = (3, 6);
@@ -238,7 +244,8 @@ fn finite_sample_floor_matches_proposition_5_5() {
     println!("floor over population: {center:.4} +- {error:.4}, predicted {predicted:.4}");
 }
 
-/// FFA-LoRA on devices: nothing changes after the first round, A is not sent again, and the loss is the floor.
+/// With FFA-LoRA on devices, the model does not change after the first round, A is sent only once, and the
+/// loss equals the prediction.
 #[test]
 fn ffa_lora_keeps_its_angle_on_devices() {
     let scenario = scenario(&[
@@ -260,7 +267,8 @@ fn ffa_lora_keeps_its_angle_on_devices() {
     assert!(down[2] < down[1] / 2 && down[2] == down[4], "{down:?}");
 }
 
-/// One factor is sent in each direction per round; the bits do not depend on threads or order.
+/// A round sends one factor in each direction. Results with one thread and with three threads are equal, bit
+/// for bit.
 #[test]
 fn rolora_sends_one_factor_per_round() {
     let plain = |rounds: u32| {
@@ -268,7 +276,7 @@ fn rolora_sends_one_factor_per_round() {
         outcome(&scenario(&["data.clients=4", "data.d=100", "data.outputs=100", &rounds]), 5)
     };
     let row = &plain(6).rounds[4];
-    // 4 clients, 100 values of 4 bytes, and framing.
+    // A round sends 100 values of 4 bytes for each of 4 clients, and frame headers.
     for bytes in [row.bytes_up, row.bytes_down] {
         assert!((1600..1900).contains(&bytes), "{bytes}");
     }
@@ -279,12 +287,12 @@ fn rolora_sends_one_factor_per_round() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         sines(&pool.install(|| outcome(&scenario(&changes), 2)))
     };
-    let one = partial(1);
+    let single_thread = partial(1);
     assert_eq!(
-        one.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+        single_thread.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
         partial(3).iter().map(|v| v.to_bits()).collect::<Vec<_>>()
     );
-    assert!(one[30] < 0.2, "{}", one[30]);
+    assert!(single_thread[30] < 0.2, "{}", single_thread[30]);
 }
 
 #[test]
@@ -350,7 +358,7 @@ fn theory_command_shows_angles_and_bounds() {
     }
 }
 
-/// Regression has no accuracy, so algorithms are compared by loss.
+/// Algorithms are compared by loss for regression, which has no accuracy.
 #[test]
 fn regression_algorithms_are_compared_by_loss() {
     let here = directory("compare-rolora");
@@ -364,7 +372,7 @@ fn regression_algorithms_are_compared_by_loss() {
     assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{shown}");
 }
 
-/// The table of the page equals the output of the command.
+/// The table in `ADAPTERS.md` equals the output of the command.
 #[test]
 fn adapters_page_equals_the_command_output() {
     let here = directory("theory-rolora-page");

@@ -1,5 +1,5 @@
-//! Byzantine grid: each attack by several fractions of the fleet, under several aggregation rules, over seeds.
-//! `aggregator/POISON.md` defines the measurement.
+//! Byzantine measurement: final distances under every combination of an attack, an attacking fraction of the
+//! fleet, and an aggregation rule, over several seeds. `aggregator/POISON.md` defines the measurement.
 
 mod table;
 
@@ -15,10 +15,10 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{Job, NoProgress, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// The measured scenario.
+/// Name of the measured built-in scenario.
 pub const SCENARIO: &str = "byzantine";
 
-/// A named attack, rule or dropout pattern, as changes of the scenario.
+/// Named attack, aggregation rule or dropout pattern, expressed as changes of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// Name in tables and on the command line.
@@ -27,20 +27,21 @@ pub struct Variant {
     pub changes: &'static [&'static str],
 }
 
+/// Creates a variant.
 const fn variant(name: &'static str, changes: &'static [&'static str]) -> Variant {
     Variant { name, changes }
 }
 
-/// A grid: the kind of upload, with the attacks and rules that fit it.
+/// Measured grid: one kind of upload, with the attacks and aggregation rules that apply to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
     /// Name on the command line.
     pub name: &'static str,
     /// Changes of the scenario for the whole grid.
     pub changes: &'static [&'static str],
-    /// Attacks.
+    /// Attacks of the grid.
     pub attacks: &'static [Variant],
-    /// Aggregation rules.
+    /// Aggregation rules of the grid.
     pub rules: &'static [Variant],
     /// Fractions of the fleet that attack.
     pub fractions: &'static [f64],
@@ -104,41 +105,41 @@ pub const GRIDS: [Grid; 2] = [
 /// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Grid, which fixes the kind of upload.
+    /// Measured grid, which fixes the kind of upload.
     pub grid: Grid,
-    /// Attacks.
+    /// Measured attacks.
     pub attacks: Vec<Variant>,
-    /// Aggregation rules.
+    /// Measured aggregation rules.
     pub rules: Vec<Variant>,
     /// Fractions of the fleet that attack.
     pub fractions: Vec<f64>,
-    /// Further changes of the scenario.
+    /// Changes of the scenario that apply to every run.
     pub changes: Vec<String>,
     /// First seed.
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
-    /// Number of runs at once.
+    /// Number of runs that are computed in parallel.
     pub threads: usize,
 }
 
-/// One attack by one fraction of the fleet; the first row has no attack.
+/// Results of one attack by one fraction of the fleet. The first row of a grid has no attack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name of the attack, "none" without one.
+    /// Name of the attack, or "none" for the row without an attack.
     pub attack: &'static str,
-    /// Attacking fraction of the fleet.
+    /// Fraction of the fleet that attacks.
     pub fraction: f64,
-    /// Results by rule.
+    /// Results under each aggregation rule.
     pub cells: Vec<Cell>,
 }
 
-/// Result of an attack under one rule.
+/// Result of an attack under one aggregation rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// Name of the rule.
+    /// Name of the aggregation rule.
     pub rule: &'static str,
-    /// Final distance of each seed; 1 if the model was lost.
+    /// Final distance from the true representation for each seed; 1 if the attack destroyed the model.
     pub distances: Vec<f64>,
     /// Number of rejected updates over all seeds.
     pub rejected: u64,
@@ -163,7 +164,7 @@ impl Cell {
         }
     }
 
-    /// Distance of the worst seed; NaN counts as worse than any number.
+    /// Largest distance over the seeds; NaN counts as larger than any number.
     #[must_use]
     pub fn worst(&self) -> f64 {
         self.distances.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::NAN)
@@ -176,19 +177,19 @@ pub enum ByzantineError {
     /// The changes do not fit the scenario.
     #[error(transparent)]
     Scenario(#[from] Problem),
-    /// A run failed for another reason than a lost model.
+    /// A run failed for another reason than a destroyed model.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-/// One run of the grid.
+/// One run of the grid, with the row to which its result belongs.
 struct Task {
     row: usize,
     scenario: Scenario,
     seed: u64,
 }
 
-/// Measures the grid. `None` if `stop` ended it.
+/// Measures the grid. Returns `None` if `stop` was set before the end.
 ///
 /// # Errors
 /// [`ByzantineError::Scenario`] if the scenario rejects a change, [`ByzantineError::Run`] if a run fails.
@@ -223,11 +224,11 @@ pub fn measure(
     let mut done = done.into_iter();
     let cell = |rule: &Variant, done: &mut dyn Iterator<Item = Measured>| {
         let mut cell = Cell { rule: rule.name, distances: Vec::new(), rejected: 0, attacks: 0, capped: 0 };
-        for one in done.take(settings.seeds as usize) {
-            cell.distances.push(one.distance);
-            cell.rejected += one.rejected;
-            cell.attacks += one.attacks;
-            cell.capped += one.capped;
+        for measured in done.take(settings.seeds as usize) {
+            cell.distances.push(measured.distance);
+            cell.rejected += measured.rejected;
+            cell.attacks += measured.attacks;
+            cell.capped += measured.capped;
         }
         cell
     };
@@ -239,7 +240,7 @@ pub fn measure(
     Ok(Some(rows.collect()))
 }
 
-/// The scenario of one cell.
+/// Scenario of one cell: the built-in scenario with the changes of grid, attack and rule.
 fn scenario(
     settings: &Settings,
     attack: Option<&Variant>,
@@ -261,7 +262,7 @@ fn scenario(
     Scenario::parse(SCENARIO, Scenario::built_in(SCENARIO).unwrap_or_default(), &changes)
 }
 
-/// Figures of one run.
+/// Results of one run.
 struct Measured {
     distance: f64,
     rejected: u64,
@@ -269,6 +270,7 @@ struct Measured {
     capped: u64,
 }
 
+/// Runs a scenario with one seed. A model that the attack destroyed counts as distance 1.
 fn run_seed(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
     let job = Job::prepare(scenario, seed)?.with_metrics(MetricSet::Distance);
     match job.run(&mut NoProgress) {
@@ -281,7 +283,7 @@ fn run_seed(scenario: &Scenario, seed: u64) -> Result<Measured, RunError> {
                 capped: counters.capped_samples + counters.capped_to_others,
             })
         }
-        // The attack destroyed the model, which is a result of the grid.
+        // A destroyed model is a result of the measurement, not an error.
         Err(RunError::Failed(_) | RunError::NotFinite { .. }) => {
             Ok(Measured { distance: 1.0, rejected: 0, attacks: 0, capped: 0 })
         }

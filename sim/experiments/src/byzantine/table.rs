@@ -1,9 +1,10 @@
-//! The grid as a Markdown table.
+//! Markdown table of the results of the Byzantine measurement.
 
 use super::{Cell, Row};
 
-/// A row for each attack and fraction, a column for each rule: median of the final distances, the worst seed in
-/// brackets, and the number of rejected updates.
+/// Formats the results with one row for each attack and fraction and one column for each aggregation rule. A
+/// cell shows the median of the final distances and, in brackets, the largest. The last column shows the
+/// number of rejected updates and the number of updates that attackers replaced, over all rules.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let rules = rows.first().map_or(&[][..], |row| &row.cells);
@@ -24,6 +25,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
+/// Formats the median and, in brackets, the largest distance of a cell.
 fn show(cell: &Cell) -> String {
     format!("{} ({})", figure(cell.median()), figure(cell.worst()))
 }
@@ -32,6 +34,7 @@ fn figure(value: f64) -> String {
     format!("{value:.4}")
 }
 
+/// Converts a fraction to percent with two decimals.
 fn percent(fraction: f64) -> f64 {
     (fraction * 1e4).round() / 100.0
 }

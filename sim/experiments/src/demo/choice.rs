@@ -1,81 +1,82 @@
-//! Settings of the demo, and those recorded in `chosen.json`.
+//! Hyperparameters of the demo's methods, and a reader of the values recorded in `chosen.json`.
 
 use serde::{Deserialize, Serialize};
 
 use super::DemoError;
 use super::part::Part;
 
+/// Content of `chosen.json`.
 static RECORDED: &str = include_str!("chosen.json");
 
-/// Feature set of a window.
+/// Set of features that are computed from a window of sensor samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Features {
-    /// The features that the client computes on a device.
+    /// Features that the client crate computes on a device.
     Device,
-    /// Logarithms of the spreads and other weights, which suit local-only training better.
+    /// Features with logarithms of the spreads and with other weights, which suit local-only training better.
     Logarithmic,
 }
 
-/// A setting of FedRep and its validation score.
+/// Hyperparameters of FedRep with their validation score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FedRepChoice {
     /// Width of the representation.
     pub k: usize,
     /// Step size of the representation.
     pub step_size: f64,
-    /// Windows per class that the head of a training round is fitted on.
+    /// Number of windows per class on which a client fits its head in a training round.
     pub head_samples_per_class: usize,
-    /// Ridge of the final heads.
+    /// Ridge parameter of the heads that are fitted after training.
     pub final_ridge: f32,
-    /// Mean accuracy of held-out people on validation windows.
+    /// Mean accuracy of held-out people on validation windows, between 0 and 1.
     pub validation: f64,
 }
 
-/// A ridge (and weight) of a baseline with its validation score.
+/// Ridge parameter and label weight of a baseline with their validation score.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RidgeChoice {
-    /// Weight of a newcomer's label; 1 for baselines without weights.
+    /// Number of times that a label of a newcomer counts; 1 for baselines without weights.
     pub weight: usize,
-    /// Ridge of the least squares fit.
+    /// Ridge parameter of the least squares fit.
     pub ridge: f32,
-    /// Mean accuracy on validation windows.
+    /// Mean accuracy on validation windows, between 0 and 1.
     pub validation: f64,
 }
 
-/// All chosen settings of one fold of one part.
+/// Chosen hyperparameters of all methods for one fold of one part of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     /// Number of the held-out fold, from 0.
     pub fold: usize,
-    /// FedRep on the device's features.
+    /// Hyperparameters of FedRep on the features of [`Features::Device`].
     pub fedrep: FedRepChoice,
-    /// FedRep on the logarithmic features.
+    /// Hyperparameters of FedRep on the logarithmic features.
     pub fedrep_logarithmic: FedRepChoice,
-    /// Model of a new wearer alone, on the device's features.
+    /// Ridge of the local-only models of new wearers, on the features of [`Features::Device`].
     pub local: RidgeChoice,
-    /// Model of a new wearer alone, on the logarithmic features.
+    /// Ridge of the local-only models of new wearers, on the logarithmic features.
     pub local_logarithmic: RidgeChoice,
-    /// Model of a training wearer alone.
+    /// Ridge of the local-only models of training wearers.
     pub local_trained: RidgeChoice,
-    /// Pooled model for new wearers, whose labels count once.
+    /// Ridge of the pooled model for new wearers in which their labels count once.
     pub pooled: RidgeChoice,
-    /// Pooled model for new wearers, whose labels count more than once.
+    /// Ridge and label weight of the pooled model for new wearers in which their labels count more than once.
     pub pooled_weighted: RidgeChoice,
-    /// Pooled model for the training wearers.
+    /// Ridge of the pooled model for training wearers.
     pub pooled_trained: RidgeChoice,
 }
 
-/// Choices of one part.
+/// Chosen hyperparameters of all folds of one part of the demo.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Choices {
     /// Name of the scenario.
     pub scenario: String,
-    /// Choice of each fold.
+    /// Chosen hyperparameters of each fold.
     pub folds: Vec<Choice>,
 }
 
 impl Choice {
-    /// FedRep's setting on one of the feature sets.
+    /// Hyperparameters of FedRep on one of the feature sets.
     #[must_use]
     pub fn fedrep(&self, features: Features) -> FedRepChoice {
         match features {
@@ -84,10 +85,11 @@ impl Choice {
         }
     }
 
-    /// Reads the recorded choice.
+    /// Reads the hyperparameters that `chosen.json` records for one fold.
     ///
     /// # Errors
-    /// [`DemoError::Choice`] if `chosen.json` is broken or lacks the fold, which only a broken build can cause.
+    /// [`DemoError::Choice`] if `chosen.json` is broken or lacks the fold, which only a broken build can
+    /// cause.
     pub fn recorded(part: &Part, fold: usize) -> Result<Self, DemoError> {
         let all: Vec<Choices> =
             serde_json::from_str(RECORDED).map_err(|error| DemoError::Choice(error.to_string()))?;
@@ -98,7 +100,7 @@ impl Choice {
 }
 
 impl FedRepChoice {
-    /// The setting as changes of the scenario.
+    /// Converts the hyperparameters into changes of the scenario.
     #[must_use]
     pub fn changes(&self) -> Vec<String> {
         vec![

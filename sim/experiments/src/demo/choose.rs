@@ -1,8 +1,11 @@
-//! Hyperparameter search of the demo, repeated in every fold by nested cross-validation. The two people who are
-//! held out of the fold are not used at all; of the other eight, two at a time are held out in turn, label one
-//! window per exercise, and are scored on the last part of their training half.
+//! Hyperparameter search of the demo by nested cross-validation.
 //!
-//! The choice is recorded in `chosen.json`, from which the demo runs; `fedspan-sim choose` prints a new one.
+//! The search is repeated in every fold and uses no data of the two people who are held out of the fold. Each
+//! inner fold holds out two of the other eight people: they label one window per exercise and are scored on
+//! the last part of their training half.
+//!
+//! The demo runs with the result that is recorded in `chosen.json`; `fedspan-sim choose` repeats the search
+//! and prints its result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,20 +21,24 @@ use fedspan_sim_core::evaluate::{self, average};
 use fedspan_sim_core::run::{NoProgress, RunError};
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Fraction of each training half that is scored.
+/// Fraction of each training half that serves as validation data.
 const VALIDATION: f64 = 0.4;
-/// Number of inner folds: pairs among the eight remaining people.
+/// Number of inner folds; each holds out one pair of the eight remaining people.
 const INNER_FOLDS: usize = 4;
-/// Number of draws of the windows that a held-out person labels, and of that person's programme.
+/// Number of random draws of the windows that a held-out person labels and of that person's programme.
 const DRAWS: u64 = 10;
 
-/// Values that are tried. Of settings with equal scores the first wins, so smaller and simpler ones come first.
+/// Widths of the representation that are tried. If several settings have the same score, the first is chosen,
+/// so each list of values begins with the smallest or simplest value.
 const WIDTHS: [usize; 3] = [8, 16, 24];
+/// Step sizes that are tried.
 const STEPS: [f64; 2] = [0.5, 1.0];
+/// Numbers of windows per class for the heads of training rounds that are tried.
 const HEAD_SAMPLES: [usize; 2] = [1, 2];
+/// Ridge parameters that are tried.
 const RIDGES: [f32; 7] = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0];
 
-/// Chooses settings for all parts and folds. `None` if the user ended it.
+/// Chooses hyperparameters for all parts and folds. Returns `None` if the user interrupted the search.
 ///
 /// # Errors
 /// [`DemoError::Run`] if a training run fails.
@@ -51,7 +58,7 @@ pub fn choose_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Option<V
     Ok(Some(chosen))
 }
 
-/// Settings that train one representation.
+/// Hyperparameters with which one representation is trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Feature set of the training data.
@@ -60,11 +67,12 @@ pub struct Candidate {
     pub k: usize,
     /// Step size of the representation.
     pub step_size: f64,
-    /// Windows per class that the head of a training round is fitted on.
+    /// Number of windows per class on which a client fits its head in a training round.
     pub head_samples_per_class: usize,
 }
 
 impl Candidate {
+    /// All combinations of the tried values.
     fn all() -> Vec<Self> {
         let mut candidates = Vec::new();
         for features in [Features::Device, Features::Logarithmic] {
@@ -80,17 +88,18 @@ impl Candidate {
     }
 }
 
-/// Search space, in the order that decides between equal scores.
+/// Search space of the hyperparameters. The first of several candidates with equal scores is chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchSpace {
-    /// Candidates of FedRep; each is scored with every ridge of the final heads.
+    /// Candidates of FedRep; each is scored with every ridge parameter of the final heads.
     pub fedrep: Vec<Candidate>,
-    /// Candidates of the baselines: weight of a newcomer's label (1 for baselines without weights) and ridge.
+    /// Candidates of the baselines: weight of a newcomer's label (1 for baselines without weights) and ridge
+    /// parameter.
     pub baselines: Vec<(usize, f32)>,
 }
 
 impl SearchSpace {
-    /// The fold_count search space.
+    /// Creates the complete search space.
     #[must_use]
     pub fn all() -> Self {
         let weights = [1].into_iter().chain(WEIGHTS);
@@ -101,8 +110,8 @@ impl SearchSpace {
     }
 }
 
-/// Chooses settings for one fold of one part. `fold_count` is the number of folds over all parts, for the progress
-/// display. `None` if the user ended it.
+/// Chooses hyperparameters for one fold of one part. The progress display needs `fold_count`, the number of
+/// folds over all parts. Returns `None` if the user interrupted the search.
 ///
 /// # Errors
 /// [`DemoError::Run`] if a training run fails, [`DemoError::Choice`] if the search space is empty.
@@ -121,7 +130,7 @@ pub fn choose(
     let what = format!("{}: fold {}", part.name, fold + 1);
     let jobs: Vec<(Candidate, &InnerFold)> =
         candidates.iter().flat_map(|candidate| inner.iter().map(move |inner| (*candidate, inner))).collect();
-    // One accuracy per ridge, for each candidate and inner fold.
+    // Accuracies by ridge parameter, for each candidate and inner fold.
     let scored: Result<Vec<Option<Vec<f64>>>, DemoError> = jobs
         .par_iter()
         .map(|(candidate, inner)| {
@@ -136,7 +145,7 @@ pub fn choose(
     let Some(scored) = scored?.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
     let fedrep = |features: Features| {
         let all = candidates.iter().zip(scored.chunks(INNER_FOLDS));
-        let own =
+        let choices =
             all.filter(|(candidate, _)| candidate.features == features).flat_map(|(candidate, folds)| {
                 RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
                     let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
@@ -151,12 +160,12 @@ pub fn choose(
                     }
                 })
             });
-        first_best(own, |choice| choice.validation)
+        first_best(choices, |choice| choice.validation)
     };
-    // Baselines have no rounds; each job scores one weight and ridge on all inner folds.
+    // Baselines train without rounds, so each job scores one pair of weight and ridge on all inner folds.
     let baseline = |weighted: bool, score: &(dyn Fn(&InnerFold, usize, HeadSolve) -> Option<f64> + Sync)| {
-        let own = space.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
-        let pairs: Vec<(usize, f32)> = own.copied().collect();
+        let candidates_of_kind = space.baselines.iter().filter(|(weight, _)| (*weight > 1) == weighted);
+        let pairs: Vec<(usize, f32)> = candidates_of_kind.copied().collect();
         let scored: Vec<RidgeChoice> = pairs
             .par_iter()
             .map(|&(weight, r)| {
@@ -200,15 +209,17 @@ pub fn choose(
     chosen.map(Some).ok_or_else(|| DemoError::Choice("nothing was tried".to_owned()))
 }
 
+/// First item with the highest score, or `None` if there are no items.
 fn first_best<T>(all: impl Iterator<Item = T>, score: fn(&T) -> f64) -> Option<T> {
     all.reduce(|best, next| if score(&next) > score(&best) { next } else { best })
 }
 
+/// Mean accuracy of local-only models of `clients`.
 fn local_accuracy(data: &Dataset, clients: &[Client], solve: HeadSolve) -> Option<f64> {
     average(&evaluate::local_only(data, clients, solve)).accuracy
 }
 
-/// The same people with one draw of labels and programmes, in both feature sets.
+/// Data sets of an inner fold for one random draw of labels and programmes, in both feature sets.
 struct Draw {
     device: Dataset,
     logarithmic: Dataset,
@@ -223,6 +234,7 @@ struct InnerFold {
 }
 
 impl InnerFold {
+    /// Prepares the data sets of all draws.
     fn new(part: &Part, fold: usize, inner: usize) -> Result<Self, DemoError> {
         let scenario = Self::scenario(part, fold, inner, &[])?;
         let DataSection::Watch(settings) = &scenario.data else {
@@ -239,6 +251,7 @@ impl InnerFold {
         Ok(Self { part: *part, fold, inner, draws })
     }
 
+    /// Scenario in which the inner fold is held out, with the changes `more`.
     fn scenario(part: &Part, fold: usize, inner: usize, more: &[String]) -> Result<Scenario, DemoError> {
         let mut changes = more.to_vec();
         changes.push(format!("split.validation={VALIDATION:?}"));
@@ -246,11 +259,12 @@ impl InnerFold {
         part.scenario(fold, &changes)
     }
 
+    /// Mean score over all draws, or `None` if no draw has a score.
     fn over_draws(&self, score: impl Fn(&Draw) -> Option<f64>) -> Option<f64> {
         mean(&self.draws.iter().filter_map(score).collect::<Vec<_>>())
     }
 
-    /// Trains a representation and scores newcomers' heads on it, with every ridge.
+    /// Trains a representation and returns the accuracy of newcomers' heads on it for each ridge parameter.
     fn fedrep(&self, candidate: Candidate) -> Result<Vec<f64>, DemoError> {
         let Candidate { features, k, step_size, head_samples_per_class } = candidate;
         let settings =

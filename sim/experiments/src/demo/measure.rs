@@ -1,4 +1,4 @@
-//! Measurements of the demo: every method on every fold with every seed.
+//! Measurements of the demo: accuracy and traffic of every method in every fold with every seed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,32 +16,32 @@ use fedspan_sim_core::scenario::{DataSection, Scenario};
 
 /// Number of folds; each holds out two people.
 pub const FOLDS: usize = 5;
-/// Number of seeds. A seed decides which windows a new wearer labels and where the representation starts.
+/// Number of seeds. A seed determines the windows that a new wearer labels and the initial representation.
 pub const SEEDS: usize = 3;
 
 /// Weights of a new wearer's labels that are tried for the weighted pooled model.
 pub const WEIGHTS: [usize; 4] = [10, 30, 100, 300];
 
-/// Methods of the tables.
+/// Method that the tables compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// FedRep, as the scenario has it.
+    /// FedRep on the features that a device computes.
     FedRep,
-    /// FedAvg: one shared model.
+    /// FedAvg: one linear model that all wearers share.
     FedAvg,
-    /// Local-only: each wearer trains alone.
+    /// Local-only training: each wearer's model is fitted on that wearer's windows only.
     Local,
-    /// Pooled: one model on the windows of all wearers.
+    /// Pooled training: one model is fitted on the windows of all wearers.
     Pooled,
-    /// Pooled, with a higher weight for new wearers' labels.
+    /// Pooled training with a higher weight for new wearers' labels.
     PooledWeighted,
     /// FedRep on the logarithmic features of [`scaled`].
     FedRepLogarithmic,
-    /// Local-only on the logarithmic features.
+    /// Local-only training on the logarithmic features.
     LocalLogarithmic,
 }
 
-/// Rounds of one fold over all methods and seeds.
+/// Number of training rounds in one fold, summed over all methods and seeds.
 fn rounds(part: &Part) -> Result<u64, DemoError> {
     let fedrep = part.scenario(0, &[])?.algorithm.rounds;
     let fedavg = if part.shared_labels { part.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
@@ -49,8 +49,9 @@ fn rounds(part: &Part) -> Result<u64, DemoError> {
 }
 
 /// Settings of FedAvg: one shared linear model of seven outputs, i.e. a matrix of rank seven, with as many
-/// rounds as FedRep. Of the step sizes from 1/32 to 1/4 with 1 or 5 local steps this one had the lowest loss of
-/// the training wearers on three folds. 20 local steps lower it further, at four times the computation.
+/// rounds as FedRep. Step sizes from 1/32 to 1/4 were tried with 1 and 5 local steps; these settings had the
+/// lowest loss of the training wearers on three folds. 20 local steps lower the loss further, at four times
+/// the computation.
 fn fedavg() -> [String; 5] {
     [
         "algorithm.name=fedavg",
@@ -65,15 +66,15 @@ fn fedavg() -> [String; 5] {
 /// Accuracies of one method in one fold with one seed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// Measured method.
+    /// Method that was measured.
     pub method: Method,
     /// Mean accuracy of the training wearers on their own test windows.
     pub trained: Option<f64>,
     /// Mean accuracy of the new wearers on their own test windows.
     pub new: Option<f64>,
-    /// Bytes that a training wearer sends and receives in training.
+    /// Bytes that a training wearer sends and receives during training, as a mean over wearers.
     pub bytes: Option<(f64, f64)>,
-    /// Bytes that a new wearer sends and receives to get its model.
+    /// Bytes that a new wearer sends and receives to obtain a model, as a mean over new wearers.
     pub new_bytes: Option<(f64, f64)>,
 }
 
@@ -88,25 +89,26 @@ impl Measured {
 pub struct Case {
     /// Number of the held-out fold, from 0.
     pub fold: usize,
-    /// Number of the seed, from 0.
+    /// Index of the seed, from 0.
     pub seed: usize,
-    /// Accuracies of every method.
+    /// Results of every method.
     pub measured: Vec<Measured>,
-    /// Learning curve of FedRep.
+    /// Learning curve of FedRep on the features that a device computes.
     pub curve: Vec<Point>,
 }
 
-/// Results of one part.
+/// Results of one part of the demo.
 pub struct PartResult {
-    /// The part.
+    /// Measured part of the demo.
     pub part: Part,
-    /// PartResult cases, in order of folds and seeds.
+    /// Finished cases, in the order of folds and seeds.
     pub cases: Vec<Case>,
-    /// True if the user ended the part early.
+    /// True if the user interrupted the demo before all cases of the part were finished.
     pub interrupted: bool,
 }
 
-/// Watcher that counts the rounds of all runs and stops a run if the user asks for it.
+/// Watcher that counts the rounds of all runs for the progress display and stops a run if the user requests
+/// it.
 struct RoundCounter<'a> {
     progress: &'a dyn Progress,
     total: u64,
@@ -164,7 +166,7 @@ pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job
     Ok(job)
 }
 
-/// Measures one case; `None` if the user ended it.
+/// Measures one fold with one seed. Returns `None` if the user interrupted the measurement.
 fn case(
     part: &Part,
     fold: usize,
@@ -200,8 +202,8 @@ fn case(
             measured.push(Measured { new: new.accuracy, ..Measured::new(Method::LocalLogarithmic) });
         }
     }
-    // FedAvg runs with the first seed only: it takes longer than all other methods, and its spread over seeds
-    // is 0.002.
+    // FedAvg runs with the first seed only: it takes longer than all other methods, and its accuracy varies
+    // by only 0.002 over seeds.
     if part.shared_labels && seed == 0 {
         let scenario = part.scenario(fold, &fedavg())?;
         let job = prepare(&scenario, scenario.seed, Features::Device)?;
@@ -219,25 +221,25 @@ fn case(
     Ok(Some(Case { fold, seed, measured, curve: points }))
 }
 
-/// Accuracy of the pooled model on newcomers. Each newcomer joins the pooled data alone, and its labels count
-/// `weight` times.
+/// Mean accuracy of pooled models on newcomers. For each newcomer a model is fitted on the pooled data of the
+/// training clients and that newcomer's labels, which count `weight` times.
 #[must_use]
 pub fn pooled_newcomers(data: &Dataset, weight: usize, solve: HeadSolve) -> Option<f64> {
     let each = data.newcomers.iter().filter_map(|client| {
-        let one = std::slice::from_ref(client);
-        evaluate::pooled(data, one, weight, one, solve).accuracy
+        let newcomer = std::slice::from_ref(client);
+        evaluate::pooled(data, newcomer, weight, newcomer, solve).accuracy
     });
     mean(&each.collect::<Vec<f64>>())
 }
 
-/// The methods without rounds, on the features that a device computes.
+/// Results of the methods without rounds, on the features that a device computes.
 fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
     let local = |clients: &[Client], chosen: RidgeChoice| {
         average(&evaluate::local_only(data, clients, ridge(chosen.ridge))).accuracy
     };
     let pooled = |chosen: RidgeChoice| pooled_newcomers(data, chosen.weight, ridge(chosen.ridge));
     let trained = ridge(choice.pooled_trained.ridge);
-    // Upload: 57 features in f32 and a label per window; download: the model.
+    // A wearer uploads 57 features in f32 and a label of one byte per window, and downloads the model.
     let sent = |clients: &[Client]| {
         let windows: usize = clients.iter().map(|client| client.train.len()).sum();
         let up = windows * (4 * (data.features - 1) + 1);
@@ -267,19 +269,20 @@ fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
     ]
 }
 
-/// Least squares with this ridge.
+/// Least squares fit with this ridge parameter.
 #[must_use]
 pub fn ridge(ridge: f32) -> HeadSolve {
     HeadSolve::LeastSquares { ridge }
 }
 
+/// Divides bytes that all wearers sent and received by the number of wearers.
 #[allow(clippy::cast_precision_loss, reason = "bytes per wearer")]
 fn per_wearer((up, down): (u64, u64), wearers: usize) -> (f64, f64) {
     let wearers = wearers.max(1) as f64;
     (up as f64 / wearers, down as f64 / wearers)
 }
 
-/// Arithmetic mean; `None` of an empty slice.
+/// Arithmetic mean, or `None` for an empty slice.
 #[allow(clippy::cast_precision_loss, reason = "a count")]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)

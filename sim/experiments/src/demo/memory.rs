@@ -1,4 +1,4 @@
-//! RAM of the demo's client on a device.
+//! Computation of the RAM that the demo's client needs on a device.
 
 use fedspan_client::features::{FEATURES, WindowFeatures};
 use fedspan_client::session::Config;
@@ -8,13 +8,13 @@ use rand_chacha::ChaCha8Rng;
 
 use fedspan_sim_core::data::watch::{EXERCISES, PROGRAMME_MAX};
 
-/// Widest representation that the recorded choices use.
+/// Largest width of the representation among the recorded hyperparameters.
 const WIDTH: usize = 24;
-/// Bytes that a link driver reads at once.
+/// Number of bytes that a link driver reads at once.
 const READ: usize = 64;
 
-/// Sizes in bytes of the model, of the rest of the session, of the link's buffers and of the feature extractor,
-/// for `C` outputs.
+/// Sizes in bytes for a model with `C` outputs: the model, the session without its model, the link's buffers,
+/// and the feature extractor.
 fn sizes<const C: usize>() -> [usize; 4] {
     type Whole<const C: usize> =
         Session<Linear<Workspace<FEATURES, WIDTH, C>>, Recording<'static>, NoStore, ChaCha8Rng>;
@@ -24,7 +24,7 @@ fn sizes<const C: usize>() -> [usize; 4] {
     [model, size_of::<Whole<C>>() - model, link, size_of::<WindowFeatures>()]
 }
 
-/// Sentence with the sizes and their sum, for the report.
+/// Note of the report that lists the sizes and their sum.
 #[must_use]
 pub fn note() -> String {
     let [model, session, link, extractor] = sizes::<EXERCISES>();

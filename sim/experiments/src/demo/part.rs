@@ -1,13 +1,13 @@
-//! Halves of the demo: built-in scenarios.
+//! Parts of the demo; each runs one built-in scenario.
 
 use fedspan_sim_core::scenario::Scenario;
 
 use super::DemoError;
 
-/// Number of rounds between two points of a curve.
+/// Number of rounds between two points of a learning curve.
 const EVALUATE_EVERY: u32 = 25;
 
-/// One half of the demo: a built-in scenario.
+/// One part of the demo, which runs one built-in scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// Name of the scenario.
@@ -16,12 +16,12 @@ pub struct Part {
     pub shared_labels: bool,
 }
 
-/// The two halves of the demo.
+/// The two parts of the demo.
 pub const PARTS: [Part; 2] =
     [Part { name: "demo", shared_labels: true }, Part { name: "programmes", shared_labels: false }];
 
 impl Part {
-    /// The scenario with one fold held out and with `changes`.
+    /// Creates the scenario in which the people of one fold are held out, with further `changes`.
     ///
     /// # Errors
     /// [`DemoError::Scenario`] if the scenario rejects a change.

@@ -1,6 +1,9 @@
-//! Logarithmic features of the same windows, as a fair comparison for local-only training: logarithms of the
-//! spreads, and other weights, chosen on validation windows for models that a wearer fits alone from one window
-//! per exercise. FedRep does better on the features that a device computes, local-only on these.
+//! Logarithmic features of the demo's windows, for a fair comparison with local-only training.
+//!
+//! The features contain logarithms of the spreads instead of the spreads, and other weights. They were chosen
+//! on validation windows for models that are fitted on one wearer's labels, one window per exercise. FedRep
+//! is more accurate on the features that a device computes, local-only training on the features of this
+//! module.
 
 use std::sync::OnceLock;
 
@@ -12,18 +15,18 @@ use fedspan_sim_core::data::{DataError, Dataset};
 /// Lags of the autocorrelations, in samples.
 const LAGS: [usize; 2] = [3, 12];
 
-/// Divisor of a channel: `acceleration` in g for the first half of the channels, `rotation` in rad/s for the
-/// others.
+/// Divisor of a channel: `acceleration` in g for the first half of the channels, which are accelerations, and
+/// `rotation` in rad/s for the second half, which are rotation rates.
 fn scale(channel: usize, acceleration: f64, rotation: f64) -> f64 {
     if channel < CHANNELS / 2 { acceleration } else { rotation }
 }
 
-/// A spread on a logarithmic scale.
+/// Converts a spread to a logarithmic scale.
 fn logarithm(value: f64) -> f64 {
     libm::log2(value + 0.05) / 3.0
 }
 
-/// [`watch::dataset`] with the logarithmic features.
+/// Creates the data set of [`watch::dataset`] with the logarithmic features.
 ///
 /// # Errors
 /// [`DataError`] if the bundled recordings cannot be split as `settings` ask.
@@ -35,7 +38,7 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
     }
 }
 
-/// Features of a window of [`WINDOW`] samples; zeros for a window of another length.
+/// Computes the features of a window of [`WINDOW`] samples. Returns zeros for a window of another length.
 fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     const N: f64 = WINDOW as f64;
     let mut out = [0.0; FEATURES];
@@ -50,8 +53,8 @@ fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
         channels.iter().zip(&mean).map(|(x, mean)| x.iter().map(|v| v - mean).collect()).collect();
     let product = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let squares: Vec<f64> = centred.iter().map(|x| product(x, x)).collect();
-    // The added term makes the correlations of a still channel nearly zero, where noise would dominate
-    // otherwise.
+    // Without the added term, noise would dominate the correlations of a channel that hardly moves. The term
+    // makes them nearly zero.
     let power = |c: usize, squares: f64| squares + N * scale(c, 0.02 * 0.02, 0.05 * 0.05);
     let power: Vec<f64> = squares.iter().enumerate().map(|(c, squares)| power(c, *squares)).collect();
     let mut values: Vec<f64> = Vec::with_capacity(FEATURES);

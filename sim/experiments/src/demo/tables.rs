@@ -1,4 +1,4 @@
-//! Tables of the demo. Every statement about which method is ahead is computed from the figures.
+//! Tables, notes and summary of the demo's results. Notes that rank methods are computed from the results.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::measure::{Case, FOLDS, Measured, Method, PartResult, SEEDS, mean};
 use fedspan_sim_core::report::plot::Series;
 use fedspan_sim_core::report::table::{Table, bytes};
 
-/// Note on how the figures were measured.
+/// Note on how the results were measured.
 pub fn method_note() -> String {
     "trained, new: accuracy of each wearer's model on own test windows, of those who trained and of \
          those who came later with one labelled window per exercise (the same windows for all methods). \
@@ -23,6 +23,7 @@ pub fn method_note() -> String {
 }
 
 impl Method {
+    /// Name in the tables.
     fn name(self) -> &'static str {
         match self {
             Self::FedRep => "FedRep",
@@ -35,6 +36,7 @@ impl Method {
         }
     }
 
+    /// Data that leave a device with this method, for the tables.
     fn data_sent(self) -> &'static str {
         match self {
             Self::FedRep | Self::FedRepLogarithmic => "gradients",
@@ -44,6 +46,7 @@ impl Method {
         }
     }
 
+    /// Key in `summary.json`.
     fn key(self) -> &'static str {
         match self {
             Self::FedRep => "fedrep",
@@ -73,6 +76,7 @@ struct Accuracy {
 }
 
 impl Accuracy {
+    /// Accuracy of a method over all cases, or `None` if no case has the value.
     fn new(cases: &[Case], method: Method, value: fn(&Measured) -> Option<f64>) -> Option<Self> {
         let find = |case: &Case| case.measured.iter().find(|m| m.method == method).and_then(value);
         let group = |group: fn(&Case) -> usize, index: usize| {
@@ -100,7 +104,7 @@ fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len().max(2) - 1) as f64).sqrt()
 }
 
-/// One method of one table.
+/// Results of one method, as one row of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Row {
     #[serde(skip)]
@@ -109,10 +113,10 @@ struct Row {
     accuracy: Option<Accuracy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     accuracy_new_clients: Option<Accuracy>,
-    /// Bytes up and down per wearer.
+    /// Bytes that a training wearer sends and receives, as a mean over wearers.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_wearer: Option<[f64; 2]>,
-    /// Bytes up and down per new wearer.
+    /// Bytes that a new wearer sends and receives, as a mean over new wearers.
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_per_new_wearer: Option<[f64; 2]>,
 }
@@ -128,6 +132,7 @@ const METHODS: [Method; 7] = [
     Method::PooledWeighted,
 ];
 
+/// Rows of all methods that were measured in a part.
 fn rows(part: &PartResult) -> Vec<Row> {
     let present = |method: &Method| {
         part.cases.first().is_some_and(|case| case.measured.iter().any(|m| m.method == *method))
@@ -156,14 +161,14 @@ fn rows(part: &PartResult) -> Vec<Row> {
     METHODS.into_iter().filter(present).map(row).collect()
 }
 
-/// The table of one part.
+/// Creates the table of one part.
 pub fn table(part: &PartResult) -> Table {
     let rows = rows(part);
     let dash = || "-".to_owned();
-    let both = |value: Option<[f64; 2]>| {
+    let up_and_down = |value: Option<[f64; 2]>| {
         value.map_or_else(dash, |[up, down]| {
             let (up, down) = (bytes(up), bytes(down));
-            // Equal units are printed once.
+            // If both numbers have the same unit, the unit is printed once.
             match (up.split_once(' '), down.split_once(' ')) {
                 (Some((number, unit)), Some((_, other))) if unit == other => format!("{number} / {down}"),
                 _ => format!("{up} / {down}"),
@@ -180,8 +185,8 @@ pub fn table(part: &PartResult) -> Table {
                 format!("{:.3} [{:.3}, {:.3}]", a.sd_folds, a.range_folds[0], a.range_folds[1])
             }),
             new.and_then(|a| a.sd_seeds).map_or_else(dash, |sd| format!("{sd:.3}")),
-            both(row.bytes_per_wearer),
-            both(row.bytes_per_new_wearer),
+            up_and_down(row.bytes_per_wearer),
+            up_and_down(row.bytes_per_new_wearer),
             row.method.data_sent().to_owned(),
         ]
     };
@@ -216,7 +221,7 @@ pub fn table(part: &PartResult) -> Table {
     }
 }
 
-/// Sentence with the most accurate method and the differences between FedRep and all other methods.
+/// Note that names the most accurate method and lists the differences between FedRep and all other methods.
 fn ranking_note(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) -> Option<String> {
     let scored: Vec<(&Row, &Accuracy)> = rows.iter().filter_map(|row| pick(row).map(|a| (row, a))).collect();
     let (best, top) = scored.iter().max_by(|a, b| a.1.mean.total_cmp(&b.1.mean))?;
@@ -236,7 +241,7 @@ fn ranking_note(who: &str, rows: &[Row], pick: fn(&Row) -> Option<&Accuracy>) ->
     Some(format!("{lead} FedRep: {}.", others.join("; ")))
 }
 
-/// Accuracy of the training wearers, round by round.
+/// Heading and learning curves for the report: accuracy of the training wearers by round.
 pub fn curves(part: &PartResult) -> (String, Vec<Series>) {
     let runs = part.cases.iter().map(|case| case.curve.clone()).collect();
     let heading =
@@ -266,7 +271,7 @@ struct Timing {
     wall_s: f64,
 }
 
-/// Unrounded figures of the tables.
+/// Creates the summary, which contains the unrounded values of the tables.
 pub fn summary(parts: &[PartResult], wall_s: f64) -> Summary {
     let part = |part: &PartResult| PartSummary {
         scenario: part.part.name,

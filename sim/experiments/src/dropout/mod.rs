@@ -1,5 +1,5 @@
-//! Dropout sweep: campaigns in which devices drop out, by dropout rate, by pattern, and by the policy that
-//! decides which devices a round waits for. `sim/DROPOUT.md` defines the measurement.
+//! Dropout measurement: accuracy and duration of campaigns in which devices drop out, for several dropout
+//! rates, dropout patterns, and participation policies. `sim/DROPOUT.md` defines the measurement.
 
 mod table;
 
@@ -17,25 +17,27 @@ use fedspan_sim_core::progress::Progress;
 use fedspan_sim_core::run::{Job, NoProgress, Outcome, RunError};
 use fedspan_sim_core::scenario::Scenario;
 
-/// The measured scenario: the first part of the demo, each fold with the settings that were chosen for it.
+/// Name of the measured built-in scenario, which is the first part of the demo. Each fold runs with the
+/// hyperparameters that the demo uses in that fold.
 pub const SCENARIO: &str = PARTS[0].name;
 
-/// Changes for all runs: compute times that are drawn in every round, and a deadline that the slowest of eight
-/// devices misses in one round of 17 (its mean is at most 16 / 9, and exp(-5 x 9 / 16) = 0.06).
+/// Changes of the scenario for all runs: compute times are drawn in every round, and the slowest of eight
+/// devices misses the deadline in one of 17 rounds. (The mean compute time of that device is at most 16 / 9,
+/// and the probability of a time above 5 is exp(-5 x 9 / 16) = 0.06.)
 const COMMON: [&str; 3] = ["fleet.speed=exponential-dynamic", "rounds.deadline=5", "evaluate_every=1000000"];
 
-/// Policy that decides when a round is complete.
+/// Participation policy, which determines when a round is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Name in tables and on the command line.
     pub name: &'static str,
     /// Changes of the scenario.
     pub changes: &'static [&'static str],
-    /// Number of answers that complete a round, and number of devices that are asked.
+    /// Number of updates that complete a round, and number of devices that the server selects for the round.
     pub wanted: (usize, usize),
 }
 
-/// Policies of the sweep; all have the same deadline.
+/// Participation policies of the measurement; all have the same deadline.
 pub const POLICIES: [Policy; 3] = [
     Policy { name: "all", changes: &["participation.policy=full"], wanted: (8, 8) },
     Policy {
@@ -43,7 +45,7 @@ pub const POLICIES: [Policy; 3] = [
         changes: &["participation={ policy = \"first-arrivals\", n = 4 }"],
         wanted: (4, 8),
     },
-    // 8 devices are asked for 6 answers, a ratio of 1.33.
+    // 8 devices are selected and 6 updates complete a round, an over-selection of 1.33.
     Policy {
         name: "first 6 of 8",
         changes: &["participation={ policy = \"first-arrivals\", n = 6 }"],
@@ -51,7 +53,7 @@ pub const POLICIES: [Policy; 3] = [
     },
 ];
 
-/// Dropout patterns: which devices drop out, and when.
+/// Dropout patterns, which determine the devices that drop out and the rounds in which they do so.
 pub const PATTERNS: [Variant; 3] = [
     Variant { name: "independent", changes: &["fleet.dropout_pattern=independent"] },
     Variant { name: "persistent", changes: &["fleet.dropout_pattern=persistent"] },
@@ -67,78 +69,78 @@ pub const FOLDS: usize = 5;
 /// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Policies.
+    /// Measured participation policies.
     pub policies: Vec<Policy>,
-    /// Dropout patterns.
+    /// Measured dropout patterns.
     pub patterns: Vec<Variant>,
-    /// Dropout rates above 0, as fractions of all rounds of all devices. Rate 0 is always measured.
+    /// Measured dropout rates above 0, as fractions of all rounds of all devices. Rate 0 is always measured.
     pub rates: Vec<f64>,
-    /// Number of folds, from the first.
+    /// Number of measured folds, starting with the first.
     pub folds: usize,
-    /// Further changes of the scenario.
+    /// Changes of the scenario that apply to every run.
     pub changes: Vec<String>,
     /// First seed.
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
-    /// Number of runs at once.
+    /// Number of runs that are computed in parallel.
     pub threads: usize,
 }
 
-/// One policy, pattern and rate; without dropouts there is no pattern.
+/// Results for one policy, pattern and rate. The row of rate 0 has no pattern.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Name of the policy.
     pub policy: &'static str,
-    /// Name of the pattern, "none" without dropouts.
+    /// Name of the pattern, or "none" for the row without dropouts.
     pub pattern: &'static str,
-    /// Lost fraction of all rounds of all devices.
+    /// Dropout rate, as a fraction of all rounds of all devices.
     pub rate: f64,
-    /// Number of answers that complete a round.
+    /// Number of updates that complete a round.
     pub wanted: usize,
-    /// Results by fold and seed.
+    /// Results of each fold and seed.
     pub runs: Vec<Measured>,
 }
 
-/// Figures of one run, compared with the run without dropouts of the same policy, fold and seed.
+/// Results of one run, compared with the run without dropouts for the same policy, fold and seed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Number of the fold.
+    /// Index of the fold, from 0.
     pub fold: usize,
     /// Seed of the run.
     pub seed: u64,
     /// Number of finished rounds.
     pub rounds: usize,
-    /// Number of finished rounds with all wanted answers.
+    /// Number of finished rounds that aggregated the full number of updates.
     pub complete: usize,
-    /// Number of times a round was extended or repeated because no device had answered.
+    /// Number of times that a round was extended or repeated because no device had sent an update.
     pub again: u64,
-    /// Number of counted answers.
+    /// Number of aggregated updates over all rounds.
     pub answers: usize,
     /// Number of updates that were late or rejected.
     pub not_counted: u64,
-    /// Simulated time.
+    /// Simulated time at the end of the last round.
     pub time: f64,
-    /// Mean accuracy of the clients' refitted heads.
+    /// Mean accuracy of the clients after their heads were fitted again on the final representation.
     pub accuracy: f64,
-    /// `accuracy` minus the accuracy without dropouts.
+    /// `accuracy` minus the accuracy of the run without dropouts.
     pub change: f64,
-    /// Number of absent clients: those that never counted or, if every client counted, the quarter that counted
-    /// least often.
+    /// Number of absent clients. A client is absent if no round aggregated its updates. If there is no such
+    /// client, the absent clients are the quarter of the clients whose updates were aggregated least often.
     pub absent: usize,
-    /// Fraction of rounds in which the absent clients counted.
+    /// Fraction of rounds that aggregated an update of an absent client, as a mean over absent clients.
     pub absent_there: f64,
     /// Mean accuracy of the absent clients.
     pub absent_accuracy: f64,
-    /// `absent_accuracy` minus the accuracy of the same clients without dropouts.
+    /// `absent_accuracy` minus the accuracy of the same clients in the run without dropouts.
     pub absent_change: f64,
-    /// Mean accuracy of newcomers, who join after training.
+    /// Mean accuracy of newcomers, i.e. people who join after training.
     pub newcomers: f64,
-    /// `newcomers` minus the accuracy of newcomers without dropouts.
+    /// `newcomers` minus the accuracy of newcomers in the run without dropouts.
     pub newcomers_change: f64,
 }
 
-/// One run of the sweep.
+/// One run of the measurement, with the row to which its result belongs.
 struct Task {
     row: usize,
     fold: usize,
@@ -146,7 +148,7 @@ struct Task {
     scenario: Scenario,
 }
 
-/// Figures of a run before the comparison.
+/// Results of a run before the comparison; the fields correspond to those of [`Measured`].
 struct RunResult {
     rounds: usize,
     complete: usize,
@@ -155,16 +157,16 @@ struct RunResult {
     not_counted: u64,
     time: f64,
     accuracies: Vec<f64>,
-    /// Number of rounds in which each client counted.
+    /// Number of rounds that aggregated an update of each client.
     counted_rounds: Vec<usize>,
     newcomers: f64,
 }
 
-/// Measures the sweep. `None` if `stop` ended it.
+/// Measures all policies, patterns and rates. Returns `None` if `stop` was set before the end.
 ///
 /// # Errors
 /// [`DemoError::Scenario`] if the scenario rejects a change, [`DemoError::Run`] if a run fails,
-/// [`DemoError::Choice`] if the recorded settings are broken.
+/// [`DemoError::Choice`] if the recorded hyperparameters are broken.
 pub fn measure(
     settings: &Settings,
     stop: &AtomicBool,
@@ -201,7 +203,7 @@ pub fn measure(
     let Some(done) = done else { return Ok(None) };
     let each = settings.folds * settings.seeds as usize;
     let mut finished = Vec::new();
-    // The runs without dropouts of a policy precede its other runs.
+    // For each policy, the runs without dropouts precede the runs with dropouts.
     let mut without: &[RunResult] = &[];
     let runs = done.chunks(each.max(1)).zip(tasks.chunks(each.max(1)));
     for ((policy, pattern, rate), (runs, tasks)) in rows.into_iter().zip(runs) {
@@ -222,7 +224,7 @@ pub fn measure(
     Ok(Some(finished))
 }
 
-/// The scenario of a row in one fold.
+/// Scenario of one row in one fold.
 fn scenario(
     settings: &Settings,
     policy: &Policy,
@@ -245,8 +247,9 @@ fn scenario(
 }
 
 impl RunResult {
+    /// Extracts the results from the outcome of a run; a round with `wanted` or more updates is complete.
     fn new(outcome: &Outcome, clients: usize, wanted: usize) -> Self {
-        let mut there = vec![0; clients];
+        let mut counts = vec![0; clients];
         let (mut rounds, mut complete, mut answers) = (0, 0, 0);
         // Row 0 is the initial model.
         for row in outcome.rounds.iter().filter(|row| row.round > 0) {
@@ -254,8 +257,8 @@ impl RunResult {
             complete += usize::from(row.participants.len() >= wanted);
             answers += row.participants.len();
             for device in &row.participants {
-                if let Some(there) = usize::try_from(device.0).ok().and_then(|index| there.get_mut(index)) {
-                    *there += 1;
+                if let Some(counts) = usize::try_from(device.0).ok().and_then(|index| counts.get_mut(index)) {
+                    *counts += 1;
                 }
             }
         }
@@ -268,13 +271,13 @@ impl RunResult {
             not_counted: counters.late + counters.rejected(),
             time: outcome.rounds.last().map_or(0.0, |row| row.time),
             accuracies: outcome.clients.iter().map(|client| client.accuracy.unwrap_or(f64::NAN)).collect(),
-            counted_rounds: there,
+            counted_rounds: counts,
             newcomers: average(&outcome.newcomers).accuracy.unwrap_or(f64::NAN),
         }
     }
 
-    /// Clients that never counted or, if every client counted, the quarter that counted least often together
-    /// with all that counted equally often.
+    /// Absent clients: the clients without any aggregated update or, if there are none, the quarter of the
+    /// clients with the fewest aggregated updates and all clients that tie with this quarter.
     fn absent(&self) -> Vec<usize> {
         let mut sorted = self.counted_rounds.clone();
         sorted.sort_unstable();
@@ -292,7 +295,7 @@ impl RunResult {
         let all_clients: Vec<usize> = (0..self.accuracies.len()).collect();
         let absent = self.absent();
         let (accuracy, absent_accuracy) = (self.mean_of(&all_clients), self.mean_of(&absent));
-        let there: usize = absent.iter().filter_map(|client| self.counted_rounds.get(*client)).sum();
+        let counted: usize = absent.iter().filter_map(|client| self.counted_rounds.get(*client)).sum();
         Measured {
             fold,
             seed,
@@ -305,7 +308,7 @@ impl RunResult {
             accuracy,
             change: accuracy - without.mean_of(&all_clients),
             absent: absent.len(),
-            absent_there: ratio(there, absent.len() * self.rounds),
+            absent_there: ratio(counted, absent.len() * self.rounds),
             absent_accuracy,
             absent_change: absent_accuracy - without.mean_of(&absent),
             newcomers: self.newcomers,
@@ -313,18 +316,19 @@ impl RunResult {
         }
     }
 
-    /// Mean accuracy of these clients.
+    /// Mean accuracy of the given clients.
     fn mean_of(&self, clients: &[usize]) -> f64 {
         mean(clients.iter().filter_map(|client| self.accuracies.get(*client).copied()))
     }
 }
 
-/// Arithmetic mean; NaN of no values.
+/// Arithmetic mean; NaN if there are no values.
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
     sum / count
 }
 
+/// Quotient of two counts.
 #[allow(clippy::cast_precision_loss, reason = "counts of rounds and answers are far below 2^52")]
 fn ratio(part: usize, of: usize) -> f64 {
     part as f64 / of as f64

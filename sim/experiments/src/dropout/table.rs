@@ -1,13 +1,15 @@
-//! The sweep as Markdown tables.
+//! Markdown tables of the results of the dropout measurement.
 
 use super::{Measured, Row, mean, ratio};
 
+/// Header of each table.
 const HEAD: &str = "| dropout | rounds with all answers | answers a round | extensions a round | time a round | accuracy | \
                     those least there: in rounds | their accuracy | newcomers |\n\
                     | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
 
-/// A table for each policy, with a row for each pattern and rate: means over runs and, in brackets, the mean
-/// change against the same runs without dropouts with its standard error.
+/// Formats one table for each policy, with one row for each pattern and rate. A cell shows the mean over the
+/// runs. Cells of accuracies also show, in brackets, the mean change from the runs without dropouts and the
+/// standard error of this change.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = String::new();
@@ -23,6 +25,7 @@ pub fn markdown(rows: &[Row]) -> String {
     text
 }
 
+/// Formats one row of a table.
 fn table_row(row: &Row) -> String {
     let sum = |value: fn(&Measured) -> usize| row.runs.iter().map(value).sum::<usize>();
     let over = |value: fn(&Measured) -> f64| mean(row.runs.iter().map(value));
@@ -41,9 +44,9 @@ fn table_row(row: &Row) -> String {
     let what =
         if row.rate > 0.0 { format!("{} %, {}", percent(row.rate), row.pattern) } else { "none".to_owned() };
     let complete = percentage(ratio(sum(|run| run.complete), rounds));
-    let there = percentage(over(|run| run.absent_there));
+    let participation = percentage(over(|run| run.absent_there));
     format!(
-        "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {there} | {} | {} |\n",
+        "| {what} | {complete} | {:.1} of {} | {again} | {:.2} | {} | {participation} | {} | {} |\n",
         ratio(answers, rounds),
         row.wanted,
         mean(row.runs.iter().map(|run| run.time / ratio(run.rounds, 1))),
@@ -64,11 +67,12 @@ fn standard_error(values: &[f64]) -> f64 {
     (square / (count - 1.0) / count).sqrt()
 }
 
-/// A fraction in percent with one decimal.
+/// Formats a fraction in percent with one decimal.
 fn percentage(part: f64) -> String {
     format!("{:.1} %", 100.0 * part)
 }
 
+/// Converts a fraction to percent with two decimals.
 fn percent(part: f64) -> f64 {
     (part * 1e4).round() / 100.0
 }

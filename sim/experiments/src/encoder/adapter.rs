@@ -1,5 +1,5 @@
-//! Trained parameters: low-rank factors of the query and value projections of every layer, and a linear head
-//! (Hu et al. 2021).
+//! Trained parameters of the encoder (LoRA; Hu et al. 2021): low-rank factors of the query and value
+//! projections of every layer, and a linear classification head.
 //!
 //! Tensors have the names, shapes and file layout of Hugging Face's PEFT. `fedspan-adapters` can therefore
 //! average them, and PEFT can load the result.
@@ -15,13 +15,13 @@ use super::tensors::{self, Tensors};
 use super::{EncoderError, Shape};
 use fedspan_sim_core::report::files::write_json;
 
-/// Number of classes: negative and positive.
+/// Number of classes of a sentence: negative and positive.
 pub const CLASSES: usize = 2;
 
 /// Ratio of `lora_alpha` to the rank.
 const ALPHA_PER_RANK: usize = 2;
 
-/// Projection that has an adapter.
+/// Projection of a layer that has low-rank factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Query projection.
@@ -33,32 +33,32 @@ pub enum Target {
 /// One tensor of the adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Name in the file.
+    /// Name of the tensor in the file.
     pub name: String,
     /// Dimensions, row-major.
     pub shape: Vec<usize>,
     /// Range of the tensor in [`Adapter::values`].
     pub range: Range<usize>,
-    /// Role in the averaging.
+    /// Role of the tensor in the averaging of adapters.
     pub role: Role,
 }
 
-/// Low-rank factors of all layers, and the head.
+/// Low-rank factors of all layers, and the classification head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     /// Rank of the factors, r.
     pub rank: usize,
     /// Width of the encoder, d.
     pub hidden: usize,
-    /// All tensors, concatenated: for each layer the query's down (r x d) and up (d x r) factor and the
-    /// value's, then the head (2 x d) and its bias.
+    /// Values of all tensors, concatenated. For each layer: down factor (r x d) and up factor (d x r) of the
+    /// query, then of the value. After the layers: weight (2 x d) and bias of the head.
     pub values: Vec<f32>,
-    /// Tensors in the order of `values`.
+    /// Descriptions of the tensors, in the order of `values`.
     pub parts: Vec<Part>,
 }
 
 impl Adapter {
-    /// An adapter of zeros.
+    /// Creates an adapter of zeros.
     #[must_use]
     pub fn zeros(shape: &Shape, rank: usize) -> Self {
         let d = shape.hidden;
@@ -81,8 +81,8 @@ impl Adapter {
         Self { rank, hidden: d, values: vec![0.0; length], parts }
     }
 
-    /// Initial adapter as in PEFT and PyTorch: down factors and head uniform within 1 / sqrt(d), up factors
-    /// zero.
+    /// Creates the initial adapter as PEFT and PyTorch do: down factors and head are drawn uniformly from
+    /// -1 / sqrt(d) to 1 / sqrt(d), and up factors are zero.
     #[must_use]
     pub fn start(shape: &Shape, rank: usize, seed: u64) -> Self {
         let mut adapter = Self::zeros(shape, rank);
@@ -98,13 +98,13 @@ impl Adapter {
         adapter
     }
 
-    /// Factor of `B A`: alpha / r.
+    /// Scale of the product `B A` of up and down factor: alpha / r.
     #[must_use]
     pub fn scale(&self) -> f32 {
         ALPHA_PER_RANK as f32
     }
 
-    /// Ranges of the down (r x d) and up (d x r) factor of a projection.
+    /// Ranges in `values` of the down factor (r x d) and the up factor (d x r) of a projection.
     #[must_use]
     pub fn factors(&self, layer: usize, target: Target) -> [Range<usize>; 2] {
         let size = self.rank * self.hidden;
@@ -112,7 +112,7 @@ impl Adapter {
         [begin..begin + size, begin + size..begin + 2 * size]
     }
 
-    /// Ranges of the head's weight (2 x d) and bias.
+    /// Ranges in `values` of the head's weight (2 x d) and bias.
     #[must_use]
     pub fn head(&self) -> [Range<usize>; 2] {
         let end = self.values.len();
@@ -143,6 +143,7 @@ impl Adapter {
         self.write(&directory.join("adapter_model.safetensors"))
     }
 
+    /// Content of `adapter_config.json`.
     fn config(&self) -> serde_json::Value {
         json!({
             "peft_type": "LORA",
@@ -159,7 +160,7 @@ impl Adapter {
         })
     }
 
-    /// Reads a safetensors file into an adapter of these sizes.
+    /// Reads an adapter for an encoder of sizes `shape` from a safetensors file.
     ///
     /// # Errors
     /// [`EncoderError::File`] if a tensor is missing or has another shape.

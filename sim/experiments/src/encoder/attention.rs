@@ -1,4 +1,4 @@
-//! Self-attention within each sentence, forward and backward (Vaswani et al. 2017).
+//! Self-attention within each sentence (Vaswani et al. 2017): forward and backward pass.
 //!
 //! Sentences of a batch are concatenated without padding. Attention is computed per sentence, so no mask is
 //! needed.
@@ -7,12 +7,13 @@ use fedspan_client::kernel::dense;
 
 use super::pointwise::{softmax, softmax_errors};
 
-/// Layout of a batch: n tokens in sentences, and d features in heads.
+/// Layout of a batch: lengths of its sentences, which have n tokens together, and sizes of the attention
+/// heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// Number of tokens of each sentence.
     pub lengths: &'a [usize],
-    /// Number of features, d.
+    /// Number of features of a token over all heads, d.
     pub hidden: usize,
     /// Number of features of one head.
     pub head: usize,
@@ -28,11 +29,12 @@ impl Rows<'_> {
         })
     }
 
+    /// Index of the first feature of each head.
     fn heads(&self) -> impl Iterator<Item = usize> + use<'_> {
         (0..self.hidden).step_by(self.head)
     }
 
-    /// Copies one head's features of one sentence's tokens into `into`, t x head.
+    /// Copies the features of one head for the t tokens of one sentence into `into` (t x head, row-major).
     fn take(&self, from: &[f32], (first, count): (usize, usize), head: usize, into: &mut Vec<f32>) {
         into.clear();
         for row in from.chunks_exact(self.hidden).skip(first).take(count) {
@@ -40,7 +42,8 @@ impl Rows<'_> {
         }
     }
 
-    /// Copies t x head features back to their place, the inverse of [`Self::take`].
+    /// Copies the features of one head and one sentence back into all features; the inverse of
+    /// [`Self::take`].
     fn put(&self, from: &[f32], (first, count): (usize, usize), head: usize, into: &mut [f32]) {
         let rows = into.chunks_exact_mut(self.hidden).skip(first).take(count);
         for (row, from) in rows.zip(from.chunks_exact(self.head)) {
@@ -48,12 +51,14 @@ impl Rows<'_> {
         }
     }
 
+    /// Factor of the products of queries and keys.
     fn scale(&self) -> f32 {
         1.0 / (self.head as f32).sqrt()
     }
 }
 
-/// Attention output of every token (n x d), and the attention weights by sentence and head, t x t each.
+/// Computes the attention output of every token (n x d). Also returns the attention weights, which are t x t
+/// for each sentence of t tokens and each head.
 pub fn attend(rows: Rows<'_>, query: &[f32], key: &[f32], value: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let mut out = vec![0.0; query.len()];
     let mut weights = Vec::new();
@@ -79,7 +84,8 @@ pub fn attend(rows: Rows<'_>, query: &[f32], key: &[f32], value: &[f32]) -> (Vec
     (out, weights)
 }
 
-/// Errors of query, key and value (n x d), from the errors of the output of [`attend`].
+/// Backward pass: computes the gradients with respect to query, key and value (n x d each) from the gradient
+/// with respect to the output of [`attend`].
 pub fn attend_errors(
     rows: Rows<'_>,
     [query, key, value]: [&[f32]; 3],

@@ -1,50 +1,52 @@
-//! Partition of the sentences over clients, in whole groups: a client gets groups of one file, and some groups
-//! are held out of training.
+//! Partition of the sentences over clients in whole groups. Each client receives groups of a single file, and
+//! some groups are held out of training.
 
 use fedspan_engine::random::{Purpose, stream};
 
 use super::sentences::{Corpus, Group, Sentence};
 use super::{Batch, EncoderError};
 
-/// Sentences in one batch of scoring.
+/// Number of sentences in a batch of scoring.
 const TEST_BATCH: usize = 16;
 
-/// Fraction of the sentences that is held out for testing, and fraction of the rest that is held out for
-/// validation.
+/// Fraction of the sentences that is held out for testing, and fraction of the remaining sentences that is
+/// held out for validation.
 const HELD_OUT_FRACTION: f64 = 0.2;
 
-/// Seed of the test split. It is the same for all runs, so that settings chosen with one seed never saw the
-/// test sentences of another.
+/// Seed of the test split. All runs use the same seed, so that hyperparameters that were chosen in a run with
+/// one seed do not depend on test sentences of a run with another seed.
 const TEST_SEED: u64 = 0;
 
-/// Training sentences of a fleet, and the sentences that it is scored on.
+/// Training sentences of the clients, and held-out sentences for scoring.
 #[derive(Clone, Debug)]
 pub struct Clients {
-    /// Sentences of each client.
+    /// Training sentences of each client.
     pub train: Vec<Vec<Sentence>>,
-    /// Index of the file of each client's sentences.
+    /// Index of the file from which each client's sentences come.
     pub files: Vec<usize>,
-    /// HeldOut-out groups, in the order of files.
+    /// Held-out groups of the scored part, in the order of files.
     pub held: Vec<Group>,
 }
 
-/// HeldOut-out part that is scored.
+/// Held-out part that is scored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldOut {
-    /// A fifth of the sentences of each file, in whole groups, the same for every seed.
+    /// Test part: a fifth of the sentences of each file, in whole groups, and the same for every seed.
     Test,
-    /// A fifth of the remaining sentences, in whole groups, different for every seed; for choosing settings
-    /// without the test part.
+    /// Validation part: a fifth of the remaining sentences, in whole groups, and different for every seed. It
+    /// serves to choose hyperparameters without the test part.
     Validation,
 }
 
 impl Clients {
-    /// Distributes groups over `clients` clients. Files get clients in proportion to their sentences, at least
-    /// one each, and a client gets groups of one file. The test and validation parts are held out in either
-    /// case, so that scores of both belong to the same training.
+    /// Distributes groups over `clients` clients. The number of clients of a file is at least one and
+    /// proportional to the number of its sentences; a client receives groups of a single file. Both the test
+    /// and the validation part are held out of training, so that the scores of both parts belong to the same
+    /// model.
     ///
     /// # Errors
-    /// [`EncoderError::Setting`] for fewer groups than clients, or fewer clients than files.
+    /// [`EncoderError::Setting`] if there are fewer groups than clients in a file, fewer clients than files,
+    /// or fewer than two clients.
     pub fn partition(
         corpus: &Corpus,
         clients: usize,
@@ -82,21 +84,21 @@ impl Clients {
         Ok(all)
     }
 
-    /// The held-out sentences in batches.
+    /// Groups the held-out sentences into batches.
     #[must_use]
     pub fn test_batches(&self) -> Vec<TestBatch> {
         let all = self.held.iter().flat_map(|group| group.sentences.iter().map(|one| (group.file, one)));
         let mut all: Vec<(usize, &Sentence)> = all.collect();
-        // Sentences of a batch have similar lengths then.
+        // Sorting puts sentences of similar lengths into the same batch.
         all.sort_by_key(|(_, sentence)| sentence.tokens.len());
         all.chunks(TEST_BATCH).map(TestBatch::new).collect()
     }
 }
 
-/// Sentences that are scored together.
+/// Batch of sentences that are scored together.
 #[derive(Clone, Debug)]
 pub struct TestBatch {
-    /// The sentences.
+    /// Tokens, lengths and labels of the sentences.
     pub tokens: Batch,
     /// Index of the file, id and label of each sentence.
     pub names: Vec<(usize, String, u8)>,
@@ -111,12 +113,13 @@ impl TestBatch {
     }
 }
 
+/// Number of sentences of all groups.
 fn size(groups: &[&Group]) -> usize {
     groups.iter().map(|group| group.sentences.len()).sum()
 }
 
-/// Draws random groups with a fifth of the sentences. Returns them and the other groups in random order. A file
-/// with one group holds nothing out.
+/// Draws random groups until they have a fifth of the sentences, but never all groups. Returns the drawn
+/// groups and the other groups, both in random order. If the file has only one group, none is drawn.
 fn hold_out(groups: Vec<&Group>, seed: u64, file: usize) -> (Vec<&Group>, Vec<&Group>) {
     let wanted = size(&groups) as f64 * HELD_OUT_FRACTION;
     let count = groups.len();
@@ -130,11 +133,12 @@ fn hold_out(groups: Vec<&Group>, seed: u64, file: usize) -> (Vec<&Group>, Vec<&G
     (drawn, rest)
 }
 
-/// Number of clients of each file: one, and the rest one by one to the file with the most sentences per client.
+/// Number of clients of each file. Every file receives one client; each further client goes to the file with
+/// the most sentences per client.
 fn client_counts(sizes: &[usize], clients: usize) -> Vec<usize> {
     let mut shares = vec![1; sizes.len()];
     for _ in sizes.len()..clients {
-        // Compares sizes over shares without a division; the first of equals wins.
+        // The ratios sizes / shares are compared without a division; the first of equal ratios is chosen.
         let best = (0..sizes.len()).reduce(|best, other| {
             if sizes[other] * shares[best] > sizes[best] * shares[other] { other } else { best }
         });
@@ -145,7 +149,8 @@ fn client_counts(sizes: &[usize], clients: usize) -> Vec<usize> {
     shares
 }
 
-/// Gives each group to the client with the fewest sentences so far; the first of equals wins.
+/// Assigns each group in turn to the client with the fewest sentences, the first such client if there are
+/// several.
 fn assign_groups(groups: Vec<&Group>, clients: usize) -> Vec<Vec<Sentence>> {
     let mut packed: Vec<Vec<Sentence>> = vec![Vec::new(); clients];
     for group in groups {

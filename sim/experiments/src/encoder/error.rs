@@ -1,4 +1,5 @@
-//! Error of the encoder: one line that names the file or the setting.
+//! Error of the encoder experiment, and readers of its input files. The message of an error is one line that
+//! names the file or the setting.
 
 use std::path::{Path, PathBuf};
 
@@ -36,10 +37,10 @@ pub enum EncoderError {
         round: u32,
         /// Index of the client, from 0.
         client: usize,
-        /// The loss.
+        /// Mean training loss of the client, in nats.
         loss: f64,
     },
-    /// Values of a client's adapter are not finite after its training, although its loss is.
+    /// A client's adapter contains values that are not finite, although its training loss is finite.
     #[error(
         "round {round}, client {client}: found {count} adapter values of {of} that are not finite after a loss of {loss}, the \
          first in {tensor}; a smaller --step-size may help"
@@ -49,13 +50,13 @@ pub enum EncoderError {
         round: u32,
         /// Index of the client, from 0.
         client: usize,
-        /// Mean loss of the training.
+        /// Mean training loss of the client, in nats.
         loss: f64,
         /// Number of values that are not finite.
         count: usize,
         /// Number of values of the adapter.
         of: usize,
-        /// Name of the first tensor with such a value.
+        /// Name of the first tensor with a value that is not finite.
         tensor: String,
     },
 }

@@ -1,4 +1,4 @@
-//! One transformer layer, forward and backward.
+//! Transformer layer with low-rank adapters: forward and backward pass.
 
 use fedspan_client::kernel::dense;
 
@@ -15,31 +15,32 @@ pub struct LayerCache {
     query: Vec<f32>,
     key: Vec<f32>,
     value: Vec<f32>,
-    /// Low-rank activations of the query's and the value's adapter, n x r each.
+    /// Outputs of the down factors of the query's and the value's adapter, n x r each.
     low: [Vec<f32>; 2],
-    /// Attention weights.
+    /// Attention weights, as returned by [`attend`].
     weights: Vec<f32>,
     attention_norm: NormCache,
     slopes: Vec<f32>,
     output_norm: NormCache,
 }
 
-/// A layer with its adapters.
+/// Layer with the adapters of its projections, and the layout of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct AdaptedLayer<'a> {
-    /// Frozen weights.
+    /// Frozen weights of the layer.
     pub layer: &'a Layer,
     /// Adapter factors of all layers.
     pub adapter: &'a Adapter,
-    /// Index of the layer.
+    /// Index of the layer, from 0.
     pub number: usize,
     /// Layout of the batch.
     pub rows: Rows<'a>,
-    /// Constant of the layer normalisations.
+    /// Constant added to the variance in layer normalisations.
     pub epsilon: f32,
 }
 
 impl<'a> AdaptedLayer<'a> {
+    /// Adapter factors of one projection of this layer.
     fn factors(&self, target: Target) -> Factors<'a> {
         let Adapter { rank, hidden, values, .. } = self.adapter;
         let [down, up] = self.adapter.factors(self.number, target);
@@ -52,8 +53,8 @@ impl<'a> AdaptedLayer<'a> {
         }
     }
 
-    /// Forward pass, from n x d to n x d. With `keep = false` the second value must not be used for a backward
-    /// pass.
+    /// Forward pass from the activations `x` (n x d) to the output (n x d). The returned [`LayerCache`] is
+    /// complete only if `keep` is true; otherwise it must not be used for a backward pass.
     pub fn forward(&self, x: Vec<f32>, keep: bool) -> (Vec<f32>, LayerCache) {
         let layer = self.layer;
         let mut query = linear(&x, &layer.query);
@@ -75,9 +76,10 @@ impl<'a> AdaptedLayer<'a> {
         (end, LayerCache { x, query, key, value, low, weights, attention_norm, slopes, output_norm })
     }
 
-    /// Backward pass: turns errors of the output (n x d) into errors of the input. The first layer skips the
-    /// input errors, as nothing below it is trained. Adds the gradients of the factors to `gradient`, which is
-    /// as long as the adapter's values.
+    /// Backward pass: computes the gradient with respect to the input from `errors`, the gradient with
+    /// respect to the output (n x d each). The first layer skips this computation, because no trained
+    /// parameter precedes it. Adds the gradients of the adapter factors to `gradient`, which is as long as
+    /// the adapter's values.
     pub fn backward(&self, mut errors: Vec<f32>, kept: &LayerCache, gradient: &mut [f32]) -> Vec<f32> {
         let layer = self.layer;
         normalize_errors(&mut errors, &kept.output_norm, &layer.output_norm);
@@ -97,7 +99,7 @@ impl<'a> AdaptedLayer<'a> {
         let adapted = [(Target::Query, &query, &kept.low[0]), (Target::Value, &value, &kept.low[1])];
         for (target, part, low) in adapted {
             let [down, up] = self.adapter.factors(self.number, target);
-            // The down and up factors are adjacent.
+            // The up factor directly follows the down factor.
             let (down, up) = gradient[down.start..up.end].split_at_mut(down.len());
             let below = (!first).then_some(&mut *errors);
             self.factors(target).backward(&kept.x, low, part, [down, up], below);
@@ -106,6 +108,7 @@ impl<'a> AdaptedLayer<'a> {
     }
 }
 
+/// Forward pass of a linear layer with bias.
 fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; x.len() / inputs * dense.outputs];
@@ -113,6 +116,7 @@ fn linear(x: &[f32], dense: &Dense) -> Vec<f32> {
     out
 }
 
+/// Backward pass of a linear layer: gradient with respect to the input.
 fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     let inputs = dense.layer.len() / dense.outputs - 1;
     let mut out = vec![0.0; errors.len() / dense.outputs * inputs];
@@ -120,6 +124,7 @@ fn linear_backward(errors: &[f32], dense: &Dense) -> Vec<f32> {
     out
 }
 
+/// Adds `what` to `to`, elementwise.
 fn add(to: &mut [f32], what: &[f32]) {
     to.iter_mut().zip(what).for_each(|(to, what)| *to += what);
 }

@@ -1,4 +1,4 @@
-//! Local training: steps of AdamW on a client's own sentences.
+//! Local training of an adapter: steps of AdamW on the sentences of one client.
 
 use std::ops::Range;
 
@@ -8,25 +8,25 @@ use fedspan_engine::random::{Purpose, stream};
 use super::sentences::Sentence;
 use super::{Adam, Adapter, Batch, Model};
 
-/// Settings of local training. The optimiser's moments start at zero in every round.
+/// Settings of local training. The optimiser starts from zero moments in every round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocalTraining {
-    /// Steps in a round.
+    /// Number of optimiser steps in a round.
     pub steps: usize,
-    /// Sentences in a step; fewer if the client has fewer.
+    /// Number of sentences in a step. A client with fewer sentences uses all of its sentences in each step.
     pub batch: usize,
     /// Step size of AdamW.
     pub step_size: f32,
-    /// Weight decay of AdamW: weights shrink by `step_size decay` in each step.
+    /// Weight decay of AdamW. Each step multiplies the trained values by `1 - step_size * decay`.
     pub decay: f32,
 }
 
-/// One client in one round.
+/// Input of the local training of one client in one round.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientRound<'a> {
     /// Sentences of the client.
     pub sentences: &'a [Sentence],
-    /// Kind of the round, which decides the trained tensors; frozen ones keep their bits.
+    /// Kind of the round, which determines the trained tensors. The other tensors do not change.
     pub round: RoundKind,
     /// Seed of the run.
     pub seed: u64,
@@ -35,7 +35,7 @@ pub struct ClientRound<'a> {
 }
 
 impl LocalTraining {
-    /// Trains the adapter. Returns the mean loss over the steps, each computed before its step.
+    /// Trains the adapter in place. Returns the mean over all steps of the loss before the step, in nats.
     pub fn train(&self, model: &Model, adapter: &mut Adapter, client_round: ClientRound<'_>) -> f64 {
         let ClientRound { sentences, round, seed, place } = client_round;
         let index = u64::from(place.0) << 32 | u64::from(place.1);
@@ -47,7 +47,8 @@ impl LocalTraining {
         let mut left: Vec<usize> = Vec::new();
         let mut sum = 0.0;
         for _ in 0..self.steps {
-            // Draw every sentence once before one repeats.
+            // Sentences are drawn without replacement. If too few remain for a batch, a new pass over all
+            // sentences begins.
             if left.len() < self.batch.min(numbers.len()) {
                 left = random.choose(&numbers, numbers.len());
             }
@@ -61,7 +62,7 @@ impl LocalTraining {
     }
 }
 
-/// Ranges of the values that this kind of round trains.
+/// Ranges of the adapter's values that a round of this kind trains.
 #[must_use]
 pub fn trained(adapter: &Adapter, round: RoundKind) -> Vec<Range<usize>> {
     let free = adapter.parts.iter().filter(|part| !round.freezes(part.role));

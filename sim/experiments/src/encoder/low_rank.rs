@@ -1,8 +1,9 @@
-//! Low-rank adapter of a frozen layer: `out += scale (x A^T) B^T`, forward and backward (Hu et al. 2021).
+//! Low-rank adapter of a frozen layer (Hu et al. 2021), `out += scale (x A^T) B^T`: forward and backward
+//! pass.
 
 use fedspan_client::kernel::dense;
 
-/// The two factors of one module in the layout of the files, and their scale.
+/// Adapter of one projection: its two factors in the layout of the adapter files, and their scale.
 #[derive(Clone, Copy, Debug)]
 pub struct Factors<'a> {
     /// Down factor A, r x d.
@@ -18,7 +19,7 @@ pub struct Factors<'a> {
 }
 
 impl Factors<'_> {
-    /// Adds the adapter's output for `x` to `out` (both n x d). Returns `scale x A^T`, n x r.
+    /// Forward pass: adds the adapter's output for `x` to `out` (both n x d). Returns `scale x A^T` (n x r).
     pub fn add(&self, x: &[f32], out: &mut [f32]) -> Vec<f32> {
         let mut low = vec![0.0; x.len() / self.hidden * self.rank];
         dense::backward_product(x, self.down, self.hidden, &mut low);
@@ -29,8 +30,9 @@ impl Factors<'_> {
         low
     }
 
-    /// Backward pass from the errors of `out` (n x d): adds the gradients of the factors to `down` and `up`
-    /// and, if requested, the errors of `x` to `below`. `low` is the value that [`Self::add`] returned.
+    /// Backward pass from the gradient with respect to `out` (n x d). Adds the gradients of the factors to
+    /// `down` and `up` and, if requested, the gradient with respect to `x` to `below`. The argument `low` is
+    /// the value that [`Self::add`] returned.
     pub fn backward(
         &self,
         x: &[f32],

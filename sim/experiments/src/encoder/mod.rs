@@ -1,4 +1,5 @@
-//! Federated fine-tuning of a BERT encoder with low-rank adapters: LoRA, FFA-LoRA, RoLoRA.
+//! Federated fine-tuning of a BERT encoder with low-rank adapters, by the algorithms LoRA, FFA-LoRA and
+//! RoLoRA.
 //!
 //! ```text
 //!  weights ---- Shape, Model (frozen) ---+
@@ -7,10 +8,11 @@
 //!                                                                           +------------ next round ------+
 //! ```
 //!
-//! The forward and backward passes are written by hand. The weights are frozen, so only errors of activations
-//! and gradients of the adapters and the head are computed. Matrix products use the client crate's dense
-//! kernels, every sum runs in a fixed order, and transcendental functions come from libm. Results therefore
-//! have the same bits on every machine and for any number of threads. `ENCODER.md` is the user's guide.
+//! The forward and backward passes are implemented without an automatic differentiation library. The weights
+//! of the encoder are frozen, so only gradients with respect to activations, adapters and head are computed.
+//! Matrix products use the dense kernels of the client crate, every sum has a fixed order, and transcendental
+//! functions come from libm. Results therefore have the same bits on every machine and for any number of
+//! threads. `ENCODER.md` is the user's guide.
 
 mod adam;
 mod adapter;

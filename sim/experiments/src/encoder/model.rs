@@ -1,18 +1,17 @@
-//! Frozen weights of a BERT encoder.
+//! Frozen weights of a BERT encoder, and their reader.
 
 use std::path::Path;
 
 use super::tensors::Tensors;
 use super::{EncoderError, Shape};
 
-/// File name of the weights in their directory.
+/// Name of the file of weights in a model directory.
 const MODEL_FILE: &str = "model.safetensors";
 
-/// Weights and bias from `i` inputs to `o` outputs in the layout of the dense kernels: (i + 1) x o, the last
-/// row is the bias.
+/// Linear layer from i inputs to o outputs, in the layout of the dense kernels.
 #[derive(Clone, Debug)]
 pub struct Dense {
-    /// Weights and bias, row-major, (i + 1) x o.
+    /// Weights and bias, (i + 1) x o, row-major; the last row is the bias.
     pub layer: Vec<f32>,
     /// Number of outputs, o.
     pub outputs: usize,
@@ -48,7 +47,7 @@ pub struct Layer {
     pub output_norm: Norm,
 }
 
-/// Embeddings and layers of an encoder. Training never changes them.
+/// Embeddings and layers of an encoder, which training does not change.
 #[derive(Clone, Debug)]
 pub struct Model {
     /// Sizes of the encoder.
@@ -59,13 +58,13 @@ pub struct Model {
     pub position_embeddings: Vec<f32>,
     /// Layer normalisation of the embeddings.
     pub norm: Norm,
-    /// Layers, from the input to the output.
+    /// Transformer layers in the order of the forward pass.
     pub layers: Vec<Layer>,
 }
 
 impl Model {
-    /// Reads `config.json` and `model.safetensors` of a directory. Tensor names may have the prefix `bert.`;
-    /// other tensors of the file are ignored.
+    /// Reads `config.json` and `model.safetensors` of a directory. Tensor names may have the prefix `bert.`.
+    /// Tensors that the encoder does not use are ignored.
     ///
     /// # Errors
     /// [`EncoderError::File`] with the file or tensor that is missing or malformed.
@@ -97,6 +96,7 @@ impl Model {
 }
 
 impl Layer {
+    /// Reads the weights of layer `number`.
     fn read(from: &Reader<'_>, number: usize, shape: &Shape) -> Result<Self, EncoderError> {
         let from = Reader { file: from.file, prefix: format!("{}encoder.layer.{number}.", from.prefix) };
         let (d, wide) = (shape.hidden, shape.intermediate);
@@ -113,7 +113,7 @@ impl Layer {
     }
 }
 
-/// Tensors whose names share a prefix.
+/// Reader of tensors whose names share a prefix.
 struct Reader<'a> {
     file: &'a Tensors,
     prefix: String,
@@ -131,7 +131,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads a linear layer. Files store outputs x inputs, and the bias separately.
+    /// Reads a linear layer. In the file the weights are outputs x inputs, and the bias is a separate tensor.
     fn dense(&self, name: &str, inputs: usize, outputs: usize) -> Result<Dense, EncoderError> {
         let weight = self.get(&format!("{name}.weight"), &[outputs, inputs])?;
         let bias = self.get(&format!("{name}.bias"), &[outputs])?;

@@ -1,5 +1,5 @@
-//! Complete network: embeddings, layers, mean pooling over the tokens of a sentence, and a linear head; logits,
-//! loss and gradient.
+//! Complete network of the encoder: embeddings, layers, mean pooling over the tokens of a sentence, and a
+//! linear head. The module computes logits, loss and gradient.
 
 use fedspan_client::kernel::dense;
 
@@ -9,12 +9,12 @@ use super::layer::{AdaptedLayer, LayerCache};
 use super::model::Model;
 use super::pointwise::normalize;
 
-/// Sentences as tokens, concatenated without padding.
+/// Batch of tokenised sentences, concatenated without padding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
-    /// Tokens of all sentences; each is below the vocabulary size.
+    /// Tokens of all sentences; each token is less than the vocabulary size.
     pub tokens: Vec<u32>,
-    /// Number of tokens of each sentence, 1 to the positions of the model.
+    /// Number of tokens of each sentence, from 1 to the number of positions of the model.
     pub lengths: Vec<usize>,
     /// Class of each sentence.
     pub labels: Vec<u8>,
@@ -34,7 +34,7 @@ impl Batch {
 }
 
 impl Model {
-    /// Logits of each sentence, n x 2.
+    /// Computes the logits of each sentence, n x 2 for n sentences.
     #[must_use]
     pub fn logits(&self, adapter: &Adapter, batch: &Batch) -> Vec<f32> {
         let mut x = self.embed(batch);
@@ -44,8 +44,8 @@ impl Model {
         head(adapter, &mean_pool(&x, batch, self.shape.hidden))
     }
 
-    /// Computes the mean cross-entropy of a batch, in nats, and writes its gradient to `gradient`, which is as
-    /// long as the adapter's values. Returns NaN if the logits are not finite.
+    /// Returns the mean cross-entropy of a batch, in nats, and writes the gradient with respect to the
+    /// adapter's values to `gradient`, which has the same length. Returns NaN if the logits are not finite.
     pub fn gradient(&self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> f64 {
         let d = self.shape.hidden;
         let mut x = self.embed(batch);
@@ -83,6 +83,7 @@ impl Model {
         loss
     }
 
+    /// Layer `number` with its adapters, for the layout of `batch`.
     fn adapted_layer<'a>(
         &'a self,
         adapter: &'a Adapter,
@@ -93,7 +94,7 @@ impl Model {
         AdaptedLayer { layer: &self.layers[number], adapter, number, rows, epsilon: self.shape.epsilon }
     }
 
-    /// Normalised sum of token and position embedding of each token, n x d.
+    /// Computes the normalised sum of the token and position embeddings of each token, n x d for n tokens.
     fn embed(&self, batch: &Batch) -> Vec<f32> {
         let d = self.shape.hidden;
         let mut x = Vec::with_capacity(batch.tokens.len() * d);
@@ -111,7 +112,7 @@ impl Model {
     }
 }
 
-/// Mean over the tokens of each sentence.
+/// Mean over the tokens of each sentence, one row of d features for each sentence.
 fn mean_pool(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
     let mut rows = x.chunks_exact(d);
     let mut means = vec![0.0; batch.lengths.len() * d];
@@ -124,6 +125,7 @@ fn mean_pool(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
     means
 }
 
+/// Computes the logits (n x 2) from the pooled features (n x d).
 fn head(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
     let [weight, bias] = adapter.head();
     let mut logits = vec![0.0; pooled.len() / adapter.hidden * CLASSES];

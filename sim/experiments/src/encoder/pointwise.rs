@@ -1,9 +1,9 @@
-//! Elementwise and row-wise functions, forward and backward: layer normalisation, GELU, softmax. Sums run in a
-//! fixed order.
+//! Elementwise and row-wise functions of the encoder, with their backward passes: layer normalisation, GELU
+//! and softmax. All sums have a fixed order.
 
 use super::model::Norm;
 
-/// Values of a layer normalisation that its backward pass needs.
+/// Intermediate values of a layer normalisation that the backward pass needs.
 #[derive(Clone, Debug, Default)]
 pub struct NormCache {
     /// Normalised values, n x d: mean 0 and variance 1 in each row.
@@ -12,18 +12,18 @@ pub struct NormCache {
     pub inverse: Vec<f32>,
 }
 
-/// Sum in eight lanes that are added at the end.
+/// Sums `values(0)` to `values(count - 1)` in eight lanes that are added at the end.
 fn sum(values: impl Fn(usize) -> f32, count: usize) -> f32 {
     let mut sums = [0.0_f32; 8];
-    let whole = count - count % 8;
-    for first in (0..whole).step_by(8) {
+    let full = count - count % 8;
+    for first in (0..full).step_by(8) {
         for (lane, sum) in sums.iter_mut().enumerate() {
             *sum += values(first + lane);
         }
     }
     let [s0, s1, s2, s3, s4, s5, s6, s7] = sums;
     let all = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7));
-    (whole..count).fold(all, |sum, index| sum + values(index))
+    (full..count).fold(all, |sum, index| sum + values(index))
 }
 
 /// Normalises each row (n x d) to mean 0 and variance 1, then applies weight and bias (Ba et al. 2016).
@@ -44,7 +44,8 @@ pub fn normalize(values: &mut [f32], norm: &Norm, epsilon: f32) -> NormCache {
     kept
 }
 
-/// Turns errors (n x d) of the output of [`normalize`] into errors of its input.
+/// Backward pass of [`normalize`]: replaces the gradient with respect to the output (n x d) by the gradient
+/// with respect to the input.
 pub fn normalize_errors(errors: &mut [f32], kept: &NormCache, norm: &Norm) {
     let d = norm.weight.len();
     let rows = errors.chunks_exact_mut(d).zip(kept.scaled.chunks_exact(d)).zip(&kept.inverse);
@@ -58,8 +59,8 @@ pub fn normalize_errors(errors: &mut [f32], kept: &NormCache, norm: &Norm) {
     }
 }
 
-/// Replaces each value x by `x P(x)`, with P the normal distribution function (GELU; Hendrycks and Gimpel
-/// 2016). Returns the derivatives if `derive` is set.
+/// Replaces each value x by `x P(x)`, where P is the standard normal distribution function (GELU; Hendrycks
+/// and Gimpel 2016). Returns the derivatives if `derive` is true, otherwise an empty vector.
 pub fn gelu(values: &mut [f32], derive: bool) -> Vec<f32> {
     const DENSITY: f32 = 0.398_942_3;
     let mut slopes = Vec::with_capacity(if derive { values.len() } else { 0 });
@@ -84,7 +85,8 @@ pub fn softmax(values: &mut [f32], columns: usize) {
     }
 }
 
-/// Turns errors of the output of [`softmax`] into errors of its input.
+/// Backward pass of [`softmax`]: replaces the gradient with respect to the output by the gradient with
+/// respect to the input.
 pub fn softmax_errors(errors: &mut [f32], probabilities: &[f32], columns: usize) {
     for (row, part) in errors.chunks_exact_mut(columns).zip(probabilities.chunks_exact(columns)) {
         let along = sum(|i| row[i] * part[i], columns);

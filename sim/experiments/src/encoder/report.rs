@@ -1,4 +1,5 @@
-//! Result files of a run: `rounds.jsonl`, `summary.json`, `predictions.csv`, and the adapter in PEFT's layout.
+//! Result files of an encoder run: `rounds.jsonl`, `summary.json`, `predictions.csv`, and the adapter in the
+//! layout of PEFT.
 
 use std::path::Path;
 
@@ -20,50 +21,50 @@ pub struct Report {
     pub seed: u64,
     /// Number of clients.
     pub clients: usize,
-    /// Participants in each round.
+    /// Number of participants in each round.
     pub participants: usize,
-    /// Finished rounds.
+    /// Number of finished rounds.
     pub rounds: u32,
-    /// Steps of a client in a round.
+    /// Number of optimiser steps of a client in a round.
     pub steps: usize,
-    /// Sentences in a step.
+    /// Number of sentences in a step.
     pub batch: usize,
     /// Step size of AdamW.
     pub step_size: f32,
     /// Weight decay of AdamW.
     pub decay: f32,
-    /// Largest number of tokens of a sentence; longer sentences are cut.
+    /// Largest number of tokens of a sentence; longer sentences are truncated.
     pub tokens: usize,
     /// Files of sentences, as named on the command line.
     pub files: Vec<String>,
     /// Scored part: `test` or `validation`.
     pub held: &'static str,
-    /// Numbers of sentences.
+    /// Numbers of training, scored and omitted sentences.
     pub sentences: Counts,
-    /// True if Ctrl-C ended the run; otherwise absent.
+    /// True if Ctrl-C interrupted the run; absent from the file otherwise.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
     /// Figures after the last round.
     #[serde(rename = "final")]
     pub end: Final,
-    /// Payload bytes of all rounds.
+    /// Payload bytes, summed over all rounds.
     pub bytes: Bytes,
-    /// Figures that differ from run to run.
+    /// Durations, which differ between otherwise equal runs.
     pub timing: Timing,
 }
 
-/// Numbers of sentences.
+/// Numbers of training, scored and omitted sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Training sentences of all clients.
+    /// Number of training sentences of all clients.
     pub train: usize,
-    /// Scored sentences.
+    /// Number of scored sentences.
     pub held: usize,
-    /// Sentences left out because their rating is too near to zero.
+    /// Number of sentences that were omitted because their rating is too close to zero.
     pub left_out: usize,
-    /// Sentences of the smallest client.
+    /// Number of sentences of the client with the fewest sentences.
     pub least: usize,
-    /// Sentences of the largest client.
+    /// Number of sentences of the client with the most sentences.
     pub most: usize,
 }
 
@@ -73,12 +74,12 @@ pub struct Final {
     /// Score of the last scored round.
     #[serde(flatten)]
     pub score: Option<Score>,
-    /// Accuracy of always answering the more frequent class of the scored part.
+    /// Accuracy of a classifier that always returns the more frequent class of the scored part.
     pub majority: f64,
     /// Mean training loss of the last round, in nats.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Greatest interference of all rounds.
+    /// Largest interference over all rounds, see [`Row::interference`](super::Row::interference).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub greatest_interference: Option<f64>,
 }
@@ -86,31 +87,31 @@ pub struct Final {
 /// Payload bytes, without framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bytes {
-    /// Bytes from clients.
+    /// Bytes that all clients sent.
     pub up: u64,
-    /// Bytes to clients.
+    /// Bytes that all clients received.
     pub down: u64,
 }
 
-/// Durations, in s.
+/// Durations of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// Duration of the whole run including scoring, in s.
+    /// Duration of the run including scoring, in seconds.
     pub wall_s: f64,
 }
 
-/// Facts of a run that the campaign settings do not contain.
+/// Facts about a run that [`Campaign`], [`Clients`] and [`Trained`] do not contain.
 #[derive(Clone, Debug)]
 pub struct RunInfo {
-    /// Files of sentences.
+    /// Files of sentences, as named on the command line.
     pub files: Vec<String>,
-    /// Largest number of tokens of a sentence; longer sentences are cut.
+    /// Largest number of tokens of a sentence; longer sentences are truncated.
     pub tokens: usize,
     /// Scored part: `test` or `validation`.
     pub held: &'static str,
-    /// Number of sentences left out because of their rating.
+    /// Number of sentences that were omitted because their rating is too close to zero.
     pub left_out: usize,
-    /// Duration of the run, in s.
+    /// Duration of the run including scoring, in seconds.
     pub wall_s: f64,
 }
 
@@ -163,7 +164,7 @@ impl Report {
     /// Writes all files of a run into a directory.
     ///
     /// # Errors
-    /// [`EncoderError::Write`] or [`EncoderError::File`] with the file that could not be written.
+    /// [`EncoderError::Write`] or [`EncoderError::File`] if a file cannot be written.
     pub fn write(
         &self,
         directory: &Path,
@@ -186,7 +187,8 @@ impl Report {
     }
 }
 
-/// One CSV line per held-out sentence: index of its file, id, label, and the logits.
+/// Content of `predictions.csv`: one line for each held-out sentence with the index of its file, its id, its
+/// label, and the logits.
 fn predictions(model: &Model, clients: &Clients, trained: &Trained) -> String {
     let mut text = String::from("file,id,label,negative,positive\n");
     for batch in clients.test_batches() {

@@ -1,4 +1,5 @@
-//! Training rounds: clients train, their adapters are written as files and averaged by `fedspan-adapters`.
+//! Training rounds of the encoder: clients train adapters, and `fedspan-adapters` averages the adapters,
+//! which are passed as files.
 
 use std::path::Path;
 
@@ -15,18 +16,18 @@ use super::{Adapter, Batch, CLASSES, Clients, EncoderError, Model};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoraMethod {
-    /// RoLoRA: up and down factors alternate (Chen et al. 2025).
+    /// RoLoRA: rounds train the up factors and the down factors in turn (Chen et al. 2025).
     #[value(name = "rolora")]
     #[serde(rename = "rolora")]
     RoLora,
-    /// LoRA: both factors in every round, averaged separately.
+    /// LoRA: every round trains both factors, and the server averages each factor separately.
     Lora,
-    /// FFA-LoRA: up factors only (Sun et al. 2024).
+    /// FFA-LoRA: every round trains only the up factors (Sun et al. 2024).
     FfaLora,
 }
 
 impl LoraMethod {
-    /// Kind of round `number`, from 1.
+    /// Kind of round `number`; the first round has number 1.
     #[must_use]
     pub fn round(self, number: u32) -> RoundKind {
         match self {
@@ -37,7 +38,7 @@ impl LoraMethod {
         }
     }
 
-    /// Name on the command line.
+    /// Name of the algorithm on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,56 +49,56 @@ impl LoraMethod {
     }
 }
 
-/// Settings of a run.
+/// Settings of a training run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Campaign {
-    /// Algorithm.
+    /// Federated LoRA algorithm.
     pub method: LoraMethod,
     /// Rank of the factors, r.
     pub rank: usize,
     /// Number of rounds.
     pub rounds: u32,
-    /// Number of clients in each round, drawn again for each round.
+    /// Number of participants, which are drawn independently for each round.
     pub participants: usize,
     /// Settings of local training.
     pub local: LocalTraining,
-    /// Rounds between two scores of the held-out part; it is also scored before the first and after the last
-    /// round.
+    /// Number of rounds between two scores of the held-out part. The held-out part is also scored before the
+    /// first round and after the last round.
     pub evaluate_every: u32,
     /// Seed of all random draws.
     pub seed: u64,
 }
 
-/// Result of a round.
+/// Results of a round, as one line of `rounds.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Number of the round, from 1; 0 is the model before training.
+    /// Number of the round, from 1; 0 for the model before training.
     pub round: u32,
     /// Trained factors: `up`, `down` or `plain`; absent before training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trained: Option<&'static str>,
-    /// Participating clients, ascending.
+    /// Indices of the participating clients, ascending.
     pub participants: Vec<usize>,
-    /// Mean loss over the participants, in nats.
+    /// Mean training loss over the participants, in nats; absent before training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
     /// Score on the held-out part, if the round was scored.
     #[serde(flatten)]
     pub score: Option<Score>,
-    /// Error of averaging both factors separately (`ADAPTERS.md` of the aggregator); 0 if only one factor was
-    /// trained.
+    /// Interference, i.e. the error of averaging both factors separately (defined in the aggregator's
+    /// `ADAPTERS.md`); 0 if only one factor was trained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interference: Option<f64>,
-    /// Payload bytes from the clients: the trained values.
+    /// Payload bytes that the participants sent, i.e. the trained values.
     pub bytes_up: u64,
-    /// Payload bytes to the participants: the same values, averaged.
+    /// Payload bytes that the participants received, i.e. the averages of the trained values.
     pub bytes_down: u64,
 }
 
-/// Quality on the held-out sentences.
+/// Accuracy and loss on the held-out sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Score {
-    /// Fraction of correct classes.
+    /// Fraction of sentences whose class is predicted correctly.
     pub accuracy: f64,
     /// Mean cross-entropy, in nats.
     pub held_loss: f64,
@@ -106,20 +107,22 @@ pub struct Score {
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
-    /// Average of the last round.
+    /// Average of the clients' adapters in the last round.
     pub adapter: Adapter,
-    /// Results of the rounds, from round 0.
+    /// Results of the rounds, starting with round 0.
     pub rows: Vec<Row>,
     /// True if the run was stopped early.
     pub interrupted: bool,
 }
 
 impl Campaign {
-    /// Trains the adapter. After each round `watch` receives the result and stops the run by returning `false`.
+    /// Trains the adapter. The function `watch` receives the results of each round, starting with round 0;
+    /// the run stops if `watch` returns `false`.
     ///
     /// # Errors
-    /// [`EncoderError::Diverged`] if a loss is not finite; [`EncoderError::NonFiniteAdapter`] if an adapter is not;
-    /// [`EncoderError::File`] if a temporary file cannot be written; [`EncoderError::Adapter`] if averaging fails.
+    /// [`EncoderError::Diverged`] if a loss is not finite; [`EncoderError::NonFiniteAdapter`] if an adapter
+    /// has a value that is not finite; [`EncoderError::File`] if a temporary file cannot be written;
+    /// [`EncoderError::Adapter`] if averaging fails.
     pub fn run(
         &self,
         model: &Model,
@@ -130,7 +133,7 @@ impl Campaign {
         let folder = folder.map_err(|error| EncoderError::file(&std::env::temp_dir(), error))?;
         let held: Vec<Batch> = clients.test_batches().into_iter().map(|batch| batch.tokens).collect();
         let mut global = Adapter::start(&model.shape, self.rank, self.seed);
-        // Writes the adapter configuration, which `fedspan-adapters` expects beside the files.
+        // `fedspan-adapters` requires the adapter configuration in the directory of the adapter files.
         global.write_directory(folder.path())?;
         global.write(&folder.path().join("round-0.safetensors"))?;
         let score = Some(score(model, &global, &held));
@@ -160,6 +163,8 @@ impl Campaign {
         Ok(Trained { adapter: global, rows, interrupted: !go_on })
     }
 
+    /// Runs round `number` from the adapter `global`. Returns the averaged adapter and the results of the
+    /// round.
     fn round(
         &self,
         model: &Model,
@@ -189,7 +194,7 @@ impl Campaign {
                 Ok((path, sentences.len() as u64, loss))
             })
             .collect();
-        // Returns the error of the first failed client, whatever the number of threads.
+        // The error of the failed client with the lowest index is returned for any number of threads.
         let results = results.into_iter().collect::<Result<Vec<_>, EncoderError>>()?;
         let paths: Vec<_> = results.iter().map(|(path, _, _)| path.clone()).collect();
         let samples: Vec<u64> = results.iter().map(|(_, samples, _)| *samples).collect();
@@ -217,7 +222,7 @@ impl Campaign {
     }
 }
 
-/// Checks the result of a client's training in a round.
+/// Checks that a client's training loss and adapter are finite.
 fn check_finite(adapter: &Adapter, loss: f64, round: u32, client: usize) -> Result<(), EncoderError> {
     if !loss.is_finite() {
         return Err(EncoderError::Diverged { round, client, loss });
@@ -235,7 +240,7 @@ fn check_finite(adapter: &Adapter, loss: f64, round: u32, client: usize) -> Resu
     })
 }
 
-/// Score over all batches.
+/// Computes accuracy and loss over all batches.
 #[must_use]
 pub fn score(model: &Model, adapter: &Adapter, batches: &[Batch]) -> Score {
     let parts: Vec<(usize, f64)> = batches

@@ -1,8 +1,8 @@
-//! Rated sentences in groups; a group is the review or article that its sentences come from.
+//! Reader of files of rated sentences. Sentences of the same review or article form a group.
 //!
-//! A line is `id TAB mean rating TAB text`, the form of the ground truth published with VADER (Hutto and
-//! Gilbert 2014). The part of an id before the first `_` names the group; an id without `_` is a group of its
-//! own.
+//! Each line has the form `id TAB mean rating TAB text`, like the ground truth published with VADER (Hutto
+//! and Gilbert 2014). The part of an id before the first `_` is the name of the group; without `_`, the id
+//! itself is the name of the group.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,24 +13,24 @@ use super::{EncoderError, Tokenizer};
 /// Largest accepted file, in bytes.
 const FILE_MAX: u64 = 1 << 28;
 
-/// Largest magnitude of a rating.
+/// Largest accepted magnitude of a rating.
 const RATING_MAX: f64 = 4.0;
 
 /// One rated sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentence {
-    /// Id, as in the file.
+    /// Id of the sentence in the file.
     pub id: String,
     /// Tokens, including `[CLS]` and `[SEP]`.
     pub tokens: Vec<u32>,
-    /// Class: 1 for a rating above zero, else 0.
+    /// Class: 1 for a positive rating, 0 for a negative rating.
     pub label: u8,
 }
 
 /// Sentences of one review or article.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Index of the file, from 0.
+    /// Index of the file that contains the group, from 0.
     pub file: usize,
     /// Sentences in the order of the file.
     pub sentences: Vec<Sentence>,
@@ -41,18 +41,19 @@ pub struct Group {
 pub struct ReadOptions<'a> {
     /// Tokenizer of the texts.
     pub tokenizer: &'a Tokenizer,
-    /// Most tokens of a sentence; longer sentences are cut.
+    /// Largest number of tokens of a sentence; longer sentences are truncated.
     pub tokens: usize,
-    /// Sentences with a rating nearer to zero are left out, because the raters did not agree on a sign.
+    /// Smallest magnitude of a rating. Sentences with a smaller magnitude are omitted, because the raters did
+    /// not agree on a sign.
     pub margin: f64,
 }
 
-/// All groups that were read.
+/// Groups of sentences of all files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Corpus {
-    /// Groups in the order of the files and of their first lines.
+    /// Groups in the order of the files and, within a file, of the first sentence of each group.
     pub groups: Vec<Group>,
-    /// Number of sentences that were left out because of their rating.
+    /// Number of sentences that were omitted because of their rating.
     pub left_out: usize,
 }
 
@@ -60,7 +61,7 @@ impl Corpus {
     /// Reads files of sentences.
     ///
     /// # Errors
-    /// [`EncoderError::File`] with the line that is malformed, or for a file without any usable sentence.
+    /// [`EncoderError::File`] if a line is malformed, or if a file contains no usable sentence.
     pub fn read<P: AsRef<Path>>(files: &[P], reading: ReadOptions<'_>) -> Result<Self, EncoderError> {
         let mut corpus = Self::default();
         for (number, file) in files.iter().enumerate() {
@@ -69,6 +70,7 @@ impl Corpus {
         Ok(corpus)
     }
 
+    /// Reads the file with index `file` and appends its groups.
     fn add(&mut self, file: usize, path: &Path, reading: ReadOptions<'_>) -> Result<(), EncoderError> {
         let text = read_text(path, FILE_MAX)?;
         let mut places = std::collections::HashMap::new();
@@ -111,7 +113,7 @@ impl Corpus {
         }
     }
 
-    /// Number of sentences.
+    /// Number of sentences of all groups.
     #[must_use]
     pub fn sentences(&self) -> usize {
         self.groups.iter().map(|group| group.sentences.len()).sum()

@@ -1,4 +1,4 @@
-//! Sizes of an encoder, read from `config.json`.
+//! Sizes of a BERT encoder, and their reader for `config.json`.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use serde::Deserialize;
 use super::EncoderError;
 use super::error::read;
 
-/// File name of the configuration in a directory of weights.
+/// Name of the configuration file in a model directory.
 const CONFIG_FILE: &str = "config.json";
 
 /// Largest accepted `config.json`, in bytes.
 const CONFIG_MAX: u64 = 1 << 20;
 
-/// Largest accepted size; the product of three sizes fits into 64 bits.
+/// Largest accepted size. The product of three such sizes fits into 64 bits.
 const SIZE_MAX: usize = 1 << 20;
 
 /// Sizes of a BERT encoder (Devlin et al. 2019).
@@ -25,11 +25,11 @@ pub struct Shape {
     pub hidden: usize,
     /// Number of layers.
     pub layers: usize,
-    /// Number of attention heads; divides the width.
+    /// Number of attention heads; a divisor of the width.
     pub heads: usize,
-    /// Width inside the feed-forward part.
+    /// Width of the hidden layer in the feed-forward network.
     pub intermediate: usize,
-    /// Longest sentence in tokens.
+    /// Largest number of tokens of a sentence.
     pub positions: usize,
     /// Number of token types; only type 0 is used.
     pub types: usize,
@@ -37,6 +37,7 @@ pub struct Shape {
     pub epsilon: f32,
 }
 
+/// Content of `config.json`, as far as it is used.
 #[derive(Deserialize)]
 struct Config {
     model_type: String,

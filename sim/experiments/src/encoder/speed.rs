@@ -1,5 +1,5 @@
-//! Duration of a training step on 8 sentences of 64 tokens, the setting in which other implementations are
-//! measured.
+//! Measurement of the duration of a training step on 8 sentences of 64 tokens; other implementations are
+//! measured in the same setting.
 
 use std::time::Instant;
 
@@ -8,24 +8,24 @@ use serde::Serialize;
 
 use super::{Adapter, Batch, Model};
 
-/// Sentences of a step.
+/// Number of sentences in a step.
 pub const SENTENCES: usize = 8;
 
-/// Tokens of a sentence.
+/// Number of tokens of a sentence.
 pub const TOKENS: usize = 64;
 
-/// Durations on one thread, in s; medians if not stated otherwise.
+/// Durations on one thread, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speed {
-    /// Forward pass.
+    /// Median duration of a forward pass.
     pub forward_s: f64,
-    /// Step: forward pass, loss, and gradients of all trained values.
+    /// Median duration of a step, which consists of forward pass, loss, and gradients of all trained values.
     pub step_s: f64,
-    /// Shortest step.
+    /// Duration of the shortest step.
     pub least_step_s: f64,
 }
 
-/// Times `steps` steps on random tokens, on the calling thread.
+/// Measures `steps` steps on random tokens in the calling thread.
 #[must_use]
 pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     let mut random = stream(1, Purpose::Samples, 0);
@@ -40,7 +40,7 @@ pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     let adapter = Adapter::start(&model.shape, rank, 1);
     let mut gradient = vec![0.0; adapter.values.len()];
     let (mut forward, mut step) = (Vec::new(), Vec::new());
-    // The first two steps warm the caches up and are not counted.
+    // The first two steps only warm up the caches; their durations are dropped.
     for number in 0..steps + 2 {
         let began = Instant::now();
         std::hint::black_box(model.logits(&adapter, &batch));

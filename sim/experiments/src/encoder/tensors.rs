@@ -1,4 +1,4 @@
-//! Tensors of a safetensors file, read by name and as f32.
+//! Reader and writer of safetensors files. Tensors are read by name as f32.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use super::EncoderError;
 use super::error::read;
 
-/// Largest accepted file, in bytes; files are read into memory as a whole.
+/// Largest accepted file, in bytes; a file is read completely into memory.
 const FILE_MAX: u64 = 4 << 30;
 
-/// A safetensors file in memory.
+/// Content of a safetensors file.
 #[derive(Debug)]
 pub struct Tensors {
     path: PathBuf,
@@ -50,11 +50,11 @@ impl Tensors {
         SafeTensors::deserialize(&self.bytes).ok()?.tensor(name).ok()
     }
 
-    /// Values of a tensor, which must have this shape and be finite.
+    /// Values of the tensor `name`, which must have the given shape and contain only finite values.
     ///
     /// # Errors
-    /// [`EncoderError::File`] if the tensor is missing, has another shape or type, or contains a value that is
-    /// not finite.
+    /// [`EncoderError::File`] if the tensor is missing, has another shape or type, or contains a value that
+    /// is not finite.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, EncoderError> {
         let wrong = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
         let view = self.view(name).ok_or_else(|| wrong("not there".to_owned()))?;
@@ -76,7 +76,7 @@ impl Tensors {
     }
 }
 
-/// Writes a safetensors file of f32 tensors: name, shape, values.
+/// Writes a safetensors file of f32 tensors; each tensor is given as name, shape and values.
 ///
 /// # Errors
 /// [`EncoderError::File`] if the file cannot be written.

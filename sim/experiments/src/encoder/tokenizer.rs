@@ -1,7 +1,8 @@
-//! BERT tokenizer: cleans text, splits it at white space and punctuation, and splits words into the longest
-//! pieces of the vocabulary (WordPiece; Schuster and Nakajima 2012, Devlin et al. 2019).
+//! Tokenizer of BERT (WordPiece; Schuster and Nakajima 2012, Devlin et al. 2019), which normalises text,
+//! splits it at white space and punctuation, and splits each word into the longest pieces that the vocabulary
+//! contains.
 //!
-//! A text like `[MASK]` is ordinary text: no word of a sentence becomes a special token.
+//! Names of special tokens within a text, such as `[MASK]`, are treated as ordinary text.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,19 +14,19 @@ use unicode_properties::{GeneralCategory, GeneralCategoryGroup, UnicodeGeneralCa
 use super::EncoderError;
 use super::error::{read, read_text};
 
-/// File name of the vocabulary in a directory of weights; one token per line.
+/// Name of the vocabulary file in a model directory; each line of the file is a token.
 const VOCABULARY_FILE: &str = "vocab.txt";
 
-/// File name of the optional configuration, read for `do_lower_case`.
+/// Name of the optional configuration file in a model directory, of which only `do_lower_case` is used.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// Largest accepted file, in bytes.
 const FILE_MAX: u64 = 1 << 25;
 
-/// Longest word in characters that is split into pieces.
+/// Largest number of characters of a word that is split into pieces. Longer words become `[UNK]`.
 const WORD_MAX: usize = 100;
 
-/// Vocabulary and normalisation of a BERT model.
+/// Tokenizer with the vocabulary and normalisation of a BERT model.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     pieces: HashMap<String, u32>,
@@ -35,6 +36,7 @@ pub struct Tokenizer {
     lower_case: bool,
 }
 
+/// Content of `tokenizer_config.json`, as far as it is used.
 #[derive(Deserialize)]
 struct Config {
     #[serde(default = "default_lower_case")]
@@ -80,7 +82,8 @@ impl Tokenizer {
         Ok(Self { pieces, unknown, first, last, lower_case })
     }
 
-    /// Tokens of a text: `[CLS]`, the pieces of its words, `[SEP]`; at most `most` (2 or more).
+    /// Converts a text into tokens: `[CLS]`, the pieces of the words, `[SEP]`. The number of tokens is
+    /// limited to `most`, which is at least 2.
     #[must_use]
     pub fn tokens(&self, text: &str, most: usize) -> Vec<u32> {
         let mut tokens = vec![self.first];
@@ -143,7 +146,8 @@ impl Tokenizer {
     }
 }
 
-/// Splits at white space; every punctuation mark is a word of its own.
+/// Splits a text into words at white space and before and after each punctuation mark, which is a separate
+/// word.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(char::is_whitespace)
         .flat_map(|word| {
@@ -156,12 +160,12 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
         .filter(|word| !word.is_empty())
 }
 
-/// True for Unicode punctuation and all ASCII symbols.
+/// True if `c` is a Unicode punctuation mark or an ASCII symbol.
 fn is_punctuation(c: char) -> bool {
     c.is_ascii_punctuation() || c.general_category_group() == GeneralCategoryGroup::Punctuation
 }
 
-/// True for the ideograph blocks that BERT splits into single characters.
+/// True if `c` belongs to a block of ideographs, which BERT splits into single characters.
 fn is_ideograph(c: char) -> bool {
     matches!(
         u32::from(c),

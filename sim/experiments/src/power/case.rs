@@ -1,4 +1,5 @@
-//! One setting of FedPower and its result: the distance after each exchange.
+//! Setting of FedPower, and a run of FedPower with this setting that measures the distance after each
+//! exchange.
 
 use fedspan_client::privacy::{NoiseMultiplier, PrivacySettings, Seed, Variance, noise};
 use fedspan_engine::aggregate::{Rule, UpdateWeight};
@@ -16,11 +17,11 @@ use serde::Serialize;
 use super::grams::Grams;
 use fedspan_sim_core::noise::{SLOT, noise_seed};
 
-/// Grid points per unit of one record's product, if the device's own grid cannot be used: the finest grid of a
-/// device.
+/// Number of grid points per unit in the product of one record if the grid of the device's noise mechanism
+/// cannot be used. This is the finest grid that a device supports.
 const GRID: f64 = 32_768.0;
 
-/// One setting of FedPower.
+/// Setting of FedPower.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Case {
     /// Number of columns of the iteration, r.
@@ -29,27 +30,28 @@ pub struct Case {
     pub iterations: u16,
     /// Number of local iterations between two exchanges, p.
     pub local_steps: u16,
-    /// True if each exchange has one local iteration less than the one before.
+    /// True if the number of local iterations decreases by one with each exchange.
     pub decay: bool,
     /// True if the devices' bases are aligned by Procrustes rotations.
     pub procrustes: bool,
-    /// Participation K / m: draws with replacement over devices; at 1 every device takes part once.
+    /// Participation K / m: number of draws with replacement divided by the number of devices. At 1 there are
+    /// no draws, and every device participates once.
     pub participation: f64,
-    /// Privacy guarantee of each record; no noise without one.
+    /// Privacy guarantee of each record, or `None` for a run without noise.
     pub privacy: Option<PrivacyTarget>,
-    /// True for the one-shot variant: every device computes its own eigenspace, and the server averages the
-    /// projectors.
+    /// True for the one-shot variant: every device computes the eigenspace of its data, and the server
+    /// averages the projectors of these eigenspaces.
     pub one_shot: bool,
 }
 
 /// Privacy guarantee of each record.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PrivacyTarget {
-    /// Epsilon.
+    /// Epsilon of the differential privacy guarantee.
     pub epsilon: f64,
-    /// Delta.
+    /// Delta of the differential privacy guarantee.
     pub delta: f64,
-    /// Calibration that finds the noise.
+    /// Method that computes the noise from epsilon and delta.
     #[serde(serialize_with = "serialize_calibration")]
     pub calibration: Calibration,
 }
@@ -64,25 +66,26 @@ fn serialize_calibration<S: serde::Serializer>(
 /// Error of a case that cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum CaseError {
-    /// No noise gives the requested guarantee.
+    /// No amount of noise gives the requested guarantee.
     #[error(transparent)]
     PrivacyTarget(#[from] ParameterError),
-    /// The device's noise mechanism does not support the required noise.
+    /// The noise mechanism of the device does not support the required noise.
     #[error(transparent)]
     Settings(#[from] fedspan_client::privacy::PrivacySettingsError),
     /// The required variance cannot be sampled.
     #[error(transparent)]
     Variance(#[from] fedspan_client::privacy::VarianceError),
-    /// The averaged basis lost rank.
+    /// The averaged basis does not have full rank.
     #[error(transparent)]
     Rank(#[from] fedspan_engine::linalg::RankDeficient),
 }
 
 impl Case {
-    /// Standard deviation of the noise in the product of one record; independent of the number of records.
+    /// Standard deviation of the noise in the product of one record, which does not depend on the number of
+    /// records; `None` for a run without noise.
     ///
     /// # Errors
-    /// [`ParameterError`] if no noise gives the requested guarantee.
+    /// [`ParameterError`] if no amount of noise gives the requested guarantee.
     pub fn noise(&self) -> Result<Option<f64>, ParameterError> {
         let Some(PrivacyTarget { epsilon, delta, calibration }) = self.privacy else { return Ok(None) };
         let products = Products::new(u32::try_from(self.rank).unwrap_or(u32::MAX), 1.0)?;
@@ -100,9 +103,10 @@ impl Case {
         self.parameters().exchanges().iter().scan(0, sum).collect()
     }
 
-    /// Variance of a device's noise in squared grid units, and the number of grid units in 1. The values are
-    /// those of the device's own mechanism, which bounds the sensitivity that rounding adds. If the mechanism
-    /// does not support so much noise, the finest grid is used without that bound.
+    /// Variance of a device's noise in squared grid spacings, and the number of grid spacings per unit. Both
+    /// values come from the noise mechanism of the client crate, which accounts for the sensitivity that
+    /// rounding adds. If the mechanism does not support the required noise, the finest grid is used without
+    /// this correction.
     fn variance(&self, fleet: &Grams) -> Result<Option<(Variance, f64)>, CaseError> {
         let Some(nu) = self.noise()? else { return Ok(None) };
         let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -126,6 +130,7 @@ impl Case {
         }))
     }
 
+    /// Parameters of the server for this setting.
     fn parameters(&self) -> FedPowerParameters {
         FedPowerParameters {
             iterations: self.iterations,
@@ -141,11 +146,12 @@ impl Case {
         }
     }
 
-    /// Runs the case and returns the distance (sine of the largest angle between the true directions and the
-    /// span of the basis) at the start and after each exchange. The seed determines noise, draws and start.
+    /// Runs FedPower and returns the distance at the start and after each exchange. The distance is the sine
+    /// of the largest angle between the true eigenspace and the span of the basis. The seed determines the
+    /// noise, the draws of devices, and the initial basis.
     ///
     /// # Errors
-    /// [`CaseError`] if the noise cannot be found or sampled, or a basis loses rank.
+    /// [`CaseError`] if the noise cannot be computed or sampled, or if a basis does not have full rank.
     pub fn run(&self, fleet: &Grams, seed: u64) -> Result<Vec<f64>, CaseError> {
         let variance = self.variance(fleet)?;
         let start = random_start(fleet.truth.nrows(), self.rank, seed);
@@ -178,7 +184,7 @@ impl Case {
     }
 }
 
-/// Computes a device's update: the requested iterations, with noise in every product.
+/// Computes the update of a device: performs the requested iterations and adds noise to every product.
 fn device_update(
     fleet: &Grams,
     device: DeviceId,

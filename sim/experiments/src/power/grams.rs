@@ -1,5 +1,5 @@
-//! A fleet that keeps only the Gram matrices of its devices: FedPower needs d x d numbers of a device instead
-//! of its s x d samples.
+//! Fleet in which each device is represented by its d x d Gram matrix. FedPower uses the s x d samples of a
+//! device only through this matrix.
 
 use fedspan_engine::linalg::{Matrix, product};
 use rayon::prelude::*;
@@ -9,20 +9,21 @@ use fedspan_sim_core::data::eigenspace::{Eigenspace, Gram};
 use fedspan_sim_core::data::spiked_covariance::Model;
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Devices as their Gram matrices `A_i = (1/s) M_i^T M_i`.
+/// Fleet of devices with Gram matrices `A_i = (1/s) M_i^T M_i`, where `M_i` has the samples of device i as
+/// rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grams {
     /// Gram matrix of each device, d x d.
     pub grams: Vec<Matrix>,
     /// Number of samples of each device, s.
     pub samples: Vec<u64>,
-    /// True eigenspace, d x k.
+    /// Orthonormal basis of the true eigenspace, d x k.
     pub truth: Matrix,
 }
 
 impl Grams {
-    /// Computes the Gram matrices of a scenario. Synthetic rows are not kept, so memory does not grow with the
-    /// number of samples.
+    /// Computes the Gram matrices of a scenario. Synthetic samples are not stored, so the memory use does not
+    /// depend on their number.
     ///
     /// # Errors
     /// [`DataError`] if a file cannot be used or the true eigenspace is not unique.
@@ -48,10 +49,12 @@ impl Grams {
         Self::new(grams, samples, k).map_err(|error| DataError::new(&scenario.name, error.to_string()))
     }
 
-    /// Creates a fleet of these devices. The truth is the top k eigenspace of the mean over all samples.
+    /// Creates a fleet from Gram matrices and sample counts. The true eigenspace is spanned by the k leading
+    /// eigenvectors of the mean Gram matrix, weighted by sample counts.
     ///
     /// # Errors
-    /// [`NoEigenspace`](fedspan_sim_core::data::eigenspace::NoEigenspace) if that eigenspace is not unique.
+    /// [`NoEigenspace`](fedspan_sim_core::data::eigenspace::NoEigenspace) if the true eigenspace is not
+    /// unique.
     pub fn new(
         grams: Vec<Matrix>,
         samples: Vec<u64>,
@@ -66,14 +69,14 @@ impl Grams {
         Ok(Self { truth: Eigenspace::top(&pooled, k)?.basis, grams, samples })
     }
 
-    /// Sample count that a device declares to the server.
+    /// Sample count that a device declares to the server, at most `u32::MAX`; 0 for an unknown device.
     #[must_use]
     pub fn declared(&self, device: u64) -> u32 {
         let samples = usize::try_from(device).ok().and_then(|device| self.samples.get(device));
         samples.map_or(0, |samples| u32::try_from(*samples).unwrap_or(u32::MAX))
     }
 
-    /// The product `A_i Z`.
+    /// Computes the product `A_i Z`. Returns `None` for an unknown device.
     #[must_use]
     pub fn product(&self, device: usize, z: &Matrix) -> Option<Matrix> {
         self.grams.get(device).map(|gram| product(gram, z))

@@ -1,5 +1,5 @@
-//! FedPower measurement: distance after each exchange, in settings that differ from a base in one parameter
-//! each, over many seeds of the noise. `PRIVATE.md` defines the measurement.
+//! FedPower measurement: distance after each exchange, over many seeds of the noise, for a base setting and
+//! for settings that differ from it in one parameter each. `PRIVATE.md` defines the measurement.
 
 mod case;
 mod grams;
@@ -16,7 +16,7 @@ pub use table::markdown;
 use fedspan_sim_core::parallel;
 use fedspan_sim_core::progress::Progress;
 
-/// The default scenario.
+/// Name of the built-in scenario that is measured by default.
 pub const SCENARIO: &str = "fedpower";
 
 /// Error that ends a measurement.
@@ -33,40 +33,40 @@ pub enum PowerError {
 /// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Base setting; one parameter at a time is changed.
+    /// Base setting. Each measured setting differs from it in one parameter.
     pub base: Case,
-    /// Numbers of local iterations p.
+    /// Measured numbers of local iterations p.
     pub local_steps: Vec<u16>,
-    /// Values of epsilon, at the base's delta.
+    /// Measured values of epsilon; delta is that of the base setting.
     pub epsilons: Vec<f64>,
-    /// Participation ratios K / m.
+    /// Measured participation ratios K / m.
     pub participation: Vec<f64>,
-    /// Noise calibrations; `None` for no noise.
+    /// Measured noise calibrations; `None` stands for runs without noise.
     pub calibrations: Vec<Option<Calibration>>,
     /// First seed.
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
-    /// Number of runs at once.
+    /// Number of runs that are computed in parallel.
     pub threads: usize,
 }
 
-/// One setting with its results.
+/// Results of one setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Name: the parameter that differs from the base.
+    /// Name of the setting, which contains the parameter that differs from the base setting.
     pub name: String,
-    /// The setting.
+    /// Measured setting.
     pub case: Case,
-    /// Standard deviation of the noise in the product of one record.
+    /// Standard deviation of the noise in the product of one record; `None` without noise.
     pub noise: Option<f64>,
     /// Total number of iterations after each exchange.
     pub at: Vec<u16>,
-    /// Distances at the start and after each exchange, for each seed.
+    /// Distances at the start and after each exchange, one vector for each seed.
     pub distances: Vec<Vec<f64>>,
 }
 
-/// Median and quartiles.
+/// Median and quartiles of a set of distances.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Quartiles {
     /// Lower quartile.
@@ -78,7 +78,7 @@ pub struct Quartiles {
 }
 
 impl Row {
-    /// Quartiles over the seeds after this many exchanges.
+    /// Quartiles over the seeds of the distance after the given number of exchanges.
     #[must_use]
     pub fn after(&self, exchanges: usize) -> Quartiles {
         let mut sorted: Vec<f64> =
@@ -91,14 +91,14 @@ impl Row {
         }
     }
 
-    /// Quartiles over the seeds after the last exchange.
+    /// Quartiles over the seeds of the distance after the last exchange.
     #[must_use]
     pub fn last(&self) -> Quartiles {
         self.after(self.at.len())
     }
 }
 
-/// Quantile by linear interpolation between the two nearest values.
+/// Quantile of sorted values, by linear interpolation between the two nearest values.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index")]
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * sorted.len().saturating_sub(1) as f64;
@@ -107,7 +107,8 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     low + (value(place.ceil()) - low) * (place - place.floor())
 }
 
-/// The named settings: the base, and settings that differ from it in one parameter.
+/// Measured settings with their names: for each calibration the base setting, and settings that differ from
+/// it in one parameter. Equal settings occur only once.
 fn cases(settings: &Settings) -> Vec<(String, Case)> {
     let base = settings.base;
     let mut cases: Vec<(String, Case)> = Vec::new();
@@ -137,7 +138,7 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
     cases
 }
 
-/// Measures all settings. `None` if `stop` ended it.
+/// Measures all settings. Returns `None` if `stop` was set before the end.
 ///
 /// # Errors
 /// [`PowerError::Case`] if a setting cannot be run.

@@ -1,9 +1,9 @@
-//! The results as a Markdown table.
+//! Markdown table of the results of the FedPower measurement.
 
 use super::{Quartiles, Row};
 
-/// A row for each setting: the noise, the median distance after each exchange, and median and quartiles at the
-/// end.
+/// Formats one row for each setting: the noise, the median distance after each exchange, and the median and
+/// quartiles after the last exchange.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let most = rows.iter().map(|row| row.at.len()).max().unwrap_or(0);

@@ -1,5 +1,6 @@
-//! Speedup of participation schedules over full participation: simulated time to the same target, over fleet
-//! sizes, speed models and communication costs. `STRAGGLERS.md` defines the measurement.
+//! Speedup measurement of participation schedules: simulated time to a target distance, compared with full
+//! participation, for several fleet sizes, speed models and communication costs. `STRAGGLERS.md` defines the
+//! measurement.
 
 mod table;
 mod time_to_target;
@@ -20,47 +21,50 @@ use fedspan_sim_core::report::summary::Spread;
 use fedspan_sim_core::run::RunError;
 use fedspan_sim_core::scenario::Scenario;
 
-/// The measured scenario.
+/// Name of the measured built-in scenario.
 pub const SCENARIO: &str = "stragglers";
 
-/// Stationary distance of full participation in [`SCENARIO`] by number of clients: median over rounds and
-/// seeds.
+/// Stationary distances of full participation in [`SCENARIO`], as pairs of the number of clients and the
+/// median distance over rounds and seeds.
 pub const STATIONARY: [(usize, f64); 7] =
     [(16, 0.0720), (32, 0.0507), (64, 0.0358), (128, 0.02525), (256, 0.0178), (512, 0.01266), (1024, 0.0089)];
 
-/// Rounds of a run that starts at the truth: first the burn-in, then the rounds over which the median is taken.
+/// Number of rounds that are dropped at the beginning of a run that measures the stationary distance.
 const BURN_IN: u32 = 50;
+/// Number of rounds after the burn-in over which the median distance is taken.
 const STATIONARY_ROUNDS: u32 = 150;
-/// Most seeds that measure the stationary distance.
+/// Largest number of seeds with which the stationary distance is measured.
 const STATIONARY_SEEDS: u32 = 20;
 
-/// Rounds of the first attempt.
+/// Number of rounds of a run before its first extension.
 const FIRST_ROUNDS: u32 = 64;
-/// Rounds after which a target counts as unreachable.
+/// Number of rounds after which a target counts as unreachable.
 const MAX_ROUNDS: u32 = 100_000;
-/// Time limit of schedules that do not depend on communication, as a multiple of full participation's time.
+/// Limit of the simulated time for schedules that do not depend on the communication cost, as a multiple of
+/// the time that full participation needs to reach the target.
 const TIME_LIMIT: f64 = 4.0;
-/// Time limit, as the same multiple, of schedules that depend on communication and are run once per
-/// communication cost.
+/// Limit of the simulated time for schedules that depend on the communication cost, as a multiple of the time
+/// that full participation needs to reach the target. Such schedules run once for each communication cost.
 const TIME_LIMIT_PER_COST: f64 = 1.15;
 
-/// Full participation: every client in every round.
+/// Change of the scenario that selects every client in every round.
 const FULL_PARTICIPATION: &str = "participation={ policy = \"full\" }";
 
-/// A participation schedule, as changes of the scenario.
+/// Participation schedule, expressed as changes of the scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// Name in tables.
     pub name: String,
-    /// Changes of the scenario. `{communication}` is replaced by the communication cost of a round, `{floor}`
-    /// by the stationary distance of full participation.
+    /// Changes of the scenario. The placeholder `{communication}` stands for the communication cost of a
+    /// round, `{floor}` for the stationary distance of full participation.
     pub changes: Vec<String>,
-    /// True if the schedule decides from observations. Of the other schedules the table marks the best.
+    /// True if the schedule depends on observations during the run. The table marks the best of the schedules
+    /// for which this is false.
     pub adaptive: bool,
 }
 
 impl Policy {
-    /// The named schedules.
+    /// Schedules that can be selected by name.
     #[must_use]
     pub fn known() -> Vec<Self> {
         let policy = |name: &str, adaptive, changes: &[&str]| Self {
@@ -89,7 +93,7 @@ impl Policy {
         ]
     }
 
-    /// The changes with the communication cost and the floor filled in.
+    /// Changes of the scenario in which the placeholders are replaced by `communication` and `floor`.
     #[must_use]
     pub fn filled(&self, communication: f64, floor: f64) -> Vec<String> {
         let fill = |change: &String| {
@@ -99,13 +103,13 @@ impl Policy {
         self.changes.iter().map(fill).collect()
     }
 
-    /// True if the rounds of a run depend on the communication cost.
+    /// True if the communication cost influences which clients participate in the rounds of a run.
     fn depends_on_communication(&self) -> bool {
         self.adaptive || self.changes.iter().any(|change| change.contains("{communication}"))
     }
 }
 
-/// A model of the clients' speeds, as changes of the scenario.
+/// Model of the clients' speeds, expressed as changes of the scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeedModel {
     /// Name in tables.
@@ -114,7 +118,7 @@ pub struct SpeedModel {
     pub changes: &'static [&'static str],
 }
 
-/// The named speed models.
+/// Speed models that can be selected by name.
 pub const SPEEDS: [SpeedModel; 3] = [
     SpeedModel { name: "fixed", changes: &["fleet.speed=\"exponential\""] },
     SpeedModel {
@@ -130,11 +134,11 @@ pub const SPEEDS: [SpeedModel; 3] = [
 /// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Fleet sizes.
+    /// Measured fleet sizes.
     pub clients: Vec<usize>,
-    /// Speed models.
+    /// Measured speed models.
     pub speeds: Vec<SpeedModel>,
-    /// Communication costs of a round, in mean computation times.
+    /// Measured communication costs of a round, in mean computation times.
     pub communication: Vec<f64>,
     /// Schedules that are compared with full participation.
     pub policies: Vec<Policy>,
@@ -142,11 +146,11 @@ pub struct Settings {
     pub seed: u64,
     /// Number of seeds.
     pub seeds: u32,
-    /// Target, as a multiple of the stationary distance of full participation.
+    /// Target distance, as a multiple of the stationary distance of full participation.
     pub factor: f64,
-    /// True to measure the stationary distance instead of taking it from [`STATIONARY`].
+    /// True if the stationary distance is measured; otherwise the value of [`STATIONARY`] is used.
     pub measure_target: bool,
-    /// Number of threads; results do not depend on it.
+    /// Number of threads, which does not influence the results.
     pub threads: usize,
 }
 
@@ -172,7 +176,7 @@ pub enum SpeedupError {
     },
 }
 
-/// Row of the table.
+/// Row of the table: results for one fleet size, speed model and communication cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     /// Fleet size.
@@ -185,20 +189,20 @@ pub struct Row {
     pub stationary: f64,
     /// Target distance.
     pub target: f64,
-    /// Duration of the start, median over seeds; not part of the other times.
+    /// Duration of the initialisation, as a median over seeds. The other times do not include it.
     pub start: f64,
-    /// Time to the target of full participation.
+    /// Simulated time that full participation needs to reach the target.
     pub full: f64,
-    /// The schedules, in the order of the settings.
+    /// Results of the schedules, in the order of the settings.
     pub policies: Vec<Compared>,
 }
 
-/// A schedule in a row of the table.
+/// Result of one schedule in a row of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     /// Name of the schedule.
     pub name: String,
-    /// True if the schedule decides from observations.
+    /// True if the schedule depends on observations during the run.
     pub adaptive: bool,
     /// Comparison with full participation.
     #[serde(flatten)]
@@ -208,13 +212,13 @@ pub struct Compared {
 /// Result of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Rows of all fleets and speed models that were finished.
+    /// Rows of all finished combinations of fleet size and speed model.
     pub rows: Vec<Row>,
-    /// True if the user ended the measurement.
+    /// True if the user interrupted the measurement.
     pub interrupted: bool,
 }
 
-/// The scenario with this many clients and these changes.
+/// Creates the measured scenario with the given number of clients and further changes.
 ///
 /// # Errors
 /// [`Problem`] if the scenario rejects a change.
@@ -225,10 +229,10 @@ pub fn scenario(clients: usize, changes: &[String]) -> Result<Scenario, Problem>
     Scenario::parse(SCENARIO, text, &changes)
 }
 
-/// Measures all fleets, speed models and schedules. Setting `stop` ends it early.
+/// Measures all fleet sizes, speed models and schedules. Setting `stop` interrupts the measurement.
 ///
 /// # Errors
-/// [`SpeedupError`]: a schedule is rejected, a run fails, or a target is unknown or unreachable.
+/// [`SpeedupError`] if the scenario rejects a schedule, a run fails, or a target is unknown or unreachable.
 pub fn measure(
     settings: &Settings,
     stop: &AtomicBool,
@@ -250,8 +254,9 @@ pub fn measure(
     Ok(Measured { rows, interrupted: false })
 }
 
-/// Measures the stationary distance of full participation: runs start at the truth, the burn-in is dropped, and
-/// the median is taken over rounds and seeds. `None` if `stop` ended it.
+/// Measures the stationary distance of full participation. Runs start at the true representation, and the
+/// result is the median distance over the rounds after the burn-in and over the seeds. Returns `None` if
+/// `stop` was set before the end.
 ///
 /// # Errors
 /// [`SpeedupError::Run`] if a run fails.
@@ -273,6 +278,7 @@ pub fn stationary(
     Ok(Spread::new(&distances).map(|spread| spread.median))
 }
 
+/// Measurement in progress.
 struct Measurement<'a> {
     settings: &'a Settings,
     stop: &'a AtomicBool,
@@ -280,7 +286,7 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    /// The stationary distance, recorded or measured; `None` if the user ended the measurement.
+    /// Recorded or measured stationary distance, or `None` if the user interrupted the measurement.
     fn stationary(&self, clients: usize) -> Result<Option<f64>, SpeedupError> {
         if self.settings.measure_target {
             return stationary(clients, self.settings, self.stop);
@@ -289,7 +295,8 @@ impl Measurement<'_> {
         Ok(Some(known.ok_or(SpeedupError::NoTarget(clients))?.1))
     }
 
-    /// All rows of one fleet and speed model; `None` if the user ended the measurement.
+    /// Measures all rows of one fleet size and speed model. Returns `None` if the user interrupted the
+    /// measurement.
     fn fleet_rows(
         &self,
         clients: usize,
@@ -325,8 +332,9 @@ impl Measurement<'_> {
         Ok(Some(rows))
     }
 
-    /// One schedule at each communication cost, compared with the crossings, starts and times of full
-    /// participation.
+    /// Measures one schedule at each communication cost and compares it with full participation, which is
+    /// given by crossings, durations of the initialisation, and times to the target. Returns `None` if the
+    /// user interrupted the measurement.
     fn policy(
         &self,
         policy: &Policy,
@@ -368,14 +376,16 @@ impl Measurement<'_> {
         Ok(Some(all))
     }
 
+    /// Creates the scenario with a speed model and further changes.
     fn scenario(&self, clients: usize, speed: &SpeedModel, changes: &[String]) -> Result<Scenario, Problem> {
         let speed = speed.changes.iter().map(|change| (*change).to_owned());
         scenario(clients, &speed.chain(changes.iter().cloned()).collect::<Vec<_>>())
     }
 
-    /// Runs all seeds of a schedule that does not depend on communication, without communication. Extends the
-    /// runs until the median over the seeds, and over most resamples of them, has reached the target at every
-    /// communication cost, for at most `limits` of simulated time.
+    /// Runs all seeds of a schedule that does not depend on the communication cost, at communication cost 0.
+    /// Runs are extended until, at every communication cost, the median over the seeds and the medians over
+    /// most resamples have reached the target, or until the simulated time exceeds `limits`, which has one
+    /// limit for each communication cost. Returns `None` if the user interrupted the measurement.
     fn run_to_target(
         &self,
         clients: usize,
@@ -435,6 +445,7 @@ impl Measurement<'_> {
         }
     }
 
+    /// Runs one seed. In the progress display the run counts `weight`.
     fn run(&self, scenario: &Scenario, index: u64, weight: usize) -> Result<Option<Trajectory>, RunError> {
         let run = Trajectory::run(scenario, self.settings.seed.wrapping_add(index), self.stop)?;
         let what = format!("communication {}, seed {index}", scenario.fleet.communication);
@@ -442,7 +453,8 @@ impl Measurement<'_> {
         Ok(run)
     }
 
-    /// Total work: runs weighted by their clients. Repeats of runs that were too short are not counted.
+    /// Total work for the progress display: each run counts its number of clients. Extensions of runs do not
+    /// count.
     fn work(&self) -> u64 {
         let Settings { clients, speeds, communication, policies, seeds, .. } = self.settings;
         let dependent = policies.iter().filter(|policy| policy.depends_on_communication()).count();

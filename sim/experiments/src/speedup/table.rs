@@ -1,14 +1,15 @@
-//! The table in Markdown.
+//! Markdown table of the results of the speedup measurement.
 
 use super::{Ratio, Row, Speedup};
 
 impl Ratio {
-    /// The ratio with two decimals, and `<` if it is only an upper bound.
+    /// Formats the ratio with two decimals, preceded by `<` if the value is only an upper bound.
     fn text(self) -> String {
         format!("{}{:.2}", if self.below { "<" } else { "" }, self.value)
     }
 }
 
+/// Formats the ratio and its bounds; the ratio is in bold if `mark` is set.
 fn cell(speedup: &Speedup, mark: bool) -> String {
     let Speedup { ratio, low, high, .. } = speedup;
     let bounds = format!("[{}, {}]", low.text(), high.text());
@@ -16,8 +17,8 @@ fn cell(speedup: &Speedup, mark: bool) -> String {
     if mark { format!("**{ratio}** {bounds}") } else { format!("{ratio} {bounds}") }
 }
 
-/// The whole table with aligned columns. If there are several schedules that do not adapt, the best ratio among
-/// them is in bold.
+/// Formats the table with aligned columns. If several schedules are not adaptive, the largest ratio among
+/// these schedules is in bold.
 #[must_use]
 pub fn markdown(rows: &[Row]) -> String {
     let Some(first) = rows.first() else { return String::new() };
@@ -38,6 +39,7 @@ pub fn markdown(rows: &[Row]) -> String {
     [join(&columns), join(&rules)].into_iter().chain(cells.iter().map(|row| join(row))).collect()
 }
 
+/// Cells of one row of the table.
 fn table_row(row: &Row) -> Vec<String> {
     let fixed = || row.policies.iter().filter(|policy| !policy.adaptive && !policy.speedup.ratio.below);
     let best = fixed().map(|policy| policy.speedup.ratio.value).fold(f64::NEG_INFINITY, f64::max);

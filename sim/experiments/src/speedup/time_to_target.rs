@@ -1,4 +1,5 @@
-//! Time at which the median over the seeds reaches a target, and bootstrap bounds for ratios of such times.
+//! Times at which the median distance over the seeds reaches a target, and bootstrap bounds for ratios of
+//! such times.
 
 use fedspan_engine::random::{Purpose, stream};
 use serde::Serialize;
@@ -7,22 +8,23 @@ use super::trajectory::Trajectory;
 
 /// Number of bootstrap resamples of the seeds.
 pub const RESAMPLES: u64 = 1000;
-/// Resamples below the lower bound, and above the upper bound: 5 % each.
+/// Number of resamples below the lower bound, and above the upper bound; 5 % of all resamples each.
 const RESAMPLES_OUTSIDE: usize = 50;
 
-/// Times at which each seed reaches the target or leaves it again.
+/// Times at which the distance of each seed's run crosses the target, in either direction.
 #[derive(Clone, Debug)]
 pub struct Crossings {
-    /// True for seeds that are at the target from the beginning.
+    /// For each seed, true if the run starts at or below the target.
     at_target: Vec<bool>,
-    /// Time, seed, and whether the seed is at or below the target from then on; ascending in time.
+    /// Crossings in ascending order of time: time, index of the seed, and true if the run is at or below the
+    /// target after this time.
     events: Vec<(f64, usize, bool)>,
     /// End time of each seed's run.
     ends: Vec<f64>,
 }
 
 impl Crossings {
-    /// Finds the crossings of one run per seed, at this communication cost.
+    /// Computes the crossings of `runs`, one for each seed, at the given communication cost.
     #[must_use]
     pub fn new(runs: &[Trajectory], communication: f64, target: f64) -> Self {
         let mut crossings = Self { at_target: Vec::new(), events: Vec::new(), ends: Vec::new() };
@@ -48,15 +50,16 @@ impl Crossings {
         self.at_target.len()
     }
 
-    /// First time at which more than half of the seeds are at or below the target, each judged by its latest
-    /// finished round.
+    /// First time at which the latest finished rounds of more than half of the seeds are at or below the
+    /// target. Returns `None` if there is no such time before the shortest run ends.
     #[must_use]
     pub fn time(&self) -> Option<f64> {
         self.time_with_counts(&vec![1; self.seeds()])
     }
 
-    /// Time by which all but few resamples of the seeds have reached the target; runs must last that long.
-    /// `None` if the seeds themselves, or too many resamples, have not reached it.
+    /// Time at which all but 2.5 % of the resamples of the seeds have reached the target; runs must last
+    /// until this time. Returns `None` if the original seeds, or too many resamples, have not reached the
+    /// target.
     #[must_use]
     pub fn time_for_most_resamples(&self) -> Option<f64> {
         let never = f64::INFINITY;
@@ -73,12 +76,13 @@ impl Crossings {
         self.horizon_with_counts(&vec![1; self.seeds()])
     }
 
+    /// End time of the shortest run among the seeds whose count is not 0.
     fn horizon_with_counts(&self, counts: &[u32]) -> f64 {
         let counting = self.ends.iter().zip(counts).filter(|(_, count)| **count > 0);
         counting.map(|(end, _)| *end).fold(f64::INFINITY, f64::min)
     }
 
-    /// [`Self::time`] with each seed counted as often as `counts` says.
+    /// Variant of [`Self::time`] in which each seed counts as often as `counts` specifies.
     fn time_with_counts(&self, counts: &[u32]) -> Option<f64> {
         let count = |seed: usize| counts.get(seed).copied().unwrap_or(0);
         let all: u32 = counts.iter().sum();
@@ -88,7 +92,7 @@ impl Crossings {
             return Some(0.0);
         }
         let horizon = self.horizon_with_counts(counts);
-        // Seeds whose rounds end at the same time cross together.
+        // Crossings at the same time are processed together.
         for together in self.events.chunk_by(|a, b| a.0 == b.0) {
             for &(time, seed, now) in together {
                 if time > horizon {
@@ -104,51 +108,52 @@ impl Crossings {
     }
 }
 
-/// A ratio of times, or an upper bound of it.
+/// Ratio of times, or an upper bound of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// The ratio, or its upper bound.
+    /// Value of the ratio or of its upper bound.
     pub value: f64,
-    /// True if the target was not reached within the runs, so that the ratio is below `value`.
+    /// True if the policy did not reach the target within its runs, so that the ratio is less than `value`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub below: bool,
 }
 
-/// A ratio of times with bounds over resamples of the seeds.
+/// Speedup of a policy over full participation, with bounds from resamples of the seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Speedup {
-    /// Time of the policy; absent if it does not reach the target within its runs.
+    /// Time that the policy needs to reach the target; absent if the policy does not reach it within its
+    /// runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<f64>,
     /// Time of full participation divided by the time of the policy.
     pub ratio: Ratio,
-    /// 5 % quantile.
+    /// 5 % quantile of the ratio over the resamples.
     pub low: Ratio,
-    /// 95 % quantile.
+    /// 95 % quantile of the ratio over the resamples.
     pub high: Ratio,
 }
 
 impl Speedup {
-    /// Compares `policy` with `full`. Both have the same data and speeds seed by seed, and every resample takes
-    /// the same seeds of both.
+    /// Compares a policy with full participation. For each seed, both have the same data and speeds, and each
+    /// resample uses the same seeds for both.
     #[must_use]
     pub fn new(full: &Crossings, policy: &Crossings) -> Self {
         let once = vec![1; full.seeds()];
         let mut resampled: Vec<Ratio> =
             resamples(full.seeds()).map(|counts| ratio(full, policy, &counts)).collect();
         resampled.sort_by(|a, b| a.value.total_cmp(&b.value).then(b.below.cmp(&a.below)));
-        let whole = ratio(full, policy, &once);
-        let at = |index: usize| resampled.get(index).copied().unwrap_or(whole);
+        let original = ratio(full, policy, &once);
+        let at = |index: usize| resampled.get(index).copied().unwrap_or(original);
         Self {
             time: policy.time(),
-            ratio: whole,
+            ratio: original,
             low: at(RESAMPLES_OUTSIDE - 1),
             high: at(resampled.len().saturating_sub(RESAMPLES_OUTSIDE)),
         }
     }
 }
 
-/// Number of times each seed counts, for each resample.
+/// For each resample, the number of times that each seed was drawn.
 fn resamples(seeds: usize) -> impl Iterator<Item = Vec<u32>> {
     (0..RESAMPLES).map(move |index| {
         let mut random = stream(0, Purpose::Resample, index);
@@ -162,13 +167,14 @@ fn resamples(seeds: usize) -> impl Iterator<Item = Vec<u32>> {
     })
 }
 
+/// Ratio of the times to the target, in which each seed counts as often as `counts` specifies.
 fn ratio(full: &Crossings, policy: &Crossings, counts: &[u32]) -> Ratio {
-    // If full participation does not reach the target, its horizon is a lower bound of its time, hence of the
-    // ratio.
+    // If full participation does not reach the target, the end of its shortest run is a lower bound of its
+    // time, so the computed ratio is a lower bound as well.
     let time = full.time_with_counts(counts).unwrap_or_else(|| full.horizon_with_counts(counts));
     match policy.time_with_counts(counts) {
-        Some(own) if own > 0.0 => Ratio { value: time / own, below: false },
-        // Both are at the target from the start.
+        Some(policy_time) if policy_time > 0.0 => Ratio { value: time / policy_time, below: false },
+        // The policy, and therefore also full participation, is at the target from the start.
         Some(_) => Ratio { value: 1.0, below: false },
         None => Ratio { value: time / policy.horizon_with_counts(counts), below: true },
     }
@@ -201,11 +207,11 @@ mod tests {
     #[test]
     fn speedup_over_itself_is_one() {
         let events = [(1.0, 0, true), (2.0, 1, true), (2.5, 2, true)];
-        let one = crossings(&[false; 3], &events, &[9.0; 3]);
-        let Speedup { time, ratio, low, high } = Speedup::new(&one, &one);
+        let reached = crossings(&[false; 3], &events, &[9.0; 3]);
+        let Speedup { time, ratio, low, high } = Speedup::new(&reached, &reached);
         assert_eq!((time, ratio.value, low.value, high.value), (Some(2.0), 1.0, 1.0, 1.0));
         let never = crossings(&[false; 3], &[], &[2.3; 3]);
-        let speedup = Speedup::new(&one, &never);
+        let speedup = Speedup::new(&reached, &never);
         assert!(speedup.ratio.below && (speedup.ratio.value - 2.0 / 2.3).abs() < 1e-12);
         assert_eq!(speedup.time, None);
     }

@@ -1,4 +1,4 @@
-//! Distances of one run over time.
+//! Trajectory of a run: its distances over simulated time, convertible to other communication costs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,20 +6,21 @@ use fedspan_sim_core::evaluate::{MetricSet, Scores};
 use fedspan_sim_core::run::{Job, RunError, Watcher};
 use fedspan_sim_core::scenario::Scenario;
 
-/// Distance after each round with its time. The times can be converted to another communication cost as long as
-/// the server's decisions do not depend on it.
+/// Times and distances of a run after each round. The times can be converted to another communication cost if
+/// the server's decisions do not depend on the communication cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
-    /// Communication cost of a round in the run.
+    /// Communication cost of a round with which the scenario was run.
     communication: f64,
-    /// Time of round 0, i.e. the duration of the start.
+    /// Duration of the initialisation, i.e. the simulated time before the first round.
     start: f64,
-    /// Number of exchanges in the start; each has its communication cost.
+    /// Number of exchanges in the initialisation; each exchange has the communication cost of a round.
     exchanges: u32,
-    /// Time since the start and distance, from round 0.
+    /// Time since the initialisation, and distance, for each round from 0.
     points: Vec<(f64, f64)>,
 }
 
+/// Watcher that stops a run if the flag is set.
 struct StopFlag<'a>(&'a AtomicBool);
 
 impl Watcher for StopFlag<'_> {
@@ -29,11 +30,11 @@ impl Watcher for StopFlag<'_> {
 }
 
 impl Trajectory {
-    /// Runs a scenario with one seed. `None` if `stop` ended it.
+    /// Runs a scenario with one seed. Returns `None` if `stop` was set before the end.
     ///
     /// # Errors
-    /// [`RunError::Mismatch`] if the scenario has no known truth, hence no distance; any other [`RunError`] of
-    /// the run.
+    /// [`RunError::Mismatch`] if the scenario has no known true representation and therefore no distance, or
+    /// any other [`RunError`] of the run.
     pub fn run(scenario: &Scenario, seed: u64, stop: &AtomicBool) -> Result<Option<Self>, RunError> {
         let job = Job::prepare(scenario, seed)?.with_metrics(MetricSet::Distance);
         if job.dataset.truth.is_none() {
@@ -45,7 +46,7 @@ impl Trajectory {
         }
         let start = outcome.rounds.first().map_or(0.0, |row| row.time);
         let trained: u64 = outcome.rounds.iter().map(|row| row.participants.len() as u64).sum();
-        // Every client answers every exchange of the start.
+        // Every client sends one update in every exchange of the initialisation.
         let starting = outcome.updates.saturating_sub(trained) / job.dataset.clients.len() as u64;
         let points = outcome.rounds.iter().filter_map(|row| Some((row.time - start, row.scores?.distance?)));
         Ok(Some(Self {
@@ -56,13 +57,13 @@ impl Trajectory {
         }))
     }
 
-    /// Duration of the start at this communication cost.
+    /// Duration of the initialisation at the given communication cost.
     #[must_use]
     pub fn start(&self, communication: f64) -> f64 {
         self.start + f64::from(self.exchanges) * (communication - self.communication)
     }
 
-    /// Time since the start and distance for each round from 0, at this communication cost.
+    /// Time since the initialisation, and distance, for each round from 0 at the given communication cost.
     pub fn points(&self, communication: f64) -> impl Iterator<Item = (f64, f64)> + '_ {
         let more = communication - self.communication;
         self.points
@@ -71,7 +72,7 @@ impl Trajectory {
             .map(move |(round, (time, distance))| (time + round as f64 * more, *distance))
     }
 
-    /// Time since the start at which the last round ended.
+    /// Time from the initialisation to the end of the last round, at the given communication cost.
     #[must_use]
     pub fn end(&self, communication: f64) -> f64 {
         self.points(communication).last().map_or(0.0, |point| point.0)

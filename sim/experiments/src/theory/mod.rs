@@ -1,4 +1,4 @@
-//! Predictions of the literature, computed without simulation.
+//! Theoretical predictions from the literature, computed without simulation.
 
 pub mod rolora;
 pub mod srpfl;

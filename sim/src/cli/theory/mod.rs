@@ -1,4 +1,4 @@
-//! `theory`: predictions of the literature, computed.
+//! Command `theory`: computes theoretical predictions from the literature.
 
 mod rolora;
 mod srpfl;
@@ -9,10 +9,10 @@ use super::CommandError;
 use rolora::RoLoraOptions;
 use srpfl::SrpflOptions;
 
-/// The theories that can be computed.
+/// Subcommands, one for each theory.
 #[derive(Debug, Subcommand)]
 pub enum Theory {
-    /// SRPFL: speedup of doubling participation, from its recursion and expected arrival times
+    /// SRPFL: speedup by doubling participation, from the paper's recursion and expected arrival times
     #[command(after_help = "Examples:
   fedspan-sim theory srpfl
   fedspan-sim theory srpfl --contraction 0.1 --communication 0,10 --format json | jq .parts
@@ -20,7 +20,7 @@ pub enum Theory {
 
 Without --out nothing is simulated. sim/STRAGGLERS.md defines the computation.")]
     Srpfl(SrpflOptions),
-    /// RoLoRA: simulated angles of a linear adapter, compared with the bounds of its theorems
+    /// RoLoRA: simulated angles of a linear adapter, compared with the bounds of the paper's theorems
     #[command(after_help = "Examples:
   fedspan-sim theory rolora
   fedspan-sim theory rolora --steps 0.5 --set data.heterogeneity=1 --seeds 100
@@ -30,7 +30,7 @@ sim/ADAPTERS.md defines the computation.")]
     Rolora(RoLoraOptions),
 }
 
-/// `fedspan-sim theory`.
+/// Runs command `theory`.
 pub fn command(theory: &Theory) -> Result<(), CommandError> {
     match theory {
         Theory::Srpfl(options) => srpfl::command(options),

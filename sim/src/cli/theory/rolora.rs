@@ -1,5 +1,5 @@
-//! Command `theory rolora`: compares the simulated angle between the trained and the true adapter factor A with the
-//! bounds of RoLoRA's theorems.
+//! Command `theory rolora`: compares the simulated angle between the trained and the true adapter factor A
+//! with the bounds of RoLoRA's theorems.
 
 use clap::Args;
 use fedspan_engine::algorithm::LinearMethod;
@@ -16,7 +16,7 @@ use fedspan_sim_core::report::summary::Spread;
 use fedspan_sim_core::report::table::Table;
 use fedspan_sim_core::scenario::{DataSection, Scenario};
 
-/// Options of `theory rolora`.
+/// Options of command `theory rolora`.
 #[derive(Debug, Args)]
 pub struct RoLoraOptions {
     /// Step sizes, multiplied by L^2, where L is the norm of the mean of the true up-projections
@@ -25,10 +25,11 @@ pub struct RoLoraOptions {
     /// Iterations of Algorithm 2 (two rounds each) after which the angle is shown
     #[arg(long, value_name = "T,...", value_delimiter = ',', default_values_t = [1, 5, 10, 40], value_parser = clap::value_parser!(u32).range(1..=10_000))]
     iterations: Vec<u32>,
-    /// Number of seeds; the first is the scenario's seed
+    /// Number of consecutive seeds, starting with the seed of the scenario
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
-    /// Scenario to simulate (built-in name or TOML file), with data.kind "low-rank-regression", algorithm "rolora" and init "truth-sine:S"
+    /// Scenario to simulate (built-in name or TOML file), with data.kind "low-rank-regression", algorithm
+    /// "rolora" and init "truth-sine:S"
     #[arg(long, value_name = "NAME|FILE.toml", default_value = "rolora")]
     scenario: String,
     /// Change a key of the scenario, e.g. data.samples=500; may be given several times
@@ -39,34 +40,35 @@ pub struct RoLoraOptions {
     format: Format,
 }
 
+/// Parses a step size times L^2.
 fn parse_step(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 0.0 && value <= 1.0, "a number above 0 and at most 1")
 }
 
-/// Angles for one step size.
+/// Simulated and predicted angles for one step size.
 #[derive(Serialize)]
 struct StepResults {
-    /// Step size times the squared signal strength, eta L^2.
+    /// Product eta L^2 of the step size and the squared signal strength.
     step: f64,
-    /// Sine of the angle at the start.
+    /// Sine of the initial angle.
     start: f64,
     rows: Vec<Row>,
 }
 
-/// Sines after a number of iterations.
+/// Simulated and predicted sines of the angle after a number of iterations.
 #[derive(Serialize)]
 struct Row {
     iterations: u32,
     simulated: Spread,
-    /// Sine for infinitely many samples.
+    /// Predicted sine for infinitely many samples.
     population: f64,
-    /// Bound of Lemma 5.3, for identical clients.
+    /// Upper bound of Lemma 5.3, for identical clients.
     lemma_5_3: f64,
-    /// Bound of Lemma A.16; only for steps up to 1/2.
+    /// Upper bound of Lemma A.16; `None` for steps above 1/2, to which the lemma does not apply.
     lemma_a_16: Option<f64>,
 }
 
-/// The content that `--format json` prints.
+/// Content that `--format json` prints.
 #[derive(Serialize)]
 struct Figures {
     version: &'static str,
@@ -74,7 +76,7 @@ struct Figures {
     parts: Vec<StepResults>,
 }
 
-/// `fedspan-sim theory rolora`.
+/// Runs command `theory rolora`.
 pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
     let parts = options
         .steps
@@ -93,7 +95,8 @@ pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
     }
 }
 
-/// The scenario with this step size and enough rounds, and the sine at which it starts.
+/// Scenario with the given step size and as many rounds as the iterations require, and the sine of its
+/// initial angle.
 fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), CommandError> {
     let scenario_error = |what: &str| CommandError::Usage(format!("--scenario {}: {what}", options.scenario));
     let base = load::scenario(&options.scenario, &options.changes)?;
@@ -116,6 +119,7 @@ fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), Comma
     Ok((load::scenario(&options.scenario, &changes)?, start))
 }
 
+/// Simulates one step size and computes the predictions.
 fn results_of_step(options: &RoLoraOptions, step: f64) -> Result<StepResults, CommandError> {
     let (scenario, start) = scenario(options, step)?;
     let runs = simulated(&scenario, options.seeds, &interrupt::watch())?;
@@ -147,6 +151,7 @@ fn results_of_step(options: &RoLoraOptions, step: f64) -> Result<StepResults, Co
     })
 }
 
+/// Table of one step size with one row for each number of iterations.
 fn table(options: &RoLoraOptions, part: &StepResults) -> Table {
     let sine = |value: f64| format!("{value:.3e}");
     let columns = ["iterations", "median", "q25", "q75", "population", "Lemma 5.3", "Lemma A.16"];

@@ -1,4 +1,5 @@
-//! `theory srpfl`: predicted gain of doubling participation, computed with the recursion of SRPFL.
+//! Command `theory srpfl`: computes the speedup by doubling participation that the recursion of SRPFL
+//! predicts, and optionally draws the recursion with simulated runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -24,19 +25,20 @@ use fedspan_sim_core::report::table::{Table, figure};
 use fedspan_sim_core::run::RunError;
 use fedspan_sim_core::scenario::Scenario;
 
-/// Options of `theory srpfl`.
+/// Options of command `theory srpfl`.
 #[derive(Debug, Args)]
 pub struct SrpflOptions {
-    /// Devices of the first stage, n0
+    /// Number of devices in the first stage, n0
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
     first: u16,
-    /// Contraction a: a round shrinks what is above the floor by sqrt(1 - a); 0.19 is that of the scenario stragglers
+    /// Contraction a: a round multiplies the distance above the floor by sqrt(1 - a); the scenario stragglers
+    /// has 0.19
     #[arg(long, value_name = "A", default_value_t = 0.19, value_parser = contraction)]
     contraction: f64,
-    /// Target, as a multiple of the recursion's floor with all devices
+    /// Target distance, as a multiple of the recursion's floor with all devices
     #[arg(long, value_name = "C", default_value_t = 1.2, value_parser = factor)]
     factor: f64,
-    /// The distance at the start, in the recursion's unit
+    /// Initial distance, in the unit of the recursion
     #[arg(long, value_name = "D", default_value_t = 1.0, value_parser = positive)]
     start: f64,
     /// Communication costs of a round, in mean computation times
@@ -48,10 +50,11 @@ pub struct SrpflOptions {
     /// Change a key of the scenario, e.g. fleet.communication=10; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "out")]
     changes: Vec<String>,
-    /// Seeds of the simulated runs, counting up from the scenario's
+    /// Number of consecutive seeds of the simulated runs, starting with the seed of the scenario
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     seeds: u32,
-    /// Stationary distance of full participation [default: measured in the last quarter of its rounds]
+    /// Stationary distance of full participation [default: median over the last quarter of the simulated
+    /// rounds]
     #[arg(long, value_name = "D", value_parser = positive, requires = "out")]
     floor: Option<f64>,
     /// Write report.html with curves and tables into this directory
@@ -62,12 +65,13 @@ pub struct SrpflOptions {
     format: Format,
 }
 
+/// Parses a contraction.
 fn contraction(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 0.0 && value <= 0.25, "a number above 0, to 0.25")
 }
 
-/// Parses a factor below sqrt 2: half of the devices already reach sqrt 2 times the floor, so the last stage
-/// would not be needed.
+/// Parses the factor of the target. The factor is below sqrt 2, because half of the devices already reach
+/// sqrt 2 times the floor and the last stage would be superfluous.
 fn factor(text: &str) -> Result<f64, String> {
     parse_number(
         text,
@@ -76,11 +80,12 @@ fn factor(text: &str) -> Result<f64, String> {
     )
 }
 
+/// Parses a positive distance.
 fn positive(text: &str) -> Result<f64, String> {
     parse_number(text, |value| value > 0.0, "a number above 0")
 }
 
-/// The content that `--format json` prints.
+/// Content that `--format json` prints.
 #[derive(Serialize)]
 struct Figures<'a> {
     version: &'static str,
@@ -88,7 +93,7 @@ struct Figures<'a> {
     parts: &'a [Part],
 }
 
-/// `fedspan-sim theory srpfl`.
+/// Runs command `theory srpfl`.
 pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
     let settings = Settings {
         first: options.first.into(),
@@ -97,13 +102,13 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
         start: options.start,
         communication: options.communication.clone(),
     };
-    // The target falls with the fleet size, so the smallest fleet has the highest target.
+    // The target decreases with the fleet size, so the smallest fleet has the largest target.
     let target = options.factor * Recursion { contraction: options.contraction }.floor(16.0);
     if options.start <= target {
         let message = format!("--start {}: the smallest fleet's target is {target:.4}", options.start);
         return Err(CommandError::Usage(format!("{message}, allowed: more")));
     }
-    // Check the scenario file before anything is printed.
+    // The scenario file is checked before any output.
     if options.out.is_some() {
         doubling(options)?;
     }
@@ -125,11 +130,12 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
     report(options, &settings, &parts, out)
 }
 
-/// The scenario to simulate, with the size of its first stage and its cohort.
+/// Scenario to simulate, number of clients in its first stage, and size of its cohort (`None` for all
+/// clients).
 fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
-    let own = load::scenario(&options.scenario, &options.changes)?;
-    match own.participation {
-        participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((own, n0, cohort)),
+    let base = load::scenario(&options.scenario, &options.changes)?;
+    match base.participation {
+        participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((base, n0, cohort)),
         _ => {
             let message = format!("--scenario {}: its participation is not \"doubling\"", options.scenario);
             Err(CommandError::Usage(message))
@@ -137,14 +143,15 @@ fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), 
     }
 }
 
-/// Runs the scenario with full participation and with each schedule, and draws the runs with the recursion.
+/// Runs the scenario with full participation and with each schedule, and writes a report with the curves of
+/// these runs and of the recursion.
 fn report(
     options: &SrpflOptions,
     settings: &Settings,
     parts: &[Part],
     out: &Path,
 ) -> Result<(), CommandError> {
-    let (own, n0, cohort) = doubling(options)?;
+    let (base, n0, cohort) = doubling(options)?;
     let with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
         load::scenario(&options.scenario, &changes)
@@ -152,7 +159,7 @@ fn report(
     make_out(out)?;
     let stop = interrupt::watch();
     let full = simulated(&with(&["participation={ policy = \"full\" }".to_owned()])?, options.seeds, &stop)?;
-    let communication = own.fleet.communication;
+    let communication = base.fleet.communication;
     let points = |run: &Trajectory| -> Vec<(f64, f64)> { run.points(communication).collect() };
     let last_quarter = |run: &Trajectory| {
         let points = points(run);
@@ -177,7 +184,7 @@ fn report(
         drawn.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
     }
     let clients =
-        own.dataset(own.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
+        base.dataset(base.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
     let size = cohort.unwrap_or(clients).min(clients);
     let levels = levels(n0, size, communication);
     let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
@@ -199,7 +206,7 @@ fn report(
         let Table { title, columns, rows, notes } = cost_table(settings, part);
         texts.push((title, Table { title: String::new(), columns, rows, notes }.text()));
     }
-    texts.push(("Scenario".to_owned(), own.text.clone()));
+    texts.push(("Scenario".to_owned(), base.text.clone()));
     let page = Page {
         title: "SRPFL: the recursion and simulated fleets".to_owned(),
         intro: format!(
@@ -207,7 +214,7 @@ fn report(
              starts at the simulated distance {} and is scaled so that full participation hovers at {}; its times are \
              expectations for exponential computations. Rounds before all count: optimal {}; theorem {}. The start's \
              own time is left out.",
-            own.name,
+            base.name,
             options.seeds,
             options.contraction,
             figure("distance", plan.start),
@@ -231,7 +238,7 @@ fn report(
     Ok(())
 }
 
-/// Runs a scenario with `seeds` seeds.
+/// Runs a scenario with `seeds` consecutive seeds, starting with the seed of the scenario.
 pub(super) fn simulated(
     scenario: &Scenario,
     seeds: u32,

@@ -1,27 +1,29 @@
-//! Curves of the recursion over time, in the unit of a scenario, so that they can be drawn with simulated runs.
+//! Curves of SRPFL's recursion over time, scaled to the distances of a scenario, so that the curves can be
+//! drawn with simulated runs.
 
 use fedspan_engine::participation::theory::{Level, Recursion};
 
 use fedspan_sim_core::evaluate::Scores;
 use fedspan_sim_core::report::plot::Point;
 
-/// Start, scale and end of a curve.
+/// Parameters of a curve: recursion, start, scale and end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CurvePlan {
-    /// The recursion, equation 199.
+    /// Recursion of the distance (equation 199 of the paper).
     pub recursion: Recursion,
-    /// Distance at the start, in the scenario's unit.
+    /// Initial distance, in the unit of the scenario.
     pub start: f64,
-    /// Stationary distance of full participation, in the same unit.
+    /// Stationary distance of full participation, in the unit of the scenario.
     pub floor: f64,
     /// End of the curve, in simulated time.
     pub until: f64,
 }
 
-/// Distance over time, round by round.
+/// Distances over time, one point for each round.
 pub type Curve = Vec<Point>;
 
-/// The curve of these stages; the last level lasts until the end.
+/// Computes the curve for levels that last the numbers of rounds in `stages`. The last level lasts until the
+/// end of the curve.
 #[must_use]
 pub fn recursion_curve(plan: &CurvePlan, levels: &[Level], stages: &[u32]) -> Curve {
     let Some(last) = levels.last() else { return Vec::new() };
@@ -42,7 +44,7 @@ pub fn recursion_curve(plan: &CurvePlan, levels: &[Level], stages: &[u32]) -> Cu
     curve
 }
 
-/// A curve point that has only a distance.
+/// Creates a point of a curve that has no score except the distance.
 #[must_use]
 pub fn point(round: f64, time: f64, distance: f64) -> Point {
     Point { round, time, bytes: 0.0, scores: Scores { distance: Some(distance), ..Scores::default() } }

@@ -1,5 +1,6 @@
-//! SRPFL's recursion, computed exactly: predicted gain of doubling participation. The mathematics is the
-//! server's ([`fedspan_engine::participation::theory`]); `STRAGGLERS.md` defines the computation.
+//! Theory of SRPFL: speedup over full participation that the recursion of the paper predicts if the number of
+//! participants is doubled in stages. The recursion is implemented in
+//! [`fedspan_engine::participation::theory`]; `STRAGGLERS.md` defines the computation.
 
 mod curves;
 mod table;
@@ -10,22 +11,23 @@ use serde::Serialize;
 pub use curves::{Curve, CurvePlan, point, recursion_curve};
 pub use table::{by_contraction, cost_table};
 
-/// Rows of the table as log2(N / n0), from 16 to 65536.
+/// Values of log2(N / n0) in the rows of the table; N / n0 ranges from 16 to 65536.
 pub const RATIOS: [u32; 13] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
-/// Contractions that show the dependence on a; the theory allows at most 1/4.
+/// Contractions `a` of the table that shows the dependence on the contraction; the theory requires at most
+/// 1/4.
 pub const CONTRACTIONS: [f64; 5] = [0.01, 0.05, 0.1, 0.19, 0.25];
 
 /// Assumptions of the computation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Settings {
-    /// Devices of the first stage, `n0`.
+    /// Number of devices in the first stage, `n0`.
     pub first: usize,
-    /// Contraction `a`.
+    /// Contraction `a` of the recursion.
     pub contraction: f64,
-    /// Target, as a multiple of the recursion's floor with all devices.
+    /// Target distance, as a multiple of the stationary distance of the recursion with all devices.
     pub factor: f64,
-    /// Distance at the start, in the recursion's unit.
+    /// Initial distance, in the unit of the recursion.
     pub start: f64,
     /// Communication costs of a round, in mean computation times.
     pub communication: Vec<f64>,
@@ -34,21 +36,21 @@ pub struct Settings {
 /// Expected times to the target for one fleet size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// `N / n0`.
+    /// Ratio `N / n0` of the number of devices to the size of the first stage.
     pub ratio: usize,
-    /// Time of full participation.
+    /// Expected time with full participation.
     pub full: f64,
-    /// Time with the optimal switches.
+    /// Expected time if the stages switch at the optimal rounds.
     pub optimal: f64,
-    /// Time with the theorem's stages.
+    /// Expected time with the stages of the theorem.
     pub theorem: f64,
-    /// `full / optimal`.
+    /// Ratio `full / optimal`.
     pub full_over_optimal: f64,
-    /// `full / theorem`.
+    /// Ratio `full / theorem`.
     pub full_over_theorem: f64,
 }
 
-/// Least squares line through the ratios over `log2(N / n0)`.
+/// Least squares line through ratios as a function of `log2(N / n0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Trend {
     /// Increase of the ratio for each doubling of the fleet.
@@ -64,11 +66,11 @@ pub struct Trend {
 pub struct Part {
     /// Communication cost of a round, in mean computation times.
     pub communication: f64,
-    /// Times by `N / n0`.
+    /// Expected times for each value of [`RATIOS`].
     pub cells: Vec<Cell>,
-    /// Trend of `full / optimal`.
+    /// Trend of the ratio `full / optimal`.
     pub optimal_trend: Trend,
-    /// Trend of `full / theorem`.
+    /// Trend of the ratio `full / theorem`.
     pub theorem_trend: Trend,
 }
 
@@ -89,6 +91,7 @@ pub fn part(settings: &Settings, communication: f64) -> Part {
     }
 }
 
+/// Computes the expected times for one fleet size; `ratio` is `N / n0`.
 fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
     let Settings { first, contraction, factor, start, .. } = *settings;
     let recursion = Recursion { contraction };
@@ -111,6 +114,7 @@ fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
 }
 
 impl Trend {
+    /// Fits the line to points of `log2(N / n0)` and ratio.
     fn fit(points: &[(f64, f64)]) -> Self {
         let n = points.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
@@ -120,7 +124,7 @@ impl Trend {
         let yy = sum(&|p| (p.1 - y) * (p.1 - y));
         let xy = sum(&|p| (p.0 - x) * (p.1 - y));
         let slope = xy / xx;
-        // Equal ratios lie on a line exactly.
+        // Without variance in the ratios the line fits exactly.
         let r_squared = if yy > 0.0 { xy * xy / (xx * yy) } else { 1.0 };
         Self { slope, intercept: y - slope * x, r_squared }
     }
@@ -144,9 +148,9 @@ mod tests {
         assert!((trend.r_squared - 1.0).abs() < 1e-12);
     }
 
-    /// Theorem 4.9 with the optimal switches: without communication the ratio grows by nearly the same amount
-    /// with every doubling of the fleet. At any communication cost the optimal switches take at most one round
-    /// longer than full participation.
+    /// Checks Theorem 4.9 for the optimal stages: without communication, each doubling of the fleet increases
+    /// the ratio by nearly the same amount. At any communication cost, the optimal stages take at most one
+    /// round longer than full participation.
     #[test]
     fn optimal_speedup_grows_logarithmically() {
         for contraction in CONTRACTIONS {
@@ -167,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Full participation recomputed by hand, round by round.
+    /// Compares the time of full participation with a loop over the rounds of the recursion.
     #[test]
     fn full_participation_time_equals_rounds_by_hand() {
         let recursion = Recursion { contraction: 0.19 };

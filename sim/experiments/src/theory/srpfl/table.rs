@@ -1,14 +1,14 @@
-//! Tables of the theory.
+//! Tables of the theoretical predictions for SRPFL.
 
 use super::{CONTRACTIONS, Part, Settings, part};
 use fedspan_sim_core::report::table::Table;
 
-/// A time with three or four significant digits.
+/// Formats a time: two decimals below 100, no decimals otherwise.
 fn time(value: f64) -> String {
     if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
-/// The table of one communication cost.
+/// Creates the table of one communication cost.
 #[must_use]
 pub fn cost_table(settings: &Settings, part: &Part) -> Table {
     let columns = ["N/n0", "log2", "full", "optimal", "full/optimal", "theorem", "full/theorem"];
@@ -46,7 +46,8 @@ pub fn cost_table(settings: &Settings, part: &Part) -> Table {
     }
 }
 
-/// Dependence on the contraction: the ratio of the largest fleet, and its increase for each doubling.
+/// Creates the table of the dependence on the contraction: for each contraction, the ratios of the largest
+/// fleet and the increase of `full / optimal` for each doubling of the fleet.
 #[must_use]
 pub fn by_contraction(settings: &Settings) -> Table {
     let mut columns = vec!["a".to_owned()];
