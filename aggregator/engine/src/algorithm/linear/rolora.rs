@@ -157,7 +157,9 @@ impl LinearAdapter {
         let (down, up) = (self.factor(Role::AdapterDown), self.factor(Role::AdapterUp));
         let descriptor_of = |tensor: &Tensor| vec![tensor.descriptor(encoding)];
         let (task, expects, tensors) = match self.step_size_of(number) {
-            Some(step_size) => (Task::AdapterDown { step_size, encoding }, descriptor_of(&down), vec![down, up]),
+            Some(step_size) => {
+                (Task::AdapterDown { step_size, encoding }, descriptor_of(&down), vec![down, up])
+            }
             None => (Task::AdapterUp { head, encoding }, descriptor_of(&up), vec![down]),
         };
         Request { task, tensors, encoding: download_encoding, expects }
