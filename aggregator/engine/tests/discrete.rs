@@ -100,8 +100,8 @@ fn difference_to_continuous_noise_vanishes_on_fine_grid() {
 /// small factor.
 #[test]
 fn randomly_rounded_continuous_noise_matches_discrete_noise() {
-    // The factor in the lemma decreases with the rounding variance: from visible to below the rounding of
-    // f64.
+    // The factor in the lemma decreases with the rounding variance: from visible to nearly the rounding error
+    // of f64.
     for (rounding, factor) in [(0.25, 2e-2), (1.0, 1e-7), (4.0, 1e-13)] {
         let noise = 9.0;
         let weight = |x: f64, y: f64| (-(x - y) * (x - y) / (2.0 * rounding)).exp();
