@@ -64,8 +64,8 @@ impl Requirements {
                 needs.total_elements = needs.total_elements.max(elements.fold(0, u32::saturating_add));
             }
             let tensors: usize = up.iter().map(|t| t.encoding.byte_len(t.elements())).sum();
-            let whole = HEADER + OPEN_HEAD_MAX + up.len() * DESCRIPTOR_MAX + tensors + SEAL_MAX;
-            needs.longest_upload = needs.longest_upload.max(whole);
+            let frame_len = HEADER + OPEN_HEAD_MAX + up.len() * DESCRIPTOR_MAX + tensors + SEAL_MAX;
+            needs.longest_upload = needs.longest_upload.max(frame_len);
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
             // A device that cannot scale its samples would train on other data than the rest of the fleet.

@@ -147,9 +147,10 @@ impl CustomParts {
         self
     }
 
-    /// Replaces the participation policy. `name` is stored with the campaign. The cohorts of the policy are
-    /// corrected: devices outside the fleet are removed, an empty cohort becomes the whole fleet, and the
-    /// target is raised to at least 1.
+    /// Replaces the participation policy. `name` is stored with the campaign.
+    ///
+    /// The cohorts of the policy are corrected: devices outside the fleet are removed, an empty cohort
+    /// becomes the whole fleet, and the target is raised to at least 1.
     #[must_use]
     pub fn with_participation(
         mut self,
@@ -216,7 +217,7 @@ impl CustomParts {
             if rule.is_empty() {
                 return Err(CustomError::Name { part: "aggregation rule" });
             }
-            if Rule::NAMES.iter().any(|(own, _)| *own == rule) {
+            if Rule::NAMES.iter().any(|(built_in, _)| *built_in == rule) {
                 return Err(CustomError::RuleName { name: rule.to_owned() });
             }
         }

@@ -40,11 +40,12 @@ fn magnitude(random: &mut Stream, from: f64, to: f64) -> f64 {
 }
 
 /// Reference for delta: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q`
-/// of N(0, 1), computed without tail functions. The integrand is positive from `x = mu + a` on,
-/// `a = epsilon/mu - mu/2`; at a distance `t` beyond this point it is `p (1 - e^(-mu t))`. With the
-/// substitution `t = e^v` the trapezoidal rule is exact to rounding, since the integrand is analytic in a
-/// strip and decays fast at both ends. The code represents `a` as a sum of two floats, since its square is in
-/// an exponent.
+/// of N(0, 1), computed without tail functions.
+///
+/// The integrand is positive from `x = mu + a` on, `a = epsilon/mu - mu/2`; at a distance `t` beyond this
+/// point it is `p (1 - e^(-mu t))`. With the substitution `t = e^v` the trapezoidal rule is exact to
+/// rounding, since the integrand is analytic in a strip and decays fast at both ends. The code represents `a`
+/// as a sum of two floats, since its square is in an exponent.
 mod oracle {
     /// `ln delta` for `a` of at least -40.
     pub fn ln_delta(mu: f64, epsilon: f64) -> f64 {

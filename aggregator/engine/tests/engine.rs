@@ -679,17 +679,17 @@ fn widened_round_is_restored() {
         (broadcast.id, &[0, 7].map(DeviceId)[..])
     );
 
-    let mut again = setup.engine();
-    assert!(again.resume(Millis::new(3), &checkpoint));
-    [1, 2].into_iter().for_each(|device| again.mark_excluded(DeviceId(device)));
+    let mut restored = setup.engine();
+    assert!(restored.resume(Millis::new(3), &checkpoint));
+    [1, 2].into_iter().for_each(|device| restored.mark_excluded(DeviceId(device)));
     for (at, device) in [(1, 0), (3, 7)] {
         assert!(
-            again.replay_update(Millis::new(at), DeviceId(device), &honest(DeviceId(device), &broadcast)),
+            restored.replay_update(Millis::new(at), DeviceId(device), &honest(DeviceId(device), &broadcast)),
             "{device}"
         );
     }
     let mut actions = Vec::new();
-    again.handle(Millis::new(3), Event::Resumed, &mut actions);
+    restored.handle(Millis::new(3), Event::Resumed, &mut actions);
     let Some(Action::Commit(record)) = actions.first() else { panic!("{actions:?}") };
     assert_eq!((record.id, record.participants.as_slice()), (broadcast.id, &[0, 7].map(DeviceId)[..]));
 }
@@ -716,28 +716,32 @@ fn restored_round_does_not_wait_forever() {
     let checkpoint = engine.checkpoint();
     assert_eq!((checkpoint.done, &checkpoint.open), (Phase::Train(1), &None));
 
-    let (mut again, mut actions) = (setup.engine(), Vec::new());
-    assert!(again.resume(Millis::new(1_000_000), &checkpoint));
-    let due = again.wake().expect("no time to wait is set");
+    let (mut restored, mut actions) = (setup.engine(), Vec::new());
+    assert!(restored.resume(Millis::new(1_000_000), &checkpoint));
+    let due = restored.wake().expect("no time to wait is set");
     (1..3).for_each(|device| {
-        again.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
+        restored.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
     });
-    assert!(again.open_round().is_none(), "the third device may join");
-    again.handle(due, Event::Tick, &mut actions);
-    assert_eq!(again.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(), [1, 2].map(DeviceId));
+    assert!(restored.open_round().is_none(), "the third device may join");
+    restored.handle(due, Event::Tick, &mut actions);
+    assert_eq!(
+        restored.open_round().unwrap().cohort.iter().copied().collect::<Vec<_>>(),
+        [1, 2].map(DeviceId)
+    );
 
     // If all devices return before the delay has passed, the round opens when the last one joins; after the
     // delay it opens with the minimum number of devices.
-    let mut again = setup.engine();
-    assert!(again.resume(Millis::new(1_000_000), &checkpoint));
+    let mut restored = setup.engine();
+    assert!(restored.resume(Millis::new(1_000_000), &checkpoint));
     (0..3).for_each(|device| {
-        again.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
+        restored.handle(Millis::new(1_000_001), Event::Joined(DeviceId(device)), &mut actions)
     });
-    assert_eq!(again.open_round().unwrap().cohort.len(), 3);
-    let mut again = setup.engine();
-    assert!(again.resume(Millis::new(1_000_000), &checkpoint));
-    again.handle(due, Event::Tick, &mut actions);
-    (0..2)
-        .for_each(|device| again.handle(due + Millis::new(1), Event::Joined(DeviceId(device)), &mut actions));
-    assert_eq!(again.open_round().unwrap().cohort.len(), 2);
+    assert_eq!(restored.open_round().unwrap().cohort.len(), 3);
+    let mut restored = setup.engine();
+    assert!(restored.resume(Millis::new(1_000_000), &checkpoint));
+    restored.handle(due, Event::Tick, &mut actions);
+    (0..2).for_each(|device| {
+        restored.handle(due + Millis::new(1), Event::Joined(DeviceId(device)), &mut actions)
+    });
+    assert_eq!(restored.open_round().unwrap().cohort.len(), 2);
 }

@@ -177,17 +177,17 @@ proptest! {
     #[test]
     fn procrustes_is_optimal_rotation(seed in any::<u64>(), r in 1usize..6) {
         let random = &mut random(seed);
-        let (own, reference) = (gaussian(8, r, random), gaussian(8, r, random));
-        let best = procrustes(&own, &reference);
+        let (basis, reference) = (gaussian(8, r, random), gaussian(8, r, random));
+        let best = procrustes(&basis, &reference);
         prop_assert!((best.transpose() * &best - Matrix::identity(r, r)).norm() < 1e-12);
-        let away = (&own * &best - &reference).norm();
+        let least = (&basis * &best - &reference).norm();
         for _ in 0..20 {
             let other = random_basis(r, r, random);
-            prop_assert!(away <= (&own * other - &reference).norm() + 1e-12);
+            prop_assert!(least <= (&basis * other - &reference).norm() + 1e-12);
         }
         // Two bases of the same subspace are equal after the alignment.
-        let turned = &own * random_basis(r, r, random);
-        prop_assert!((&turned * procrustes(&turned, &own) - &own).norm() < 1e-9 * own.norm());
+        let turned = &basis * random_basis(r, r, random);
+        prop_assert!((&turned * procrustes(&turned, &basis) - &basis).norm() < 1e-9 * basis.norm());
     }
 
     /// The mean does not depend on signs and rotations of the bases of devices other than the reference.

@@ -237,37 +237,41 @@ fn restart_keeps_ridge_scores() {
         }
         // A server restores either the checkpoint at the opening and the updates since then, or the
         // checkpoint at the commit.
-        let mut again = engine(Some(Millis::new(100)));
+        let mut restored = engine(Some(Millis::new(100)));
         match life.commits.iter().find(|(phase, _)| *phase == Phase::RidgeScores) {
             Some((_, committed)) => {
                 assert_eq!(
                     (answered, committed.done, committed.ends_training()),
                     (3, Phase::RidgeScores, true)
                 );
-                assert!(again.resume(Millis::new(5), committed));
+                assert!(restored.resume(Millis::new(5), committed));
             }
             None => {
-                assert!(again.resume(Millis::new(5), &checkpoint));
+                assert!(restored.resume(Millis::new(5), &checkpoint));
                 for device in 0..answered {
-                    assert!(again.replay_update(Millis::new(2), DeviceId(device), &answer(DeviceId(device))));
+                    assert!(restored.replay_update(
+                        Millis::new(2),
+                        DeviceId(device),
+                        &answer(DeviceId(device))
+                    ));
                 }
             }
         }
-        let mut again = Life::new(again);
-        again.handle(Millis::new(5), Event::Resumed);
+        let mut restored = Life::new(restored);
+        restored.handle(Millis::new(5), Event::Resumed);
         for device in 0..3 {
-            again.handle(Millis::new(6), Event::Joined(DeviceId(device)));
+            restored.handle(Millis::new(6), Event::Joined(DeviceId(device)));
         }
         for device in answered..3 {
-            again.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            restored.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
             life.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
-        assert_eq!((again.engine.phase(), again.published()), (Phase::FitHead, life.published()));
-        assert_eq!(again.engine.chosen_ridge(), life.engine.chosen_ridge());
-        assert_eq!(again.engine.checkpoint().state, life.engine.checkpoint().state);
+        assert_eq!((restored.engine.phase(), restored.published()), (Phase::FitHead, life.published()));
+        assert_eq!(restored.engine.chosen_ridge(), life.engine.chosen_ridge());
+        assert_eq!(restored.engine.checkpoint().state, life.engine.checkpoint().state);
         // A restart during the round of final heads keeps the ridge as well.
         let mut later = engine(Some(Millis::new(100)));
-        assert!(later.resume(Millis::new(9), &again.engine.checkpoint()));
+        assert!(later.resume(Millis::new(9), &restored.engine.checkpoint()));
         assert_eq!(later.chosen_ridge(), life.engine.chosen_ridge());
     }
 }
@@ -283,41 +287,43 @@ fn campaign_continues_after_scores_become_private() {
         (0..answered).for_each(|device| assert_eq!(answer(&mut life, DeviceId(device)), AckOutcome::Counted));
         let checkpoint = life.engine.checkpoint();
         let last = checkpoint.id;
-        let mut hiding = engine(Some(Millis::new(100))).without_ridge_scores();
-        assert!(hiding.resume(Millis::new(5), &checkpoint), "{answered}");
+        let mut private = engine(Some(Millis::new(100))).without_ridge_scores();
+        assert!(private.resume(Millis::new(5), &checkpoint), "{answered}");
         let is_over = answered == 3;
-        assert_eq!(hiding.open_round().is_some(), is_over);
-        assert!(is_over || hiding.restore_dropped_id(last));
-        let mut hiding = Life::new(hiding);
-        hiding.handle(Millis::new(5), Event::Resumed);
-        (0..3).for_each(|device| hiding.handle(Millis::new(6), Event::Joined(DeviceId(device))));
+        assert_eq!(private.open_round().is_some(), is_over);
+        assert!(is_over || private.restore_dropped_id(last));
+        let mut private = Life::new(private);
+        private.handle(Millis::new(5), Event::Resumed);
+        (0..3).for_each(|device| private.handle(Millis::new(6), Event::Joined(DeviceId(device))));
         let published = if is_over { ridge(5) } else { FALLBACK_RIDGE };
-        assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, published));
-        assert_eq!(hiding.engine.chosen_ridge().is_some(), is_over);
-        assert!(is_over || hiding.broadcast().id > last);
+        assert_eq!((private.engine.phase(), private.published()), (Phase::FitHead, published));
+        assert_eq!(private.engine.chosen_ridge().is_some(), is_over);
+        assert!(is_over || private.broadcast().id > last);
         // Later restarts, with or without `[privacy]`, keep the open round of final heads.
-        let later = hiding.engine.checkpoint();
+        let later = private.engine.checkpoint();
         assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
-        for again in [engine(Some(Millis::new(100))).without_ridge_scores(), engine(Some(Millis::new(100)))] {
-            let mut again = Life::new(again);
-            assert!(again.engine.resume(Millis::new(9), &later));
-            assert_eq!((again.engine.phase(), again.broadcast().id), (Phase::FitHead, later.id));
-            assert_eq!((again.published(), again.engine.is_trained()), (published, true));
-            assert_eq!(again.engine.checkpoint().id, later.id);
+        for restored in
+            [engine(Some(Millis::new(100))).without_ridge_scores(), engine(Some(Millis::new(100)))]
+        {
+            let mut restored = Life::new(restored);
+            assert!(restored.engine.resume(Millis::new(9), &later));
+            assert_eq!((restored.engine.phase(), restored.broadcast().id), (Phase::FitHead, later.id));
+            assert_eq!((restored.published(), restored.engine.is_trained()), (published, true));
+            assert_eq!(restored.engine.checkpoint().id, later.id);
         }
     }
     // If `[privacy]` is added before the end of training, no scores are requested.
     let mut life = Life::new(engine(Some(Millis::new(100))));
     (0..3).for_each(|device| life.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
-    let mut hiding = engine(Some(Millis::new(100))).without_ridge_scores();
-    assert!(hiding.resume(Millis::new(1), &life.engine.checkpoint()));
-    let mut hiding = Life::new(hiding);
-    hiding.handle(Millis::new(1), Event::Resumed);
-    (0..3).for_each(|device| hiding.handle(Millis::new(1), Event::Joined(DeviceId(device))));
-    for (device, broadcast) in std::mem::take(&mut hiding.open) {
-        hiding.handle(Millis::new(2), Event::Update(device, honest(device, &broadcast)));
+    let mut private = engine(Some(Millis::new(100))).without_ridge_scores();
+    assert!(private.resume(Millis::new(1), &life.engine.checkpoint()));
+    let mut private = Life::new(private);
+    private.handle(Millis::new(1), Event::Resumed);
+    (0..3).for_each(|device| private.handle(Millis::new(1), Event::Joined(DeviceId(device))));
+    for (device, broadcast) in std::mem::take(&mut private.open) {
+        private.handle(Millis::new(2), Event::Update(device, honest(device, &broadcast)));
     }
-    assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, FALLBACK_RIDGE));
+    assert_eq!((private.engine.phase(), private.published()), (Phase::FitHead, FALLBACK_RIDGE));
 }
 
 #[test]

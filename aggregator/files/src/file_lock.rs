@@ -2,10 +2,12 @@
 
 use std::fs::File;
 
-/// File that this process has locked. Dropping the value releases the lock. Closing a file releases its lock
-/// only if no other process has the file open. A child process that this program is starting inherits the
-/// file until it executes its own program. So a program that embeds a server could find its state directory
-/// locked after the server has ended. Therefore the lock is released explicitly.
+/// File that this process has locked. Dropping the value releases the lock.
+///
+/// Closing a file releases its lock only if no other process has the file open. A child process that this
+/// program is starting inherits the file until it executes its own program. So a program that embeds a server
+/// could find its state directory locked after the server has ended. Therefore the lock is released
+/// explicitly.
 #[derive(Debug)]
 pub struct FileLock(File);
 

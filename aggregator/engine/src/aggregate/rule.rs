@@ -7,8 +7,10 @@ use super::Weighted;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::reader::{Problem, Section};
 
-/// Rule that combines the updates of a round. The result must depend only on the arguments, which are in the
-/// order of devices. It then does not depend on the order of arrival.
+/// Rule that combines the updates of a round.
+///
+/// The result must depend only on the arguments, which are in the order of devices, so that it is the same
+/// for any order of arrival.
 pub trait AggregationRule: fmt::Debug + Send + Sync {
     /// Name of the rule in configuration files and messages, in lower case with hyphens between words.
     fn name(&self) -> &'static str;
@@ -44,7 +46,7 @@ pub trait SubspaceRule {
 pub trait NamedRule: AggregationRule + Sized {
     /// Name of the rule in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the rule in one line, for lists of rules.
     const SUMMARY: &'static str;
     /// Whether the rule interprets an upload as a basis of which only the span matters.
     const FOR_SUBSPACES: bool = false;

@@ -199,14 +199,14 @@ pub(super) fn read_network(
 ) -> Result<NetworkSection, Problem> {
     let layers = model.counts();
     for other in NetworkMethod::names(model.is_adapted()).filter(|other| *other != name) {
-        let own = section.section(other)?;
-        read_steps(&MethodKeys { own: &own, common: None, layers }, other, tuned)?;
-        own.finish()?;
+        let table = section.section(other)?;
+        read_steps(&MethodKeys { own: &table, common: None, layers }, other, tuned)?;
+        table.finish()?;
     }
-    let own = section.section(name)?;
-    let read = read_steps(&MethodKeys { own: &own, common: Some(common), layers }, name, tuned)?;
-    own.finish()?;
-    Ok(read)
+    let table = section.section(name)?;
+    let network = read_steps(&MethodKeys { own: &table, common: Some(common), layers }, name, tuned)?;
+    table.finish()?;
+    Ok(network)
 }
 
 /// Reads the settings of an algorithm, and those of the gradient descent of its devices.

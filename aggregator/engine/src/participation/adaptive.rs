@@ -252,15 +252,15 @@ impl Adaptive {
         if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
             return None;
         }
-        let whole = |value: f64, most: f64| {
+        let integer = |value: f64, most: f64| {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
             (value.fract() == 0.0 && (0.0..=most).contains(&value)).then_some(value as usize)
         };
-        let filters = whole(filters, GRID as f64)?;
-        let rounds = u32::try_from(whole(rounds, u32::MAX.into())?).ok()?;
-        let (ranks, rest) = rest.split_at_checked(whole(ranks, rest.len() as f64)?.checked_mul(3)?)?;
+        let filters = integer(filters, GRID as f64)?;
+        let rounds = u32::try_from(integer(rounds, u32::MAX.into())?).ok()?;
+        let (ranks, rest) = rest.split_at_checked(integer(ranks, rest.len() as f64)?.checked_mul(3)?)?;
         let (filters, coverage) = rest.split_at_checked(2 * filters)?;
-        if whole(length, rest.len() as f64)? != coverage.len() {
+        if integer(length, rest.len() as f64)? != coverage.len() {
             return None;
         }
         let rank = |three: &[f64; 3]| Rank { time: three[0], samples: three[1], count: three[2] };

@@ -414,9 +414,10 @@ impl Participation for Doubling {
     }
 
     fn state(&self) -> Vec<f64> {
-        let own = [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
+        let numbers =
+            [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
         let estimates = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
-        own.map(|whole| whole as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
+        numbers.map(|number| number as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
     }
 
     #[allow(
@@ -425,10 +426,10 @@ impl Participation for Doubling {
         reason = "whole numbers, as they were written"
     )]
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((own, estimates)) = state.split_first_chunk::<5>() else { return false };
+        let Some((numbers, estimates)) = state.split_first_chunk::<5>() else { return false };
         let most = [u16::MAX.into(), EVERYONE, u32::MAX.into(), EVERYONE, EVERYONE];
         let fits = |(value, most): (&f64, u64)| value.fract() == 0.0 && (0.0..=most as f64).contains(value);
-        if !own.iter().zip(most).all(fits) {
+        if !numbers.iter().zip(most).all(fits) {
             return false;
         }
         let adaptive = match self.schedule {
@@ -438,7 +439,7 @@ impl Participation for Doubling {
             }
         };
         let Some(adaptive) = adaptive else { return false };
-        let [stage, goal, rounds, first, all] = own.map(|value| value as u64);
+        let [stage, goal, rounds, first, all] = numbers.map(|value| value as u64);
         (self.stage, self.goal, self.rounds) = (stage as u16, goal, rounds as u32);
         (self.sizes, self.adaptive) = (Sizes { first, all }, adaptive);
         true

@@ -11,7 +11,7 @@ use crate::reader::{Problem, Section};
 pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
     /// Name of the policy in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the policy in one line, for lists of policies.
     const SUMMARY: &'static str;
     /// Whether rounds of adapter files support the policy. Such a policy must not depend on the change of the
     /// model, and must not draw a client twice.

@@ -1,9 +1,9 @@
 //! Exact privacy account of Gaussian releases.
 //!
 //! Releases with noise multipliers `z_t`, each of which may depend on the releases before it, are together as
-//! private as distinguishing a Gaussian of mean 0 from one of mean `mu = sqrt(sum 1 / z_t^2)`, both of
-//! standard deviation 1 (Dong, Roth and Su 2019, Corollary 3.3). The privacy profile of this pair is (Balle
-//! and Wang 2018, Theorem 8)
+//! private as a single release that is Gaussian with standard deviation 1 and, for two neighbouring data
+//! sets, the means 0 and `mu = sqrt(sum 1 / z_t^2)` (Dong, Roth and Su 2019, Corollary 3.3). The privacy
+//! profile of this release is (Balle and Wang 2018, Theorem 8)
 //!
 //! ```text
 //! delta(epsilon) = Q(a) - e^epsilon Q(b),    a = epsilon/mu - mu/2,  b = epsilon/mu + mu/2

@@ -16,10 +16,12 @@ pub(super) struct Mills {
 }
 
 /// Computes Mills' ratio and its negative derivative for `x` of at least -1, with relative errors below 2e-15
-/// (ratio) and 5e-15 (derivative). For `x` below 2 it uses `erfc`, and `1 - x R` loses less than three bits
-/// by cancellation. For larger `x` it uses Laplace's continued fraction `R = 1 / (x + t)`,
-/// `t = 1 / (x + 2 / (x + 3 / (x + ...)))`, evaluated from its end. All terms are positive, and the negative
-/// derivative is `t R`, without cancellation. The relative truncation errors are below 1e-16.
+/// (ratio) and 5e-15 (derivative).
+///
+/// For `x` below 2 it uses `erfc`, and `1 - x R` loses less than three bits by cancellation. For larger `x`
+/// it uses Laplace's continued fraction `R = 1 / (x + t)`, `t = 1 / (x + 2 / (x + 3 / (x + ...)))`, evaluated
+/// from its end. All terms are positive, and the negative derivative is `t R`, without cancellation. The
+/// relative truncation errors are below 1e-16.
 pub(super) fn mills(x: f64) -> Mills {
     if x < FRACTION {
         let root = std::f64::consts::FRAC_1_SQRT_2;

@@ -95,11 +95,11 @@ mod tests {
         values.set("model.kind", "cnn");
         values.set("model.kind", "mlp");
         values.set("algorithm.step_size", 0.1);
-        let own = values.source("the program").unwrap();
+        let from_values = values.source("the program").unwrap();
         let text = "seed = 7\nmodel.hidden = [32, 16]\nmodel.kind = \"mlp\"\nalgorithm.step_size = 0.1\n";
         let file = Source::parse("file", text, &[]).unwrap();
-        assert_eq!(own.given_keys(), file.given_keys());
-        for source in [&own, &file] {
+        assert_eq!(from_values.given_keys(), file.given_keys());
+        for source in [&from_values, &file] {
             let root = source.root();
             assert_eq!(root.integer("seed", None, 0..=9).unwrap(), 7);
             let model = root.section("model").unwrap();

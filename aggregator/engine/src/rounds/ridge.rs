@@ -191,8 +191,8 @@ impl RidgeScores {
     /// not such a state.
     #[must_use]
     pub fn restore(&mut self, state: &[f64]) -> bool {
-        let whole = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
-        if !state.iter().all(whole) || state.len() != 1 + self.sums.len() {
+        let is_integer = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
+        if !state.iter().all(is_integer) || state.len() != 1 + self.sums.len() {
             return false;
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers")]

@@ -13,11 +13,11 @@ use crate::linalg::Matrix;
 use crate::reader::{Problem, Section};
 use crate::types::Weighting;
 
-/// Algorithm on a linear model, with its own settings.
+/// Algorithm on a linear model. A value contains the settings of the algorithm.
 pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
     /// Name of the algorithm in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the algorithm in one line, for lists of algorithms.
     const SUMMARY: &'static str;
     /// Whether the model is a low-rank adapter, whose two factors are both shared.
     const IS_ADAPTER: bool = false;

@@ -211,15 +211,15 @@ impl NetworkShape {
     /// Initial weights and biases of all layers, drawn from `seed`. In each layer they are uniform in
     /// `[-b, b]`, where `b` is one over the square root of the number of its inputs (or of its LSTM cells),
     /// as in PyTorch. Exceptions: the biases of forget gates are 1 (Gers et al. 2000), and the up-projection
-    /// of an adapter has a standard deviation of 0.001. Unless `whole` is set, the head is zero, as on a
+    /// of an adapter has a standard deviation of 0.001. Unless `with_head` is set, the head is zero, as on a
     /// device that has not trained a head.
     #[must_use]
-    pub fn start(self, seed: u64, whole: bool) -> Vec<f64> {
+    pub fn start(self, seed: u64, with_head: bool) -> Vec<f64> {
         let mut random = stream(seed, Purpose::Network, 0);
         let layers = self.layers();
         let mut values = Vec::with_capacity(self.parameters());
         for (number, (rows, cols)) in layers.iter().enumerate() {
-            let drawn = whole || number + 1 < layers.len();
+            let drawn = with_head || number + 1 < layers.len();
             let cells = match self.front {
                 Front::Cells(_, cells) if number == 0 => Some(usize::from(cells)),
                 _ => None,
@@ -268,6 +268,6 @@ fn seen([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
 fn filtered(image: [usize; 3], filters: Filters) -> [usize; 3] {
     let [rows, columns] = seen(image, filters.side);
     let [down, across] = seen(image, filters.pool);
-    let left = |length: usize, side: usize, pool: usize| (length + 1).saturating_sub(side) / pool.max(1);
-    [left(image[0], rows, down), left(image[1], columns, across), filters.count.into()]
+    let remaining = |length: usize, side: usize, pool: usize| (length + 1).saturating_sub(side) / pool.max(1);
+    [remaining(image[0], rows, down), remaining(image[1], columns, across), filters.count.into()]
 }

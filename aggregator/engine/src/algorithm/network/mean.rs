@@ -28,9 +28,9 @@ impl LayerMean {
     pub fn new(parameters: NetworkParameters, plan: Plan) -> Self {
         let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
         let layers = shape.shared_layers(plan.shared);
-        let whole = layers.end == shape.layers().len();
-        let all = shape.start(seed, whole);
-        let values: Vec<f64> = all.get(shape.range(layers)).unwrap_or_default().to_vec();
+        let with_head = layers.end == shape.layers().len();
+        let initial = shape.start(seed, with_head);
+        let values: Vec<f64> = initial.get(shape.range(layers)).unwrap_or_default().to_vec();
         let round = RoundAggregate::new(rule, weighting, values.len());
         let mut mean = Self {
             parameters,

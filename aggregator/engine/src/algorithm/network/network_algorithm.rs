@@ -19,11 +19,11 @@ pub(super) const OWN_NETWORK: &str =
 /// Description of the model on which newcomers are evaluated if devices share a network.
 pub(super) const SHARED_AND_HEAD: &str = "the shared network after the newcomer has trained its head";
 
-/// Algorithm on a network, with its own settings.
+/// Algorithm on a network. A value contains the settings of the algorithm.
 pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     /// Name of the algorithm in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the algorithm in one line, for lists of algorithms.
     const SUMMARY: &'static str;
     /// Whether the algorithm trains networks with an adapter and a frozen layer, and only these.
     const TRAINS_ADAPTER: bool = false;

@@ -1,8 +1,9 @@
 //! Per-FedAvg (Fallah et al. 2020, "Personalized Federated Learning with Theoretical Guarantees: A
-//! Model-Agnostic Meta-Learning Approach"): trains one network that one step of size alpha on a device's
-//! samples adapts to that device. A training step is `w <- w - eta (I - alpha H) g(w - alpha g'(w))`, where
-//! the gradients `g` and `g'` are on separate batches. The first-order variant omits the second derivative H;
-//! the Hessian-free variant approximates `H v` by a difference of two gradients.
+//! Model-Agnostic Meta-Learning Approach"): trains one network such that one gradient step of size alpha on a
+//! device's samples adapts the network to that device. A training step is
+//! `w <- w - eta (I - alpha H) g(w - alpha g'(w))`, where the gradients `g` and `g'` are on separate batches.
+//! The first-order variant omits the second derivative H; the Hessian-free variant approximates `H v` by a
+//! difference of two gradients.
 //!
 //! As in the paper, each client is evaluated on the shared network after one step of size alpha down the
 //! gradient of all its training samples.

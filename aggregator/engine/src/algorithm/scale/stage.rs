@@ -12,8 +12,8 @@ use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
 /// Start that computes the scale. All devices send the sums of their features in two exchanges, each with
-/// half of the features, since a device has memory for no more. The rounds of another start may follow, whose
-/// samples are scaled.
+/// half of the features, since a device has memory for no more. The rounds of another start may follow, on
+/// scaled samples.
 pub struct FleetScale {
     features: usize,
     /// Largest sample count that a device may declare.

@@ -37,9 +37,9 @@ impl Row {
     /// Decodes a row; `None` if these sums are impossible for `samples` samples.
     fn read(samples: u32, row: &[f32]) -> Option<Self> {
         let [exponent, s0, s1, s2, q0, q1, q2, q3] = *row else { return None };
-        let exponent = whole(exponent).and_then(|whole| i32::try_from(whole).ok())?;
-        let low = |limb: f32| whole(limb).filter(|limb| (0..1 << LIMB).contains(limb));
-        let top = whole(s2).filter(|limb| (-(1 << LIMB)..1 << LIMB).contains(limb))?;
+        let exponent = as_integer(exponent).and_then(|integer| i32::try_from(integer).ok())?;
+        let low = |limb: f32| as_integer(limb).filter(|limb| (0..1 << LIMB).contains(limb));
+        let top = as_integer(s2).filter(|limb| (-(1 << LIMB)..1 << LIMB).contains(limb))?;
         let sum = low(s0)? + (low(s1)? << LIMB) + (top << (2 * LIMB));
         let squares = low(q0)? + (low(q1)? << LIMB) + (low(q2)? << (2 * LIMB)) + (low(q3)? << (3 * LIMB));
         let m = i128::from(samples);
@@ -56,7 +56,7 @@ impl Row {
 }
 
 /// Value as an integer; `None` unless it is an integer of at most 24 bits.
-fn whole(value: f32) -> Option<i128> {
+fn as_integer(value: f32) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let integer = value as i32;
     #[allow(clippy::cast_precision_loss, reason = "compared with what it was")]

@@ -50,9 +50,10 @@ impl MeanOfProducts {
 
     /// Frobenius distance between the product of the means and the mean of the products, divided by the norm
     /// of the mean of the products; 0 if that norm is 0. This is the error of plain averaging of both factors
-    /// (Chen et al. 2025, equations 1 and 2). It is computed as
-    /// `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`. E is the r x r identity times each `w_i`, stacked
-    /// vertically; J is N identities side by side.
+    /// (Chen et al. 2025, equations 1 and 2).
+    ///
+    /// It is computed as `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`. E is the r x r identity times
+    /// each `w_i`, stacked vertically; J is N identities side by side.
     #[must_use]
     pub fn interference(&self) -> f64 {
         let mut means = Matrix::zeros(self.rank, self.ups.ncols());
