@@ -31,8 +31,11 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
+/// Number of features of a sample.
 const FEATURES: usize = device::FEATURES;
+/// Number of devices.
 const DEVICES: u64 = 4;
+/// Number of samples of a device.
 const SAMPLES: usize = 200;
 /// Bound of the features: devices clip larger magnitudes.
 const BOUND: f32 = 8.0;
@@ -44,6 +47,7 @@ struct MeanDirection {
 }
 
 impl MeanDirection {
+    /// Starts from a random direction.
     fn new(seed: u64) -> Self {
         let round = RoundAggregate::new(Rule::MEAN, Weighting::Samples, FEATURES);
         Self { representation: random_start(FEATURES, 1, seed), round }

@@ -25,6 +25,7 @@ fn multiplier(value: f64) -> NoiseMultiplier {
     NoiseMultiplier::new(value).unwrap()
 }
 
+/// Composition of `count` releases with the noise multiplier `z`.
 fn repeated(z: f64, count: u32) -> Composition {
     Composition::repeated(multiplier(z), releases(count))
 }

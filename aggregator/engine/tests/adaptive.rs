@@ -10,11 +10,16 @@ use fedspan_engine::{DeviceId, Millis, Participation};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
+/// Number of features.
 const D: usize = 10;
+/// Width of the representation.
 const K: usize = 2;
+/// Number of devices.
 const N: usize = 64;
+/// Step size of the model.
 const STEP: f64 = 0.125;
 
+/// Doubling participation with the adaptive schedule. The first stage waits for four devices.
 fn doubling(by: DoubleBy) -> Doubling {
     Doubling::new(4, None, Schedule::Adaptive, by, 1)
 }
@@ -30,6 +35,7 @@ struct World {
 }
 
 impl World {
+    /// Creates a fleet with these arrival times and random heads, truth and noise.
     fn new(times: Vec<u64>, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Truth, 0);
         let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
@@ -121,7 +127,7 @@ fn schedule_is_independent_of_time_unit() {
 }
 
 /// For two rounds only three devices are present, then all return. The schedule continues with at most twice
-/// the number of updates.
+/// as many updates as before.
 #[test]
 fn schedule_survives_outage() {
     let mut world = World::exponential(0, 2);

@@ -6,8 +6,10 @@ use proptest::prelude::*;
 /// Step of the fixed-point grid, as documented.
 const STEP: f64 = 1.0 / (1u64 << 40) as f64;
 
+/// Length of the vectors.
 const LEN: usize = 3;
 
+/// Fixed-point mean of vectors with their weights.
 fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
     let mut mean = FixedPointMean::new(LEN);
     for (weight, values) in updates {
@@ -27,6 +29,7 @@ fn value() -> impl Strategy<Value = f32> {
     })
 }
 
+/// Random lists of vectors with their weights.
 fn updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
     let weight = prop_oneof![3 => 1u32..100, 1 => any::<u32>()];
     proptest::collection::vec((weight, [value(), value(), value()]), 1..40)

@@ -15,9 +15,12 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role};
 use proptest::prelude::*;
 
+/// Head solver in all requests.
 const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+/// Step size of the representation.
 const ETA: f32 = 0.25;
 
+/// Parameters of FedRep with uploads of gradients, f32 encodings and equal weights.
 fn parameters() -> FedRepParameters {
     FedRepParameters {
         step_size: ETA,
@@ -51,6 +54,7 @@ fn q_of(b: &Matrix) -> Matrix {
     b * r.try_inverse().unwrap()
 }
 
+/// Random numbers of features d, directions k and devices n, and a seed.
 fn shape() -> impl Strategy<Value = (usize, usize, usize, u64)> {
     (1usize..=5, 1usize..=15, 1usize..=8, any::<u64>()).prop_map(|(k, more, n, seed)| (k + more, k, n, seed))
 }
@@ -362,6 +366,7 @@ proptest! {
     }
 }
 
+/// RoLoRA with three outputs, or FFA-LoRA if `step_size` is `None`.
 fn adapter(down: Matrix, step_size: Option<f32>, download_encoding: Encoding) -> LinearAdapter {
     let up = Matrix::zeros(down.ncols(), 3);
     let (head, upload_encoding) = (HEAD, Encoding::F32);

@@ -43,6 +43,7 @@ fn account(variance: f64, sensitivity: f64, epsilon: f64) -> f64 {
     Composition::repeated(multiplier, Releases::new(1).unwrap()).delta(Epsilon::new(epsilon).unwrap())
 }
 
+/// Epsilons at which the deltas are compared.
 const EPSILONS: [f64; 7] = [0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0];
 
 #[test]

@@ -467,7 +467,7 @@ fn start_that_ends_without_devices_can_be_restored() {
 }
 
 /// A server restarts in the round of final heads. Any device that joins is invited at once, and the campaign
-/// finishes when as many devices as the fleet has have fitted their heads.
+/// finishes when all devices of the fleet have fitted their heads.
 #[test]
 fn finished_campaign_offers_heads_after_restart() {
     let setup = Setup { fleet_size: 3, ..plain() };

@@ -42,10 +42,12 @@ fn covariances(devices: usize, d: usize, k: usize, apart: f64, seed: u64) -> Vec
         .collect()
 }
 
+/// Mean of matrices of equal size.
 fn mean(all: &[Matrix]) -> Matrix {
     all.iter().fold(Matrix::zeros(all[0].nrows(), all[0].ncols()), |sum, a| sum + a) / all.len() as f64
 }
 
+/// Tensor of a basis or a product.
 fn tensor(matrix: &Matrix) -> Tensor {
     let (rows, cols) = (matrix.nrows() as u16, matrix.ncols() as u16);
     Tensor { role: Role::Subspace, rows, cols, values: to_f32(matrix) }

@@ -3,6 +3,7 @@
 use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};
 
+/// Network with this front, a hidden layer of width `first` (none if 0), and three outputs.
 const fn shape(features: u16, front: Front, first: u16) -> NetworkShape {
     NetworkShape { features, front, hidden: [first, 0, 0], outputs: 3 }
 }

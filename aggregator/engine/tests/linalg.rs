@@ -7,10 +7,12 @@ use fedspan_engine::linalg::{
 };
 use proptest::prelude::*;
 
+/// Largest deviation of `Q^T Q` from the identity.
 fn identity_error(q: &Matrix) -> f64 {
     (q.transpose() * q - Matrix::identity(q.ncols(), q.ncols())).amax()
 }
 
+/// Random numbers of rows and columns (no more than rows), and a seed.
 fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
     (1usize..=6, 0usize..=20, any::<u64>()).prop_map(|(k, more, seed)| (k + more, k, seed))
 }

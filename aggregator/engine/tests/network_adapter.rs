@@ -15,12 +15,17 @@ use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
 
+/// Number of features.
 const D: usize = 7;
+/// Rank of the adapter.
 const R: usize = 2;
+/// Number of outputs of the frozen layer.
 const H: usize = 5;
+/// Roles of the two factors.
 const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 const DESCENT: Descent = Descent { step_size: 0.1, momentum: 0.0, batch: 8 };
 
+/// Parameters of a network with an adapter and no hidden layers.
 fn parameters() -> NetworkParameters {
     let front = Front::Adapter { rank: R as u16, width: H as u16, frozen: 7 };
     NetworkParameters {
@@ -46,6 +51,7 @@ struct World {
 }
 
 impl World {
+    /// Creates a campaign that `devices` devices have joined.
     fn new(averaging: Averaging, devices: u64) -> Self {
         let settings = Settings {
             fleet_size: devices as usize,
@@ -68,6 +74,7 @@ impl World {
         world
     }
 
+    /// Passes an event to the engine, and stores its broadcasts and commits.
     fn handle(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.now += 1;
@@ -86,6 +93,7 @@ impl World {
         self.opened[&device].request.tensors.iter().map(|tensor| tensor.role).collect()
     }
 
+    /// Id of the open round.
     fn id(&self) -> RoundId {
         self.engine.open_round().unwrap().broadcast.id
     }
@@ -130,6 +138,7 @@ fn mean(answers: &[Vec<Tensor>], of: impl Fn(&[Tensor]) -> Matrix) -> Matrix {
     answers.iter().zip(&weights).map(|(answer, w)| of(answer) * (w / total)).reduce(|a, b| a + b).unwrap()
 }
 
+/// Whether two matrices are equal up to the rounding of f32.
 fn near(a: &Matrix, b: &Matrix) -> bool {
     (a - b).norm() < 1e-5 * b.norm().max(1.0)
 }

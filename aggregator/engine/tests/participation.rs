@@ -11,6 +11,7 @@ use fedspan_engine::participation::{
 use fedspan_engine::{DeviceId, Millis, Participation};
 use proptest::prelude::*;
 
+/// Random fleets, in ascending order.
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
     proptest::collection::btree_set(any::<u64>(), 1..60)
         .prop_map(|set| set.into_iter().map(DeviceId).collect())

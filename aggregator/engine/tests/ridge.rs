@@ -16,6 +16,7 @@ use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, HeadSolve, R
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 
+/// Number of ridges of the grid.
 const COUNT: usize = GRID.count as usize;
 
 /// Ridge that is published if no device has reported scores.
@@ -63,6 +64,7 @@ impl Life {
         Self { engine, open: Vec::new(), commits: Vec::new(), outcomes: Vec::new(), finished: false }
     }
 
+    /// Passes an event to the engine, and stores the results of its actions.
     fn handle(&mut self, now: Millis, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(now, event, &mut actions);
@@ -92,6 +94,7 @@ impl Life {
         life
     }
 
+    /// Broadcast of the open round.
     fn broadcast(&self) -> Arc<RoundBroadcast> {
         Arc::clone(&self.engine.open_round().unwrap().broadcast)
     }

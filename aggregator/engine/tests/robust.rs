@@ -11,6 +11,7 @@ use fedspan_engine::{DeviceId, Tensor, Weighting};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
+/// All rules that a configuration can name.
 const RULES: [Rule; 5] = [
     Rule::MEAN,
     Rule::GEOMETRIC_MEDIAN,
@@ -19,11 +20,13 @@ const RULES: [Rule; 5] = [
     Rule::PROJECTOR_GEOMETRIC_MEDIAN,
 ];
 
+/// Vectors of `length` standard normal values.
 fn vectors(n: usize, length: usize, seed: u64) -> Vec<Vec<f32>> {
     let random = &mut random(seed);
     (0..n).map(|_| to_f32(&gaussian(1, length, random))).collect()
 }
 
+/// Vectors with their weights.
 fn weighted<'a>(values: &'a [Vec<f32>], weights: &[f64]) -> Vec<Weighted<'a>> {
     values.iter().zip(weights).map(|(values, weight)| Weighted { weight: *weight, values }).collect()
 }
@@ -32,6 +35,7 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
+/// Euclidean distance.
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(x, y)| x - y).collect::<Vec<_>>())
 }

@@ -111,6 +111,7 @@ fn reweighted(points: &[(f64, Vec<f64>)], from: &[f64], least: f64) -> Vec<f64> 
     sum
 }
 
+/// Weighted mean of points of `length` values; zeros if no point has a weight.
 fn mean(points: &[(f64, Vec<f64>)], length: usize) -> Vec<f64> {
     let mut sum = vec![0.0; length];
     let mut total = 0.0;
@@ -128,10 +129,12 @@ fn mean(points: &[(f64, Vec<f64>)], length: usize) -> Vec<f64> {
     sum
 }
 
+/// Euclidean norm.
 fn norm(values: &[f64]) -> f64 {
     values.iter().fold(0.0, |sum, value| sum + value * value).sqrt()
 }
 
+/// Euclidean distance.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (x, y)| sum + (x - y) * (x - y)).sqrt()
 }

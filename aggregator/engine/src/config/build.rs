@@ -138,6 +138,7 @@ pub fn network_parameters(
     Some((network.method, parameters(shape, layers, algorithm, network, rule, fleet, seed)))
 }
 
+/// Parameters of an algorithm on a network, from the sections of a configuration.
 fn parameters(
     shape: Shape,
     layers: NetworkModel,

@@ -52,6 +52,7 @@ impl Engine {
         }
     }
 
+    /// Present values of [`AbsenceInputs`].
     fn absence_inputs(&self) -> AbsenceInputs {
         let (cohort, absent) =
             self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));

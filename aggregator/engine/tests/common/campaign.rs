@@ -18,10 +18,15 @@ use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
+/// Number of features.
 pub const D: usize = 4;
+/// Width of the representation.
 pub const K: usize = 2;
+/// Step size of the representation.
 pub const ETA: f32 = 0.25;
+/// Largest norm of an update.
 pub const BOUND: f32 = 50.0;
+/// Number of power iterations of the start.
 pub const ITERATIONS: u32 = 2;
 /// Cap on declared sample counts. Devices declare fewer samples, except in tests of the cap.
 pub const MOST: u32 = 1000;
@@ -91,6 +96,7 @@ impl Setup {
         if self.by_samples { Weighting::Samples } else { Weighting::Uniform }
     }
 
+    /// Participation policy of the campaign.
     pub fn policy(&self) -> Box<dyn Participation> {
         match (self.doubling, self.fraction) {
             (Some((first, rounds, by)), _) => {
@@ -101,10 +107,12 @@ impl Setup {
         }
     }
 
+    /// Initial representation, D x K.
     pub fn basis(&self) -> Matrix {
         random_start(D, K, self.seed)
     }
 
+    /// Engine of the campaign.
     pub fn engine(&self) -> Engine {
         let head = HeadSolve::LeastSquares { ridge: 0.0 };
         let settings = Settings {
