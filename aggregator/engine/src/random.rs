@@ -70,7 +70,7 @@ pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Stream {
 #[derive(Clone, Debug)]
 pub struct Stream {
     rng: ChaCha8Rng,
-    /// Second value of the last Box-Muller transform, if it is unused.
+    /// Second value of the last Box-Muller transform; `None` if it was already drawn.
     spare: Option<f64>,
 }
 

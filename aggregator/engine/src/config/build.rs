@@ -56,8 +56,8 @@ pub fn build_engine(
     )
 }
 
-/// Builds the engine of a campaign like [`build_engine`]. If `custom` contains an algorithm or a
-/// participation policy, it replaces that of the sections.
+/// Builds the engine of a campaign like [`build_engine`]. An algorithm or a participation policy in `custom`
+/// replaces the one that the sections select.
 #[must_use]
 #[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 pub fn build_custom_engine(

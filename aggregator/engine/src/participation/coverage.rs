@@ -2,9 +2,10 @@
 //!
 //! A direction in which the heads of the fastest devices have no component is never learnt from these
 //! devices. The server does not receive heads, but the rows of a gradient G are multiples of the head, so the
-//! mean of `G^T G` is large in the directions of the heads. The *evenness* is the ratio of its smallest
-//! eigenvalue to its mean eigenvalue. The ratio of the evenness of the stage to that of the whole fleet
-//! estimates by what factor the slowest direction contracts more slowly than in rounds with all devices.
+//! mean of `G^T G` is large in the directions of the heads. The *evenness* is the ratio of the smallest
+//! eigenvalue of this mean to its average eigenvalue. The ratio of the evenness of the stage to that of the
+//! whole fleet estimates by what factor the slowest direction contracts more slowly than in rounds with all
+//! devices.
 
 use crate::linalg::Matrix;
 

@@ -1,6 +1,6 @@
 //! Units of the devices' privacy ledgers ([`Privacy`](fedspan_protocol::message::Privacy)). A release costs
-//! the square of its sensitivity over the standard deviation of its noise, in units of 2^-30. Costs add up,
-//! and the total determines the account of one equivalent Gaussian release.
+//! `(s / sigma)^2` in units of 2^-30, where `s` is its sensitivity and `sigma` the standard deviation of its
+//! noise. Costs add up, and the total determines the account of one equivalent Gaussian release.
 
 use super::bisection::largest_u64;
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};

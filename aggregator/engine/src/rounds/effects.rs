@@ -18,7 +18,7 @@ use crate::types::{DeviceId, Millis, Update};
 /// device. The other kinds are for logs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// An acknowledgement of its update was sent to a device.
+    /// A device was sent the acknowledgement of its update.
     Answered(DeviceId, Ack),
     /// A device that the open round waited for has declined it.
     Declined(DeviceId, Decline),

@@ -1,13 +1,14 @@
 //! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges with the server, each
-//! device runs power iterations on its own samples. The server aligns the uploaded bases, averages them, and
+//! device runs power iterations on its own samples. The server aligns the uploads, averages them, and
 //! orthonormalises the mean.
 //!
 //! With more than one local iteration the devices' bases differ by rotations that do not change their spans.
 //! The orthogonal Procrustes transformation removes these rotations: the server averages `Y_i D_i`, where
-//! `D_i` is the rotation that brings the basis `Z_i` of device i nearest to the basis of one device, the
-//! *reference* (eq. 3.2). Any device can be the reference: another choice only rotates the mean (nearly), and
-//! the algorithm uses only the span of the mean. The reference is the configured device, or the participant
-//! with the lowest number if the configured device has not answered.
+//! `Y_i = A_i Z_i` is the product that device i uploads, and `D_i` is the rotation that brings its basis
+//! `Z_i` nearest to the basis of one device, the *reference* (eq. 3.2). Any device can be the reference:
+//! another choice only rotates the mean (nearly), and the algorithm uses only the span of the mean. The
+//! reference is the configured device, or the participant with the lowest number if the configured device has
+//! not answered.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use super::{LinearAlgorithm, LinearSettings, LinearStart, Uploads};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
 
-/// Settings of local training without communication. The server side is that of FedRep.
+/// Settings of local training without communication. The server side is the same as for FedRep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalOnlySettings;
 
@@ -28,7 +28,7 @@ impl LinearAlgorithm for LocalOnlySettings {
     }
 }
 
-/// Settings of least squares on all data in one place. The server side is that of FedRep.
+/// Settings of least squares on all data in one place. The server side is the same as for FedRep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSettings;
 
