@@ -1,4 +1,5 @@
-//! A server inside your own program: it chooses a free port, serves until the program says so, and reports.
+//! Example of a server inside another program: it listens on a free port, serves until the program stops it,
+//! and returns its status.
 //!
 //! ```sh
 //! cargo run -p fedspan-aggregator --example embed_server
@@ -12,7 +13,8 @@ use fedspan_aggregator::config::Fleet;
 use fedspan_aggregator::server::Server;
 use tokio::sync::oneshot;
 
-/// Serves a campaign of two devices, which are tasks of this program here and boards elsewhere.
+/// Serves a campaign of two devices. The devices are tasks of this program; in a real campaign they are
+/// boards.
 #[tokio::main]
 pub async fn main() -> Result<(), Box<dyn Error>> {
     let state = tempfile::tempdir()?; // a real campaign keeps its directory, to be resumed from it
@@ -33,7 +35,7 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
     let address = server.address()?;
     println!("listening on {address}");
 
-    // The server is a future: here a task, which ends when `stop` is sent or dropped.
+    // The server is a future. It runs as a task here, which ends when `stop` is sent or dropped.
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async { drop(stopped.await) }, false));
 

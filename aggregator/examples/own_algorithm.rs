@@ -1,12 +1,12 @@
-//! An algorithm of your own, with real devices over TCP: FedRep with momentum on the server.
+//! Example of a custom algorithm, with devices connected over TCP: FedRep with momentum on the server.
 //!
 //! ```sh
 //! cargo run -p fedspan-aggregator --example own_algorithm
 //! ```
 //!
-//! The devices compute FedRep's gradients, so that their firmware is the usual one. The server keeps a velocity
-//! `V <- beta V + (Q - B)`, where `Q` is the step that FedRep would take from `B`, and moves to the orthonormal factor
-//! of `B + V`.
+//! The devices compute FedRep's gradients, so they need no special firmware. The server keeps a velocity
+//! `V <- beta V + (Q - B)`, where `Q` is the step that FedRep would take from `B`, and moves to the
+//! orthonormal factor of `B + V`.
 
 mod device;
 
@@ -58,7 +58,7 @@ impl Algorithm for Momentum {
         let before = self.fedrep.representation().clone();
         self.fedrep.finish()?;
         let velocity = &self.velocity * self.beta + (self.fedrep.representation() - &before);
-        // The model may not change if there is no such representation.
+        // If `B + V` is rank deficient, the model must not change.
         let next = orthonormal(&(&before + &velocity));
         self.fedrep.restore(next.as_ref().unwrap_or(&before).as_slice());
         next.map(|_| self.velocity = velocity)
@@ -72,7 +72,8 @@ impl Algorithm for Momentum {
         self.fedrep.fit_request(head)
     }
 
-    /// State on which the next round depends, so that a restarted server continues with the same bits.
+    /// Returns the state on which the next round depends, so that a restarted server continues with
+    /// bit-identical results.
     fn state(&self) -> Vec<f64> {
         [self.fedrep.state(), self.velocity.as_slice().to_vec()].concat()
     }
@@ -111,14 +112,14 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
     let algorithm = Momentum::new((device::FEATURES, device::WIDTH), step_size, beta, fleet.seed);
     let server = Server::builder(fleet)
         .algorithm("fedrep with momentum", Box::new(algorithm))
-        // Stored with the name: the campaign is not resumed with another momentum.
+        // The setting is stored with the name, and the campaign can be resumed only with the same momentum.
         .setting("momentum", beta)
         .bind()
         .await?;
     let address = server.address()?;
     println!("listening on {address}");
 
-    // Without a shutdown, the server ends when all heads are fitted.
+    // The server ends when all heads are fitted, since the shutdown future never completes.
     let serving = tokio::spawn(server.serve(std::future::pending(), true));
     let run = |number| device::run(number, address);
     let (a, b, c, d) = tokio::try_join!(run(0), run(1), run(2), run(3))?;

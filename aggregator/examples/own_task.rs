@@ -1,13 +1,14 @@
-//! A task of your own on both sides of a TCP link: devices upload the mean of their features, which is no task of
-//! FedSpan's, and the server makes a representation of it.
+//! Example of a custom task on both sides of a TCP connection: devices upload the mean of their features, a
+//! task that FedSpan does not contain, and the server computes a representation from the means.
 //!
 //! ```sh
 //! cargo run -p fedspan-aggregator --example own_task
 //! ```
 //!
-//! Both halves use task number 12, one of those for private use (`protocol/SPEC.md`): neither the protocol nor the
-//! client nor the server changes. The device's half is `edge-client/examples/own_device_task.rs`; the server's half is
-//! [`MeanDirection`]. The samples here vary around a mean, and their targets depend on the direction of that mean alone.
+//! Server and devices use task number 12, which is reserved for private use (`protocol/SPEC.md`), so neither
+//! the protocol nor the client nor the server needs changes. The device side is
+//! `edge-client/examples/own_device_task.rs`; the server side is [`MeanDirection`]. The samples here vary
+//! around a mean, and their targets depend on the direction of that mean alone.
 
 #[allow(dead_code, reason = "this example has samples of its own")]
 mod device;
@@ -30,19 +31,23 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
+/// Number of features of a sample.
 const FEATURES: usize = device::FEATURES;
+/// Number of devices.
 const DEVICES: u64 = 4;
+/// Number of samples of a device.
 const SAMPLES: usize = 200;
-/// Largest size of a feature that counts as it is.
+/// Bound of the features: devices clip larger magnitudes.
 const BOUND: f32 = 8.0;
 
-/// Server's half: the representation is the direction of the mean of all samples, d x 1.
+/// Server side of the task. The representation is the direction of the mean of all samples, d x 1.
 struct MeanDirection {
     representation: Matrix,
     round: RoundAggregate,
 }
 
 impl MeanDirection {
+    /// Starts from a random direction.
     fn new(seed: u64) -> Self {
         let round = RoundAggregate::new(Rule::MEAN, Weighting::Samples, FEATURES);
         Self { representation: random_start(FEATURES, 1, seed), round }
@@ -92,7 +97,8 @@ impl Algorithm for MeanDirection {
     }
 }
 
-/// Samples `x = 2 u + noise` and targets `a u^T x`, with a direction u that all devices share and an own a.
+/// Samples `x = 2 u + noise` and targets `a u^T x`, with a direction u that all devices share and another
+/// slope a for each device.
 fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
     let direction = [1.0, 1.0, 0.0, 0.0, -1.0, 0.0_f32].map(|value| value / 3.0_f32.sqrt());
     let slope = 1.0 + device as f32 / 2.0;
@@ -106,8 +112,8 @@ fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
     (x, y)
 }
 
-/// Runs one device, and returns the variance that its model leaves unexplained on samples of another draw, as a part
-/// of the whole.
+/// Runs one device, and returns the fraction of the variance of unseen targets that its model does not
+/// explain.
 async fn device(number: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> {
     let mut random = ChaCha8Rng::seed_from_u64(number);
     let (x, y) = samples(number, &mut random);
@@ -117,17 +123,17 @@ async fn device(number: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> 
     let recording = Recording::regression(&x, &y, FEATURES, 1);
     let mut tasks = device::take_part(number, server, tasks, recording, random).await?;
     let mean = unseen_y.iter().sum::<f32>() / SAMPLES as f32;
-    let (mut left, mut whole) = (0.0, 0.0);
+    let (mut unexplained, mut total) = (0.0, 0.0);
     for (x, y) in unseen_x.chunks_exact(FEATURES).zip(&unseen_y) {
         let mut predicted = [0.0];
         tasks.first_mut().predict(x, &mut predicted)?;
-        left += (predicted[0] - y).powi(2);
-        whole += (y - mean).powi(2);
+        unexplained += (predicted[0] - y).powi(2);
+        total += (y - mean).powi(2);
     }
-    Ok(left / whole)
+    Ok(unexplained / total)
 }
 
-/// Serves a campaign of the own task, then of final heads.
+/// Serves a campaign with one round of the custom task, followed by the round of final heads.
 #[tokio::main]
 pub async fn main() -> Result<(), Box<dyn Error>> {
     let state = tempfile::tempdir()?;
@@ -157,7 +163,8 @@ pub async fn main() -> Result<(), Box<dyn Error>> {
     println!("{} after round {}", status.phase, status.round);
 
     assert_eq!((status.phase.as_str(), status.updates.counted), ("finished", 2 * DEVICES));
-    // A mean of 800 samples is within a few hundredths of the direction; a random direction leaves most of the variance.
+    // The mean of 800 samples differs from the direction by a few hundredths. A random direction would leave
+    // most of the variance unexplained.
     assert!([a, b, c, d].into_iter().all(|left| left < 0.01), "{a}, {b}, {c}, {d}");
     Ok(())
 }

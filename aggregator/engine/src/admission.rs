@@ -1,5 +1,5 @@
-//! Admission of devices: a hello is checked against the requirements of the campaign, and every refusal is
-//! typed.
+//! Admission of devices: checks a hello against the requirements of the campaign, and answers each unmet
+//! requirement with its own kind of refusal.
 
 use fedspan_protocol::assembly::plan;
 use fedspan_protocol::limits::{
@@ -17,20 +17,20 @@ pub struct Requirements {
     tasks: u16,
     roles: u16,
     encodings: u8,
-    /// Largest number of tensors in one direction of a round, which is also how a device states its limit.
+    /// Largest number of tensors in one direction of a round. A device declares its limit in the same unit.
     tensors: u8,
     tensor_elements: u32,
     total_elements: u32,
-    /// Arithmetic of the updates, which must be the same for all devices of a mean.
+    /// Arithmetic of the updates, which must be the same for all devices whose updates are averaged.
     numeric: Numeric,
-    /// Smallest frame limit at which all tensors travel in no more chunks than the protocol counts.
+    /// Smallest frame limit at which the tensors fit the number of chunks that the protocol allows.
     frame_limit: usize,
     /// Bytes of the longest frame that holds a whole update.
     longest_upload: usize,
     /// Largest privacy budget of a device, if updates must carry noise; `None` leaves noise and budget to the
     /// devices.
     privacy: Option<u64>,
-    /// Devices that may join; `None` for all.
+    /// Devices that may join; `None` if every device may.
     allowed: Option<Vec<DeviceId>>,
 }
 
@@ -64,11 +64,11 @@ impl Requirements {
                 needs.total_elements = needs.total_elements.max(elements.fold(0, u32::saturating_add));
             }
             let tensors: usize = up.iter().map(|t| t.encoding.byte_len(t.elements())).sum();
-            let whole = HEADER + OPEN_HEAD_MAX + up.len() * DESCRIPTOR_MAX + tensors + SEAL_MAX;
-            needs.longest_upload = needs.longest_upload.max(whole);
+            let frame_len = HEADER + OPEN_HEAD_MAX + up.len() * DESCRIPTOR_MAX + tensors + SEAL_MAX;
+            needs.longest_upload = needs.longest_upload.max(frame_len);
             needs.tasks |= Task::bit(&request.task);
             needs.encodings |= request.encoding.bit();
-            // A device that cannot scale its samples would compute something else.
+            // A device that cannot scale its samples would train on other data than the rest of the fleet.
             if request.tensors.iter().any(|tensor| tensor.role == Role::Scale) {
                 needs.roles |= Role::Scale.bit();
             }
@@ -86,14 +86,15 @@ impl Requirements {
         Self { numeric, ..self }
     }
 
-    /// Requires noise, with a budget of at most `budget` units.
+    /// Requires devices to add noise and to have a privacy budget of at most `budget` ledger units; `None`
+    /// requires neither.
     #[must_use]
     pub fn with_privacy(self, budget: Option<u64>) -> Self {
         Self { privacy: budget, ..self }
     }
 
-    /// Bytes of the longest frame that a device has a reason to send: a whole update. If the frame limit is
-    /// smaller, updates come in chunks under that limit.
+    /// Bytes of the longest frame that a device needs to send: a whole update. If the frame limit is smaller,
+    /// a device splits its update into chunks within that limit.
     #[must_use]
     pub fn longest_upload(&self) -> usize {
         self.longest_upload
@@ -120,7 +121,7 @@ impl Requirements {
         if device.numeric != self.numeric {
             return Err(Refusal::Capability(Requirement::Numeric(self.numeric)));
         }
-        let missing = |needed: u16, there: u16| needed & !there;
+        let missing = |needed: u16, offered: u16| needed & !offered;
         if let Some(most) = self.privacy
             && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= most)
         {
@@ -148,7 +149,7 @@ impl Requirements {
     }
 }
 
-/// Smallest frame limit at which these tensors can travel; above [`FRAME_LIMIT_MAX`] if there is none.
+/// Smallest frame limit at which these tensors can be sent; above [`FRAME_LIMIT_MAX`] if no limit suffices.
 #[must_use]
 pub fn least_frame_limit(tensors: &Descriptors) -> usize {
     let (mut least, mut above) = (FRAME_LIMIT_MIN, FRAME_LIMIT_MAX + 1);

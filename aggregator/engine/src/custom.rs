@@ -1,5 +1,5 @@
-//! Parts of a campaign from outside the project: an algorithm, a participation policy and an aggregation rule,
-//! with the names under which a campaign is stored.
+//! Custom parts of a campaign, written outside the project: an algorithm, a participation policy and an
+//! aggregation rule, with the names under which a campaign stores them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,20 +13,20 @@ use crate::algorithm::Algorithm;
 use crate::participation::{ClosedRound, Cohort, Participation, UpdateArrival};
 use crate::types::{DeviceId, Request};
 
-/// Names and settings of the custom parts of a campaign, which are stored with it: a campaign is not resumed under
-/// parts of other names or settings.
+/// Names and settings of the custom parts of a campaign. They are stored with the campaign, which can be
+/// resumed only with parts of the same names and settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CustomNames {
-    /// Name of the algorithm; `None` for the configuration's own.
+    /// Name of the custom algorithm; `None` if the configuration selects the algorithm.
     pub algorithm: Option<String>,
-    /// Name of the participation policy; `None` for the configuration's own.
+    /// Name of the custom participation policy; `None` if the configuration selects the policy.
     pub participation: Option<String>,
-    /// Settings of these two, such as a momentum.
+    /// Settings of the custom algorithm and policy, such as a momentum.
     pub settings: BTreeMap<String, f64>,
 }
 
-/// Parts that replace the algorithm, the participation policy and the aggregation rule of a configuration. The
-/// default replaces none.
+/// Parts that replace the algorithm, the participation policy and the aggregation rule of a configuration.
+/// The default value replaces nothing.
 #[derive(Default)]
 pub struct CustomParts {
     names: CustomNames,
@@ -52,7 +52,7 @@ pub enum CustomError {
         /// `algorithm`, `participation policy` or `aggregation rule`.
         part: &'static str,
     },
-    /// A rule has the name of one of FedSpan's own, from which a stored campaign must differ.
+    /// A custom rule has the name of a built-in rule, so that a stored campaign could not distinguish them.
     #[error("the custom aggregation rule is named {name:?}, which is FedSpan's own; allowed: any other name")]
     RuleName {
         /// Name found.
@@ -68,7 +68,7 @@ pub enum CustomError {
         /// Value found.
         value: f64,
     },
-    /// A rule was given together with an algorithm, which combines updates itself.
+    /// A rule was given together with a custom algorithm, which combines updates itself.
     #[error(
         "the aggregation rule {rule:?} has no effect on the custom algorithm {algorithm:?}, which combines updates itself; give the \
          rule to the algorithm"
@@ -79,7 +79,7 @@ pub enum CustomError {
         /// Name of the rule.
         rule: String,
     },
-    /// The representation has another shape than the model of the devices.
+    /// The representation of a custom algorithm has another shape than the model of the devices.
     #[error(
         "the custom algorithm {algorithm:?} has a representation of {} x {}, allowed: {} x {}, that of the model",
         found.0, found.1, allowed.0, allowed.1
@@ -87,7 +87,7 @@ pub enum CustomError {
     Representation {
         /// Name of the algorithm.
         algorithm: String,
-        /// Rows and columns found.
+        /// Rows and columns of the algorithm's representation.
         found: (usize, usize),
         /// Rows and columns of the model.
         allowed: (usize, usize),
@@ -124,7 +124,7 @@ pub enum CustomError {
         /// Name of the algorithm.
         algorithm: String,
     },
-    /// A part does not accept its own state, so that no campaign could be resumed.
+    /// A part rejects the state that it returned itself, so that the campaign could not be resumed.
     #[error("the custom {part} does not restore the {values} values of its own state")]
     State {
         /// `algorithm` or `participation policy`.
@@ -135,8 +135,8 @@ pub enum CustomError {
 }
 
 impl CustomParts {
-    /// Replaces the algorithm of training rounds and final heads. It combines the updates of a round itself.
-    /// `name` is stored with the campaign.
+    /// Replaces the algorithm of training rounds and final heads. The custom algorithm combines the updates
+    /// of a round itself. `name` is stored with the campaign.
     ///
     /// If the campaign has a start, the start's representation replaces the first values of
     /// [`Algorithm::state`], which must be the algorithm's representation in column-major order.
@@ -149,8 +149,8 @@ impl CustomParts {
 
     /// Replaces the participation policy. `name` is stored with the campaign.
     ///
-    /// A cohort is corrected: devices outside the fleet are left out, an empty cohort becomes the whole fleet, and
-    /// the target is at least 1.
+    /// The cohorts of the policy are corrected: devices outside the fleet are removed, an empty cohort
+    /// becomes the whole fleet, and the target is raised to at least 1.
     #[must_use]
     pub fn with_participation(
         mut self,
@@ -162,14 +162,14 @@ impl CustomParts {
         self
     }
 
-    /// Replaces the aggregation rule. The rule's own name and parameters are stored with the campaign.
+    /// Replaces the aggregation rule. The name and parameters of the rule are stored with the campaign.
     #[must_use]
     pub fn with_rule(self, rule: Rule) -> Self {
         Self { rule: Some(rule), ..self }
     }
 
-    /// Adds a setting of a custom algorithm or policy to what is stored with the campaign. A stored campaign is not
-    /// resumed with another value.
+    /// Adds a setting of a custom algorithm or policy, which is stored with the campaign. A stored campaign
+    /// can be resumed only with the same value.
     #[must_use]
     pub fn with_setting(mut self, key: impl Into<String>, value: f64) -> Self {
         self.names.settings.insert(key.into(), value);
@@ -182,14 +182,15 @@ impl CustomParts {
         &self.names
     }
 
-    /// Rule that replaces the configuration's, if one does.
+    /// Custom aggregation rule, if one was given.
     #[must_use]
     pub fn rule(&self) -> Option<Rule> {
         self.rule
     }
 
-    /// Checks the parts against a campaign; `shape` returns the rows and columns of its representation. `scaled` is
-    /// whether rounds carry a scale as one more tensor; `private` is whether updates must carry noise.
+    /// Checks the parts against a campaign; `shape` returns the rows and columns of its representation.
+    /// `scaled` is whether rounds contain a scale as one more tensor; `private` is whether devices must add
+    /// noise to updates.
     ///
     /// # Errors
     /// [`CustomError`] for the first part that does not fit.
@@ -216,7 +217,7 @@ impl CustomParts {
             if rule.is_empty() {
                 return Err(CustomError::Name { part: "aggregation rule" });
             }
-            if Rule::NAMES.iter().any(|(own, _)| *own == rule) {
+            if Rule::NAMES.iter().any(|(built_in, _)| *built_in == rule) {
                 return Err(CustomError::RuleName { name: rule.to_owned() });
             }
         }
@@ -241,6 +242,7 @@ impl CustomParts {
     }
 }
 
+/// Checks the representation and the requests of a custom algorithm.
 fn check_algorithm(
     name: &str,
     algorithm: &dyn Algorithm,
@@ -276,7 +278,8 @@ fn check_algorithm(
     Ok(())
 }
 
-/// Policy whose cohorts are corrected, since a round for devices outside the fleet might never end.
+/// Wrapper of a custom policy that corrects its cohorts, because a round for devices outside the fleet might
+/// never end.
 struct Corrected(Box<dyn Participation>);
 
 impl Participation for Corrected {

@@ -1,5 +1,6 @@
-//! Matrix factorisations in f64 on nalgebra. Every operation has a fixed order and no kernel is picked at run
-//! time, so the bits are the same on every machine.
+//! Matrix operations in f64 on top of nalgebra: QR, eigenvectors, products and principal angles. Every
+//! operation has a fixed order, and no kernel is selected at run time, so that results are bit-identical on
+//! every machine.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
@@ -8,17 +9,18 @@ use crate::random::Stream;
 /// Dense matrix of f64, column-major.
 pub type Matrix = DMatrix<f64>;
 
-/// Linearly dependent (or not finite) columns, for which there is no orthonormal basis of as many columns.
+/// Error of a matrix with linearly dependent (or not finite) columns, which have no orthonormal basis of the
+/// same number of columns.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("the columns are dependent: pivot {pivot:e} in column {column}")]
 pub struct RankDeficient {
-    /// Index of the first such column.
+    /// Index of the first column that depends on the columns before it.
     pub column: usize,
-    /// Diagonal entry of R in that column, relative to the largest one.
+    /// Diagonal entry of R in that column, relative to the largest diagonal entry.
     pub pivot: f64,
 }
 
-/// Orthonormal factor of the thin QR factorisation whose R has a positive diagonal, which makes it unique.
+/// Orthonormal factor Q of the thin QR factorisation. R has a positive diagonal, so that Q is unique.
 ///
 /// # Errors
 /// [`RankDeficient`] if a diagonal entry of R is below 1e-12 of the largest, or NaN.
@@ -42,13 +44,13 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
 }
 
 /// Sine of the largest principal angle between the spans of two matrices with orthonormal columns:
-/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). Accurate for small angles, unlike a formula by the cosine.
-/// NaN if a value is not finite.
+/// `|(I - Q1 Q1^T) Q2|_2` (FedRep, Definition 1). This formula is accurate for small angles, unlike one with
+/// the cosine. NaN if a value is not finite.
 #[must_use]
 pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     let rest = complement(q1, q2);
     let gram = product_transposed(&rest, &rest);
-    // `f64::max` ignores NaN, so that a span with NaN would have distance 0.
+    // `f64::max` ignores NaN, so without this check the distance of a span with NaN would be 0.
     if gram.iter().any(|v| !v.is_finite()) {
         return f64::NAN;
     }
@@ -56,12 +58,12 @@ pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
     largest.max(0.0).sqrt()
 }
 
-/// Number of sums that [`product_transposed`] computes at a time: a single sum would wait for the latency of
-/// each addition.
+/// Number of sums that [`product_transposed`] computes in parallel, since a single sum is limited by the
+/// latency of its additions.
 const SUMS: usize = 8;
 
-/// `A^T B` by plain loops, since nalgebra's product picks a kernel by processor. Every element is summed in
-/// the order of the rows.
+/// `A^T B` by plain loops, since nalgebra's product selects a kernel by the processor. Every element is
+/// summed in the order of the rows.
 #[must_use]
 pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     let mut product = Matrix::zeros(a.ncols(), b.ncols());
@@ -69,18 +71,18 @@ pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     if rows == 0 {
         return product;
     }
-    for (mut sums, own) in product.column_iter_mut().zip(b.column_iter()) {
+    for (mut sums, b_column) in product.column_iter_mut().zip(b.column_iter()) {
         for (at, several) in columns.chunks(SUMS * rows).enumerate() {
             let mut partial = [0.0; SUMS];
-            if let Some(together) = whole(several, rows) {
-                for (row, y) in own.iter().take(rows).enumerate() {
+            if let Some(together) = columns_of(several, rows) {
+                for (row, y) in b_column.iter().take(rows).enumerate() {
                     for (sum, column) in partial.iter_mut().zip(together) {
                         *sum += column[row] * y;
                     }
                 }
             } else {
                 for (sum, column) in partial.iter_mut().zip(several.chunks(rows)) {
-                    *sum = column.iter().zip(own.iter()).fold(0.0, |sum, (x, y)| sum + x * y);
+                    *sum = column.iter().zip(b_column.iter()).fold(0.0, |sum, (x, y)| sum + x * y);
                 }
             }
             for (place, sum) in sums.iter_mut().skip(at * SUMS).zip(partial) {
@@ -91,14 +93,14 @@ pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
     product
 }
 
-/// The first [`SUMS`] columns; `None` if there are fewer.
-fn whole(values: &[f64], rows: usize) -> Option<[&[f64]; SUMS]> {
+/// Splits values into [`SUMS`] columns of `rows` values; `None` if there are fewer columns.
+fn columns_of(values: &[f64], rows: usize) -> Option<[&[f64]; SUMS]> {
     let mut columns = values.chunks_exact(rows);
-    let mut whole: [&[f64]; SUMS] = [&[]; SUMS];
-    for place in &mut whole {
+    let mut split: [&[f64]; SUMS] = [&[]; SUMS];
+    for place in &mut split {
         *place = columns.next()?;
     }
-    Some(whole)
+    Some(split)
 }
 
 /// `A B` by plain loops, like [`product_transposed`].
@@ -106,8 +108,8 @@ fn whole(values: &[f64], rows: usize) -> Option<[&[f64]; SUMS]> {
 pub fn product(a: &Matrix, b: &Matrix) -> Matrix {
     let mut product = Matrix::zeros(a.nrows(), b.ncols());
     for (j, mut column) in product.column_iter_mut().enumerate() {
-        for (factor, own) in b.column(j).iter().zip(a.column_iter()) {
-            for (sum, value) in column.iter_mut().zip(own.iter()) {
+        for (factor, a_column) in b.column(j).iter().zip(a.column_iter()) {
+            for (sum, value) in column.iter_mut().zip(a_column.iter()) {
                 *sum += value * factor;
             }
         }
@@ -121,7 +123,8 @@ pub fn complement(q: &Matrix, a: &Matrix) -> Matrix {
     a - product(q, &product_transposed(q, a))
 }
 
-/// Eigenvectors of the `k` largest eigenvalues of a symmetric matrix, as columns, largest eigenvalue first.
+/// Eigenvectors of the `k` largest eigenvalues of a symmetric matrix, as columns in descending order of
+/// eigenvalues.
 #[must_use]
 pub fn top_eigenspace(symmetric: &Matrix, k: usize) -> Matrix {
     let eigen = SymmetricEigen::new(symmetric.clone());
@@ -131,7 +134,7 @@ pub fn top_eigenspace(symmetric: &Matrix, k: usize) -> Matrix {
     Matrix::from_columns(&columns)
 }
 
-/// Uniformly random orthonormal d x k basis.
+/// Uniformly random d x k matrix with orthonormal columns.
 #[must_use]
 pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
     loop {
@@ -142,7 +145,7 @@ pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
     }
 }
 
-/// Values of a matrix as f32, row-major, as on the wire.
+/// Values of a matrix as f32 in row-major order, as on the wire.
 #[must_use]
 pub fn to_f32(matrix: &Matrix) -> Vec<f32> {
     let row_major = (0..matrix.nrows()).flat_map(|i| (0..matrix.ncols()).map(move |j| (i, j)));

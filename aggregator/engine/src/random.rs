@@ -1,10 +1,11 @@
-//! Seeded random numbers: one independent ChaCha stream per purpose and index, so that no draw depends on how
-//! many others were made. All arithmetic is portable, so that every machine draws the same numbers.
+//! Seeded random numbers: one independent ChaCha stream for each purpose and index, so that no draw depends
+//! on the number of other draws. The arithmetic is portable, so that every machine draws the same numbers.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Purpose of a random stream. The variants' order is part of the stream's key and must not change.
+/// Purpose of a random stream. The position of a variant is part of the stream's key, so their order must not
+/// change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -69,6 +70,7 @@ pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Stream {
 #[derive(Clone, Debug)]
 pub struct Stream {
     rng: ChaCha8Rng,
+    /// Second value of the last Box-Muller transform; `None` if it was already drawn.
     spare: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Types that every part of the engine uses: tensors, requests and updates, with [`DeviceId`] and [`Millis`].
+//! Types that all parts of the engine use: tensors, requests and updates, with [`DeviceId`] and [`Millis`].
 
 use fedspan_protocol::frame::crc32c_f32;
 use fedspan_protocol::message::{RoundId, Task};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::device_id::DeviceId;
 pub use fedspan_protocol::time::Millis;
 
-/// Tensor in host memory.
+/// Tensor in the server's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tensor {
     /// Role of the tensor in the protocol.
@@ -22,7 +22,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Wire descriptor of this tensor in a request with the given encoding, before it is cut into chunks. A
+    /// Wire descriptor of this tensor in a request with the given encoding, before it is split into chunks. A
     /// scale is always f32.
     #[must_use]
     pub fn descriptor(&self, encoding: Encoding) -> TensorDescriptor {
@@ -31,12 +31,12 @@ impl Tensor {
     }
 }
 
-/// Request of a round to its devices.
+/// Request that a round sends to its devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Task to compute.
+    /// Task that the device computes.
     pub task: Task,
-    /// Tensors to send to the device.
+    /// Tensors that the server sends to the device.
     pub tensors: Vec<Tensor>,
     /// Encoding of these tensors.
     pub encoding: Encoding,
@@ -65,12 +65,12 @@ impl Weighting {
     }
 }
 
-/// Update of a device, reassembled and decoded.
+/// Update of a device, reassembled from chunks and decoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Update {
     /// Id of the round that the update answers.
     pub id: RoundId,
-    /// Number of samples that the device used.
+    /// Number of samples from which the device computed the update.
     pub samples: u32,
     /// Number of samples that the device skipped.
     pub skipped: u32,
@@ -81,6 +81,7 @@ pub struct Update {
 }
 
 impl Update {
+    /// Digest of the sample count and the tensors, to recognise repeated updates.
     pub(crate) fn digest(&self) -> u32 {
         self.tensors.iter().fold(self.samples, |hash, t| hash.rotate_left(5) ^ crc32c_f32(&t.values))
     }

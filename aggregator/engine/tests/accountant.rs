@@ -1,5 +1,5 @@
-//! Tests of the privacy account, compared with tables, with an integral of the densities, and with laws that any
-//! account obeys.
+//! Tests of the privacy account: compared with tables, with an integral of the densities, and with laws that
+//! every privacy account satisfies.
 
 use fedspan_engine::privacy::calibration::{max_releases, noise_multiplier};
 use fedspan_engine::privacy::fedpower::{Calibration, Products, paper_multiplier};
@@ -25,27 +25,28 @@ fn multiplier(value: f64) -> NoiseMultiplier {
     NoiseMultiplier::new(value).unwrap()
 }
 
+/// Composition of `count` releases with the noise multiplier `z`.
 fn repeated(z: f64, count: u32) -> Composition {
     Composition::repeated(multiplier(z), releases(count))
 }
 
-/// One release with this `mu`, up to rounding.
+/// Composition of one release whose parameter is `mu` up to rounding.
 fn of_mu(mu: f64) -> Composition {
     repeated(1.0 / mu, 1)
 }
 
-/// Logarithmically uniform between powers of ten.
+/// Random number whose decimal logarithm is uniform between `from` and `to`.
 fn magnitude(random: &mut Stream, from: f64, to: f64) -> f64 {
     libm::pow(10.0, from + (to - from) * random.uniform())
 }
 
-/// Oracle: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q` of N(0, 1),
-/// without any tail function.
+/// Reference for delta: the integral of `max(0, p - e^epsilon q)` for the densities `p` of N(mu, 1) and `q`
+/// of N(0, 1), computed without tail functions.
 ///
-/// The densities cross at `x = mu + a`, `a = epsilon/mu - mu/2`; at a distance `t` beyond that the integrand
-/// is `p (1 - e^(-mu t))`. With `t = e^v` the trapezoidal rule is exact to rounding, since the integrand is
-/// analytic in a strip and decays fast at both ends. Below, `a` is a sum of two floats, as its square is in
-/// an exponent.
+/// The integrand is positive from `x = mu + a` on, `a = epsilon/mu - mu/2`; at a distance `t` beyond this
+/// point it is `p (1 - e^(-mu t))`. With the substitution `t = e^v` the trapezoidal rule is exact to
+/// rounding, since the integrand is analytic in a strip and decays fast at both ends. The code represents `a`
+/// as a sum of two floats, since its square is in an exponent.
 mod oracle {
     /// `ln delta` for `a` of at least -40.
     pub fn ln_delta(mu: f64, epsilon: f64) -> f64 {
@@ -63,7 +64,7 @@ mod oracle {
         let begin = 1e-10 / (a.abs() + mu + 1.0);
         let step = if a < -2.0 { 1.0 / 512.0 } else { 1.0 / 64.0 };
         let steps = ((end / begin).ln() / step).ceil() as u32;
-        // Summed from the small terms up.
+        // The sum starts with the small terms.
         let term = |index: u32| {
             let t = end * libm::exp(-step * f64::from(index));
             libm::exp(exponent(t)) * -libm::expm1(-mu * t) * t
@@ -72,13 +73,13 @@ mod oracle {
         outside + libm::log(sum * step) - 0.918_938_533_204_672_7
     }
 
-    /// Epsilon at this `delta`; 0 if the profile is below it everywhere.
+    /// Epsilon at this `delta`; 0 if delta at epsilon 0 is already smaller.
     pub fn epsilon(mu: f64, delta: f64) -> f64 {
         let (ln, mut below) = (libm::log(delta), 0.0);
         if ln_delta(mu, below) <= ln {
             return 0.0;
         }
-        // A well-known upper bound.
+        // Classical upper bound (the conversion of zCDP).
         let mut above = 0.5 * mu * mu + mu * (-2.0 * ln).sqrt();
         while (above - below) > 1e-15 * above {
             let middle = 0.5 * (below + above);
@@ -91,7 +92,7 @@ mod oracle {
     }
 }
 
-/// `mu`, `epsilon`, `ln delta`, `ln (1 - delta)`, computed with 400 digits from the closed form.
+/// Values of `mu`, `epsilon`, `ln delta` and `ln (1 - delta)`, computed with 400 digits from the closed form.
 const PROFILE: [(f64, f64, f64, f64); 18] = [
     (1e-6, 0.0, -14.734_449_091_168_988, -3.989_423_599_789_087_6e-7),
     (1e-6, 1e-6, -16.300_631_083_676_993, -8.331_551_571_616_288e-8),
@@ -122,15 +123,15 @@ fn oracle_matches_closed_form() {
         worst = worst.max((got - ln).abs());
     }
     println!("the oracle's ln delta is off by {worst:.1e}");
-    // At epsilon 0 delta is the total variation distance.
+    // At epsilon 0, delta is the total variation distance of the two Gaussians.
     for mu in [1e-6, 1e-3, 0.1, 1.0, 3.0, 8.0] {
         let distance = libm::erf(mu / 8f64.sqrt());
         assert!((oracle::ln_delta(mu, 0.0) - distance.ln()).abs() < 2e-14, "mu = {mu}");
     }
 }
 
-/// Never below the closed form, and above by no more than the allowed rounding, which is largest where `a` is
-/// a difference of large numbers.
+/// The computed delta is not below the closed form, and exceeds it by at most the allowed rounding error,
+/// which is largest where `a` is a difference of large numbers.
 #[test]
 fn delta_matches_closed_form() {
     let mut worst: f64 = 0.0;
@@ -148,7 +149,8 @@ fn delta_matches_closed_form() {
     println!("ln delta is above by {worst:.1e} at most");
 }
 
-/// The exact figures are also those of a privacy loss distribution accountant.
+/// Compares the exact, the Renyi and the classical epsilon with a table. The exact values also equal those of
+/// a privacy loss distribution accountant.
 #[test]
 fn account_matches_golden_table() {
     for (count, z, exact, real, classical) in [
@@ -161,13 +163,14 @@ fn account_matches_golden_table() {
         assert!((got - exact).abs() < 1e-11, "{got}, not {exact}");
         let bound = renyi::epsilon(account, delta);
         assert!((bound.epsilon - real).abs() < 1e-9, "{bound:?}, not {real}");
-        // Mironov's conversion, which is that of zCDP, and on which the paper's calibration is based.
+        // Classical conversion of zCDP (Mironov 2017), on which the calibration of the FedPower paper is
+        // based.
         let mu: f64 = account.mu();
         assert!((0.5 * mu * mu + mu * (2.0 * 1e5f64.ln()).sqrt() - classical).abs() < 1e-9);
         println!("T = {count}, z = {z}: {got:.4}, Renyi {:.4} at order {:.2}", bound.epsilon, bound.order);
     }
-    // Over the orders 1.1, 1.2, ..., 10.9, 11, 12, ..., 63 that other libraries use, to the four digits that
-    // they print.
+    // Other libraries use the orders 1.1, 1.2, ..., 10.9, 11, 12, ..., 63. The results agree to the four
+    // digits that they print.
     let orders = || (1..100).map(|tenth| 1.0 + f64::from(tenth) / 10.0).chain((11..64).map(f64::from));
     for (count, z, printed) in [(1, 4.0, 1.0126), (100, 20.0, 2.1657), (50, 10.0, 3.1890)] {
         let at = |order| renyi::epsilon_at(repeated(z, count), delta(1e-5), order).unwrap().epsilon;
@@ -183,7 +186,7 @@ fn epsilon_bounds_oracle_tightly() {
     for index in 0..1000 {
         let random = &mut stream(7, Purpose::Test, index);
         let count = magnitude(random, 0.0, 4.0) as u32;
-        // mu from 1e-6 to 1e3, delta down to 1e-300; a third of both in the usual range.
+        // `mu` is from 1e-6 to 1e3, and delta is down to 1e-300. A third of the pairs are in the usual range.
         let (mu, at) = if index % 3 == 0 {
             (magnitude(random, -2.0, 1.0), magnitude(random, -10.0, -2.0))
         } else {
@@ -198,7 +201,7 @@ fn epsilon_bounds_oracle_tightly() {
         if exact > 0.0 {
             worst = worst.max(got / exact - 1.0);
         }
-        // The inverse: at this epsilon, delta is the requested one.
+        // The inverse computation: delta at this epsilon equals the requested delta.
         if got > 0.0 {
             let back = account.delta(epsilon(got));
             assert!(back <= at * (1.0 + 1e-9) && back >= at * (1.0 - 1e-9), "{back:e}, not {at:e}");
@@ -222,9 +225,9 @@ fn calibrated_noise_meets_budget_tightly() {
         worst = worst.max(1.0 - spent / budget);
         let exact = oracle::epsilon(f64::from(count.get()).sqrt() / z.get(), at);
         assert!(exact <= budget, "{exact} over {budget}");
-        // The noise allows the number of releases that it was calibrated for.
+        // The noise allows exactly the number of releases for which it was calibrated.
         assert_eq!(max_releases(z, epsilon(budget), delta(at)), count.get());
-        // Theorem 6 asks for more noise.
+        // Theorem 6 of the FedPower paper requires more noise.
         assert!(paper_multiplier(epsilon(budget), delta(at), count) > z.get());
     }
     println!("calibrated noise leaves a part of {worst:.1e} of epsilon at most");
@@ -241,7 +244,8 @@ fn max_releases_is_largest_within_budget() {
     assert_eq!(max_releases(multiplier(1e9), epsilon(1.0), delta(1e-5)), u32::MAX);
 }
 
-/// Setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta = 1e-4.
+/// Uses the setting of the paper's Model I: n = 2 000 000 records on m = 20 machines, rank 5, T = 10, delta =
+/// 1e-4.
 #[test]
 fn paper_calibration_adds_six_to_nine_times_the_noise() {
     let products = Products::new(5, 20.0 / 2e6).unwrap();
@@ -269,7 +273,8 @@ fn paper_calibration_adds_six_to_nine_times_the_noise() {
     assert_eq!(Products::new(5, 0.0), Err(ParameterError::Weight(0.0)));
 }
 
-/// `|(u u^T - v v^T) Z|` over random records in the unit ball and random bases in 6 dimensions.
+/// Compares the sensitivity with `|(u u^T - v v^T) Z|` for random records `u` and `v` in the unit ball and
+/// random bases `Z` in 6 dimensions.
 #[test]
 fn tight_sensitivity_is_attained_and_never_exceeded() {
     const D: usize = 6;
@@ -309,8 +314,8 @@ fn tight_sensitivity_is_attained_and_never_exceeded() {
                 _ => {}
             }
             most = most.max(moved(&u, &v, &basis));
-            // The pair that attains the bound: both in the basis, or for one column, one in it and one
-            // orthogonal.
+            // This pair of records attains the bound: two basis vectors, or for one column the basis vector
+            // and zero.
             let worst = match basis.get(1) {
                 Some(second) => moved(&basis[0], second, &basis),
                 None => moved(&basis[0], &[0.0; D], &basis),
@@ -330,17 +335,17 @@ proptest! {
     ) {
         let (z, at) = (libm::pow(10.0, z), libm::pow(10.0, at));
         let spent = |count, z, at| repeated(z, count).epsilon(delta(at));
-        let here = spent(count, z, at);
+        let reference = spent(count, z, at);
         let worse = [spent(count + more, z, at), spent(count, z * part, at), spent(count, z, at * part)];
         for worse in worse {
-            prop_assert!(worse > here || (worse == here && here == 0.0), "{worse} {here}");
+            prop_assert!(worse > reference || (worse == reference && reference == 0.0), "{worse} {reference}");
         }
         let cost = |budget: f64| repeated(z, count).delta(epsilon(budget));
         for budget in [1e-3, 1.0, 30.0] {
             let (less, more) = (cost(budget * part), cost(budget));
             prop_assert!(less > more || (less == more && !(1e-300..=1.0 - 1e-10).contains(&less)), "{less} {more}");
         }
-        // A smaller epsilon takes more noise.
+        // A smaller epsilon requires more noise.
         let noise = |budget| noise_multiplier(epsilon(budget), delta(at), releases(count)).unwrap().get();
         prop_assert!(noise(part) > noise(1.0));
     }
@@ -371,7 +376,7 @@ proptest! {
         let single = of_mu(sum.sqrt());
         let (got, exact) = (whole.epsilon(delta(1e-6)), single.epsilon(delta(1e-6)));
         prop_assert!((got - exact).abs() <= 1e-11 * exact, "{got} {exact}");
-        // One more release is never free.
+        // One more release always increases `mu`.
         let more: Vec<_> = parts.iter().copied().chain([parts[0]]).collect();
         prop_assert!(Composition::new(&more).mu() > whole.mu());
     }
@@ -380,20 +385,20 @@ proptest! {
 #[test]
 fn account_holds_at_extreme_floats() {
     let at = delta(1e-5);
-    // No release costs nothing.
+    // Without releases nothing is spent.
     let nothing = Composition::new(&[]);
     assert_eq!(
         (nothing.mu(), nothing.epsilon(at), nothing.delta(epsilon(1.0))),
         (0.0, 0.0, f64::from_bits(1))
     );
-    // With this much noise delta alone covers the loss.
+    // With so much noise, delta at epsilon 0 is below the given delta, so epsilon is 0.
     for z in [1e6, 1e150, 1e300, f64::MAX] {
         assert_eq!(repeated(z, 1).epsilon(at), 0.0, "z = {z}");
         assert!(repeated(z, 1).delta(epsilon(1.0)) < 1e-300);
         assert!(repeated(z, u32::MAX).mu() > 0.0);
     }
     assert!(repeated(1e300, 1).epsilon(delta(1e-305)) > 0.0);
-    // With this little noise nothing is protected.
+    // With so little noise, epsilon is infinite.
     for z in [1e-10, 1e-160, 1e-308, f64::from_bits(1)] {
         let account = repeated(z, 3);
         assert_eq!((account.epsilon(at), account.delta(epsilon(1e3))), (f64::INFINITY, 1.0), "z = {z}");
@@ -404,7 +409,7 @@ fn account_holds_at_extreme_floats() {
     }
     let huge = repeated(1e-8, 1);
     assert!((huge.epsilon(at) / 5e15 - 1.0).abs() < 1e-6);
-    // The smallest and the largest budget.
+    // Calibration handles the smallest and the largest budgets.
     for (budget, at) in [(f64::MIN_POSITIVE, 1e-300), (f64::MAX, 0.5), (1e-300, 1.0 - 1e-15), (1e300, 1e-300)]
     {
         match noise_multiplier(epsilon(budget), delta(at), releases(3)) {

@@ -1,5 +1,5 @@
-//! Tests of the adaptive schedule in a small world: a model that contracts towards the truth with noise, and
-//! devices that answer in a fixed order.
+//! Tests of the adaptive schedule in a small simulation: a model that contracts towards the truth with noise,
+//! and devices that answer in a fixed order.
 
 use crate::common::gaussian;
 use fedspan_engine::Tensor;
@@ -10,16 +10,21 @@ use fedspan_engine::{DeviceId, Millis, Participation};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
+/// Number of features.
 const D: usize = 10;
+/// Width of the representation.
 const K: usize = 2;
+/// Number of devices.
 const N: usize = 64;
+/// Step size of the model.
 const STEP: f64 = 0.125;
 
+/// Doubling participation with the adaptive schedule. The first stage waits for four devices.
 fn doubling(by: DoubleBy) -> Doubling {
     Doubling::new(4, None, Schedule::Adaptive, by, 1)
 }
 
-/// Fleet whose device `i` answers after `times[i]`, ascending, and has the head `heads[i]`.
+/// Simulated fleet. Device `i` answers after `times[i]` (ascending) and has the head `heads[i]`.
 struct World {
     times: Vec<u64>,
     heads: Vec<Matrix>,
@@ -30,17 +35,18 @@ struct World {
 }
 
 impl World {
+    /// Creates a fleet with these arrival times and random heads, truth and noise.
     fn new(times: Vec<u64>, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Truth, 0);
         let heads = (0..times.len()).map(|_| gaussian(K, 1, &mut random)).collect();
         let truth = random_basis(D, K, &mut random);
-        // A start like that of the method of moments.
+        // The initial model is about as close to the truth as after the method of moments.
         let off = gaussian(D, K, &mut random) * 0.2;
         let model = orthonormal(&(&truth + off)).unwrap();
         Self { times, heads, truth, model, random, noise: 0.3 }
     }
 
-    /// Exponential times of mean 1000, plus `communication`.
+    /// Fleet with exponential computation times of mean 1000, plus the time `communication`.
     fn exponential(communication: u64, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Speed, 0);
         let mut times: Vec<u64> =
@@ -58,7 +64,7 @@ impl World {
             .map_or(cohort.target, |enough| (enough.samples as usize).div_ceil(10).max(enough.answers));
         let mut sum = Matrix::zeros(D, K);
         for (place, (head, after)) in (1..).zip(self.heads.iter().zip(&self.times)).take(n) {
-            // The population gradient of a device, plus noise.
+            // The gradient is that of the device's expected loss, plus noise.
             let missed = &self.truth * (self.truth.transpose() * &self.model) - &self.model;
             let noise = gaussian(D, 1, &mut self.random) * (self.noise * head.norm());
             let gradient = (missed * head * -1.0 + noise) * head.transpose();
@@ -85,6 +91,7 @@ impl World {
         (n, after)
     }
 
+    /// Runs rounds from the first, and returns the number of updates of each.
     fn rounds(&mut self, policy: &mut Doubling, rounds: u32) -> Vec<usize> {
         (1..=rounds).map(|number| self.round(policy, number).0).collect()
     }
@@ -108,7 +115,7 @@ fn schedule_waits_for_all_if_that_is_free() {
     }
 }
 
-/// Only ratios of times matter.
+/// The schedule depends only on the ratios of times.
 #[test]
 fn schedule_is_independent_of_time_unit() {
     let world = |factor: u64| {
@@ -119,7 +126,8 @@ fn schedule_is_independent_of_time_unit() {
     assert_eq!(world(1), world(64));
 }
 
-/// Only three devices are present for one round, then all again: the schedule goes on as before.
+/// For two rounds only three devices are present, then all return. The schedule continues with at most twice
+/// as many updates as before.
 #[test]
 fn schedule_survives_outage() {
     let mut world = World::exponential(0, 2);
@@ -135,8 +143,8 @@ fn schedule_survives_outage() {
     assert_eq!(after[199], N);
 }
 
-/// A model of which every value matters, such as a shared head, rather than a span. Devices upload their
-/// models.
+/// Uses a model of which every value matters, such as a shared head, instead of only its span. Devices upload
+/// their models.
 #[test]
 fn schedule_handles_models_without_representation() {
     for seed in 1..=5 {
@@ -150,8 +158,8 @@ fn schedule_handles_models_without_representation() {
             let mut sum = Matrix::zeros(D, K);
             for (place, after) in (1..).zip(&world.times[..target]) {
                 let noise = gaussian(D, K, &mut world.random) * 0.1;
-                let own = &before - (&before - &world.truth + noise) * STEP;
-                let values = to_f32(&own);
+                let local_model = &before - (&before - &world.truth + noise) * STEP;
+                let values = to_f32(&local_model);
                 let tensors = [Tensor { role: Role::SharedHead, rows: D as u16, cols: K as u16, values }];
                 let samples = 10 * place;
                 policy.counted(&UpdateArrival {
@@ -160,7 +168,7 @@ fn schedule_handles_models_without_representation() {
                     tensors: &tensors,
                     model: &before,
                 });
-                sum += own;
+                sum += local_model;
             }
             world.model = sum / target as f64;
             let after = world.times[target - 1];
@@ -181,8 +189,8 @@ fn schedule_handles_models_without_representation() {
 fn doubling_samples_equals_doubling_devices_for_equal_devices() {
     let run = |by| World::exponential(0, 7).rounds(&mut doubling(by), 120);
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
-    // Also where the coverage of the first stage matters, to which the round that measures times does not
-    // belong.
+    // The results also agree if the schedule depends on the coverage of the first stage, to which the first
+    // round, which measures times, must not belong.
     let run = |by| {
         let mut world = World::exponential(0, 7);
         world.model = random_basis(D, K, &mut world.random);
@@ -194,8 +202,9 @@ fn doubling_samples_equals_doubling_devices_for_equal_devices() {
     assert_eq!(run(DoubleBy::Samples), run(DoubleBy::Devices));
 }
 
-/// The fastest sixteen devices cover one direction only, so waiting for them alone would never learn the
-/// other. The stage has one round; without the coverage estimate it would last for tens of rounds.
+/// The heads of the fastest sixteen devices cover one direction only, so rounds with these devices alone
+/// would never learn the other direction. The coverage estimate ends these stages after one round each;
+/// without it they would last for tens of rounds.
 #[test]
 fn schedule_rejects_devices_covering_one_direction() {
     for seed in 1..=10 {
@@ -210,7 +219,7 @@ fn schedule_rejects_devices_covering_one_direction() {
     }
 }
 
-/// One more device, of the slowest kind, does not make the schedule wait for all devices from then on.
+/// An additional device that is slower than all others does not make the schedule wait for all devices.
 #[test]
 fn schedule_survives_late_device() {
     for seed in 1..=10 {
@@ -224,7 +233,7 @@ fn schedule_survives_late_device() {
     }
 }
 
-/// With one update per round there is no variance between updates: the estimates stay finite and can be
+/// With one update per round the variance between updates is unknown. The estimates stay finite and can be
 /// restored.
 #[test]
 fn single_update_rounds_leave_valid_state() {
@@ -244,7 +253,7 @@ fn single_update_rounds_leave_valid_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The state is enough for the next decision to be the same, and the schedule still ends with all
+    /// After a restore from the state, the next decision is the same, and the schedule still ends with all
     /// devices.
     #[test]
     fn restart_preserves_decisions(seed in 0u64..1000, stop in 0u32..80, samples in any::<bool>()) {
@@ -261,7 +270,7 @@ proptest! {
         prop_assert_eq!(n.last(), Some(&N));
     }
 
-    /// A state that is cut, or contains NaN, is refused and changes nothing.
+    /// A state that is truncated, or contains NaN, is rejected and changes nothing.
     #[test]
     fn damaged_state_is_refused(rounds in 1u32..30, place in any::<prop::sample::Index>(), cut in any::<bool>()) {
         let mut policy = doubling(DoubleBy::Devices);

@@ -1,24 +1,26 @@
-//! Tests of the mean in fixed point: correct, and independent of the order.
+//! Tests of the fixed-point mean: its value, its independence of the order of updates, and its bounds.
 
 use fedspan_engine::aggregate::{FixedPointMean, MAGNITUDE_MAX};
 use proptest::prelude::*;
 
-/// Grid step as documented.
+/// Step of the fixed-point grid, as documented.
 const STEP: f64 = 1.0 / (1u64 << 40) as f64;
 
+/// Length of the vectors.
 const LEN: usize = 3;
 
+/// Fixed-point mean of vectors with their weights.
 fn mean(updates: &[(u32, [f32; LEN])]) -> FixedPointMean {
     let mut mean = FixedPointMean::new(LEN);
     for (weight, values) in updates {
-        // A vector cut at any place is the same vector.
+        // The values may be passed in several slices, split at any place.
         let (first, rest) = values.split_at(*weight as usize % (LEN + 1));
         mean.absorb(*weight, [first, rest]);
     }
     mean
 }
 
-/// Values of every accepted magnitude, from far below the grid to the bound.
+/// Random values of all accepted magnitudes, from far below the grid step to the bound.
 fn value() -> impl Strategy<Value = f32> {
     let magnitude = (-60i32..=22, 0.5f32..1.0, any::<bool>());
     magnitude.prop_map(|(exponent, mantissa, negative)| {
@@ -27,12 +29,13 @@ fn value() -> impl Strategy<Value = f32> {
     })
 }
 
+/// Random lists of vectors with their weights.
 fn updates() -> impl Strategy<Value = Vec<(u32, [f32; LEN])>> {
     let weight = prop_oneof![3 => 1u32..100, 1 => any::<u32>()];
     proptest::collection::vec((weight, [value(), value(), value()]), 1..40)
 }
 
-/// Nearest multiple of the step to a value, as an integer: f32 times 2^40 is exact in f64.
+/// Nearest multiple of the grid step, as an integer. The product of an f32 and 2^40 is exact in f64.
 fn steps(value: f32) -> i128 {
     (f64::from(value) / STEP).round_ties_even() as i128
 }
@@ -60,11 +63,11 @@ proptest! {
             return Ok(());
         };
         for (place, value) in values.iter().enumerate() {
-            // Exact in integers, then compared to a few units in the last place.
+            // The sum is exact in integers; the mean may differ by a few units in the last place.
             let sum: i128 = updates.iter().map(|(w, v)| i128::from(*w) * steps(v[place])).sum();
             let exact = sum as f64 / weight as f64 * STEP;
             prop_assert!((value - exact).abs() <= exact.abs() * 1e-15, "{value:e} {exact:e}");
-            // Compared with the f64 mean of the values: half a step, plus f64's own rounding.
+            // The mean of the unrounded values may differ by half a step, plus the rounding of f64.
             let total: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place])).sum();
             let size: f64 = updates.iter().map(|(w, v)| f64::from(*w) * f64::from(v[place]).abs()).sum();
             let bound = STEP / 2.0 + size / weight as f64 * 1e-14;
@@ -72,7 +75,7 @@ proptest! {
         }
     }
 
-    /// For every bit pattern, and for halves of a step, which round to even.
+    /// Tests all bit patterns, and multiples of half a step, which round to even.
     #[test]
     fn value_is_rounded_to_nearest_step(bits in any::<u32>(), halves in -(1i32 << 23)..1 << 23) {
         for value in [f32::from_bits(bits), (f64::from(halves) * STEP / 2.0) as f32] {
@@ -110,7 +113,7 @@ fn largest_sums_do_not_overflow() {
         mean.absorb(u32::MAX, [[MAGNITUDE_MAX].as_slice()]);
     }
     assert_eq!(mean.value().unwrap(), vec![f64::from(MAGNITUDE_MAX)]);
-    // The documented range, by the same arithmetic: 2^32 updates of weight 2^32 - 1 at the bound.
+    // The documented range is 2^32 updates of weight 2^32 - 1 at the bound.
     let one = steps(MAGNITUDE_MAX) * i128::from(u32::MAX);
     assert!(one.checked_mul(1 << 32).is_some());
 }

@@ -1,4 +1,5 @@
-//! Tests of the server side of each algorithm, compared with its formula in f64, and its state across a restart.
+//! Tests of the server side of the algorithms on linear models and of the starts: compared with their
+//! formulas in f64, and restored from their state.
 
 use crate::common;
 use crate::common::{bits, distance, gaussian, random, tensors};
@@ -14,9 +15,12 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use fedspan_protocol::tensor::{Encoding, Role};
 use proptest::prelude::*;
 
+/// Head solver in all requests.
 const HEAD: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
+/// Step size of the representation.
 const ETA: f32 = 0.25;
 
+/// Parameters of FedRep with uploads of gradients, f32 encodings and equal weights.
 fn parameters() -> FedRepParameters {
     FedRepParameters {
         step_size: ETA,
@@ -43,12 +47,14 @@ fn rounded(matrix: &Matrix) -> Matrix {
     from_f32(matrix.nrows(), matrix.ncols(), &to_f32(matrix))
 }
 
-/// Positive-diagonal Q factor by nalgebra's Cholesky decomposition: `Q = B R^-1` with `R^T R = B^T B`.
+/// Q factor with a positive diagonal of R, by nalgebra's Cholesky decomposition: `Q = B R^-1` with
+/// `R^T R = B^T B`.
 fn q_of(b: &Matrix) -> Matrix {
     let r = (b.transpose() * b).cholesky().unwrap().l().transpose();
     b * r.try_inverse().unwrap()
 }
 
+/// Random numbers of features d, directions k and devices n, and a seed.
 fn shape() -> impl Strategy<Value = (usize, usize, usize, u64)> {
     (1usize..=5, 1usize..=15, 1usize..=8, any::<u64>()).prop_map(|(k, more, n, seed)| (k + more, k, n, seed))
 }
@@ -79,7 +85,8 @@ proptest! {
         prop_assert!(distance(server.representation(), &expected) < 1e-10);
     }
 
-    /// Gradients and stepped representations give the same mean, up to the rounding of f32.
+    /// Uploads of gradients and uploads of representations after the step give the same mean, up to the
+    /// rounding of f32.
     #[test]
     fn gradient_and_representation_uploads_agree((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -98,8 +105,8 @@ proptest! {
         prop_assert!(distance(by_gradient.representation(), by_step.representation()) < 1e-5);
     }
 
-    /// With gradients orthogonal to B, R^T R = I + eta^2 G^T G, so that Q differs from the unfactored step
-    /// only in second order.
+    /// If gradients G are orthogonal to B, then R^T R = I + eta^2 G^T G, so that Q differs from the step
+    /// before QR only in second order.
     #[test]
     fn orthogonal_gradients_match_closed_form((d, k, n, seed) in shape(), size in 0.001f64..1.0) {
         let random = &mut random(seed);
@@ -124,7 +131,7 @@ proptest! {
         prop_assert!((server.representation() - &bar).norm() <= second.norm() + 1e-5);
     }
 
-    /// The server steps from the model that devices decode, not from the encoder's input.
+    /// The server steps from the model that devices decode, not from the value before encoding.
     #[test]
     fn quantised_download_steps_from_decoded_model(
         (d, k, n, seed) in shape(), encoding in prop::sample::select(vec![Encoding::F16, Encoding::I8])
@@ -135,7 +142,7 @@ proptest! {
         let mut server = FedRep::new(start.clone(), FedRepParameters { download_encoding, ..parameters() });
         let request = server.request();
         prop_assert_eq!(request.encoding, encoding);
-        // Device side by SPEC section 7.
+        // Decoding on the device, as in section 7 of SPEC.md.
         let values = &request.tensors[0].values;
         let mut held = vec![0.0; values.len()];
         encoding.decode(&common::encoded(encoding, values), &mut held).unwrap();
@@ -178,7 +185,8 @@ proptest! {
         prop_assert!(principal_angle_distance(&orthonormal(&b).unwrap(), &orthonormal(&sent).unwrap()) < 1e-4);
     }
 
-    /// Rounds of B and of A alternate: the mean of either, then A's Q factor, with the product unchanged.
+    /// Rounds of B and of A alternate. The server averages the trained factor; after a round of A it takes
+    /// the Q factor and leaves the product A B unchanged.
     #[test]
     fn rolora_averages_one_factor_per_round((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -223,7 +231,7 @@ proptest! {
         }
     }
 
-    /// FFA-LoRA keeps A as initialised, and does not send it to devices that have it.
+    /// FFA-LoRA never changes A, and does not send it again to devices that have it.
     #[test]
     fn ffa_lora_requests_b_alone((d, k, n, seed) in shape()) {
         let random = &mut random(seed);
@@ -241,8 +249,8 @@ proptest! {
         }
     }
 
-    /// Under a robust rule steps are measured from the decoded model: beside honest devices that hardly move,
-    /// a distant attacker does not move the model further than they do.
+    /// A robust rule measures steps from the decoded model. If honest devices take tiny steps, attackers with
+    /// large steps cannot change the model by more than the size of the honest steps.
     #[test]
     fn quantised_model_leaves_no_room_for_attackers((d, k, n, seed) in shape(), f16 in any::<bool>()) {
         let random = &mut random(seed);
@@ -262,17 +270,18 @@ proptest! {
             let values = held(&tensor.values).into_iter().map(|value| value + by).collect();
             Tensor { values, ..tensor.clone() }
         }).collect::<Vec<_>>();
-        let liars = n as u64 / 5;
+        let attackers = n as u64 / 5;
         for device in 0..n as u64 {
-            server.absorb(DeviceId(device), UpdateWeight::from_samples(1), &moved(if device < liars { 10.0 } else { 1e-6 }));
+            server.absorb(DeviceId(device), UpdateWeight::from_samples(1), &moved(if device < attackers { 10.0 } else { 1e-6 }));
         }
         server.finish().unwrap();
         let held = from_f32(d, k, &held(&sent[0].values));
-        // Each value may have been rounded once more in transit.
+        // Each value may have been rounded once more by the encoding.
         prop_assert!((server.representation() - held).amax() < 2e-6);
     }
 
-    /// For a device with the matrix `symmetric`, both starts find its leading eigenspace.
+    /// Power iterations and the method of moments find the leading eigenspace of the mean of the devices'
+    /// matrices.
     #[test]
     fn both_starts_find_top_eigenspace(k in 1usize..=3, more in 1usize..=9, seed in any::<u64>()) {
         let d = k + more;
@@ -284,7 +293,7 @@ proptest! {
         let symmetric = (&product + product.transpose()) * 0.5;
         let top = vectors.columns(0, k).into_owned();
 
-        // Two devices whose mean is the matrix; their difference must not matter.
+        // The mean of the two devices' matrices is `symmetric`; their difference must not matter.
         let noise = gaussian(d, d, random);
         let noise = (&noise + noise.transpose()) * 0.1;
         let devices = [&symmetric + &noise, &symmetric - &noise];
@@ -316,7 +325,7 @@ proptest! {
         prop_assert!(principal_angle_distance(&top, moments.representation()) < 1e-5);
     }
 
-    /// After a restart at any point the copy continues exactly as the original does.
+    /// A copy that is restored from the state after any round continues exactly like the original.
     #[test]
     fn restore_inverts_state((d, k, n, seed) in shape(), kind in 0usize..6, before in 0usize..4) {
         let stream = &mut random(seed);
@@ -357,6 +366,7 @@ proptest! {
     }
 }
 
+/// RoLoRA with three outputs, or FFA-LoRA if `step_size` is `None`.
 fn adapter(down: Matrix, step_size: Option<f32>, download_encoding: Encoding) -> LinearAdapter {
     let up = Matrix::zeros(down.ncols(), 3);
     let (head, upload_encoding) = (HEAD, Encoding::F32);
@@ -384,6 +394,7 @@ fn fedavg_parameters() -> FedAvgParameters {
     }
 }
 
+/// Algorithm or start number `kind`, from 0 to 5.
 fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
     let basis = random_start(d, k, seed);
     match kind {
@@ -396,7 +407,7 @@ fn build(kind: usize, d: usize, k: usize, seed: u64) -> Box<dyn Algorithm> {
     }
 }
 
-/// Upload of a device with the moment matrix `matrix`: rows from the diagonal on.
+/// Upload of a device with the moment matrix `matrix`: the requested rows, from the diagonal on.
 fn moment_rows(task: &Task, matrix: &Matrix) -> Tensor {
     let Task::MomentRows { first, count } = *task else { panic!("another task") };
     let rows = usize::from(first)..usize::from(first + count);
@@ -413,13 +424,14 @@ fn rank_deficient_step_fails_and_keeps_model() {
     server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&Matrix::zeros(5, 2))]);
     assert!(server.finish().is_err());
     assert_eq!(bits(server.representation()), bits(&start));
-    // No update of the failed round is left in the next.
+    // The next round contains no update of the failed round.
     server.absorb(DeviceId(0), UpdateWeight::from_samples(1), &[gradient_tensor(&start)]);
     server.finish().unwrap();
     assert!(distance(server.representation(), &start) < 1e-6);
 }
 
-/// A descriptor counts columns in 16 bits, and a block of the moment matrix must fit.
+/// Descriptors have 16 bits for the number of columns, so each block of the moment matrix must fit 65535
+/// columns.
 #[test]
 fn moment_blocks_fit_descriptor() {
     let (d, k) = (784, 100);

@@ -1,4 +1,5 @@
-//! Tests of the engine in one program, since linking each file by itself takes longer than its tests do.
+//! Tests of the engine, compiled into a single program because linking a program for each file would take
+//! longer than the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

@@ -1,9 +1,10 @@
-//! Tests of the account of continuous noise, compared with the exact privacy of discrete noise: devices add the
-//! latter, with a variance larger by 16 squared grid units, and are charged for the former.
+//! Tests that discrete Gaussian noise costs at most what the account charges. Devices add discrete noise; the
+//! account charges continuous noise whose variance is smaller by 16 squared grid units.
 
 use fedspan_engine::privacy::{Composition, Epsilon, NoiseMultiplier, Releases};
 
-/// Variance of the discrete noise beyond that of the continuous noise that is charged, in squared grid units.
+/// Difference between the variances of the discrete noise and of the continuous noise that is charged, in
+/// squared grid units.
 const EXTRA_VARIANCE: f64 = 16.0;
 
 /// Probabilities of the discrete Gaussian from `-reach` to `reach`.
@@ -13,7 +14,8 @@ fn law(variance: f64, reach: i64) -> Vec<f64> {
     (-reach..=reach).map(|x| weight(x) / total).collect()
 }
 
-/// `sum max(0, P(x) - e^epsilon P(x - shift))`, exact except for the tails beyond twelve sigma.
+/// Exact delta of discrete noise for a shift by `shift` grid units:
+/// `sum max(0, P(x) - e^epsilon P(x - shift))`, except for the tails beyond twelve sigma.
 fn one_coordinate(variance: f64, shift: i64, epsilon: f64) -> f64 {
     let reach = (12.0 * variance.sqrt()) as i64 + shift;
     let law = law(variance, reach);
@@ -21,6 +23,7 @@ fn one_coordinate(variance: f64, shift: i64, epsilon: f64) -> f64 {
     (-reach..=reach).map(|x| (at(x) - epsilon.exp() * at(x - shift)).max(0.0)).sum()
 }
 
+/// Exact delta of discrete noise in two coordinates, except for the tails beyond nine sigma.
 fn two_coordinates(variance: f64, shift: (i64, i64), epsilon: f64) -> f64 {
     let reach = (9.0 * variance.sqrt()) as i64 + shift.0.max(shift.1);
     let law = law(variance, reach);
@@ -34,12 +37,13 @@ fn two_coordinates(variance: f64, shift: (i64, i64), epsilon: f64) -> f64 {
     sum
 }
 
-/// Delta of continuous noise whose variance is smaller by [`EXTRA_VARIANCE`].
+/// Delta that the account charges: that of continuous noise whose variance is smaller by [`EXTRA_VARIANCE`].
 fn account(variance: f64, sensitivity: f64, epsilon: f64) -> f64 {
     let multiplier = NoiseMultiplier::new((variance - EXTRA_VARIANCE).sqrt() / sensitivity).unwrap();
     Composition::repeated(multiplier, Releases::new(1).unwrap()).delta(Epsilon::new(epsilon).unwrap())
 }
 
+/// Epsilons at which the deltas are compared.
 const EPSILONS: [f64; 7] = [0.01, 0.1, 0.5, 1.0, 2.0, 4.0, 8.0];
 
 #[test]
@@ -50,7 +54,7 @@ fn discrete_noise_costs_at_most_its_charge() {
             for epsilon in EPSILONS {
                 let exact = one_coordinate(variance, shift, epsilon);
                 let charged = account(variance, shift as f64, epsilon);
-                // Margin for the rounding of the sums.
+                // The margin covers the rounding of the sums.
                 assert!(
                     exact <= charged + 1e-15,
                     "sigma {sigma}, shift {shift}, epsilon {epsilon}: {exact} over {charged}"
@@ -74,8 +78,8 @@ fn discrete_noise_costs_at_most_its_charge_in_two_coordinates() {
     }
 }
 
-/// The extra variance is needed: without it discrete noise can be less private than continuous noise of its
-/// variance, and on a fine grid the two are equal.
+/// On a fine grid, discrete noise costs the same as continuous noise. On a coarse grid the extra variance is
+/// necessary: without it, discrete noise can be less private than continuous noise of the same variance.
 #[test]
 fn difference_to_continuous_noise_vanishes_on_fine_grid() {
     let ratio = |sigma: f64| {
@@ -92,11 +96,13 @@ fn difference_to_continuous_noise_vanishes_on_fine_grid() {
     assert!(bare(1.0, 1, 1.0) > 1.0, "{}", bare(1.0, 1, 1.0));
 }
 
-/// The lemma in numbers: rounding continuous noise at random, by a discrete Gaussian around it, gives the
-/// discrete Gaussian with the sum of the variances.
+/// Numerical check of the lemma behind the extra variance: rounding continuous noise at random, by a discrete
+/// Gaussian around it, gives a discrete Gaussian whose variance is the sum of the two variances, up to a
+/// small factor.
 #[test]
 fn randomly_rounded_continuous_noise_matches_discrete_noise() {
-    // A rounding variance at which the lemma's factor is visible, and one at which it is not.
+    // The factor in the lemma decreases with the rounding variance: from visible to nearly the rounding error
+    // of f64.
     for (rounding, factor) in [(0.25, 2e-2), (1.0, 1e-7), (4.0, 1e-13)] {
         let noise = 9.0;
         let weight = |x: f64, y: f64| (-(x - y) * (x - y) / (2.0 * rounding)).exp();

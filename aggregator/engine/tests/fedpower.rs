@@ -1,5 +1,5 @@
-//! Tests of FedPower on the server, compared with a second implementation of Algorithms 1 to 3 in f64, and with the
-//! laws of alignment.
+//! Tests of the server side of FedPower: compared with a second implementation of Algorithms 1 to 3 in f64,
+//! and with properties of the Procrustes alignment.
 
 use crate::common::{bits, gaussian, random};
 use fedspan_engine::aggregate::{Rule, UpdateWeight, procrustes};
@@ -14,6 +14,7 @@ use fedspan_protocol::message::{PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
 use proptest::prelude::*;
 
+/// Parameters of Algorithm 2 without local steps, which the tests vary.
 const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
     iterations: 10,
     local_steps: 1,
@@ -27,29 +28,32 @@ const ALGORITHM_2: FedPowerParameters = FedPowerParameters {
     rule: Rule::MEAN,
 };
 
-/// Covariances of devices that approximately share `k` directions.
+/// Covariance matrices (d x d) of devices that share `k` directions approximately. `apart` is the size of the
+/// differences.
 fn covariances(devices: usize, d: usize, k: usize, apart: f64, seed: u64) -> Vec<Matrix> {
     let random = &mut random(seed);
     let common = random_basis(d, k, random);
     (0..devices)
         .map(|_| {
-            let own = gaussian(d, d, random) * (apart / (d as f64).sqrt());
-            let a = &common * common.transpose() + &own * own.transpose();
+            let deviation = gaussian(d, d, random) * (apart / (d as f64).sqrt());
+            let a = &common * common.transpose() + &deviation * deviation.transpose();
             &a / a.norm()
         })
         .collect()
 }
 
+/// Mean of matrices of equal size.
 fn mean(all: &[Matrix]) -> Matrix {
     all.iter().fold(Matrix::zeros(all[0].nrows(), all[0].ncols()), |sum, a| sum + a) / all.len() as f64
 }
 
+/// Tensor of a basis or a product.
 fn tensor(matrix: &Matrix) -> Tensor {
     let (rows, cols) = (matrix.nrows() as u16, matrix.ncols() as u16);
     Tensor { role: Role::Subspace, rows, cols, values: to_f32(matrix) }
 }
 
-/// Upload of an honest device, computed in f64 from the broadcast basis.
+/// Upload of a device with the covariance `a`, computed in f64 from the broadcast basis.
 fn answer(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
     let Task::FedPower { iterations, upload, .. } = request.task else { panic!("{:?}", request.task) };
     let sent = &request.tensors[0];
@@ -66,6 +70,7 @@ fn answer(a: &Matrix, request: &fedspan_engine::Request) -> Vec<Tensor> {
     }
 }
 
+/// Runs one exchange with all devices.
 fn exchange(server: &mut FedPower, all: &[Matrix]) {
     let request = server.request();
     for (device, a) in all.iter().enumerate() {
@@ -77,6 +82,7 @@ fn exchange(server: &mut FedPower, all: &[Matrix]) {
     server.finish().unwrap();
 }
 
+/// Runs all exchanges, and returns the server.
 fn run(all: &[Matrix], start: &Matrix, parameters: FedPowerParameters) -> FedPower {
     let mut server = FedPower::new(start.clone(), parameters);
     for _ in 0..server.rounds_needed() {
@@ -85,8 +91,8 @@ fn run(all: &[Matrix], start: &Matrix, parameters: FedPowerParameters) -> FedPow
     server
 }
 
-/// Algorithm 2 of the paper without its noise, in f64 and by other means: alignment by Newton's iteration for
-/// the polar factor.
+/// Second implementation of Algorithm 2 of the paper, in f64 and without noise. It computes the alignment by
+/// Newton's iteration for the polar factor. `at` returns whether the devices synchronise after a step.
 fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool, aligned: bool) -> Matrix {
     let m = all.len();
     let polar = |z: &Matrix, reference: &Matrix| {
@@ -103,7 +109,7 @@ fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool,
             let turned: Vec<Matrix> = y
                 .iter()
                 .zip(&z)
-                .map(|(y, own)| if aligned { y * polar(own, &z[0]) } else { y.clone() })
+                .map(|(y, z_i)| if aligned { y * polar(z_i, &z[0]) } else { y.clone() })
                 .collect();
             z = vec![orthonormal(&mean(&turned)).unwrap(); m];
         } else {
@@ -111,11 +117,11 @@ fn algorithm_2(all: &[Matrix], start: &Matrix, t: u16, at: impl Fn(u16) -> bool,
         }
     }
     let turned: Vec<Matrix> =
-        z.iter().map(|own| if aligned { own * polar(own, &z[0]) } else { own.clone() }).collect();
+        z.iter().map(|z_i| if aligned { z_i * polar(z_i, &z[0]) } else { z_i.clone() }).collect();
     orthonormal(&mean(&turned)).unwrap()
 }
 
-/// Tolerance for the rounding to f32 on the wire, also where bases nearly cancel.
+/// Tolerance for the rounding to f32 on the wire, which is magnified if bases nearly cancel in the mean.
 const CLOSE: f64 = 1e-4;
 
 #[test]
@@ -173,20 +179,20 @@ proptest! {
     #[test]
     fn procrustes_is_optimal_rotation(seed in any::<u64>(), r in 1usize..6) {
         let random = &mut random(seed);
-        let (own, reference) = (gaussian(8, r, random), gaussian(8, r, random));
-        let best = procrustes(&own, &reference);
+        let (basis, reference) = (gaussian(8, r, random), gaussian(8, r, random));
+        let best = procrustes(&basis, &reference);
         prop_assert!((best.transpose() * &best - Matrix::identity(r, r)).norm() < 1e-12);
-        let away = (&own * &best - &reference).norm();
+        let least = (&basis * &best - &reference).norm();
         for _ in 0..20 {
             let other = random_basis(r, r, random);
-            prop_assert!(away <= (&own * other - &reference).norm() + 1e-12);
+            prop_assert!(least <= (&basis * other - &reference).norm() + 1e-12);
         }
-        // Bases of one subspace are aligned to one basis.
-        let turned = &own * random_basis(r, r, random);
-        prop_assert!((&turned * procrustes(&turned, &own) - &own).norm() < 1e-9 * own.norm());
+        // Two bases of the same subspace are equal after the alignment.
+        let turned = &basis * random_basis(r, r, random);
+        prop_assert!((&turned * procrustes(&turned, &basis) - &basis).norm() < 1e-9 * basis.norm());
     }
 
-    /// Signs and rotations of a device's basis do not matter.
+    /// The mean does not depend on signs and rotations of the bases of devices other than the reference.
     #[test]
     fn device_rotations_change_nothing(seed in any::<u64>()) {
         let random = &mut random(seed);
@@ -199,7 +205,7 @@ proptest! {
             let tensors = answer(a, &request);
             one.absorb(DeviceId(device as u64), UpdateWeight::from_samples(1), &tensors);
             let turn = random_basis(3, 3, random);
-            // The reference determines the basis.
+            // Device 0 is the reference, which determines the basis of the result.
             let turn = if device == 0 { Matrix::identity(3, 3) } else { turn };
             let turned: Vec<Tensor> =
                 tensors.iter().map(|t| tensor(&(from_f32(9, 3, &t.values) * &turn))).collect();
@@ -211,7 +217,7 @@ proptest! {
         prop_assert!(off < CLOSE, "{off:e}");
     }
 
-    /// The bits are the same in any order of arrival, and across a restart between two exchanges.
+    /// The result is bit-identical for any order of arrival, and after restarts between exchanges.
     #[test]
     fn order_and_restarts_keep_every_bit(seed in any::<u64>(), p in 1u16..5, rule in 0usize..3) {
         let rule = [Rule::MEAN, Rule::GEOMETRIC_MEDIAN, Rule::PROJECTOR_MEAN][rule];
@@ -247,7 +253,7 @@ fn single_steps_equal_power_method_on_mean() {
     let start = random_basis(12, 5, &mut random(2));
     let server = run(&all, &start, FedPowerParameters { iterations: 60, ..ALGORITHM_2 });
     let truth = top_eigenspace(&pooled, 3);
-    // Rank 5 for 3 directions: the result contains all of them.
+    // The basis has 5 columns, so its span contains the 3 leading directions.
     let off = principal_angle_distance(server.representation(), &truth);
     assert!(off < CLOSE, "{off:e}");
     let mut centralised = start;
@@ -257,7 +263,8 @@ fn single_steps_equal_power_method_on_mean() {
     assert!(principal_angle_distance(server.representation(), &centralised) < CLOSE);
 }
 
-/// Without alignment, bases that are rotated against each other cancel.
+/// With many local steps the devices' bases are rotated against each other, and without alignment they partly
+/// cancel in the mean.
 #[test]
 fn local_steps_need_alignment() {
     let all = covariances(8, 12, 3, 0.15, 3);
@@ -271,13 +278,13 @@ fn local_steps_need_alignment() {
     assert!(off(false) > 2.0 * off(true), "{} and {}", off(false), off(true));
 }
 
-/// One-shot divide and conquer of Fan et al. 2019: each device's own eigenspace, then the mean of the
-/// projectors.
+/// A single exchange under [`Rule::PROJECTOR_MEAN`] equals the one-shot divide and conquer of Fan et al.
+/// 2019: the mean of the projectors onto the devices' leading eigenspaces.
 #[test]
 fn single_exchange_equals_divide_and_conquer() {
     let all = covariances(8, 12, 3, 0.1, 5);
     let projectors: Vec<Matrix> =
-        all.iter().map(|a| top_eigenspace(a, 3)).map(|own| &own * own.transpose()).collect();
+        all.iter().map(|a| top_eigenspace(a, 3)).map(|basis| &basis * basis.transpose()).collect();
     let expected = top_eigenspace(&mean(&projectors), 3);
     let parameters =
         FedPowerParameters { iterations: 200, local_steps: 200, rule: Rule::PROJECTOR_MEAN, ..ALGORITHM_2 };
@@ -287,7 +294,8 @@ fn single_exchange_equals_divide_and_conquer() {
     assert!(off < CLOSE, "{off:e}");
 }
 
-/// Two references in a row are lost: the next device takes over, and the span is unaffected.
+/// The reference is missing in one round, and the first two devices in the next. Another device becomes the
+/// reference, and the span hardly changes.
 #[test]
 fn lost_reference_is_replaced_and_span_is_kept() {
     let all = covariances(6, 12, 3, 0.1, 7);
@@ -296,7 +304,7 @@ fn lost_reference_is_replaced_and_span_is_kept() {
     let parameters =
         FedPowerParameters { iterations: 30, local_steps: 3, reference: Some(DeviceId(4)), ..ALGORITHM_2 };
     let fleet = [0, 1, 2, 3, 4, 5].map(DeviceId);
-    let go = |lost: fn(usize, DeviceId) -> bool| {
+    let worst_distance = |lost: fn(usize, DeviceId) -> bool| {
         let mut server = FedPower::new(start.clone(), parameters);
         let mut worst: f64 = 0.0;
         for round in 0..server.rounds_needed() as usize {
@@ -318,12 +326,14 @@ fn lost_reference_is_replaced_and_span_is_kept() {
         }
         worst
     };
-    let (all_there, some_lost) =
-        (go(|_, _| false), go(|round, id| round == 5 && id == DeviceId(4) || round == 6 && id < DeviceId(2)));
-    assert!(all_there < 0.02, "{all_there}");
-    // Other devices count in those two rounds, so the span may change a little.
-    assert!(some_lost < 0.02 + all_there, "{some_lost}");
-    // The same devices with another reference have nearly the same mean.
+    let (all_present, some_lost) = (
+        worst_distance(|_, _| false),
+        worst_distance(|round, id| round == 5 && id == DeviceId(4) || round == 6 && id < DeviceId(2)),
+    );
+    assert!(all_present < 0.02, "{all_present}");
+    // In these two rounds some updates are missing, so the span may change slightly.
+    assert!(some_lost < 0.02 + all_present, "{some_lost}");
+    // With another reference, the mean of the same devices has nearly the same span.
     let once = |reference| {
         let mut server = FedPower::new(start.clone(), FedPowerParameters { reference, ..parameters });
         exchange(&mut server, &all);
@@ -333,7 +343,7 @@ fn lost_reference_is_replaced_and_span_is_kept() {
     assert!(principal_angle_distance(&one, &other) < 0.02);
 }
 
-/// Algorithm 3: the mean is over the draws, and the reference counts only as often as it was drawn.
+/// Algorithm 3: each device is weighted by its number of draws. A reference that was not drawn has no weight.
 #[test]
 fn draws_act_as_weights() {
     let all = covariances(4, 9, 2, 0.3, 9);
@@ -350,16 +360,16 @@ fn draws_act_as_weights() {
             &answer(&all[device], &request),
         );
     };
-    // Device 0 is invited as the reference only.
+    // Device 0 was not drawn and is invited as the reference only.
     share(0, 0);
     share(1, 1);
     share(3, 3);
-    // The same by hand: aligned with device 0, which is left out of the mean.
+    // The expected result: uploads aligned with device 0 by hand, and repeated as often as they were drawn.
     let turned = |device: usize| {
-        let (own, of) = (answer(&all[device], &request), answer(&all[0], &request));
+        let (upload, reference) = (answer(&all[device], &request), answer(&all[0], &request));
         let matrix = |t: &Tensor| from_f32(9, 2, &t.values);
-        let turn = procrustes(&matrix(&own[1]), &matrix(&of[1]));
-        vec![tensor(&(matrix(&own[0]) * turn)), of[1].clone()]
+        let turn = procrustes(&matrix(&upload[1]), &matrix(&reference[1]));
+        vec![tensor(&(matrix(&upload[0]) * turn)), reference[1].clone()]
     };
     for (place, device) in [1, 3, 3, 3].into_iter().enumerate() {
         repeated.absorb(DeviceId(10 + place as u64), UpdateWeight::from_samples(1), &turned(device));
@@ -367,13 +377,13 @@ fn draws_act_as_weights() {
     drawn.finish().unwrap();
     repeated.finish().unwrap();
     assert!((drawn.representation() - repeated.representation()).norm() < CLOSE);
-    // Only the reference has answered, so its update is used.
+    // If only a reference without draws has answered, its update is used.
     let before = drawn.representation().clone();
     let request = drawn.request();
     drawn.absorb(DeviceId(2), UpdateWeight { samples: 1, draws: 0 }, &answer(&all[2], &request));
     drawn.finish().unwrap();
     assert_ne!(bits(&before), bits(drawn.representation()));
-    // Without any update nothing is lost, and the exchange is repeated.
+    // A round without updates does not change the state, so the exchange is repeated.
     let state = drawn.state();
     drawn.finish().unwrap();
     assert_eq!(state, drawn.state());
@@ -405,7 +415,7 @@ fn sampling_with_replacement_is_uniform() {
     }
     let expected = f64::from(rounds) * 0.6;
     let chi: f64 = counts.iter().map(|count| (f64::from(*count) - expected).powi(2) / expected).sum();
-    // Nine degrees of freedom: the value exceeds 43 with a probability of one in a million.
+    // With nine degrees of freedom, chi squared exceeds 43 with a probability of about one in a million.
     assert!(chi < 43.0, "{chi}: {counts:?}");
 }
 
@@ -422,7 +432,7 @@ fn basis_unfit_for_alignment_is_not_admitted() {
     assert!(!two.admits(1, &[good[0].clone(), zero.clone()]));
     let one_shot = FedPowerParameters { local_steps: 10, rule: Rule::PROJECTOR_MEAN, ..ALGORITHM_2 };
     assert!(!FedPower::new(start.clone(), one_shot).admits(1, std::slice::from_ref(&zero)));
-    // A product may have any rank: only the mean must have full rank.
+    // A product may be rank deficient; only the mean must have full rank.
     let mut one = FedPower::new(start, ALGORITHM_2);
     assert!(one.admits(1, std::slice::from_ref(&zero)));
     let state = one.state();

@@ -1,13 +1,15 @@
-//! Tests of networks too large for the tensor descriptors.
+//! Tests that networks whose layers exceed the limits of tensor descriptors are rejected.
 
 use fedspan_engine::algorithm::network::{Front, NetworkShape};
 use fedspan_protocol::message::{Filters, Image};
 
+/// Network with this front, a hidden layer of width `first` (none if 0), and three outputs.
 const fn shape(features: u16, front: Front, first: u16) -> NetworkShape {
     NetworkShape { features, front, hidden: [first, 0, 0], outputs: 3 }
 }
 
-/// A layer is sent with its biases, so it has at most 65534 inputs.
+/// A tensor has at most 65535 rows, of which a layer needs one for its biases, so a layer has at most 65534
+/// inputs.
 #[test]
 fn layer_beyond_descriptor_limits_is_refused() {
     assert_eq!(shape(65_534, Front::Nothing, 2).check(), Ok(()));
@@ -17,7 +19,7 @@ fn layer_beyond_descriptor_limits_is_refused() {
     };
     refused(shape(65_535, Front::Nothing, 2), 0, 65_535);
     refused(shape(4, Front::Nothing, 65_535), 1, 65_535);
-    // A factor has no biases.
+    // The factors of an adapter have no biases.
     assert_eq!(shape(65_535, Front::Adapter { rank: 1, width: 2, frozen: 0 }, 0).check(), Ok(()));
     let image = |width: u16| Image { height: 1, width, channels: 1 };
     let four = [Filters { count: 4, side: 1, pool: 1 }, Filters { count: 0, side: 0, pool: 0 }];

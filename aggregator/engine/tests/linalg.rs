@@ -1,4 +1,4 @@
-//! Tests of matrix factorisations: defining identities, constructed answers, and errors.
+//! Tests of the matrix operations: defining identities, matrices with known results, and errors.
 
 use crate::common::{bits, distance, gaussian, random};
 use fedspan_engine::linalg::{
@@ -7,15 +7,17 @@ use fedspan_engine::linalg::{
 };
 use proptest::prelude::*;
 
+/// Largest deviation of `Q^T Q` from the identity.
 fn identity_error(q: &Matrix) -> f64 {
     (q.transpose() * q - Matrix::identity(q.ncols(), q.ncols())).amax()
 }
 
+/// Random numbers of rows and columns (no more than rows), and a seed.
 fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
     (1usize..=6, 0usize..=20, any::<u64>()).prop_map(|(k, more, seed)| (k + more, k, seed))
 }
 
-/// Two d x k bases whose principal angles have exactly these sines (d >= 2k), in random position.
+/// Two random d x k bases (d >= 2k) whose principal angles have these sines.
 fn bases_at(sines: &[f64], d: usize, seed: u64) -> (Matrix, Matrix) {
     let k = sines.len();
     let frame = random_basis(d, 2 * k, &mut random(seed));
@@ -26,7 +28,7 @@ fn bases_at(sines: &[f64], d: usize, seed: u64) -> (Matrix, Matrix) {
     (first, turned)
 }
 
-/// Invertible matrix of moderate condition.
+/// Random k x k matrix with a moderate condition number.
 fn invertible(k: usize, seed: u64) -> Matrix {
     let random = &mut random(seed ^ 0x5a5a);
     let (left, right) = (random_basis(k, k, random), random_basis(k, k, random));
@@ -99,9 +101,9 @@ proptest! {
     fn distance_is_symmetric_and_within_unit_interval((d, k, seed) in shape()) {
         let random = &mut random(seed);
         let (a, b) = (random_basis(d, k, random), random_basis(d, k, random));
-        let (there, back) = (principal_angle_distance(&a, &b), principal_angle_distance(&b, &a));
-        prop_assert!((there - back).abs() < 1e-12, "{there} {back}");
-        prop_assert!((0.0..=1.0 + 1e-12).contains(&there));
+        let (forward, backward) = (principal_angle_distance(&a, &b), principal_angle_distance(&b, &a));
+        prop_assert!((forward - backward).abs() < 1e-12, "{forward} {backward}");
+        prop_assert!((0.0..=1.0 + 1e-12).contains(&forward));
         prop_assert!(principal_angle_distance(&a, &a) < 1e-14);
     }
 
@@ -134,14 +136,14 @@ proptest! {
         let q = random_basis(d, k, &mut random(seed));
         prop_assert!(identity_error(&q) < 1e-13);
         prop_assert_eq!(bits(&q), bits(&random_basis(d, k, &mut random(seed))));
-        // In one dimension there are only two bases.
+        // In one dimension only two bases exist, so they may coincide.
         prop_assert!(d == 1 || bits(&q) != bits(&random_basis(d, k, &mut random(seed.wrapping_add(1)))));
     }
 
     #[test]
     fn top_eigenspace_matches_constructed_spectrum((d, k, seed) in shape(), shift in -50.0f64..50.0) {
         let vectors = random_basis(d, d, &mut random(seed));
-        // Distinct eigenvalues 1 apart, some of them negative, in a scrambled order.
+        // Distinct eigenvalues in a scrambled order, some of them negative.
         let value = |j: usize| ((j * 7 + 3) % d) as f64 * 0.5 + (j % 7) as f64 * 1e-3 + shift;
         let spectrum = Matrix::from_fn(d, d, |i, j| if i == j { value(j) } else { 0.0 });
         let product = &vectors * spectrum * vectors.transpose();
@@ -154,7 +156,7 @@ proptest! {
         prop_assert!(identity_error(&found) < 1e-12);
         let columns: Vec<_> = order.iter().take(k).map(|&j| vectors.column(j).into_owned()).collect();
         prop_assert!(principal_angle_distance(&Matrix::from_columns(&columns), &found) < 1e-10);
-        // Largest first.
+        // The columns are in descending order of eigenvalues.
         let quotients: Vec<f64> =
             (0..k).map(|j| (found.column(j).transpose() * &symmetric * found.column(j))[(0, 0)]).collect();
         prop_assert!(quotients.windows(2).all(|pair| pair[0] >= pair[1] - 1e-9));
@@ -183,7 +185,7 @@ fn orthogonal_spans_have_distance_one() {
     assert_eq!(principal_angle_distance(&a, &b), 1.0);
 }
 
-/// An eigensolver that iterates until convergence must not be given values with which it never converges.
+/// The eigensolver iterates until convergence, so it must not receive values for which it never converges.
 #[test]
 fn non_finite_values_do_not_hang() {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -203,7 +205,8 @@ fn non_finite_values_do_not_hang() {
     assert!(orthonormal(&space).is_err());
 }
 
-/// Computing several sums at a time changes no bit of any.
+/// The result is bit-identical to one sum per element in the order of rows, although several sums are
+/// computed in parallel.
 #[test]
 fn product_is_summed_row_by_row_for_any_shape() {
     let mut random = random(4);

@@ -1,4 +1,5 @@
-//! Tests of low-rank adapters on the engine: tensors requested and sent in each round, and the averaged factors.
+//! Tests of algorithms that train low-rank adapters, run by the engine: the tensors requested and sent in
+//! each round, and the averaged factors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,12 +15,17 @@ use fedspan_engine::{Tensor, Weighting};
 use fedspan_protocol::message::{Decline, DeclineReason, Descent, HeadSolve, RoundId};
 use fedspan_protocol::tensor::{Encoding, Role};
 
+/// Number of features.
 const D: usize = 7;
+/// Rank of the adapter.
 const R: usize = 2;
+/// Number of outputs of the frozen layer.
 const H: usize = 5;
+/// Roles of the two factors.
 const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 const DESCENT: Descent = Descent { step_size: 0.1, momentum: 0.0, batch: 8 };
 
+/// Parameters of a network with an adapter and no hidden layers.
 fn parameters() -> NetworkParameters {
     let front = Front::Adapter { rank: R as u16, width: H as u16, frozen: 7 };
     NetworkParameters {
@@ -36,7 +42,7 @@ fn parameters() -> NetworkParameters {
     }
 }
 
-/// An engine, and the last broadcast to each device.
+/// Engine with simulated devices, the last broadcast to each device, and the committed rounds.
 struct World {
     engine: Engine,
     opened: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
@@ -45,6 +51,7 @@ struct World {
 }
 
 impl World {
+    /// Creates a campaign that `devices` devices have joined.
     fn new(averaging: Averaging, devices: u64) -> Self {
         let settings = Settings {
             fleet_size: devices as usize,
@@ -67,6 +74,7 @@ impl World {
         world
     }
 
+    /// Passes an event to the engine, and stores its broadcasts and commits.
     fn handle(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.now += 1;
@@ -80,28 +88,30 @@ impl World {
         }
     }
 
+    /// Roles of the tensors last sent to a device.
     fn roles(&self, device: DeviceId) -> Vec<Role> {
         self.opened[&device].request.tensors.iter().map(|tensor| tensor.role).collect()
     }
 
+    /// Id of the open round.
     fn id(&self) -> RoundId {
         self.engine.open_round().unwrap().broadcast.id
     }
 
-    /// Random update of a device.
+    /// Random upload of a device for the open round.
     fn answer(&self, device: DeviceId) -> Vec<Tensor> {
         let id = self.id();
         tensors(&self.opened[&device].request.expects, &mut random(u64::from(id.round) * 100 + device.0), 1.0)
     }
 
-    /// Sends these tensors as the device's update.
+    /// Sends these tensors as the update of a device.
     fn send(&mut self, device: DeviceId, tensors: Vec<Tensor>) {
         let expects = self.opened[&device].request.expects.clone();
         let sent = update(self.id(), 10 * (device.0 as u32 + 1), &expects, tensors);
         self.handle(Event::Update(device, sent));
     }
 
-    /// Sends an update of every device.
+    /// Sends a random update of every device, and returns the uploads.
     fn round(&mut self, devices: u64) -> Vec<Vec<Tensor>> {
         let answers: Vec<Vec<Tensor>> = (0..devices).map(|device| self.answer(DeviceId(device))).collect();
         for (device, tensors) in answers.iter().enumerate() {
@@ -110,7 +120,7 @@ impl World {
         answers
     }
 
-    /// Both factors at present.
+    /// Current factors A and B.
     fn factors(&self) -> [Matrix; 2] {
         let tensors = self.engine.tensors();
         [matrix(&tensors[0]), matrix(&tensors[1])]
@@ -121,13 +131,14 @@ fn matrix(tensor: &Tensor) -> Matrix {
     from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values)
 }
 
-/// Mean of one tensor of all updates, weighted by samples.
+/// Mean over all uploads of the matrix that `of` computes, weighted by samples.
 fn mean(answers: &[Vec<Tensor>], of: impl Fn(&[Tensor]) -> Matrix) -> Matrix {
     let weights: Vec<f64> = (1..=answers.len()).map(|n| 10.0 * n as f64).collect();
     let total: f64 = weights.iter().sum();
     answers.iter().zip(&weights).map(|(answer, w)| of(answer) * (w / total)).reduce(|a, b| a + b).unwrap()
 }
 
+/// Whether two matrices are equal up to the rounding of f32.
 fn near(a: &Matrix, b: &Matrix) -> bool {
     (a - b).norm() < 1e-5 * b.norm().max(1.0)
 }
@@ -140,7 +151,7 @@ fn rolora_mean_equals_mean_of_products() {
         let before = world.factors();
         for device in 0..3 {
             let expected = if round == 0 { BOTH.to_vec() } else { vec![BOTH[usize::from(round % 2 == 1)]] };
-            // Participants of the round before hold the factor that did not change.
+            // Participants of the round before have the factor that did not change, so it is not sent.
             assert_eq!(world.roles(DeviceId(device)), expected, "round {round}");
             assert_eq!(
                 world.opened[&DeviceId(device)].request.expects.iter().map(|t| t.role).collect::<Vec<_>>(),
@@ -153,12 +164,12 @@ fn rolora_mean_equals_mean_of_products() {
         let (moved, held) = if trained == Role::AdapterUp { (1, 0) } else { (0, 1) };
         assert_eq!(before[held], after[held]);
         assert!(near(&after[moved], &mean(&answers, |answer| matrix(&answer[0]))));
-        // Mean of the products that devices have.
-        let own = |answer: &[Tensor]| match moved {
+        // The product of the new factors equals the mean of the devices' products.
+        let device_product = |answer: &[Tensor]| match moved {
             1 => product(&before[0], &matrix(&answer[0])),
             _ => product(&matrix(&answer[0]), &before[1]),
         };
-        assert!(near(&product(&after[0], &after[1]), &mean(&answers, own)));
+        assert!(near(&product(&after[0], &after[1]), &mean(&answers, device_product)));
         assert_eq!(world.commits.last().unwrap().interference, Some(0.0));
     }
 }
@@ -180,7 +191,7 @@ fn ffa_lora_keeps_down_projection() {
 fn plain_averaging_reports_interference() {
     let mut world = World::new(Averaging::Lora, 3);
     for round in 0..3 {
-        // Both factors have changed for all devices.
+        // Both factors change in every round, so both are sent.
         assert_eq!(world.roles(DeviceId(2)), BOTH);
         let answers = world.round(3);
         let [down, up] = world.factors();
@@ -208,7 +219,7 @@ fn flexlora_keeps_best_factors_of_mean() {
     let rest: f64 = values[R..].iter().map(|v| v * v).sum();
     assert!(((&both - product(&down, &up)).norm_squared() - rest).abs() < 1e-5 * both.norm_squared());
     assert!((down.transpose() * &down - Matrix::identity(R, R)).norm() < 1e-5);
-    // Two devices with the same update: nothing is cut off.
+    // If two devices send the same update, the truncation discards nothing.
     let mut world = World::new(Averaging::FlexLora, 2);
     let answer = world.answer(DeviceId(0));
     world.send(DeviceId(0), answer.clone());
@@ -218,7 +229,7 @@ fn flexlora_keeps_best_factors_of_mean() {
     assert!(world.commits[0].interference.unwrap() < 1e-12);
 }
 
-/// A set of updates has one result, in any order of arrival.
+/// The result is bit-identical for any order of arrival.
 #[test]
 fn result_is_independent_of_arrival_order() {
     for averaging in [Averaging::RoLora, Averaging::Lora, Averaging::FfaLora, Averaging::FlexLora] {
@@ -238,32 +249,32 @@ fn result_is_independent_of_arrival_order() {
     }
 }
 
-/// Devices that cannot hold the unchanged tensors are sent all of them: new devices, and those that
-/// reconnected, declined, or did not answer the round before.
+/// Devices that may lack the unchanged tensors are sent all tensors: devices that reconnected, declined, or
+/// did not answer in the round before.
 #[test]
 fn stale_device_receives_all_tensors() {
     let mut world = World::new(Averaging::RoLora, 3);
     world.round(3);
     assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
-    // The device may have lost its memory with the connection.
+    // The device may have restarted and lost its tensors.
     world.handle(Event::Left(DeviceId(0)));
     world.handle(Event::Joined(DeviceId(0)));
     assert_eq!(world.roles(DeviceId(0)), BOTH);
-    // The device reports that it cannot use the broadcast, and is invited again later.
+    // Device 1 reports that it lacks tensors.
     let declined = Decline { id: world.id(), reason: DeclineReason::Tensors };
     world.handle(Event::Declined(DeviceId(1), declined));
     for device in [0, 2] {
         let tensors = world.answer(DeviceId(device));
         world.send(DeviceId(device), tensors);
     }
-    // The round closes without the device, and the next one is opened on it with all tensors.
+    // The round closes without device 1, and the next round sends all tensors to it.
     assert_eq!(world.engine.phase(), Phase::Train(3));
     assert_eq!(world.roles(DeviceId(1)), BOTH);
     assert_eq!(
         (world.roles(DeviceId(0)), world.roles(DeviceId(2))),
         (vec![Role::AdapterDown], vec![Role::AdapterDown])
     );
-    // A device that was late for the last round holds its tensors; one that did not answer does not.
+    // Device 1 does not answer before the deadline, so the next round sends all tensors to it again.
     for device in [0, 2] {
         let tensors = world.answer(DeviceId(device));
         world.send(DeviceId(device), tensors);
@@ -275,8 +286,8 @@ fn stale_device_receives_all_tensors() {
     assert_eq!(world.roles(DeviceId(0)), [Role::AdapterUp]);
 }
 
-/// An abandoned round is tried again: devices have overwritten the factors that they trained in it, so these
-/// are sent again.
+/// An abandoned round is repeated. Devices have overwritten the factors that they trained in it, so these
+/// factors are sent again.
 #[test]
 fn repeated_round_sends_trained_tensors() {
     let mut world = World::new(Averaging::RoLora, 2);

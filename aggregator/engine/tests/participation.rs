@@ -1,5 +1,5 @@
-//! Tests of the participation policies: sizes of cohorts, no duplicate devices, and the same cohort for the same seed and
-//! round.
+//! Tests of the participation policies: sizes of cohorts, distinct devices, equal cohorts for equal seeds and
+//! rounds, and the stages of doubling participation.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,7 @@ use fedspan_engine::participation::{
 use fedspan_engine::{DeviceId, Millis, Participation};
 use proptest::prelude::*;
 
+/// Random fleets, in ascending order.
 fn fleet() -> impl Strategy<Value = Vec<DeviceId>> {
     proptest::collection::btree_set(any::<u64>(), 1..60)
         .prop_map(|set| set.into_iter().map(DeviceId).collect())
@@ -57,8 +58,8 @@ proptest! {
     }
 }
 
-/// In each of 4000 rounds a tenth of 100 devices is drawn. The count of a device has mean 400 and standard deviation 19;
-/// the test allows 5.5 standard deviations.
+/// In each of 4000 rounds a tenth of 100 devices is drawn. The number of draws of a device has mean 400 and
+/// standard deviation 19; the test allows 5.5 standard deviations.
 #[test]
 fn draws_are_uniform_and_change_each_round() {
     let fleet: Vec<DeviceId> = (0..100).map(DeviceId).collect();
@@ -83,6 +84,7 @@ fn empty_fleet_gives_empty_cohort() {
     assert!(cohort.devices.is_empty());
 }
 
+/// Closes a round without a change of the model.
 fn close(policy: &mut dyn Participation) {
     let unchanged_model = Matrix::identity(3, 1);
     policy.closed(&ClosedRound {
@@ -93,7 +95,7 @@ fn close(policy: &mut dyn Participation) {
     });
 }
 
-/// Runs one round to its end.
+/// Runs one round, and returns its target and stage.
 fn round(policy: &mut Doubling, number: u32, fleet: &[DeviceId]) -> (usize, u16) {
     let cohort = policy.cohort(number, fleet);
     close(policy);
@@ -106,25 +108,25 @@ fn stages_double_up_to_whole_fleet() {
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let rounds: Vec<(usize, u16)> = (1..=9).map(|number| round(&mut policy, number, &fleet)).collect();
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (8, 1), (16, 2), (16, 2), (30, 3), (30, 3), (30, 3)]);
-    // With fewer devices than the first stage waits for, all count from the start.
+    // If the fleet is smaller than the target of the first stage, the first stage waits for all devices.
     assert_eq!(
         round(&mut Doubling::new(64, None, Schedule::Fixed(2), DoubleBy::Devices, 1), 1, &fleet),
         (30, 0)
     );
-    // A stage shrinks with the fleet.
+    // The target of a stage decreases with the fleet.
     assert_eq!(round(&mut policy, 10, &fleet[..5]), (5, 3));
     let mut policy = Doubling::new(4, None, Schedule::Fixed(2), DoubleBy::Devices, 1);
     let fleets = [30, 30, 30, 7, 5, 3, 30];
     let rounds: Vec<_> =
         (1..).zip(fleets).map(|(number, n)| round(&mut policy, number, &fleet[..n])).collect();
-    // The stage continues when the fleet is back.
+    // When the devices return, the schedule continues from the interrupted stage.
     assert_eq!(rounds, [(4, 0), (4, 0), (8, 1), (7, 1), (5, 1), (3, 1), (16, 2)]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// A cohort drawn for a stage stays for the stage, also after a restart.
+    /// A cohort that is drawn for a stage stays the same during the stage, even after a restart.
     #[test]
     fn stage_keeps_cohort_over_restart(
         fleet in fleet(), first in 1usize..20, cohort in 1usize..80, length in 1u32..4, seed in any::<u64>(), stop in 0u32..12
@@ -136,18 +138,18 @@ proptest! {
         let mut resumed = fresh();
         let mut last: Option<(u16, Vec<DeviceId>)> = None;
         for number in 1..=12 {
-            let own = policy.cohort(number, &fleet);
-            prop_assert_eq!(own.devices.len(), cohort.min(fleet.len()));
-            prop_assert!(own.target >= 1 && own.target <= own.devices.len());
+            let drawn = policy.cohort(number, &fleet);
+            prop_assert_eq!(drawn.devices.len(), cohort.min(fleet.len()));
+            prop_assert!(drawn.target >= 1 && drawn.target <= drawn.devices.len());
             if let Some((stage, devices)) = &last {
-                prop_assert!(*stage <= own.stage);
-                prop_assert!(*stage != own.stage || *devices == own.devices);
+                prop_assert!(*stage <= drawn.stage);
+                prop_assert!(*stage != drawn.stage || *devices == drawn.devices);
             }
             if number > stop {
-                prop_assert_eq!(resumed.cohort(number, &fleet), own.clone());
+                prop_assert_eq!(resumed.cohort(number, &fleet), drawn.clone());
                 close(&mut resumed);
             }
-            last = Some((own.stage, own.devices));
+            last = Some((drawn.stage, drawn.devices));
             close(&mut policy);
             if number == stop {
                 resumed = fresh();
@@ -157,7 +159,7 @@ proptest! {
     }
 }
 
-/// An outage that leaves fewer devices than a stage waits for does not end the schedule.
+/// An outage after which fewer devices are present than a stage waits for does not advance the schedule.
 #[test]
 fn schedule_survives_shrunken_fleet() {
     let fleet: Vec<DeviceId> = (0..64).map(DeviceId).collect();
@@ -171,7 +173,7 @@ fn schedule_survives_shrunken_fleet() {
     assert_eq!(run(Schedule::Theorem { contraction: 0.05 }), [4, 4, 3, 1, 4, 4]);
 }
 
-/// When stages double by samples, a single device cannot complete a round by declaring a huge number.
+/// When stages double by samples, a single device cannot complete a round by declaring a huge sample count.
 #[test]
 fn inflated_sample_count_completes_no_round_alone() {
     let fleet: Vec<DeviceId> = (0..10).map(DeviceId).collect();
@@ -181,8 +183,8 @@ fn inflated_sample_count_completes_no_round_alone() {
     assert_eq!((sample_target.samples, sample_target.answers), (60, 3));
 }
 
-/// If a cohort is drawn for every round, every device is invited at some time. Each cohort equals the one that
-/// [`Fraction`] draws with the same seed.
+/// If a cohort is drawn for every round, every device is eventually invited. Each cohort equals the cohort
+/// that [`Fraction`] draws with the same seed.
 #[test]
 fn cohort_is_drawn_for_every_round() {
     let fleet: Vec<DeviceId> = (0..40).map(DeviceId).collect();
@@ -215,8 +217,8 @@ fn invalid_state_is_refused() {
     assert_eq!(policy.state(), [0.0; 5]);
 }
 
-/// Runs rounds of devices with a fixed order of arrival and fixed sizes. Returns the number of participants and the
-/// stage of each round.
+/// Runs rounds of devices with a fixed order of arrival and fixed sample counts `sizes`. Returns the number
+/// of participants and the stage of each round.
 fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> Vec<(usize, u16)> {
     let fleet: Vec<DeviceId> = (0..sizes.len() as u64).map(DeviceId).collect();
     let mut counted = Vec::new();
@@ -246,8 +248,7 @@ fn run_rounds_with_sizes(policy: &mut Doubling, sizes: &[u32], rounds: u32) -> V
     counted
 }
 
-/// The first two devices to answer have 10 samples together, so the stages wait for 10, 20, 40, 80 and all
-/// 100 samples.
+/// The first two devices have 10 samples together, so the stages wait for 10, 20, 40, 80 and all 100 samples.
 #[test]
 fn doubling_by_samples_doubles_sample_count() {
     let sizes = [3, 7, 10, 5, 5, 5, 5, 20, 20, 20];
@@ -256,7 +257,8 @@ fn doubling_by_samples_doubles_sample_count() {
     let expected = [2, 2, 3, 3, 7, 7, 9, 9, 10, 10, 10];
     let stages: Vec<u16> = vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     assert_eq!(counted, expected.into_iter().zip(stages).collect::<Vec<_>>());
-    // With equal sizes, doubling by samples waits for as many devices as doubling by devices.
+    // If all devices have the same number of samples, doubling by samples waits for as many devices as
+    // doubling by devices.
     let mut by_samples = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Samples, 1);
     let mut by_devices = Doubling::new(4, None, Schedule::Fixed(1), DoubleBy::Devices, 1);
     assert_eq!(
@@ -268,8 +270,8 @@ fn doubling_by_samples_doubles_sample_count() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// For any sizes: stages end, each has at least the samples of the one before, all devices count in the
-    /// end, and a restart changes nothing.
+    /// For any sample counts, the number of participants never decreases, the last stage includes all
+    /// devices, and a restart changes nothing.
     #[test]
     fn doubling_by_samples_ends_with_all_devices(
         sizes in proptest::collection::vec(1u32..1000, 1..40), first in 1usize..8, stop in 0u32..20

@@ -1,4 +1,4 @@
-//! Tests of requested and reported privacy: no reported epsilon is above the requested one, to the last digit.
+//! Tests that no reported epsilon is above the requested epsilon, in any printed digit.
 
 use fedspan_engine::config::PrivacySection;
 use fedspan_engine::privacy::fedpower::Calibration;
@@ -6,16 +6,16 @@ use fedspan_engine::privacy::ledger_units::{epsilon_of, max_units, provisioned};
 use fedspan_engine::privacy::{Delta, Epsilon, Releases, shown};
 use proptest::prelude::*;
 
-/// Charge of a device for a release with this square of its multiplier, in 2^-16: the inverse in 2^-30,
-/// rounded up.
+/// Ledger units (2^-30) that a device charges for a release: the inverse of the square of its noise
+/// multiplier, which is in units of 2^-16, rounded up.
 fn charge(square: u64) -> u64 {
     (1u64 << 46).div_ceil(square)
 }
 
-/// Value between two powers of ten, as a user may write it.
+/// Random value between two powers of ten, with few or many digits, as a user may write it.
 fn magnitude(from: f64, to: f64) -> impl Strategy<Value = f64> {
     let free = (from..to).prop_map(|exponent| libm::pow(10.0, exponent));
-    // 0.5, 0.33333, 2: with few digits or many.
+    // Rounds to up to 7 decimals of the mantissa, for values such as 0.5 or 0.33333.
     let written = (free.clone(), 0usize..8)
         .prop_map(|(value, digits)| format!("{value:.digits$e}").parse::<f64>().unwrap().clamp(1e-6, 1e6));
     prop_oneof![free.prop_map(|value| value.clamp(1e-6, 1e6)), written]
@@ -33,7 +33,7 @@ proptest! {
         let (epsilon, delta) = (Epsilon::new(asked).unwrap(), Delta::new(libm::pow(10.0, exponent)).unwrap());
         let section = PrivacySection { epsilon, delta, calibration, clip: None };
         let square = section.multiplier_square(rank, releases);
-        // Devices add no more noise than this.
+        // Devices support squares of noise multipliers in this range.
         prop_assume!(square.as_ref().is_ok_and(|square| (1 << 14..=1 << 40).contains(square)));
         let each = charge(square.unwrap());
         for done in [1, releases.div_ceil(3), releases] {
@@ -63,7 +63,8 @@ proptest! {
     }
 }
 
-/// Before charges were part of the calibration, this epsilon was 0.4 % too large.
+/// With many releases the rounding of the devices' charges is not negligible: a calibration that ignores it
+/// exceeds the epsilon by 0.4 %.
 #[test]
 fn many_noisy_releases_stay_within_epsilon() {
     for asked in [0.1, 0.5, 1.0, 2.0, 10.0] {

@@ -1,5 +1,5 @@
-//! Tests of records of the engine: replayed after any event, they lead a new engine to the state of the one that
-//! emitted them, and whether they are kept changes no action.
+//! Tests of the records that the engine emits: replayed after any event, they restore the state of the engine
+//! in a new one, and keeping records does not change the actions.
 
 use crate::common::campaign::{Setup, honest, plain, result, setup};
 use crate::common::model::{Op, World, op};
@@ -24,8 +24,9 @@ fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine
         assert_eq!((found.opened_at, found.target), (wanted.opened_at, wanted.target));
         assert_eq!(found.participants, wanted.participants);
         assert_eq!(found.counted_samples, wanted.counted_samples);
-        // Renumbering ends all exclusions in the records, in the engine only those of connected devices. A new
-        // engine no longer invites devices that were invited after the opening and have not counted.
+        // Replaying a new id clears all exclusions, while the original engine cleared only those of connected
+        // devices. The new engine also lacks invitations that were sent after the opening to devices without
+        // a counted update.
         assert!(found.excluded.is_subset(&wanted.excluded), "{:?} of {:?}", found.excluded, wanted.excluded);
         let lost: Vec<_> = wanted.excluded.difference(&found.excluded).collect();
         let is_new = |device| !found.cohort.contains(device);
@@ -33,7 +34,7 @@ fn assert_replayed(setup: Setup, now: u64, records: &[Record], expected: &Engine
     }
 }
 
-/// The values of a counted update are those that arrived, at the same address.
+/// A record contains the values of a counted update at the address at which they arrived.
 #[test]
 fn record_takes_update_without_copying_it() {
     let setup = Setup { fleet_size: 2, ..plain() };
@@ -58,7 +59,7 @@ fn record_takes_update_without_copying_it() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, max_shrink_iters: 5_000, ..ProptestConfig::default() })]
 
-    /// Any history of events; accounts are those of every second device.
+    /// Uses random histories of events. Every second device has a privacy account.
     #[test]
     fn replayed_records_lead_to_same_state(setup in setup(), ops in proptest::collection::vec(op(), 0..60)) {
         let mut world = World::new(setup);
@@ -76,7 +77,7 @@ proptest! {
         }
     }
 
-    /// Callers that keep no records get the same actions, and no record is made for them.
+    /// Callers that keep no records receive the same actions, and the engine creates no records for them.
     #[test]
     fn recording_changes_no_action(setup in setup(), ops in proptest::collection::vec(op(), 0..60)) {
         struct ActionsOnly(Vec<Action>);

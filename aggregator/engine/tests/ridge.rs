@@ -1,5 +1,5 @@
-//! Tests of the round in which a fleet chooses the ridge of final heads: invitations, counting, the published
-//! ridge, and restarts.
+//! Tests of the round in which the fleet chooses the ridge of the final heads: invitations, counting of
+//! scores, the published ridge, and restarts.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
@@ -16,11 +16,13 @@ use fedspan_protocol::message::{AckOutcome, Decline, DeclineReason, HeadSolve, R
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 
+/// Number of ridges of the grid.
 const COUNT: usize = GRID.count as usize;
 
-/// Ridge that is published if no device has scored any.
+/// Ridge that is published if no device has reported scores.
 const FALLBACK_RIDGE: f32 = 0.07;
 
+/// Engine of a campaign with three devices, one training round, and ridge scores for two labels per class.
 fn engine(deadline: Option<Millis>) -> Engine {
     let mut engine = common::campaign::Setup {
         fleet_size: 3,
@@ -34,7 +36,8 @@ fn engine(deadline: Option<Millis>) -> Engine {
     engine.with_ridge_scores(Some(2))
 }
 
-/// Upload of a device that tried `samples` samples, with the counts of correct predictions given by `right`.
+/// Upload of a device that predicted `samples` samples. `right` returns the number of correct predictions for
+/// each ridge.
 fn scores(broadcast: &RoundBroadcast, samples: u32, right: impl Fn(usize) -> f32) -> Update {
     let expects = &broadcast.request.expects;
     let values = (0..COUNT).map(right).collect();
@@ -42,12 +45,12 @@ fn scores(broadcast: &RoundBroadcast, samples: u32, right: impl Fn(usize) -> f32
     common::update(broadcast.id, samples, expects, vec![tensor])
 }
 
-/// Counts with a peak at one place of the grid.
+/// Numbers of correct predictions that are largest for ridge number `at` of the grid.
 fn peak(at: usize, samples: u32) -> impl Fn(usize) -> f32 {
     move |place| (samples / 2 + samples / 2 / (1 + place.abs_diff(at) as u32)) as f32
 }
 
-/// An engine, its unanswered broadcasts, and the last commit.
+/// Engine with its broadcasts, commits and acknowledgements.
 struct Life {
     engine: Engine,
     open: Vec<(DeviceId, Arc<RoundBroadcast>)>,
@@ -61,6 +64,7 @@ impl Life {
         Self { engine, open: Vec::new(), commits: Vec::new(), outcomes: Vec::new(), finished: false }
     }
 
+    /// Passes an event to the engine, and stores the results of its actions.
     fn handle(&mut self, now: Millis, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(now, event, &mut actions);
@@ -76,7 +80,7 @@ impl Life {
         }
     }
 
-    /// Trains with all devices until ridges are to be scored.
+    /// Runs the campaign with all devices until the round of ridge scores opens.
     fn trained(deadline: Option<Millis>) -> Self {
         let mut life = Self::new(engine(deadline));
         for device in 0..3 {
@@ -90,22 +94,25 @@ impl Life {
         life
     }
 
+    /// Broadcast of the open round.
     fn broadcast(&self) -> Arc<RoundBroadcast> {
         Arc::clone(&self.engine.open_round().unwrap().broadcast)
     }
 
+    /// Sends the scores of a device, and returns the acknowledged outcome.
     fn answers(&mut self, device: DeviceId, samples: u32, right: impl Fn(usize) -> f32) -> AckOutcome {
         let update = scores(&self.broadcast(), samples, right);
         self.handle(Millis::new(2), Event::Update(device, update));
         *self.outcomes.last().unwrap()
     }
 
+    /// Makes a device decline the open round.
     fn declines(&mut self, device: DeviceId) {
         let id = self.broadcast().id;
         self.handle(Millis::new(2), Event::Declined(device, Decline { id, reason: DeclineReason::Task }));
     }
 
-    /// Ridge in the requests for heads.
+    /// Ridge in the open request for final heads.
     fn published(&self) -> f32 {
         match self.broadcast().request.task {
             Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: otherwise } } => otherwise,
@@ -114,6 +121,7 @@ impl Life {
     }
 }
 
+/// Ridge number `place` of the grid.
 fn ridge(place: usize) -> f32 {
     GRID.ridges().nth(place).unwrap()
 }
@@ -137,7 +145,7 @@ fn all_devices_score_and_receive_ridge() {
         (chosen.ridge, chosen.devices, chosen.scores[6], chosen.is_at_end()),
         (ridge(6), 3, 1.0, false)
     );
-    // A device that joins months later gets it as well.
+    // A device that joins much later receives the same ridge.
     life.handle(Millis::new(1_000_000), Event::Tick);
     life.open.clear();
     life.handle(Millis::new(2_000_000), Event::Joined(DeviceId(77)));
@@ -154,7 +162,7 @@ fn ridge_round_needs_no_device() {
     (0..3).for_each(|device| life.declines(DeviceId(device)));
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, FALLBACK_RIDGE));
     assert_eq!(life.engine.chosen_ridge().unwrap().devices, 0);
-    // One device is enough.
+    // The scores of one device are sufficient.
     let mut life = Life::trained(None);
     life.declines(DeviceId(2));
     life.answers(DeviceId(0), 10, peak(4, 10));
@@ -164,7 +172,7 @@ fn ridge_round_needs_no_device() {
     assert_eq!((counters.short, counters.repeated, counters.asked_again), (0, 0, 0));
 }
 
-/// Also if rounds have no deadline.
+/// Without deadlines of rounds, the round of ridge scores has a default deadline.
 #[test]
 fn ridge_round_waits_until_deadline() {
     for (deadline, last) in [(Some(100), 101), (None, 600_001)] {
@@ -187,7 +195,7 @@ fn ridge_round_ignores_absent_devices() {
     assert_eq!((life.engine.phase(), life.published()), (Phase::FitHead, ridge(8)));
 }
 
-/// Counts that no device can have are rejected; large ones are not.
+/// Impossible counts are rejected; the largest possible counts are accepted.
 #[test]
 fn impossible_scores_are_rejected() {
     let rejected = AckOutcome::Rejected(Rejection::Tensors);
@@ -203,7 +211,7 @@ fn impossible_scores_are_rejected() {
     assert_eq!(life.engine.chosen_ridge(), None);
 }
 
-/// A device has the same weight whatever number of samples it declares.
+/// All devices have the same weight, independent of their declared sample counts.
 #[test]
 fn devices_have_equal_weight() {
     let mut life = Life::trained(Some(Millis::new(100)));
@@ -217,7 +225,7 @@ fn devices_have_equal_weight() {
     assert_eq!(life.published(), ridge(5));
 }
 
-/// After a restart at any moment of the round, or after it, the ridge is the same.
+/// A restart at any time during the round, or after it, does not change the ridge.
 #[test]
 fn restart_keeps_ridge_scores() {
     for answered in 0..=3 {
@@ -230,46 +238,50 @@ fn restart_keeps_ridge_scores() {
         for device in 0..answered {
             life.handle(Millis::new(2), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
-        // As a server stores it: the checkpoint at the opening and the updates since, or the checkpoint at
-        // the commit.
-        let mut again = engine(Some(Millis::new(100)));
+        // A server restores either the checkpoint at the opening and the updates since then, or the
+        // checkpoint at the commit.
+        let mut restored = engine(Some(Millis::new(100)));
         match life.commits.iter().find(|(phase, _)| *phase == Phase::RidgeScores) {
             Some((_, committed)) => {
                 assert_eq!(
                     (answered, committed.done, committed.ends_training()),
                     (3, Phase::RidgeScores, true)
                 );
-                assert!(again.resume(Millis::new(5), committed));
+                assert!(restored.resume(Millis::new(5), committed));
             }
             None => {
-                assert!(again.resume(Millis::new(5), &checkpoint));
+                assert!(restored.resume(Millis::new(5), &checkpoint));
                 for device in 0..answered {
-                    assert!(again.replay_update(Millis::new(2), DeviceId(device), &answer(DeviceId(device))));
+                    assert!(restored.replay_update(
+                        Millis::new(2),
+                        DeviceId(device),
+                        &answer(DeviceId(device))
+                    ));
                 }
             }
         }
-        let mut again = Life::new(again);
-        again.handle(Millis::new(5), Event::Resumed);
+        let mut restored = Life::new(restored);
+        restored.handle(Millis::new(5), Event::Resumed);
         for device in 0..3 {
-            again.handle(Millis::new(6), Event::Joined(DeviceId(device)));
+            restored.handle(Millis::new(6), Event::Joined(DeviceId(device)));
         }
         for device in answered..3 {
-            again.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
+            restored.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
             life.handle(Millis::new(7), Event::Update(DeviceId(device), answer(DeviceId(device))));
         }
-        assert_eq!((again.engine.phase(), again.published()), (Phase::FitHead, life.published()));
-        assert_eq!(again.engine.chosen_ridge(), life.engine.chosen_ridge());
-        assert_eq!(again.engine.checkpoint().state, life.engine.checkpoint().state);
-        // The same for the round of final heads.
+        assert_eq!((restored.engine.phase(), restored.published()), (Phase::FitHead, life.published()));
+        assert_eq!(restored.engine.chosen_ridge(), life.engine.chosen_ridge());
+        assert_eq!(restored.engine.checkpoint().state, life.engine.checkpoint().state);
+        // A restart during the round of final heads keeps the ridge as well.
         let mut later = engine(Some(Millis::new(100)));
-        assert!(later.resume(Millis::new(9), &again.engine.checkpoint()));
+        assert!(later.resume(Millis::new(9), &restored.engine.checkpoint()));
         assert_eq!(later.chosen_ridge(), life.engine.chosen_ridge());
     }
 }
 
-/// Scores carry no noise, so `[privacy]` may be added or removed while a campaign runs, whatever round is
-/// open. A choice made before stays, an open round of scores is dropped, and a campaign that ended without
-/// scores does not start them.
+/// Scores contain no privacy noise, so a configuration with `[privacy]` forbids them. `[privacy]` may be
+/// added or removed between restarts, in any round: a ridge that was already chosen is kept, an open round of
+/// scores is dropped, and a campaign that ended training without scores does not request them later.
 #[test]
 fn campaign_continues_after_scores_become_private() {
     let answer = |life: &mut Life, device| life.answers(device, 40, peak(5, 40));
@@ -278,41 +290,43 @@ fn campaign_continues_after_scores_become_private() {
         (0..answered).for_each(|device| assert_eq!(answer(&mut life, DeviceId(device)), AckOutcome::Counted));
         let checkpoint = life.engine.checkpoint();
         let last = checkpoint.id;
-        let mut hiding = engine(Some(Millis::new(100))).without_ridge_scores();
-        assert!(hiding.resume(Millis::new(5), &checkpoint), "{answered}");
+        let mut private = engine(Some(Millis::new(100))).without_ridge_scores();
+        assert!(private.resume(Millis::new(5), &checkpoint), "{answered}");
         let is_over = answered == 3;
-        assert_eq!(hiding.open_round().is_some(), is_over);
-        assert!(is_over || hiding.restore_dropped_id(last));
-        let mut hiding = Life::new(hiding);
-        hiding.handle(Millis::new(5), Event::Resumed);
-        (0..3).for_each(|device| hiding.handle(Millis::new(6), Event::Joined(DeviceId(device))));
+        assert_eq!(private.open_round().is_some(), is_over);
+        assert!(is_over || private.restore_dropped_id(last));
+        let mut private = Life::new(private);
+        private.handle(Millis::new(5), Event::Resumed);
+        (0..3).for_each(|device| private.handle(Millis::new(6), Event::Joined(DeviceId(device))));
         let published = if is_over { ridge(5) } else { FALLBACK_RIDGE };
-        assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, published));
-        assert_eq!(hiding.engine.chosen_ridge().is_some(), is_over);
-        assert!(is_over || hiding.broadcast().id > last);
-        // Later restarts, with `[privacy]` and without it again, keep the open round of heads.
-        let later = hiding.engine.checkpoint();
+        assert_eq!((private.engine.phase(), private.published()), (Phase::FitHead, published));
+        assert_eq!(private.engine.chosen_ridge().is_some(), is_over);
+        assert!(is_over || private.broadcast().id > last);
+        // Later restarts, with or without `[privacy]`, keep the open round of final heads.
+        let later = private.engine.checkpoint();
         assert_eq!((later.done == Phase::RidgeScores, later.ends_training()), (is_over, true));
-        for again in [engine(Some(Millis::new(100))).without_ridge_scores(), engine(Some(Millis::new(100)))] {
-            let mut again = Life::new(again);
-            assert!(again.engine.resume(Millis::new(9), &later));
-            assert_eq!((again.engine.phase(), again.broadcast().id), (Phase::FitHead, later.id));
-            assert_eq!((again.published(), again.engine.is_trained()), (published, true));
-            assert_eq!(again.engine.checkpoint().id, later.id);
+        for restored in
+            [engine(Some(Millis::new(100))).without_ridge_scores(), engine(Some(Millis::new(100)))]
+        {
+            let mut restored = Life::new(restored);
+            assert!(restored.engine.resume(Millis::new(9), &later));
+            assert_eq!((restored.engine.phase(), restored.broadcast().id), (Phase::FitHead, later.id));
+            assert_eq!((restored.published(), restored.engine.is_trained()), (published, true));
+            assert_eq!(restored.engine.checkpoint().id, later.id);
         }
     }
-    // Before any scores have arrived, none are requested.
+    // If `[privacy]` is added before the end of training, no scores are requested.
     let mut life = Life::new(engine(Some(Millis::new(100))));
     (0..3).for_each(|device| life.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
-    let mut hiding = engine(Some(Millis::new(100))).without_ridge_scores();
-    assert!(hiding.resume(Millis::new(1), &life.engine.checkpoint()));
-    let mut hiding = Life::new(hiding);
-    hiding.handle(Millis::new(1), Event::Resumed);
-    (0..3).for_each(|device| hiding.handle(Millis::new(1), Event::Joined(DeviceId(device))));
-    for (device, broadcast) in std::mem::take(&mut hiding.open) {
-        hiding.handle(Millis::new(2), Event::Update(device, honest(device, &broadcast)));
+    let mut private = engine(Some(Millis::new(100))).without_ridge_scores();
+    assert!(private.resume(Millis::new(1), &life.engine.checkpoint()));
+    let mut private = Life::new(private);
+    private.handle(Millis::new(1), Event::Resumed);
+    (0..3).for_each(|device| private.handle(Millis::new(1), Event::Joined(DeviceId(device))));
+    for (device, broadcast) in std::mem::take(&mut private.open) {
+        private.handle(Millis::new(2), Event::Update(device, honest(device, &broadcast)));
     }
-    assert_eq!((hiding.engine.phase(), hiding.published()), (Phase::FitHead, FALLBACK_RIDGE));
+    assert_eq!((private.engine.phase(), private.published()), (Phase::FitHead, FALLBACK_RIDGE));
 }
 
 #[test]
@@ -334,7 +348,7 @@ fn foreign_checkpoint_is_refused() {
     assert!(!plain().engine().resume(Millis::ZERO, &good));
 }
 
-/// Without scores there is no ridge round, and heads use the configured ridge.
+/// Without ridge scores the campaign has no round for them, and heads use the configured ridge.
 #[test]
 fn private_fleet_has_no_ridge_round() {
     let setup = common::campaign::Setup { fleet_size: 1, rounds: 1, ..plain() };
@@ -349,7 +363,7 @@ fn private_fleet_has_no_ridge_round() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Sums do not depend on the order, and survive a checkpoint.
+    /// The sums do not depend on the order of devices, and can be restored from a checkpoint.
     #[test]
     fn score_sums_are_order_free(
         devices in prop::collection::vec((1u32..5000, prop::collection::vec(0.0f32..1.0, COUNT)), 1..9),

@@ -1,4 +1,5 @@
-//! Tests of robust rules: laws that each obeys, and oracles that are computed differently.
+//! Tests of the robust aggregation rules: properties that each rule must have, and comparisons with
+//! independent reference computations.
 
 use crate::common::{gaussian, random};
 use fedspan_engine::aggregate::{
@@ -10,6 +11,7 @@ use fedspan_engine::{DeviceId, Tensor, Weighting};
 use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
+/// All rules that a configuration can name.
 const RULES: [Rule; 5] = [
     Rule::MEAN,
     Rule::GEOMETRIC_MEDIAN,
@@ -18,11 +20,13 @@ const RULES: [Rule; 5] = [
     Rule::PROJECTOR_GEOMETRIC_MEDIAN,
 ];
 
+/// Vectors of `length` standard normal values.
 fn vectors(n: usize, length: usize, seed: u64) -> Vec<Vec<f32>> {
     let random = &mut random(seed);
     (0..n).map(|_| to_f32(&gaussian(1, length, random))).collect()
 }
 
+/// Vectors with their weights.
 fn weighted<'a>(values: &'a [Vec<f32>], weights: &[f64]) -> Vec<Weighted<'a>> {
     values.iter().zip(weights).map(|(values, weight)| Weighted { weight: *weight, values }).collect()
 }
@@ -31,12 +35,14 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|v| v * v).sum::<f64>().sqrt()
 }
 
+/// Euclidean distance.
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(x, y)| x - y).collect::<Vec<_>>())
 }
 
-/// Parameters of the geometric median's objective: the median norm, found by counting, and the updates clipped
-/// to it. Distances beyond the norm count linearly, those within it quadratically, joined smoothly.
+/// Radius and points of the objective that the geometric median minimises: the weighted median of the norms,
+/// and the updates clipped to it. In the objective, distances below the radius count quadratically and larger
+/// distances linearly.
 fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     let total: f64 = updates.iter().map(|(w, _)| w).sum();
     let at_most = |r: f64| updates.iter().filter(|(_, v)| norm(v) <= r).map(|(w, _)| w).sum::<f64>();
@@ -46,7 +52,7 @@ fn oracle(updates: &[(f64, Vec<f64>)]) -> (f64, Vec<(f64, Vec<f64>)>) {
     (radius, updates.iter().map(|(w, v)| (*w, clip(v))).collect())
 }
 
-/// Minimises that objective by gradient descent with step halving, until it no longer decreases.
+/// Minimises the objective of [`oracle`] by gradient descent with step halving.
 fn minimise(radius: f64, points: &[(f64, Vec<f64>)]) -> Vec<f64> {
     let value = |z: &[f64]| -> f64 {
         let huber = |r: f64| if r <= radius { r * r / (2.0 * radius) } else { r - radius / 2.0 };
@@ -83,7 +89,7 @@ fn tensor(role: Role, rows: usize, cols: usize, values: Vec<f32>) -> Tensor {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A set of updates has one result, in any order of arrival.
+    /// The result is bit-identical for any order of arrival.
     #[test]
     fn rules_are_independent_of_arrival_order(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
         let (d, k) = (5, 2);
@@ -108,7 +114,7 @@ proptest! {
             } else {
                 round.take_vector(&[]).unwrap()
             };
-            // The round is empty afterwards.
+            // Taking the result empties the round.
             assert!(round.take_vector(&[]).is_none() && round.take_subspace(&reference).unwrap().is_none());
             values.into_iter().map(f64::to_bits).collect::<Vec<_>>()
         };
@@ -119,7 +125,7 @@ proptest! {
         }
     }
 
-    /// A device that occurs twice equals one of twice the weight.
+    /// Two devices with the same update have the same effect as one device with their total weight.
     #[test]
     fn duplicate_equals_double_weight(seed in any::<u64>(), n in 1usize..10, weights in proptest::collection::vec(1u32..9, 10)) {
         let values = vectors(n, 6, seed);
@@ -157,7 +163,8 @@ proptest! {
         prop_assert!(apart(&found, &expected) < 1e-5 * radius, "{found:?} {expected:?}");
     }
 
-    /// An attacker, however far away, moves the median no further than the longest honest update.
+    /// A minority of attackers with arbitrarily large updates cannot make the median longer than the longest
+    /// honest update.
     #[test]
     fn minority_moves_geometric_median_within_bound(seed in any::<u64>(), size in 1f32..1e6) {
         let (honest, length) = (11, 6);
@@ -173,7 +180,8 @@ proptest! {
             .fold(0.0, f64::max);
         let median = geometric_median(&weighted(&all, &[1.0; 20]), &[]);
         prop_assert!(norm(&median) <= longest * (1.0 + 1e-9), "{} {longest}", norm(&median));
-        // Each coordinate of a trimmed mean that cuts off as many lies among the honest ones.
+        // If the trimmed mean cuts off as much weight as the attackers have, each coordinate lies between
+        // honest values.
         let trimmed = trimmed_mean(&weighted(&all, &[1.0; 20]), 0.45);
         for (i, value) in trimmed.iter().enumerate() {
             let own: Vec<f64> = values[..honest].iter().map(|v| f64::from(v[i])).collect();
@@ -182,7 +190,8 @@ proptest! {
         }
     }
 
-    /// With integer weights: as many copies, sorted, and a slice of them.
+    /// The reference repeats each value according to its integer weight, sorts the copies, and averages the
+    /// middle part.
     #[test]
     fn trimmed_mean_matches_sorted_oracle(
         seed in any::<u64>(), weights in proptest::collection::vec(1usize..6, 1..10), cut in 0usize..10
@@ -206,8 +215,8 @@ proptest! {
         }
     }
 
-    /// As many devices as the trim allows, of any weight, send arbitrary values: every coordinate stays among
-    /// those of the others.
+    /// A fifth of the devices, with the largest sample counts, send arbitrary values. Every coordinate of the
+    /// result lies between honest values.
     #[test]
     fn trimmed_mean_withstands_heaviest_devices(
         seed in any::<u64>(), mut samples in proptest::collection::vec(1u32..40, 5..30), lie in -1e6f32..1e6
@@ -228,7 +237,7 @@ proptest! {
         }
     }
 
-    /// For devices of any declared sizes.
+    /// Tests the bound for random declared sample counts.
     #[test]
     fn heaviest_fifth_has_at_most_quarter_of_weight(mut declared in proptest::collection::vec(1u32.., 1..60), shift in 0u32..31) {
         declared.iter_mut().for_each(|count| *count = (*count >> shift).max(1));
@@ -241,7 +250,7 @@ proptest! {
         };
         let (bound, median) = (cap.bound(&declared), declared[(n - 1) / 2]);
         prop_assert!(bound >= 1 && bound <= median && quarter(bound), "{bound}");
-        // The bound is tight.
+        // The bound is the median, or a larger bound would give the heaviest fifth more than a quarter.
         prop_assert!(bound == median || !quarter(bound + 1), "{bound}, {median}");
     }
 
@@ -261,7 +270,7 @@ proptest! {
         }
     }
 
-    /// Compared with a computation on d x d matrices.
+    /// Compares with a computation on d x d projectors.
     #[test]
     fn projector_median_matches_dense_median(seed in any::<u64>(), n in 2usize..8) {
         let (d, k, random) = (6, 2, &mut random(seed));
@@ -304,20 +313,22 @@ proptest! {
         let random = &mut random(seed);
         let basis = random_basis(300, 3, random);
         let near = orthonormal(&(&basis + gaussian(300, 3, random) * 0.01)).unwrap();
-        // Also for the block iteration: d is above the largest size that is decomposed densely.
+        // The first case uses block iteration, since d = 300 is above the largest size that is decomposed
+        // densely.
         for (basis, near) in [(basis, near), (random_basis(6, 2, random), random_basis(6, 2, random))] {
             let same: Vec<(f64, Matrix)> = weights.iter().map(|w| (*w, basis.clone())).collect();
             for rule in [projector_mean, projector_geometric_median] {
                 prop_assert!(principal_angle_distance(&rule(&same, &near).unwrap(), &basis) < 1e-7);
             }
-            // In the reference basis the span is the basis itself, so that kept heads still fit.
+            // If the reference is a basis of the same subspace, the result equals the reference, so that
+            // existing heads still fit.
             prop_assert!((projector_mean(&same, &basis).unwrap() - &basis).amax() < 1e-9);
         }
     }
 }
 
-/// One subspace per device: 45 % agree on an orthogonal plane (research: at most 1.6 times the clean
-/// distance).
+/// 45 % of the devices send the same plane, orthogonal to the true one. The distance of the median is at most
+/// 1.6 times the distance without an attack.
 #[test]
 fn forty_five_percent_attackers_on_orthogonal_plane_lose() {
     let (n, d, k) = (40, 20, 2);
@@ -343,8 +354,8 @@ fn forty_five_percent_attackers_on_orthogonal_plane_lose() {
     assert!(average(&mean) > 10.0 * average(&clean), "the attack is none: {}", average(&mean));
 }
 
-/// Steps shorter than the grid of an encoding make honest bases equal, bit by bit; a fifth of attackers must
-/// not win then.
+/// If steps are shorter than the rounding of an encoding, honest bases are bit-identical, or nearly so. A
+/// fifth of attackers must not determine the result then.
 #[test]
 fn fifth_of_attackers_loses_against_exact_agreement() {
     for jitter in [0.0, 1e-7, 1e-3] {
@@ -377,20 +388,22 @@ fn declared_samples_are_bounded_by_other_devices() {
     let relative = SampleCap { max_samples: 100, relative: true };
     assert_eq!(relative.bound(&[]), 100);
     assert_eq!(relative.bound(&[7]), 7);
-    // A fifth of lying devices among equal ones, in either direction, changes no device's weight.
+    // Among devices of equal size, one device in five that declares far more or far fewer samples does not
+    // change the bound.
     assert_eq!(relative.bound(&[40, 40, 40, 40, 1_000_000_000]), 40);
     assert_eq!(relative.bound(&[1, 40, 40, 40, 40]), 40);
     assert_eq!(relative.total(&[40, 40, 40, 40, 1_000_000_000]), 200);
     assert_eq!(relative.bound(&[200, 300, 400]), 100);
-    // The median is 10; with it, two lying devices would have 20 of 64.
+    // The median is 10. With this bound the two devices with false counts would have 20 of 64 samples, more
+    // than a quarter.
     let unequal = [1, 1, 1, 1, 10, 10, 10, 10, 1_000_000_000, 1_000_000_000];
     assert_eq!((relative.bound(&unequal), relative.total(&unequal)), (2, 16));
     let absolute = SampleCap { max_samples: 100, relative: false };
     assert_eq!((absolute.bound(&[7]), absolute.total(&[7, 90, 100])), (100, 197));
 }
 
-/// Four honest devices of 40 samples, and one that declares a billion: under a robust rule it counts like one
-/// of them.
+/// Four devices declare 40 samples and one declares a billion. Under a robust rule its update has the same
+/// weight as the others.
 #[test]
 fn billion_declared_samples_count_as_one() {
     let update = |value: f32| [tensor(Role::Gradient, 1, 1, vec![value])];
@@ -416,7 +429,7 @@ fn rank_deficient_representation_is_not_admitted() {
     for rule in RULES {
         assert!(round(rule).admits(&good) && round(rule).admits(&[]));
         assert!(!round(rule).admits(&bad));
-        // An upload that is no representation may be rank deficient.
+        // An upload of another role may be rank deficient.
         assert!(round(rule).admits(&bad.clone().map(|tensor| Tensor { role: Role::Gradient, ..tensor })));
     }
 }

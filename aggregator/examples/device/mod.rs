@@ -1,7 +1,8 @@
-//! Device of the examples: the client of a microcontroller on this computer, with samples of its own.
+//! Helpers of the examples: a device with synthetic samples, which runs the client of a microcontroller on
+//! this computer.
 //!
-//! The target of a sample is a combination of two directions that all devices share; each device combines them in
-//! its own way.
+//! The target of a sample is a combination of two directions that all devices share; each device has other
+//! coefficients.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ pub const WIDTH: usize = 2;
 const SAMPLES: usize = 30;
 
 /// Connects a device to a server, takes part until its head is fitted, and returns its mean squared error on
-/// samples that it was not trained on.
+/// samples that were not used for training.
 pub async fn run(device: u64, server: SocketAddr) -> Result<f32, Box<dyn Error>> {
     let mut random = ChaCha8Rng::seed_from_u64(device);
     let (x, y) = samples(device, &mut random);
@@ -44,7 +45,7 @@ pub async fn take_part<T: Task + Clone>(
     samples: Recording<'_>,
     random: ChaCha8Rng,
 ) -> Result<T, Box<dyn Error>> {
-    // The firmware of a board does the same, with flash and keys.
+    // The firmware of a board does the same, but with a flash store and with keys.
     let config = Config { leave_when_fitted: true, ..Config::new(device) };
     let mut session = Session::new(config, Protection::Plaintext, task, samples, NoStore, random);
     let (mut receive, mut transmit) =
@@ -54,7 +55,7 @@ pub async fn take_part<T: Task + Clone>(
     let clock = || Millis::from(began.elapsed());
     let sleep_until =
         |at: Millis| tokio::time::sleep_until(began + Duration::from_millis(at.as_u64().min(1 << 40)));
-    // A link can be lost, also to a server that is restarted.
+    // Reconnects after a lost connection, for example if the server restarts.
     for _ in 0..100 {
         if let Ok(socket) = TcpStream::connect(server).await {
             socket.set_nodelay(true)?;
@@ -72,10 +73,10 @@ pub async fn take_part<T: Task + Clone>(
     Err(format!("device {device}: no head after 100 connections").into())
 }
 
-/// Samples of a device: the target is `a (x0 + x1) + b (x2 - x3)`, with the device's own `a` and `b`.
+/// Samples of a device. The target is `a (x0 + x1) + b (x2 - x3)`, with other `a` and `b` for each device.
 fn samples(device: u64, random: &mut ChaCha8Rng) -> (Vec<f32>, Vec<f32>) {
     let (a, b) = [(1.0, 0.5), (-0.5, 1.0), (1.0, 0.6), (0.7, -1.0)][(device % 4) as usize];
-    // Uniform with variance 1.
+    // Uniform distribution with mean 0 and variance 1.
     let uniform = |_| 3.0_f32.sqrt() * ((random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0);
     let x: Vec<f32> = (0..SAMPLES * FEATURES).map(uniform).collect();
     let y = x.chunks_exact(FEATURES).map(|x| a * (x[0] + x[1]) + b * (x[2] - x[3])).collect();

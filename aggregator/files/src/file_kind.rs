@@ -1,13 +1,14 @@
-//! File kinds, checked before a file is opened.
+//! Check of the kind of a file (regular file, pipe, socket or device) before it is opened.
 
 use std::fs::FileType;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Checks that a path leads to a regular file or to nothing. Opening a pipe would wait for its other end.
+/// Checks that a path leads to a regular file or does not exist. Opening a pipe instead would block until its
+/// other end is opened.
 ///
 /// # Errors
-/// An error that names the kind that was found, or the error of the system.
+/// Returns an error that names the kind found, or the error of the operating system.
 pub fn regular(path: &Path) -> std::io::Result<()> {
     let about = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -19,7 +20,7 @@ pub fn regular(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the name of a kind other than a regular file.
+/// Returns the name of a kind of file; `None` for a regular file.
 #[must_use]
 pub fn non_file_kind(kind: FileType) -> Option<&'static str> {
     if kind.is_file() {

@@ -1,12 +1,13 @@
-//! Lock that ends with its owner.
+//! File lock that ends when its owner drops it, even if another process has the file open.
 
 use std::fs::File;
 
-/// File that this process has locked, until the value is dropped.
+/// File that this process has locked. Dropping the value releases the lock.
 ///
-/// Closing a file ends its lock only if no other process has the file open. A child process that this program is
-/// just starting has it open until it runs its own code, so that a program that embeds a server could find its state
-/// directory locked after the server has ended. Hence the lock is ended explicitly.
+/// Closing a file releases its lock only if no other process has the file open. A child process that this
+/// program is starting inherits the file until it executes its own program. So a program that embeds a server
+/// could find its state directory locked after the server has ended. Therefore the lock is released
+/// explicitly.
 #[derive(Debug)]
 pub struct FileLock(File);
 
@@ -20,7 +21,7 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // If it fails, closing the file ends the lock.
+        // If unlocking fails, closing the file releases the lock.
         let _ = self.0.unlock();
     }
 }
@@ -30,7 +31,7 @@ impl Drop for FileLock {
 mod tests {
     use super::*;
 
-    /// A copy of the handle stands for the one that a child process has while it starts.
+    /// A copy of the handle simulates the inherited handle of a child process that is starting.
     #[test]
     fn lock_ends_while_another_handle_is_open() {
         let path = std::env::temp_dir().join(format!("fedspan-file-lock-{}", std::process::id()));

@@ -1,8 +1,8 @@
-//! Hexadecimal form of keys, 64 digits.
+//! Hexadecimal encoding of 32-byte keys as 64 digits.
 
 use zeroize::Zeroizing;
 
-/// Appends the digits of 32 bytes, in lower case.
+/// Appends the 64 digits of 32 bytes to `text`, in lower case.
 pub fn encode(bytes: &[u8; 32], text: &mut String) {
     for byte in bytes {
         for nibble in [byte >> 4, byte & 15] {
@@ -11,7 +11,7 @@ pub fn encode(bytes: &[u8; 32], text: &mut String) {
     }
 }
 
-/// Decodes exactly 64 digits of either case.
+/// Decodes exactly 64 digits in upper or lower case; `None` for any other text.
 pub fn decode(text: &str) -> Option<Zeroizing<[u8; 32]>> {
     let mut bytes = Zeroizing::new([0; 32]);
     let digits = text.as_bytes();

@@ -1,4 +1,5 @@
-//! Owner-only files: permissions are checked when a file is read, and set when it is created.
+//! Owner-only files for keys and other secrets: permissions are checked when a file is read, and set when a
+//! file is created.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions};
 use std::io::{Read, Write};
@@ -39,7 +40,7 @@ pub enum FileError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// Users other than the owner have rights.
+    /// The permissions of the file give other users access.
     #[error("{0}: mode {mode:04o} lets other users read secrets; run chmod 600 {0}", path.display())]
     Exposed {
         /// Path of the file.
@@ -78,11 +79,11 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Reads an owner-only file; `None` if there is none. Symbolic links are refused, as replacing the file would
-/// replace the link.
+/// Reads an owner-only file of at most `most` bytes; `None` if it does not exist. Symbolic links are
+/// rejected, since [`replace`] would replace the link instead of the file.
 pub fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, FileError> {
     match std::fs::symlink_metadata(path) {
-        // Checked before opening, which would wait for a pipe's other end.
+        // The kind is checked before opening, since opening a pipe would block until its other end is opened.
         Ok(about) if !about.is_file() => Err(FileError::NotRegular { path: path.into() }),
         Ok(_) => {
             let mut file = File::open(path).map_err(|error| io(path, error))?;
@@ -95,8 +96,8 @@ pub fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, File
     }
 }
 
-/// Reads a passphrase or a key from an owner-only file or pipe. Root may read another user's pipe, as in `pass
-/// show fleet | sudo ...`.
+/// Reads a passphrase or a key of at most `most` bytes from an owner-only file or pipe. Root may read another
+/// user's pipe, as in `pass show fleet | sudo ...`.
 pub fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let mut file = File::open(path).map_err(|error| io(path, error))?;
     let about = file.metadata().map_err(|error| io(path, error))?;
@@ -107,6 +108,7 @@ pub fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileE
     contents(path, &mut file, &about, most)
 }
 
+/// Checks that a path is a regular file of this user without access for other users.
 fn check(path: &Path, about: &Metadata) -> Result<(), FileError> {
     if about.is_file() {
         check_rights(path, about, about.uid() == user())
@@ -115,6 +117,7 @@ fn check(path: &Path, about: &Metadata) -> Result<(), FileError> {
     }
 }
 
+/// Checks that a file belongs to this user (`own`) and gives other users no access.
 fn check_rights(path: &Path, about: &Metadata, own: bool) -> Result<(), FileError> {
     let (path, mode) = (path.to_owned(), about.mode() & 0o7777);
     if !own {
@@ -126,13 +129,15 @@ fn check_rights(path: &Path, about: &Metadata, own: bool) -> Result<(), FileErro
     }
 }
 
+/// Reads a file of at most `most` bytes.
 fn contents(
     path: &Path,
     file: &mut File,
     about: &Metadata,
     most: usize,
 ) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    // Allocated at its full length: a growing vector would leave copies of secrets behind.
+    // The buffer is allocated at its full length, since a growing vector would leave copies of secrets in
+    // memory.
     let expected = usize::try_from(about.len()).unwrap_or(usize::MAX);
     let room = if about.is_file() { expected.min(most) } else { most.min(1 << 16) };
     let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
@@ -141,10 +146,10 @@ fn contents(
     if bytes.len() > most { Err(FileError::TooLong { path: path.into(), most }) } else { Ok(bytes) }
 }
 
-/// Creates an owner-only file that is durable on return. On an error no file is left.
+/// Creates an owner-only file that is durable on return. After an error the file is removed.
 ///
 /// # Errors
-/// [`FileError::Exists`] if the path exists; [`FileError::Io`].
+/// [`FileError::Exists`] if the path exists; [`FileError::Io`] if a file operation fails.
 pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
         Ok(file) => file,
@@ -159,11 +164,13 @@ pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     durable.inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
-/// Function that syncs a file's directory: [`sync_directory`], or a test's with errors.
+/// Function that syncs the directory of a file: [`sync_directory`], or a function with simulated errors in
+/// tests.
 pub type Sync = fn(&Path) -> std::io::Result<()>;
 
-/// Replaces or creates a file atomically: a crash leaves the old file or the new one. The caller must hold its
-/// [`lock`]. After every error but [`FileError::NotDurable`] the old file is in place.
+/// Replaces or creates a file atomically: after a crash either the old file or the new file exists. The
+/// caller must hold the [`lock`] of the file. After every error except [`FileError::NotDurable`] the old file
+/// is unchanged.
 pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
     let partial = with_suffix(path, ".partial");
     match std::fs::remove_file(&partial) {
@@ -175,8 +182,8 @@ pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
     sync(path).map_err(|error| FileError::NotDurable { path: path.to_owned(), error })
 }
 
-/// Locks a file that is going to be replaced, with a lock file next to it. `None` if another process holds the
-/// lock.
+/// Locks a file before it is replaced, by a lock file in the same directory. `None` if another process holds
+/// the lock.
 pub fn lock(path: &Path) -> Result<Option<FileLock>, FileError> {
     let path = with_suffix(path, ".lock");
     regular(&path).map_err(|error| io(&path, error))?;
@@ -189,15 +196,15 @@ pub fn lock(path: &Path) -> Result<Option<FileLock>, FileError> {
     }
 }
 
-/// Creates the directory of a file, with access for its owner only.
+/// Creates the directory of a file, and its missing parents, with access for the owner only.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
     let directory = parent(path);
     let made = make_directories(directory, DirBuilder::new().mode(0o700));
     made.map(drop).map_err(|error| io(directory, error))
 }
 
-/// Creates a directory and its missing parents, durable on return. Returns the created ones, outermost first;
-/// on an error they are removed.
+/// Creates a directory and its missing parents, durable on return. Returns the created directories, outermost
+/// first. After an error the created directories are removed.
 pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Result<Vec<PathBuf>> {
     let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.is_dir());
     let mut missing: Vec<&Path> = missing.collect();
@@ -208,9 +215,9 @@ pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Resu
                 made.push(path.to_owned());
                 sync_directory(path)
             }
-            // Another process has created it meanwhile.
+            // Another process has created the directory in the meantime.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-            // The path is a file: repeat the call to return the error of the system.
+            // The path is not a directory. Creating the whole path returns the error of the operating system.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => builder.create(directory),
             Err(error) => Err(error),
         };

@@ -1,15 +1,16 @@
-//! Norm-clipped geometric median of updates: the point with the least weighted sum of distances to the
+//! Geometric median of norm-clipped updates: the point with the smallest weighted sum of distances to the
 //! updates.
 //!
-//! Every update is first clipped to the median norm of the round. As long as bad updates have less than half
-//! of the weight, the result is no longer than the longest honest update. Then follow smoothed Weiszfeld
-//! iterations as in RFA (Pillutla, Kakade and Harchaoui 2022, Algorithm 2) until convergence, which costs no
-//! messages since all updates are on one host.
+//! First, every update is clipped to the median norm of the round. If bad updates have less than half of the
+//! weight, the norm of the result is therefore at most the norm of the longest honest update. Second, the
+//! median is computed by smoothed Weiszfeld iterations as in RFA (Pillutla, Kakade and Harchaoui 2022,
+//! Algorithm 2). The iterations run until convergence; they need no messages, since the server has all
+//! updates.
 //!
-//! The smoothing radius is one median norm: updates within it act as in a mean, those beyond as in the
-//! median. With little smoothing, the median sticks to an attacker that sends the same vector from many
-//! devices, since honest gradients of personal tasks point in all directions and the few that agree weigh
-//! most (`POISON.md`).
+//! The smoothing radius is one median norm: updates within this distance act as in a mean, and updates beyond
+//! it as in a median. With a small radius, the median would equal the vector of an attacker that sends the
+//! same vector from many devices: honest gradients of personal tasks point in all directions, so equal
+//! vectors have the largest influence (`POISON.md`).
 
 use super::rule::{AggregationRule, NamedRule};
 use super::{Weighted, weighted_median};
@@ -38,16 +39,16 @@ impl AggregationRule for GeometricMedian {
     }
 }
 
-/// Smoothing radius, in median norms: the smallest distance that a weight is divided by.
+/// Smoothing radius, in median norms. Weights are divided by distances of at least this radius.
 const SMOOTHING: f64 = 1.0;
-/// Step length at which the iteration has converged, in median norms.
+/// Step length at which the iteration stops, in median norms.
 const TOLERANCE: f64 = 1e-9;
 /// Maximum number of iterations; about a dozen are usual.
 const ITERATIONS: usize = 300;
 
-/// Geometric median of `updates`, each taken as its difference from `center` (zero where `center` is shorter)
-/// and clipped to the median norm of these differences. The result is absolute again. Computed in f64, in the
-/// given order. Zeros if no update has a weight.
+/// Geometric median of `updates`. The differences of the updates from `center` (extended by zeros) are
+/// clipped to the median of their norms, and `center` is added to the median of the clipped differences.
+/// Computed in f64, in the given order. If no update has a weight, the result is `center`.
 #[must_use]
 pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
     let length = updates.first().map_or(center.len(), |update| update.values.len());
@@ -76,7 +77,7 @@ pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
     median.iter().enumerate().map(|(index, value)| value + at(index)).collect()
 }
 
-/// Clips every point to the weighted median of the norms, and returns that radius.
+/// Clips every point to the weighted median of the norms, and returns that median.
 fn clip(points: &mut [(f64, Vec<f64>)]) -> f64 {
     let norms: Vec<f64> = points.iter().map(|(_, values)| norm(values)).collect();
     let weighed = norms.iter().zip(points.iter()).map(|(norm, (weight, _))| (*norm, *weight)).collect();
@@ -92,7 +93,8 @@ fn clip(points: &mut [(f64, Vec<f64>)]) -> f64 {
     radius
 }
 
-/// One Weiszfeld step: the mean of the points, each weighted by its weight over its distance from `from`.
+/// One Weiszfeld step: the mean of the points with their weights divided by their distances from `from`,
+/// which are bounded below by `least`.
 fn reweighted(points: &[(f64, Vec<f64>)], from: &[f64], least: f64) -> Vec<f64> {
     let mut sum = vec![0.0; from.len()];
     let mut total = 0.0;
@@ -109,6 +111,7 @@ fn reweighted(points: &[(f64, Vec<f64>)], from: &[f64], least: f64) -> Vec<f64> 
     sum
 }
 
+/// Weighted mean of points of `length` values; zeros if no point has a weight.
 fn mean(points: &[(f64, Vec<f64>)], length: usize) -> Vec<f64> {
     let mut sum = vec![0.0; length];
     let mut total = 0.0;
@@ -126,10 +129,12 @@ fn mean(points: &[(f64, Vec<f64>)], length: usize) -> Vec<f64> {
     sum
 }
 
+/// Euclidean norm.
 fn norm(values: &[f64]) -> f64 {
     values.iter().fold(0.0, |sum, value| sum + value * value).sqrt()
 }
 
+/// Euclidean distance.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).fold(0.0, |sum, (x, y)| sum + (x - y) * (x - y)).sqrt()
 }

@@ -1,13 +1,15 @@
-//! Inner products of all pairs of projectors: `<P_i, P_j> = |U_i^T U_j|^2`, from k x k products.
+//! Gram matrix of projectors: the inner products of all pairs, `<P_i, P_j> = |U_i^T U_j|^2`, computed from k
+//! x k products of their bases.
 
 use crate::linalg::Matrix;
 
-/// Number of other devices, and of columns, whose products are summed together: a single sum would wait for
-/// the latency of each addition.
+/// Number of devices whose products with one device are summed in parallel, since a single sum is limited by
+/// the latency of its additions.
 const LANES: usize = 4;
+/// Number of columns whose products are summed in parallel.
 const COLUMNS: usize = 4;
 
-/// Symmetric matrix, stored as its lower half, row by row.
+/// Symmetric matrix. Only the lower half, with the diagonal, is stored, row by row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gram {
     size: usize,
@@ -15,8 +17,9 @@ pub struct Gram {
 }
 
 impl Gram {
-    /// Gram matrix of the projectors of d x k bases. Elements of `U_i^T U_j` are summed in the order of rows
-    /// and their squares column by column, so the bits do not depend on the number of sums taken together.
+    /// Gram matrix of the projectors of d x k bases. Elements of `U_i^T U_j` are summed in the order of rows,
+    /// and their squares column by column, so the result does not depend on the number of sums computed in
+    /// parallel.
     #[must_use]
     pub fn new(bases: &[(f64, Matrix)]) -> Self {
         let size = bases.len();
@@ -38,7 +41,7 @@ impl Gram {
                 let mut squares = [0.0; LANES];
                 for others in lanes.chunks(d) {
                     for own in basis.as_slice().chunks(COLUMNS * d) {
-                        // Columns of zeros fill up the last group and add nothing.
+                        // The last group is padded with columns of zeros, which add nothing.
                         let mut columns: [&[f64]; COLUMNS] = [&nothing; COLUMNS];
                         for (place, column) in columns.iter_mut().zip(own.chunks(d)) {
                             *place = column;
@@ -50,7 +53,7 @@ impl Gram {
                         }
                     }
                 }
-                // Within the group only the lower half is kept.
+                // Only the lower half of the matrix is stored.
                 let row = &mut gram.values[i * (i + 1) / 2..][..=i];
                 for (place, square) in row.iter_mut().skip(first).zip(squares) {
                     *place = square;
@@ -81,8 +84,8 @@ impl Gram {
         for i in 0..self.size {
             let (row, tail) = rest.split_at(i + 1);
             rest = tail;
-            // Elements above the diagonal are added while their mirror images in later rows are read,
-            // after all that precede them.
+            // An element above the diagonal is added when its mirror image in a later row is read, and so
+            // after all elements before it in its row.
             let (done, own) = product.split_at_mut(i);
             let mut sum = 0.0;
             for ((value, factor), above) in row.iter().zip(vector).zip(done) {
@@ -95,8 +98,8 @@ impl Gram {
     }
 }
 
-/// Products of [`COLUMNS`] columns of one basis with one column of each of [`LANES`] others, which are
-/// interleaved.
+/// Inner products of [`COLUMNS`] columns of one basis with one column of each of [`LANES`] other bases. The
+/// columns of the other bases are interleaved.
 fn products(columns: [&[f64]; COLUMNS], others: &[[f64; LANES]]) -> [[f64; LANES]; COLUMNS] {
     let mut sums = [[0.0; LANES]; COLUMNS];
     let [a, b, c, d] = columns;

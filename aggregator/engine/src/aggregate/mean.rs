@@ -1,11 +1,11 @@
-//! Weighted mean in fixed point. Integer sums are associative, so a set of updates has one result, whatever
+//! Weighted mean of updates in fixed point. Integer sums are associative, so the result does not depend on
 //! the order of arrival, the batching, or the number of threads.
 
 use super::Weighted;
 use super::rule::{AggregationRule, NamedRule};
 use crate::reader::{Problem, Section};
 
-/// Weighted mean. A single bad device can move it anywhere.
+/// Weighted mean of updates. A single bad device can move the mean anywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mean;
 
@@ -23,7 +23,8 @@ impl AggregationRule for Mean {
         Self::NAME
     }
 
-    /// Combines as [`FixedPointMean`] does, which rounds take instead, except that weights are in f64.
+    /// Computes the mean in f64. Rounds use [`FixedPointMean`] instead, which computes the mean in fixed
+    /// point.
     fn combine(&self, updates: &[Weighted<'_>], _center: &[f64], out: &mut [f64]) {
         let total: f64 = updates.iter().map(|update| update.weight).sum();
         for update in updates {
@@ -34,10 +35,10 @@ impl AggregationRule for Mean {
     }
 }
 
-/// Grid steps per unit: values are rounded to multiples of 2^-40, about 1e-12.
+/// Number of grid steps in 1: values are rounded to multiples of 2^-40, about 1e-12.
 const GRID: f64 = 1_099_511_627_776.0;
 
-/// Largest magnitude of a value: with weights up to 2^32 and 2^32 updates the sums stay inside `i128`.
+/// Largest magnitude of a value. With this bound, sums of 2^32 updates with weights below 2^32 fit in `i128`.
 pub const MAGNITUDE_MAX: f32 = 4_194_304.0;
 
 /// Running weighted mean of vectors.
@@ -54,9 +55,9 @@ impl FixedPointMean {
         Self { sums: vec![0; len], weight: 0 }
     }
 
-    /// Adds one vector, given as consecutive parts. The caller must have rejected values beyond
-    /// [`MAGNITUDE_MAX`] and values that are not finite; here they saturate, so that the result is
-    /// independent of the order even then.
+    /// Adds one vector, given as consecutive parts. The caller must reject values beyond [`MAGNITUDE_MAX`]
+    /// and values that are not finite. Such values saturate (NaN is 0), so that the result is independent of
+    /// the order in any case.
     pub fn absorb<'a>(&mut self, weight: u32, parts: impl IntoIterator<Item = &'a [f32]>) {
         let mut rest = self.sums.as_mut_slice();
         for values in parts {
@@ -75,7 +76,7 @@ impl FixedPointMean {
         self.weight
     }
 
-    /// The mean, or `None` if nothing was absorbed.
+    /// The mean; `None` if the sum of the weights is 0.
     #[must_use]
     pub fn value(&self) -> Option<Vec<f64>> {
         if self.weight == 0 {
@@ -90,21 +91,21 @@ impl FixedPointMean {
         Some(self.sums.iter().map(mean).collect())
     }
 
-    /// Discards everything absorbed.
+    /// Discards all absorbed vectors.
     pub fn reset(&mut self) {
         self.sums.fill(0);
         self.weight = 0;
     }
 }
 
-/// Magnitude from which every f32 is a multiple of 2^-12, and so lies on the grid.
+/// Magnitude from which every f32 is a multiple of 2^-12 and therefore of the grid step.
 const ON_GRID: f32 = 2048.0;
 
-/// Number next to which neighbouring f64 values are 1 apart: adding it rounds to an integer, ties to even, in
-/// the sum's lower bits.
+/// Number near which neighbouring f64 values differ by 1. Adding it to a value rounds the value to an
+/// integer, ties to even, which is in the lower bits of the sum.
 const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
 
-/// Nearest grid step, ties to even; the magnitude is at most 2^62.
+/// Value in grid steps, rounded to the nearest integer, ties to even. The magnitude is at most 2^62.
 fn steps(value: f32) -> i64 {
     if value.abs() < ON_GRID {
         let rounded = f64::from(value) * GRID + TO_INTEGER;

@@ -1,9 +1,9 @@
-//! Aggregation rules: combine the updates of a round into one.
+//! Aggregation rules, which combine the updates of a round into one.
 //!
-//! The mean streams: it keeps one fixed-point sum, independent of the order of arrival. The robust rules need
-//! all updates of a round at once, so they keep them by device and run in the order of devices when the round
-//! closes. Either way a set of updates has one result, bit by bit. `POISON.md` states the guarantee of each
-//! rule.
+//! The mean keeps only one fixed-point sum, which does not depend on the order of arrival. The robust rules
+//! need all updates of a round at once: updates are stored by device, and the rule combines them in the order
+//! of devices when the round closes. In both cases the result is bit-identical for any order of arrival.
+//! `POISON.md` states the guarantee of each rule.
 
 mod geometric_median;
 mod gram;
@@ -28,7 +28,7 @@ pub use subspaces::{ProjectorGeometricMedian, ProjectorMean, projector_geometric
 pub use trimmed_mean::{TRIM, TrimmedMean, trimmed_mean};
 pub use update_weight::UpdateWeight;
 
-/// Vector of one device with its weight.
+/// Update of one device as a vector, with its weight.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weighted<'a> {
     /// Weight of the device.
@@ -37,8 +37,8 @@ pub struct Weighted<'a> {
     pub values: &'a [f32],
 }
 
-/// Weighted median: the smallest value such that values up to it have at least half of the weight. A value
-/// with weight 2 counts as two equal values of weight 1. Returns 0 for an empty list.
+/// Weighted median of pairs of value and weight: the smallest value such that the values up to it have at
+/// least half of the total weight. Returns 0 for an empty list.
 fn weighted_median(mut values: Vec<(f64, f64)>) -> f64 {
     values.sort_by(|(a, _), (b, _)| a.total_cmp(b));
     let total: f64 = values.iter().map(|(_, weight)| weight).sum();

@@ -1,10 +1,12 @@
-//! Orthogonal Procrustes transformation: rotates a basis towards another one of nearly the same subspace.
+//! Orthogonal Procrustes transformation: the rotation that brings a basis nearest to another basis of nearly
+//! the same subspace.
 
 use crate::linalg::{Matrix, product, product_transposed};
 
-/// Orthogonal matrix `D` (r x r) that minimises `|own D - reference|_F`, with `own` and `reference` d x r:
-/// `W1 W2^T`, where `own^T reference = W1 S W2^T` (Schoenemann 1966). If that product is rank deficient there
-/// are several solutions; this is one of them. Returns the identity if a value is not finite.
+/// Orthogonal matrix `D` (r x r) that minimises `|own D - reference|_F`, where `own` and `reference` are d x
+/// r. It is `W1 W2^T` with the singular value decomposition `own^T reference = W1 S W2^T` (Schoenemann 1966).
+/// If `own^T reference` is rank deficient, `D` is one of several solutions. Returns the identity if a value
+/// is not finite.
 #[must_use]
 pub fn procrustes(own: &Matrix, reference: &Matrix) -> Matrix {
     let between = product_transposed(own, reference);

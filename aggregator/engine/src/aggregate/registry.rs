@@ -1,4 +1,5 @@
-//! Registry of the aggregation rules that a configuration can name.
+//! Registry of the aggregation rules: the enum [`Rule`], with one variant for each rule that a configuration
+//! can name, and one for custom rules.
 //!
 //! A new rule is a file with a type that implements [`AggregationRule`] and [`NamedRule`], and a line in the
 //! registry below. A rule from outside the project is a [`Rule::custom`].
@@ -11,11 +12,11 @@ use super::subspaces::{ProjectorGeometricMedian, ProjectorMean};
 use super::trimmed_mean::TrimmedMean;
 use crate::reader::{Problem, Section};
 
-/// Rule from outside the project.
+/// Custom rule, implemented outside the project.
 #[derive(Clone, Copy, Debug)]
 pub struct CustomRule(&'static dyn AggregationRule);
 
-/// Compares identity: two rules are equal if they are the same object.
+/// Two custom rules are equal if they are the same object.
 impl PartialEq for CustomRule {
     fn eq(&self, other: &Self) -> bool {
         self.0.name() == other.0.name() && std::ptr::addr_eq(self.0, other.0)
@@ -24,11 +25,11 @@ impl PartialEq for CustomRule {
 
 macro_rules! registry {
     ($($Type:ident,)+) => {
-        /// Rule of a campaign.
+        /// Aggregation rule of a campaign.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum Rule {
             $(#[doc = concat!("[`", stringify!($Type), "`]")] $Type($Type),)+
-            /// Rule from outside the project.
+            /// Custom rule, implemented outside the project.
             Custom(CustomRule),
         }
 
@@ -36,7 +37,7 @@ macro_rules! registry {
             /// Names of the rules that a configuration can name, each with a description in one line.
             pub const NAMES: &[(&str, &str)] = &[$(($Type::NAME, $Type::SUMMARY),)+];
 
-            /// Names of the rules for uploads that are no subspaces.
+            /// Names of the rules that combine vectors instead of subspaces.
             pub fn names_for_vectors() -> impl Iterator<Item = &'static str> {
                 let rules = [$(($Type::NAME, $Type::FOR_SUBSPACES),)+];
                 rules.into_iter().filter(|(_, for_subspaces)| !for_subspaces).map(|(name, _)| name)
@@ -45,7 +46,7 @@ macro_rules! registry {
             /// Reads the rule called `name`, one of [`Self::NAMES`], with its own keys from `[aggregation]`.
             ///
             /// # Errors
-            /// [`Problem`] for the first mistake, and for a name that is not in the list.
+            /// [`Problem`] for the first mistake, or for an unknown name.
             pub(crate) fn read(name: &str, section: &Section<'_>) -> Result<Self, Problem> {
                 match name {
                     $($Type::NAME => $Type::read(section).map(Self::$Type),)+
@@ -53,6 +54,7 @@ macro_rules! registry {
                 }
             }
 
+            /// The rule as a trait object.
             fn as_dyn(&self) -> &dyn AggregationRule {
                 match self {
                     $(Self::$Type(rule) => rule,)+
@@ -81,14 +83,14 @@ impl Rule {
     /// Geometric median of projectors.
     pub const PROJECTOR_GEOMETRIC_MEDIAN: Self = Self::ProjectorGeometricMedian(ProjectorGeometricMedian);
 
-    /// Trimmed mean without `trim` (0 to below 0.5) of the weight at each end.
+    /// Trimmed mean that cuts off the fraction `trim` (0 to below 0.5) of the weight at each end.
     #[must_use]
     pub const fn trimmed_mean(trim: f64) -> Self {
         Self::TrimmedMean(TrimmedMean { trim })
     }
 
-    /// Rule from outside the project. Rules live as long as the program, since settings are copied freely: a box
-    /// that is made at run time is kept for ever.
+    /// Creates a custom rule. The box is leaked, since `Rule` is `Copy` and therefore needs a `'static`
+    /// reference.
     #[must_use]
     pub fn custom(rule: Box<dyn AggregationRule>) -> Self {
         Self::Custom(CustomRule(Box::leak(rule)))
@@ -100,20 +102,22 @@ impl Rule {
         self.as_dyn().name()
     }
 
-    /// Keys of `[aggregation]` besides the name, with their values.
+    /// Keys of `[aggregation]` other than the name, with their values.
     #[must_use]
     pub fn parameters(&self) -> Vec<(&'static str, f64)> {
         self.as_dyn().parameters()
     }
 
-    /// Whether the rule takes an upload as a basis of which only the span counts.
+    /// Whether the rule combines subspaces, so that it interprets an upload as a basis of which only the span
+    /// matters.
     #[must_use]
     pub fn is_for_subspaces(&self) -> bool {
         self.as_dyn().as_subspace_rule().is_some()
     }
 
-    /// Rule for uploads that are no subspaces, such as those of a start, in a campaign under this rule. With
-    /// a plain mean there, an attacker could get around the rule.
+    /// Rule for uploads that are not subspaces, such as those of a start, in a campaign with this rule. For a
+    /// rule for subspaces it is the geometric median, since with a plain mean an attacker could bypass the
+    /// rule during the start.
     #[must_use]
     pub fn for_vectors(self) -> Self {
         if self.is_for_subspaces() { Self::GEOMETRIC_MEDIAN } else { self }
@@ -125,14 +129,14 @@ impl Rule {
         !matches!(self, Self::Mean(_))
     }
 
-    /// Combines the updates of a round, not empty, in the order of devices.
+    /// Combines the updates of a round, which are in the order of devices. `updates` is not empty.
     pub(super) fn combine(&self, updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
         let mut combined = vec![0.0; updates.first().map_or(0, |update| update.values.len())];
         self.as_dyn().combine(updates, center, &mut combined);
         combined
     }
 
-    /// The rule as one for subspaces, if it is one.
+    /// The rule as a rule for subspaces; `None` for other rules.
     pub(super) fn as_subspace_rule(&self) -> Option<&dyn SubspaceRule> {
         self.as_dyn().as_subspace_rule()
     }

@@ -1,4 +1,4 @@
-//! Collection of a round's updates, combined by the rule when the round closes.
+//! Collection of the updates of a round, which the aggregation rule combines when the round closes.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use super::{FixedPointMean, Rule, SampleCap, UpdateWeight, Weighted};
 use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal};
 use crate::types::{DeviceId, Tensor, Weighting};
 
-/// Updates of one round under a rule: a running sum for the mean, all updates for the other rules (4 bytes
-/// per value and device, 8 more while the round closes).
+/// Updates of one round. For the mean it is a running sum; for other rules it contains all updates (4 bytes
+/// per value and device, and 8 more while the round closes).
 #[derive(Clone, Debug)]
 pub struct RoundAggregate {
     rule: Rule,
@@ -17,15 +17,17 @@ pub struct RoundAggregate {
     buffer: Buffer,
 }
 
+/// Storage of the updates.
 #[derive(Clone, Debug)]
 enum Buffer {
+    /// Running sum of all updates.
     Sum(FixedPointMean),
-    /// Weights and values, in the order of devices.
+    /// Weight and values of each update, in the order of devices.
     All(BTreeMap<DeviceId, (UpdateWeight, Vec<f32>)>),
 }
 
 impl RoundAggregate {
-    /// Creates an empty collection for updates of `length` values in all their tensors.
+    /// Creates an empty collection for updates whose tensors together have `length` values.
     #[must_use]
     pub fn new(rule: Rule, weighting: Weighting, length: usize) -> Self {
         let buffer = match rule.needs_all_updates() {
@@ -41,8 +43,8 @@ impl RoundAggregate {
         self.rule
     }
 
-    /// Adds a device's update, its tensors concatenated. The caller has cut the sample count to the maximum
-    /// for one device.
+    /// Adds a device's update, with its tensors concatenated. The caller must have capped the sample count at
+    /// the maximum for one device.
     pub fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
         let parts = tensors.iter().map(|tensor| tensor.values.as_slice());
         match &mut self.buffer {
@@ -53,7 +55,8 @@ impl RoundAggregate {
         }
     }
 
-    /// Whether an update can be used: a representation needs full rank, since the round may have no other.
+    /// Whether an update can be used. A representation must have full rank, since it may be the only update
+    /// of the round.
     #[must_use]
     pub fn admits(&self, tensors: &[Tensor]) -> bool {
         match tensors {
@@ -64,8 +67,9 @@ impl RoundAggregate {
         }
     }
 
-    /// Combines the vectors absorbed and discards them; `None` if there are none. `center` is the point from
-    /// which the updates are steps (zero where it is shorter): the broadcast model, or empty for gradients.
+    /// Combines the absorbed updates as vectors and discards them; `None` without updates. `center` is the
+    /// point from which updates deviate, extended by zeros: the broadcast model if devices upload models, or
+    /// empty if they upload gradients.
     pub fn take_vector(&mut self, center: &[f64]) -> Option<Vec<f64>> {
         match &mut self.buffer {
             Buffer::Sum(mean) => {
@@ -86,8 +90,9 @@ impl RoundAggregate {
         }
     }
 
-    /// Combines the bases absorbed, by a rule for subspaces, and discards them; `None` if there are none. The
-    /// result is the basis (d x k) nearest to `reference`.
+    /// Combines the absorbed updates as bases, by a rule for subspaces, and discards them. `None` without
+    /// updates, or if the rule is not for subspaces. The result is the basis (d x k) of the combined subspace
+    /// that is nearest to `reference`.
     ///
     /// # Errors
     /// [`RankDeficient`] if the bases span fewer than k directions.
@@ -96,7 +101,7 @@ impl RoundAggregate {
         let all = std::mem::take(all);
         let weights = weights(self.weighting, &all);
         let (d, k) = reference.shape();
-        // Updates without full rank were not admitted.
+        // The filter discards nothing, since updates without full rank were not admitted.
         let bases: Vec<(f64, Matrix)> = all
             .values()
             .zip(weights)
@@ -110,11 +115,12 @@ impl RoundAggregate {
     }
 }
 
+/// Orthonormal basis of an uploaded representation.
 fn basis(rows: u16, cols: u16, values: &[f32]) -> Result<Matrix, RankDeficient> {
     orthonormal(&from_f32(rows.into(), cols.into(), values))
 }
 
-/// Weights in the order of devices, with sample counts bounded relative to those of the other devices.
+/// Weights in the order of devices. Sample counts are bounded relative to those of the other devices.
 fn weights(weighting: Weighting, all: &BTreeMap<DeviceId, (UpdateWeight, Vec<f32>)>) -> Vec<f64> {
     let mut declared: Vec<u32> = all.values().map(|(weight, _)| weight.samples).collect();
     declared.sort_unstable();

@@ -1,4 +1,5 @@
-//! Interface of an aggregation rule.
+//! Interfaces of aggregation rules: [`AggregationRule`] for vectors, [`SubspaceRule`] for subspaces, and
+//! [`NamedRule`] for rules that a configuration can name.
 
 use std::fmt;
 
@@ -8,31 +9,32 @@ use crate::reader::{Problem, Section};
 
 /// Rule that combines the updates of a round.
 ///
-/// A rule depends on nothing but its arguments, which come in the order of devices: the order of arrival does not
-/// change a bit of the result.
+/// The result must depend only on the arguments, which are in the order of devices, so that it is the same
+/// for any order of arrival.
 pub trait AggregationRule: fmt::Debug + Send + Sync {
-    /// Name in files and messages: lower case, words joined by hyphens.
+    /// Name of the rule in configuration files and messages, in lower case with hyphens between words.
     fn name(&self) -> &'static str;
 
-    /// Combines updates of equal length into `out`, which has their length and is zero. `updates` is not empty;
-    /// `center` is the point from which they are steps (zero where it is shorter).
+    /// Combines updates of equal length into `out`, which has the same length and initially contains zeros.
+    /// `updates` is not empty. `center` is the point from which updates deviate, extended by zeros.
     fn combine(&self, updates: &[Weighted<'_>], center: &[f64], out: &mut [f64]);
 
-    /// The rule as one for subspaces, if it takes an upload as a basis of which only the span counts.
+    /// The rule as a rule for subspaces, if it interprets an upload as a basis of which only the span
+    /// matters; otherwise `None`.
     fn as_subspace_rule(&self) -> Option<&dyn SubspaceRule> {
         None
     }
 
-    /// Keys of `[aggregation]` besides the name, with their values, as a campaign stores them.
+    /// Keys of `[aggregation]` other than the name, with their values, as a campaign stores them.
     fn parameters(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 }
 
-/// Rule that combines subspaces, each given by a basis of which only the span counts.
+/// Rule that combines subspaces, each given by a basis of which only the span matters.
 pub trait SubspaceRule {
-    /// Combines orthonormal bases (d x k) with their weights, in the order of devices, into the basis nearest to
-    /// `reference` (d x k).
+    /// Combines orthonormal bases (d x k) with their weights, in the order of devices. The result is the
+    /// basis of the combined subspace that is nearest to `reference` (d x k).
     ///
     /// # Errors
     /// [`RankDeficient`] if the bases span fewer than k directions.
@@ -42,11 +44,11 @@ pub trait SubspaceRule {
 
 /// Rule that a configuration can name.
 pub trait NamedRule: AggregationRule + Sized {
-    /// Name in files.
+    /// Name of the rule in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the rule in one line, for lists of rules.
     const SUMMARY: &'static str;
-    /// Whether the rule takes an upload as a basis of which only the span counts.
+    /// Whether the rule interprets an upload as a basis of which only the span matters.
     const FOR_SUBSPACES: bool = false;
 
     /// Reads the rule's own keys from `[aggregation]`.

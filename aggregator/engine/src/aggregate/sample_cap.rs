@@ -1,26 +1,27 @@
-//! Bounds on the sample counts that devices declare, since a server cannot see the samples.
+//! Bounds on the sample counts that devices declare, which a server cannot verify.
 //!
-//! Under a robust rule no device counts more than the median device of the round, and the fifth of the
-//! devices with the largest counts has at most a quarter of the weight, as the rules withstand a fraction of
-//! the *weight*. A fifth of lying devices, among devices of equal size, then has a fifth of the weight. The
-//! price is that devices with more samples count less than they could.
+//! The guarantees of the robust rules are in terms of the fraction of the *weight* that attackers have. Under
+//! a robust rule the sample counts are therefore capped such that no device has a larger count than the
+//! median device of the round, and the fifth of the devices with the largest counts has at most a quarter of
+//! the weight. If all devices have the same number of samples, a fifth of attackers then has a fifth of the
+//! weight. The disadvantage is that devices with more samples have less weight than without the cap.
 
 /// Bounds on declared sample counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleCap {
     /// Largest count for any device.
     pub max_samples: u32,
-    /// Whether a count is also bounded relative to those of the other devices of the round.
+    /// Whether a count is also bounded relative to the counts of the other devices of the round.
     pub relative: bool,
 }
 
 impl SampleCap {
-    /// No bound at all.
+    /// No bound.
     pub const NONE: Self = Self { max_samples: u32::MAX, relative: false };
 
-    /// Largest effective count in a round with these declared counts, ascending and none of them 0. The
-    /// median is the lower one, so it is at most the largest honest count as long as fewer than half of the
-    /// devices lie.
+    /// Largest effective count in a round with these declared counts, which are in ascending order and not 0.
+    /// For an even number of counts the median is the lower of the two middle counts. So the bound is at most
+    /// the largest honest count if fewer than half of the devices declare false counts.
     #[must_use]
     pub fn bound(&self, declared: &[u32]) -> u32 {
         if self.relative { self.max_samples.min(relative(declared)) } else { self.max_samples }
@@ -34,13 +35,13 @@ impl SampleCap {
     }
 }
 
-/// Largest bound that is at most the median and leaves the heaviest fifth of the devices at most a quarter of
-/// the total.
+/// Largest bound that is at most the median and with which the heaviest fifth of the devices has at most a
+/// quarter of the total.
 fn relative(declared: &[u32]) -> u32 {
     let n = declared.len();
     let Some(median) = declared.get(n.saturating_sub(1) / 2) else { return u32::MAX };
-    // No device of that fifth is below the median, so the fifth has (n / 5) c of: the sum of the p counts
-    // below c, plus (n - p) c.
+    // With a bound c of at most the median, the heaviest fifth has (n / 5) c samples, since none of its
+    // counts is below the median. The total is the sum of the p counts below c, plus (n - p) c.
     let quarter = 4 * (n / 5);
     let mut below = 0;
     for (p, count) in declared.iter().take_while(|count| *count < median).enumerate() {

@@ -1,11 +1,12 @@
 //! Aggregation rules for subspaces. A subspace of k directions is represented by its orthogonal projector
-//! `P = U U^T`, which unlike a basis has no signs or rotations in which devices could differ.
+//! `P = U U^T`, which, unlike a basis `U`, does not depend on signs or rotations.
 //!
 //! The rules are the mean of the projectors and their geometric median (the Subspace-Median of Singh and
-//! Vaswani 2024), each followed by the k leading eigenvectors. No projector is formed for a device: the inner
-//! products of all pairs give all distances, and the median is a weighted mean of the projectors, so that
-//! only weights are iterated. Forming the mean (d x d) instead would make an iteration more expensive for up
-//! to d^2 k devices, and the smoothing radius needs all pairs anyway.
+//! Vaswani 2024), each followed by the k leading eigenvectors. The projectors of the devices are never
+//! formed. Their distances follow from the inner products of all pairs, and the median is a weighted mean of
+//! the projectors, so the iterations change only the weights. Forming the mean (d x d) in every iteration
+//! instead would be more expensive for up to d^2 k devices, and the smoothing radius needs all pairs in any
+//! case.
 
 use super::geometric_median::GeometricMedian;
 use super::gram::Gram;
@@ -18,7 +19,7 @@ use crate::linalg::{
 use crate::random::{Purpose, stream};
 use crate::reader::{Problem, Section};
 
-/// For subspaces: the k leading eigenvectors of the mean of the orthogonal projectors.
+/// Rule for subspaces: the k leading eigenvectors of the mean of the orthogonal projectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProjectorMean;
 
@@ -57,7 +58,7 @@ impl SubspaceRule for ProjectorMean {
     }
 }
 
-/// For subspaces: the k leading eigenvectors of the geometric median of the projectors.
+/// Rule for subspaces: the k leading eigenvectors of the geometric median of the projectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProjectorGeometricMedian;
 
@@ -97,28 +98,32 @@ impl SubspaceRule for ProjectorGeometricMedian {
     }
 }
 
-/// Smoothing radius, in units of [`spread`]; wide, as for the geometric median of vectors.
+/// Smoothing radius, in units of [`spread`]. It is large for the same reason as for the geometric median of
+/// vectors.
 const SMOOTHING: f64 = 1.0;
-/// Lower bound of the smoothing radius, for rounds in which half of the weight is one projector up to the
-/// rounding of encodings.
+/// Lower bound of the smoothing radius, for rounds in which half of the weight belongs to projectors that are
+/// equal up to the rounding of encodings.
 const SMOOTHING_LEAST: f64 = 1e-6;
-/// Relative difference between sums of the same weights in another order.
+/// Bound of the relative difference between two sums of the same weights in different orders.
 const ROUNDING: f64 = 1e-9;
-/// Largest change of a weight at which the iteration has converged.
+/// Largest change of a weight at which the iteration stops.
 const TOLERANCE: f64 = 1e-10;
 /// Maximum number of iterations.
 const ITERATIONS: usize = 300;
-/// Smallest pivot at which the new span is still expressed in the old basis.
+/// Bound of the smallest pivot, above which the result is the basis nearest to the reference.
 const ALIGNED: f64 = 1e-6;
-/// Largest d for which the mean of the projectors is formed and decomposed; above it, block iteration is
+/// Largest d for which the mean of the projectors is formed and decomposed. For larger d, block iteration is
 /// used.
 const DENSE: usize = 256;
-/// Maximum number of block iterations, and the change (sine) at which they have converged.
+/// Maximum number of block iterations.
 const BLOCK_ITERATIONS: usize = 200;
+/// Change (sine of the largest principal angle) at which the block iteration stops.
 const BLOCK_TOLERANCE: f64 = 1e-12;
-/// Extra columns of the block beyond k, shift of all eigenvalues, and index of the block's random stream.
+/// Number of columns of the block in addition to k.
 const WIDER: usize = 8;
+/// Multiple of the identity that is added to the matrix in block iteration.
 const SHIFT: f64 = 1e-3;
+/// Index of the random stream for the initial block.
 const BLOCK: u64 = 1 << 32;
 
 /// Leading k-dimensional eigenspace of the weighted mean of the projectors, as the orthonormal basis (d x k)
@@ -162,8 +167,9 @@ pub fn projector_geometric_median(
     top(bases, &shares, reference)
 }
 
-/// Scale of the distances between projectors: the least median distance of one projector to all. As long as
-/// bad projectors have less than half of the weight, they can make it neither large nor small.
+/// Scale of the distances between projectors: the smallest, over all projectors, of the weighted median of
+/// the distances from that projector to all projectors. Bad projectors with less than half of the weight can
+/// make it neither arbitrarily large nor arbitrarily small.
 fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     let between = |i: usize, j: usize| (gram.at(i, i) - 2.0 * gram.at(i, j) + gram.at(j, j)).max(0.0).sqrt();
     let total: f64 = bases.iter().map(|(weight, _)| weight).sum();
@@ -171,7 +177,8 @@ fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     for i in 0..gram.size() {
         let away: Vec<(f64, f64)> =
             bases.iter().enumerate().map(|(j, (weight, _))| (between(i, j), *weight)).collect();
-        // Sorting is skipped for medians that are not smaller, which is nearly all of them.
+        // The median is computed, which needs sorting, only if it can be smaller than the smallest so far.
+        // This is rarely the case.
         let nearer: f64 = away.iter().filter(|(away, _)| *away < least).map(|(_, weight)| weight).sum();
         if 2.0 * nearer > (1.0 - ROUNDING) * total {
             least = least.min(weighted_median(away));
@@ -180,7 +187,7 @@ fn spread(gram: &Gram, bases: &[(f64, Matrix)]) -> f64 {
     least
 }
 
-/// Distances of all projectors from `sum_j shares_j P_j`; the shares sum to 1.
+/// Distances of all projectors from their weighted mean `sum_j shares_j P_j`. The shares must sum to 1.
 fn distances(gram: &Gram, shares: &[f64]) -> Vec<f64> {
     let towards = gram.times(shares);
     let own = towards.iter().zip(shares).fold(0.0, |sum, (value, share)| sum + value * share);
@@ -188,7 +195,7 @@ fn distances(gram: &Gram, shares: &[f64]) -> Vec<f64> {
     towards.iter().enumerate().map(away).collect()
 }
 
-/// Leading eigenspace of `sum_i weights_i P_i`, in the basis nearest to `reference`.
+/// Leading k-dimensional eigenspace of `sum_i weights_i P_i`, as the basis nearest to `reference` (d x k).
 fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<Matrix, RankDeficient> {
     let (d, k) = reference.shape();
     let space = if d <= DENSE {
@@ -200,8 +207,9 @@ fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<M
     } else {
         block_iteration(bases, weights, d, k)?
     };
-    // Expressed in the old basis, so that heads kept from round to round still fit, and neither signs nor
-    // the order of nearly equal eigenvalues matter.
+    // The projection of the reference onto the subspace gives a basis near the reference. So heads from
+    // earlier rounds still fit, and the basis depends neither on signs nor on the order of nearly equal
+    // eigenvalues.
     let near = product(&space, &product_transposed(&space, reference));
     match orthonormal(&near) {
         Ok(basis) if smallest_pivot(&basis, &near) > ALIGNED => Ok(basis),
@@ -209,7 +217,7 @@ fn top(bases: &[(f64, Matrix)], weights: &[f64], reference: &Matrix) -> Result<M
     }
 }
 
-/// `sum += weight U U^T`, in the order of rows.
+/// Adds `weight U U^T` to `sum`, in the order of rows.
 fn add_projector(sum: &mut Matrix, basis: &Matrix, weight: f64) {
     let d = basis.nrows();
     for column in basis.column_iter() {
@@ -222,9 +230,10 @@ fn add_projector(sum: &mut Matrix, basis: &Matrix, weight: f64) {
     }
 }
 
-/// Orthogonal iteration with `sum_i weights_i U_i U_i^T`, which is never formed, on a random block slightly
-/// wider than k. The eigenvectors within the block are computed at the end. A small multiple of the identity,
-/// which changes no eigenvector, keeps the block at full rank if all spans are equal.
+/// Leading eigenspace of `sum_i weights_i U_i U_i^T` by orthogonal iteration, without forming the d x d
+/// matrix. The iteration starts from a random block slightly wider than k, and the eigenvectors within the
+/// block are computed at the end. A small multiple of the identity is added, which changes no eigenvector, so
+/// that the block keeps full rank even if all spans are equal.
 fn block_iteration(
     bases: &[(f64, Matrix)],
     weights: &[f64],
@@ -253,6 +262,7 @@ fn block_iteration(
     Ok(product(&block, &top_eigenspace(&within, k)))
 }
 
+/// First `k` columns of a block.
 fn first(block: &Matrix, k: usize) -> Matrix {
     block.columns(0, k).into_owned()
 }
@@ -263,7 +273,7 @@ fn smallest_pivot(q: &Matrix, near: &Matrix) -> f64 {
     (0..q.ncols()).map(dot).fold(f64::INFINITY, f64::min)
 }
 
-/// Flips the sign of columns so that the largest entry of each is positive.
+/// Flips the signs of columns so that the entry of largest magnitude of each column is positive.
 fn with_signs(mut basis: Matrix) -> Matrix {
     for mut column in basis.column_iter_mut() {
         let largest =

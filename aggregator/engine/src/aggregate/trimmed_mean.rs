@@ -1,19 +1,20 @@
-//! Coordinate-wise trimmed mean (Yin, Chen, Ramchandran and Bartlett 2018) with weights: per coordinate, the
-//! lowest and the highest part of the weight are cut off, and the rest is averaged.
+//! Coordinate-wise trimmed mean (Yin, Chen, Ramchandran and Bartlett 2018) with weights: in each coordinate,
+//! a fraction of the weight is cut off at the lowest and at the highest values, and the remaining values are
+//! averaged.
 
 use super::Weighted;
 use super::rule::{AggregationRule, NamedRule};
 use crate::reader::{Problem, Section};
 
-/// Default fraction of the weight that a trimmed mean cuts off at each end: the guarantee is for at most 20 %
-/// attackers.
+/// Default fraction of the weight that a trimmed mean cuts off at each end. The guarantee holds for at most
+/// 20 % of attackers.
 pub const TRIM: f64 = 0.2;
 
-/// Coordinate-wise mean without the lowest and the highest `trim` of the weight.
+/// Coordinate-wise mean without the fraction `trim` of the weight at the lowest and at the highest values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrimmedMean {
-    /// Fraction of the weight cut off at each end, from 0 to below 0.5; more where so large a part of the devices
-    /// has more of the weight.
+    /// Fraction of the weight that is cut off at each end, from 0 to below 0.5. If this fraction of the
+    /// devices can have more of the weight, the larger weight is cut off.
     pub trim: f64,
 }
 
@@ -33,7 +34,7 @@ impl AggregationRule for TrimmedMean {
     }
 
     fn combine(&self, updates: &[Weighted<'_>], _center: &[f64], out: &mut [f64]) {
-        // The devices to withstand may hold more than their number's share of the weight.
+        // Attackers, up to the fraction `trim` of the devices, may have a larger fraction of the weight.
         let trim = self.trim.max(heaviest(updates, self.trim));
         out.copy_from_slice(&trimmed_mean(updates, trim));
     }
@@ -43,7 +44,7 @@ impl AggregationRule for TrimmedMean {
     }
 }
 
-/// Fraction of the weight held by the heaviest `part` of the devices.
+/// Fraction of the weight of the heaviest devices, which are the fraction `part` of all devices.
 fn heaviest(updates: &[Weighted<'_>], part: f64) -> f64 {
     let mut weights: Vec<f64> = updates.iter().map(|update| update.weight).collect();
     weights.sort_by(|a, b| b.total_cmp(a));
@@ -53,9 +54,9 @@ fn heaviest(updates: &[Weighted<'_>], part: f64) -> f64 {
     weights.iter().take(devices).sum::<f64>() / total.max(f64::MIN_POSITIVE)
 }
 
-/// Trimmed mean of `updates`, without the lowest and the highest `trim` of the weight in each coordinate (0
-/// to below 0.5). A device at the cut counts with the part of its weight inside. Computed in f64; equal
-/// values keep the given order. Zeros if no update has a weight.
+/// Trimmed mean of `updates`, without the fraction `trim` (0 to below 0.5) of the weight at each end of each
+/// coordinate. A device at the cut counts with the part of its weight that is not cut off. Computed in f64;
+/// equal values keep the given order. The result is zero if no update has a weight.
 #[must_use]
 pub fn trimmed_mean(updates: &[Weighted<'_>], trim: f64) -> Vec<f64> {
     let length = updates.first().map_or(0, |update| update.values.len());
@@ -74,7 +75,8 @@ pub fn trimmed_mean(updates: &[Weighted<'_>], trim: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Mean over the part of the weight from `low` to `high`, for values in ascending order.
+/// Mean of the values whose cumulative weight is between `low` and `high`. `column` contains pairs of value
+/// and weight in ascending order of values.
 fn within(column: &[(f32, f64)], low: f64, high: f64) -> f64 {
     let (mut below, mut sum, mut kept) = (0.0, 0.0, 0.0);
     for (value, weight) in column {

@@ -1,6 +1,8 @@
-//! Server side of each algorithm: the request of a round, the absorption of updates, and the next model. The
-//! choice of participants is separate (see [`crate::participation`]). A start is an algorithm that runs before training
-//! and hands over its representation or a scale.
+//! Server side of the algorithms: each creates the request of a round, absorbs the updates, and computes the
+//! next model. The choice of participants is separate (see [`crate::participation`]).
+//!
+//! A *start* is an algorithm that runs before training and provides the initial representation, or a scale of
+//! the samples.
 
 mod decoded;
 mod linear;
@@ -21,29 +23,29 @@ use crate::aggregate::UpdateWeight;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// State of one algorithm on the server.
+/// Algorithm on the server, with its state.
 pub trait Algorithm: Send {
-    /// Request of the next round.
+    /// Creates the request of the next round.
     fn request(&self) -> Request;
 
-    /// One request of each kind of round, from which the required capabilities of devices follow.
+    /// Returns one request for each kind of round. The required capabilities of devices follow from these.
     fn requests(&self) -> Vec<Request> {
         vec![self.request()]
     }
 
-    /// Roles of the request's tensors that have not changed since the last round. Devices that trained in it
-    /// are sent only the others.
+    /// Roles of the request's tensors that have not changed since the last round. A device that trained in
+    /// the last round is sent only the other tensors.
     fn unchanged(&self) -> &[Role] {
         &[]
     }
 
-    /// Device of `fleet` (ascending, not empty) that the next round needs as a reference, if any. It is
-    /// invited even if it was not drawn.
+    /// Device of `fleet` (ascending, not empty) that the next round needs as a reference, if any. The
+    /// reference is invited even if it was not drawn.
     fn reference(&self, _fleet: &[DeviceId]) -> Option<DeviceId> {
         None
     }
 
-    /// Whether an update of `samples` samples that matches [`Request::expects`] is usable.
+    /// Whether an update computed from `samples` samples is usable. The update matches [`Request::expects`].
     fn admits(&self, _samples: u32, _tensors: &[Tensor]) -> bool {
         true
     }
@@ -54,19 +56,20 @@ pub trait Algorithm: Send {
     /// Computes the next model from the absorbed updates.
     ///
     /// # Errors
-    /// [`RankDeficient`] if no representation of full width is left; the model is unchanged then.
+    /// [`RankDeficient`] if the new representation would not have full rank; the model is then unchanged.
     fn finish(&mut self) -> Result<(), RankDeficient>;
 
-    /// Representation, d x k; for a network all shared layers, concatenated into one column.
+    /// Representation, d x k; for a network, all shared layers concatenated into one column.
     fn representation(&self) -> &Matrix;
 
-    /// Model to which the first tensor of an update refers; participation policies watch how it moves.
+    /// Part of the model that the first tensor of an update changes. Participation policies measure its
+    /// change from round to round.
     fn model(&self) -> &Matrix {
         self.representation()
     }
 
-    /// Relative error, in the last round, of the product of the averaged factors compared with the average of the
-    /// products; `None` for a model that is not a product of two factors.
+    /// Relative error, in the last round, of the product of the averaged factors compared with the average of
+    /// the products; `None` for a model that is not a product of two factors.
     fn interference(&self) -> Option<f64> {
         None
     }
@@ -76,30 +79,32 @@ pub trait Algorithm: Send {
         None
     }
 
-    /// Request with which devices fit their heads on the current representation.
+    /// Creates the request that makes devices fit their heads on the current representation.
     fn fit_request(&self, head: HeadSolve) -> Request;
 
-    /// State on which the next round depends, in a fixed order.
+    /// State on which the next round depends, as numbers in a fixed order.
     fn state(&self) -> Vec<f64>;
 
-    /// Restores [`Self::state`]. Returns false, with nothing changed, if the length differs.
+    /// Restores a state that [`Self::state`] returned. If its length differs, returns false and changes
+    /// nothing.
     fn restore(&mut self, state: &[f64]) -> bool;
 
-    /// Representation with which training begins after this start; `None` if the start computes none (as that of a
-    /// scale).
+    /// Representation with which training begins after this start; `None` if the start computes no
+    /// representation (for example, only a scale).
     fn basis(&self) -> Option<&Matrix> {
         Some(self.representation())
     }
 
-    /// Scale of the devices' samples, if there is one and it is known.
+    /// Scale of the devices' samples, if the campaign has one and it has been computed.
     fn scale(&self) -> Option<Scale> {
         None
     }
 
-    /// Sets the scale of the samples that a start has computed.
+    /// Sets the scale of the samples, which a start has computed.
     fn set_scale(&mut self, _scale: &Scale) {}
 
-    /// Number of rounds of a start; `u32::MAX` for other algorithms, whose rounds the campaign counts.
+    /// Number of rounds of a start; `u32::MAX` for training algorithms, whose number of rounds the campaign
+    /// sets.
     fn rounds_needed(&self) -> u32 {
         u32::MAX
     }

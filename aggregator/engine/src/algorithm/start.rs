@@ -1,9 +1,9 @@
-//! Initial representations: a random basis, power iterations on y-weighted samples, or the method of moments
-//! (Collins et al. 2021, appendix B.4).
+//! Computation of the initial representation: a random basis, power iterations on samples weighted by their
+//! targets, or the method of moments (Collins et al. 2021, appendix B.4).
 //!
-//! Uploads for a start go through the campaign's rule, or its counterpart for vectors
-//! ([`Rule::for_vectors`]): from a start orthogonal to the true representation FedRep makes no progress, so
-//! an attacker must not be able to choose it.
+//! Uploads for a start are combined by the campaign's aggregation rule, or by its counterpart for vectors
+//! ([`Rule::for_vectors`]). If the initial representation is orthogonal to the true one, FedRep makes no
+//! progress, so an attacker must not be able to choose it.
 
 use fedspan_protocol::message::{HeadSolve, PowerRows, PowerUpload, Task};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -15,15 +15,15 @@ use crate::linalg::{Matrix, RankDeficient, orthonormal, random_basis, to_f32, to
 use crate::random::{Purpose, stream};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// Uniformly random d x k basis, the default start.
+/// Uniformly random d x k basis with orthonormal columns, the default start.
 #[must_use]
 pub fn random_start(d: usize, k: usize, seed: u64) -> Matrix {
     random_basis(d, k, &mut stream(seed, Purpose::Start, 0))
 }
 
 /// Distributed power iterations: each round multiplies a d x k basis by the mean of the devices'
-/// `(1/m) sum |y|^2 x x^T`. A device never sends that matrix; but one with a single sample sends that sample
-/// up to scale, as its gradients do.
+/// `(1/m) sum |y|^2 x x^T`. A device sends only the product of its matrix and the basis. But the upload of a
+/// device with a single sample reveals that sample up to scale, as a gradient would.
 #[derive(Clone, Debug)]
 pub struct PowerStart {
     basis: Matrix,
@@ -40,9 +40,9 @@ impl PowerStart {
         Self { basis, iterations, task: Task::PowerStart, round }
     }
 
-    /// Variant for devices that add noise, by FedPower's product, the one that they add noise to, with the
-    /// samples' rows weighted by their targets and clipped to norm 1. Each iteration is one release of each
-    /// device, and is charged.
+    /// Variant for devices that add noise. It uses FedPower's task, for which devices support noise, with
+    /// rows that are samples weighted by their targets and clipped to norm 1. Each iteration is one release
+    /// of each device, which the device charges to its privacy budget.
     #[must_use]
     pub fn noisy(self) -> Self {
         let (rows, upload) = (PowerRows::Weighted, PowerUpload::Product);
@@ -94,14 +94,14 @@ impl Algorithm for PowerStart {
     }
 }
 
-/// Method of moments: the top-k eigenspace of the mean of the devices' `(1/m) sum y^2 x x^T`, uploaded in
-/// blocks of rows of the upper triangle. A device's matrix can equal one of its records, so this start is for
-/// simulations.
+/// Method of moments: the top-k eigenspace of the mean of the devices' matrices `(1/m) sum y^2 x x^T`.
+/// Devices upload the upper triangle in blocks of rows. A matrix can reveal a record of its device, so this
+/// start is for simulations only.
 #[derive(Clone, Debug)]
 pub struct MomentsStart {
     matrix: Matrix,
     basis: Matrix,
-    /// First row of each block, and the number of rows at the end.
+    /// First row of each block, in ascending order, followed by the number of rows d.
     blocks: Vec<usize>,
     next: usize,
     weighting: Weighting,
@@ -110,8 +110,8 @@ pub struct MomentsStart {
 }
 
 impl MomentsStart {
-    /// Creates the start for d features and width k. Blocks are as large as a device's d x k buffer, and as a
-    /// descriptor of one row allows.
+    /// Creates the start for d features and width k. A block is at most as large as a device's d x k buffer,
+    /// and as a tensor descriptor of one row allows.
     #[must_use]
     pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
         let rule = rule.for_vectors();
@@ -139,15 +139,18 @@ impl MomentsStart {
         start
     }
 
+    /// Rows of the matrix in the next block.
     fn rows(&self) -> std::ops::Range<usize> {
         let at = |i: usize| self.blocks.get(i).copied().unwrap_or(self.matrix.nrows());
         at(self.next)..at(self.next + 1)
     }
 
+    /// Number of elements of the next block: the part of its rows in the upper triangle.
     fn elements(&self) -> usize {
         self.rows().map(|row| self.matrix.nrows() - row).sum()
     }
 
+    /// Creates an empty aggregate for the next block.
     fn begin_block(&mut self) {
         self.round = RoundAggregate::new(self.rule, self.weighting, self.elements());
     }

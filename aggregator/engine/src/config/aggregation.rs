@@ -1,4 +1,5 @@
-//! The section `[aggregation]`, and the rules that fit each algorithm.
+//! Section `[aggregation]` of configuration files: reads the aggregation rule and checks it against the
+//! algorithm.
 
 use super::algorithm::{AlgorithmSection, Method};
 use crate::aggregate::{Rule, SampleCap};
@@ -7,7 +8,7 @@ use crate::reader::Problem;
 use crate::reader::Section;
 use crate::types::Weighting;
 
-/// Reads `[aggregation]`.
+/// Reads the section `[aggregation]`.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -21,7 +22,7 @@ pub fn read_aggregation(section: &Section<'_>) -> Result<Rule, Problem> {
 /// Checks a rule against the uploads of the algorithm; `section` is `[aggregation]`.
 ///
 /// # Errors
-/// [`Problem`] with the rules that fit.
+/// [`Problem`] with the allowed rules, if this rule cannot combine the uploads.
 pub fn check_aggregation(
     rule: Rule,
     algorithm: &AlgorithmSection,
@@ -66,7 +67,7 @@ pub fn check_aggregation(
     }
 }
 
-/// Warning to the operator of a server under this rule, if there is one.
+/// Warning for the operator of a server about the weaknesses of this rule, if any.
 #[must_use]
 pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let uploads = algorithm.linear().map(|method| method.uploads(&algorithm.linear_settings()));
@@ -89,8 +90,8 @@ pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     }
 }
 
-/// Reads the bounds of an update: the largest Frobenius norm and the cap of declared sample counts under
-/// `rule`. `norm` and `samples` are the defaults.
+/// Reads the bounds of an update: the largest Frobenius norm, and the cap of the declared sample count under
+/// `rule`. `norm` and `samples` are the default values.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.

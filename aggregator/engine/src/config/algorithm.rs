@@ -1,4 +1,5 @@
-//! The section `[algorithm]`, which scenario files and `fleet.toml` share.
+//! Section `[algorithm]` of configuration files: the settings of the algorithm, which scenario files and
+//! `fleet.toml` share.
 
 use fedspan_protocol::message::{HeadSolve, Numeric, Upload};
 use fedspan_protocol::tensor::Encoding;
@@ -27,10 +28,10 @@ pub const SENDS: [(&str, Upload); 2] =
 pub const ENCODINGS: [(&str, Encoding); 3] =
     [("f32", Encoding::F32), ("f16", Encoding::F16), ("i8", Encoding::I8)];
 
-/// Section `[algorithm]`.
+/// Settings of the section `[algorithm]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AlgorithmSection {
-    /// Algorithm, with its own settings.
+    /// Algorithm, with the settings of that algorithm.
     pub method: Method,
     /// Number of rounds; 0 for baselines without rounds.
     pub rounds: u32,
@@ -40,8 +41,8 @@ pub struct AlgorithmSection {
     pub head: HeadSolve,
     /// Head solver at the end, for evaluation and new devices.
     pub final_head: HeadSolve,
-    /// Samples of each class on which devices fit the heads that they score ridges with; `None` if the fleet
-    /// chooses no ridge.
+    /// Number of samples of each class on which devices fit heads when they score ridges; `None` if the fleet
+    /// does not choose the ridge.
     pub ridge_labels: Option<u16>,
     /// Step size of a shared head.
     pub head_step_size: f64,
@@ -59,7 +60,7 @@ pub struct AlgorithmSection {
     pub numeric: Numeric,
 }
 
-/// Algorithm on the kind of model that a campaign has.
+/// Algorithm, on a linear model or on a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
     /// Algorithm on a linear model.
@@ -69,7 +70,7 @@ pub enum Method {
 }
 
 impl AlgorithmSection {
-    /// Name in files, without a suffix.
+    /// Name of the algorithm in configuration files, without a suffix.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self.method {
@@ -78,7 +79,7 @@ impl AlgorithmSection {
         }
     }
 
-    /// Settings of an algorithm on a network.
+    /// Settings of an algorithm on a network; `None` for a linear model.
     #[must_use]
     pub fn network(&self) -> Option<NetworkSection> {
         match self.method {
@@ -87,7 +88,7 @@ impl AlgorithmSection {
         }
     }
 
-    /// Algorithm on a linear model.
+    /// Algorithm on a linear model; `None` for a network.
     #[must_use]
     pub fn linear(&self) -> Option<LinearMethod> {
         match self.method {
@@ -96,7 +97,7 @@ impl AlgorithmSection {
         }
     }
 
-    /// Settings of FedPower.
+    /// Settings of FedPower; `None` for another algorithm.
     #[must_use]
     pub fn power(&self) -> Option<FedPowerSettings> {
         match self.method {
@@ -105,7 +106,7 @@ impl AlgorithmSection {
         }
     }
 
-    /// Whether devices and server exchange rounds. Local training on a network counts epochs in rounds.
+    /// Whether the campaign has rounds. True also for local training on a network, whose rounds count epochs.
     #[must_use]
     pub fn is_federated(&self) -> bool {
         match self.method {
@@ -131,7 +132,7 @@ impl AlgorithmSection {
     }
 }
 
-/// Reads `[algorithm]` for a model.
+/// Reads the section `[algorithm]` for a model.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -146,7 +147,8 @@ pub fn read_algorithm(section: &Section<'_>, model: &ModelSection) -> Result<Alg
     }
 }
 
-/// Step sizes to be measured on samples, which only a simulator can do; they are 0 in the section.
+/// Step sizes set to `"auto"`, which the simulator measures on the samples. Their values in
+/// [`AlgorithmSection`] are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeasuredSteps {
     /// Whether the step size of the representation is measured.
@@ -155,10 +157,10 @@ pub struct MeasuredSteps {
     pub head_step_size: bool,
 }
 
-/// Value of a step size to be measured.
+/// Value of a step size that the simulator shall measure.
 const AUTO: &str = "auto";
 
-/// Reads a step size, and whether it is to be measured; `measured` says whether that is allowed.
+/// Reads a step size, and whether it shall be measured. `measured` is whether the value `"auto"` is allowed.
 fn read_step(
     section: &Section<'_>,
     key: &str,
@@ -176,8 +178,8 @@ fn read_step(
     }
 }
 
-/// Reads the keys of algorithms on linear models. Unless the algorithm will `run`, no key is required.
-/// `measured` says whether step sizes may be left to be measured.
+/// Reads the keys of algorithms on linear models. If `run` is false, the keys are only checked, and none is
+/// required. `measured` is whether step sizes may be `"auto"`.
 pub(super) fn read_linear(
     section: &Section<'_>,
     name: &str,
@@ -188,7 +190,8 @@ pub(super) fn read_linear(
         return Err(section.problem("name", format!("{name:?} is for networks")));
     };
     let method = method?;
-    // Rounds that follow from other keys are those of a method without steps.
+    // If the number of rounds follows from other keys, the algorithm takes no gradient steps, so neither key
+    // is required.
     let has_rounds = run && method.is_federated() && method.rounds().is_none();
     let rounds = match method.rounds() {
         Some(rounds) => rounds,
@@ -207,7 +210,7 @@ pub(super) fn read_linear(
         true => read_step(section, "head_step_size", None, measured)?,
         false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
     };
-    // Without rounds there are no steps to measure.
+    // An algorithm without rounds takes no steps, so no step size is measured.
     let federated = method.is_federated();
     let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
     let head_steps = to_u16(section.integer("head_steps", Some(1), 1..=65_535)?);

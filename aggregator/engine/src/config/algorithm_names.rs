@@ -1,11 +1,11 @@
-//! Names of the algorithms that fit a model, and messages about those that do not.
+//! Names of the algorithms that fit a model, and error messages for those that do not.
 
 use super::model::ModelSection;
 use crate::algorithm::network::NetworkMethod;
 use crate::algorithm::{LinearMethod, network_only_names};
 use crate::reader::{Problem, Section};
 
-/// Suffix of a name for which models are evaluated after their heads were tuned at the end.
+/// Suffix of an algorithm's name with which models are evaluated after fine-tuning of their heads.
 pub const TUNED: &str = "+ft";
 
 /// Names of the algorithms that fit a model.
@@ -17,8 +17,8 @@ pub fn names_for_model(model: &ModelSection) -> Vec<&'static str> {
     }
 }
 
-/// Whether a name in a file belongs to an algorithm that needs a network, as all names with the suffix `+ft`
-/// do.
+/// Whether a name in a file belongs to an algorithm that needs a network. This holds for all names with the
+/// suffix `+ft`.
 #[must_use]
 pub fn needs_network(word: &str) -> bool {
     let tuned = word.strip_suffix(TUNED);
@@ -26,7 +26,8 @@ pub fn needs_network(word: &str) -> bool {
         || network_only_names().any(|name| name == word)
 }
 
-/// Models that an algorithm fits, with the keys to write for each; `None` for an unknown name.
+/// Text that lists the models which an algorithm fits, with the keys to set for each; `None` for an unknown
+/// name.
 fn needs(word: &str) -> Option<String> {
     let plain = word.strip_suffix(TUNED);
     let (name, linear) = (plain.unwrap_or(word), plain.is_none());

@@ -1,4 +1,5 @@
-//! Construction of an engine from its sections: the only place where names become algorithms and policies.
+//! Construction of an engine from the sections of a configuration. Only this file maps names to algorithms
+//! and policies.
 
 use fedspan_protocol::message::Image;
 
@@ -25,7 +26,8 @@ pub struct Shape {
 }
 
 /// Builds the engine of a campaign. `given` is the initial representation if the file names one (`npy:`,
-/// `truth-sine:`); `over_select` is the ratio of invited devices to those waited for.
+/// `truth-sine:`). `over_select` is the ratio of the number of invited devices to the number of updates that
+/// a round waits for.
 #[must_use]
 #[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 pub fn build_engine(
@@ -54,8 +56,8 @@ pub fn build_engine(
     )
 }
 
-/// Builds the engine of a campaign, with the algorithm and the participation policy of `custom` in place of the
-/// sections' own, if it has them.
+/// Builds the engine of a campaign like [`build_engine`]. An algorithm or a participation policy in `custom`
+/// replaces the one that the sections select.
 #[must_use]
 #[allow(clippy::too_many_arguments, reason = "one for each section of a file")]
 pub fn build_custom_engine(
@@ -71,7 +73,7 @@ pub fn build_custom_engine(
     custom: CustomParts,
 ) -> Engine {
     let (d, k) = (shape.features, model.k);
-    // A network has no basis, so a minimal one stands in.
+    // A network has no basis, so a placeholder of width 1 is used.
     let k = if model.network.is_some() { 1 } else { k };
     let basis = given.unwrap_or_else(|| random_start(d, k, seed));
     let start: Option<Box<dyn Algorithm>> = match model.init {
@@ -96,17 +98,18 @@ pub fn build_custom_engine(
         }
     });
     let policy = custom.participation.unwrap_or_else(|| participation.start(Draws { seed, over_select }));
-    // With one output there are no classes to predict.
+    // With one output there are no classes, so ridges cannot be scored by correct predictions.
     let ridge_labels = algorithm.ridge_labels.filter(|_| shape.outputs > 1);
     Engine::new(settings, start, server, policy).with_ridge_scores(ridge_labels)
 }
 
-/// Sizes of the network, if the model is one.
+/// Sizes of the network; `None` for a linear model.
 #[must_use]
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
     model.network.map(|layers| sizes(shape, layers))
 }
 
+/// Sizes of a network with these layers on data of this shape.
 fn sizes(shape: Shape, layers: NetworkModel) -> NetworkShape {
     let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let (features, outputs) = (to_u16(shape.features), to_u16(shape.outputs));
@@ -121,7 +124,7 @@ fn sizes(shape: Shape, layers: NetworkModel) -> NetworkShape {
     NetworkShape { features, front, hidden, outputs }
 }
 
-/// Algorithm on a network and its parameters, from `[model]` and `[algorithm]`.
+/// Algorithm on a network and its parameters, from `[model]` and `[algorithm]`; `None` for a linear model.
 #[must_use]
 pub fn network_parameters(
     shape: Shape,
@@ -135,6 +138,7 @@ pub fn network_parameters(
     Some((network.method, parameters(shape, layers, algorithm, network, rule, fleet, seed)))
 }
 
+/// Parameters of an algorithm on a network, from the sections of a configuration.
 fn parameters(
     shape: Shape,
     layers: NetworkModel,

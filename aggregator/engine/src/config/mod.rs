@@ -1,5 +1,5 @@
-//! Configuration files: the reader with its error messages, the sections that servers and scenarios share,
-//! and the engine built from them.
+//! Configuration files: the sections that servers and scenarios share, and the construction of an engine from
+//! them. Re-exports the reader with its error messages.
 
 mod aggregation;
 mod algorithm;

@@ -1,21 +1,21 @@
-//! The section `[model]`, which scenario files and `fleet.toml` share.
+//! Section `[model]` of configuration files, which scenario files and `fleet.toml` share.
 
 use super::network::{ModelKind, NetworkModel, read_model_kind};
 use crate::participation::Policy;
 use crate::reader::{Problem, Section};
 
-/// Section `[model]`.
+/// Settings of the section `[model]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSection {
     /// Width of the representation.
     pub k: usize,
     /// Initial representation.
     pub init: Init,
-    /// Number of directions that a power method must find; it is evaluated on these.
+    /// Number of leading directions on which a power method is evaluated, at most `k`.
     pub target: usize,
-    /// Layers of a network; `None` for a linear model.
+    /// Layers, if the model is a network; `None` for a linear model.
     pub network: Option<NetworkModel>,
-    /// Whether both factors of a linear model are shared, as an adapter of rank k.
+    /// Whether a linear model is a low-rank adapter, whose two factors of rank `k` are both shared.
     pub adapter: bool,
     /// Directory from which simulated devices read the frozen layers of an adapter.
     pub base: Option<String>,
@@ -25,7 +25,7 @@ impl ModelSection {
     /// Checks a policy against the model; `section` is `[participation]`.
     ///
     /// # Errors
-    /// [`Problem`] for a policy that fits linear models alone.
+    /// [`Problem`] for a policy that supports only linear models without an adapter.
     pub fn check_policy(&self, policy: &Policy, section: &Section<'_>) -> Result<(), Problem> {
         if self.network.is_none() && !self.adapter {
             return Ok(());
@@ -33,7 +33,7 @@ impl ModelSection {
         policy.fits_network().map_err(|(key, message)| section.problem(key, message))
     }
 
-    /// Name of the key with the width.
+    /// Name of the key that sets the width `k`.
     #[must_use]
     pub fn width_key(&self) -> &'static str {
         if self.adapter { "rank" } else { "k" }
@@ -45,19 +45,20 @@ impl ModelSection {
 pub enum Init {
     /// Random basis.
     Random,
-    /// Power iterations on y-weighted samples.
+    /// Power iterations on samples weighted by their targets.
     Power {
         /// Number of iterations.
         iterations: u32,
     },
-    /// Power iterations of devices that add noise to each product: one release of each device per iteration.
+    /// Power iterations in which devices add noise to each product. An iteration is one noisy release of each
+    /// device.
     NoisyPower {
         /// Number of iterations.
         iterations: u32,
     },
-    /// Method of moments; for regression only, and reveals records.
+    /// Method of moments, for regression only. It can reveal records of a device.
     Moments,
-    /// Basis at a given distance (sine of the angle) from the ground truth; synthetic data only.
+    /// Basis at a given distance (sine of the angle) from the ground truth, for synthetic data only.
     TruthSine(f64),
     /// Basis from an npy file, d x k.
     Npy(String),
@@ -67,7 +68,7 @@ impl Init {
     /// Variant of the start for devices that add noise.
     ///
     /// # Errors
-    /// The name of a start to which noise cannot be added.
+    /// Returns the name of the start if devices cannot add noise to it.
     pub fn with_noise(self) -> Result<Self, &'static str> {
         match self {
             Self::Power { iterations } => Ok(Self::NoisyPower { iterations }),
@@ -76,7 +77,7 @@ impl Init {
         }
     }
 
-    /// Noisy releases of each device before training.
+    /// Number of noisy releases of each device before training.
     #[must_use]
     pub fn releases(&self) -> u32 {
         match *self {
@@ -86,7 +87,7 @@ impl Init {
     }
 }
 
-/// Reads `[model]`.
+/// Reads the section `[model]`.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -94,7 +95,7 @@ pub fn read_model(section: &Section<'_>) -> Result<ModelSection, Problem> {
     read_model_with_default(section, "linear")
 }
 
-/// Reads `[model]`, with `default` as its kind if the key is missing.
+/// Reads the section `[model]`. `default` is the kind of model if the key `kind` is missing.
 pub(super) fn read_model_with_default(section: &Section<'_>, default: &str) -> Result<ModelSection, Problem> {
     let adapter = match read_model_kind(section, default)? {
         ModelKind::Network(network) => {

@@ -1,4 +1,4 @@
-//! Keys of networks in `[model]` and `[algorithm]`.
+//! Keys of networks in the sections `[model]` and `[algorithm]` of configuration files.
 
 use std::ops::RangeInclusive;
 
@@ -14,7 +14,7 @@ use crate::reader::Section;
 pub struct NetworkModel {
     /// Layers before the dense ones.
     pub front: FrontModel,
-    /// Widths of the hidden dense layers; zeros after the last.
+    /// Widths of the hidden dense layers, padded with zeros.
     pub hidden: [u16; HIDDEN_MAX],
 }
 
@@ -23,17 +23,17 @@ pub struct NetworkModel {
 pub enum FrontModel {
     /// No front: dense layers only.
     Nothing,
-    /// Convolutional filters; those after the last have a count of zero.
+    /// Convolutional layers. Unused entries at the end of the array have a count of zero.
     Filters([Filters; FILTERS_MAX]),
-    /// LSTM cells, with their number.
+    /// LSTM layer with this number of cells.
     Cells(u16),
-    /// Frozen layer with a low-rank adapter beside it.
+    /// Frozen layer with a parallel low-rank adapter.
     Adapter {
         /// Rank of the adapter, `r`.
         rank: u16,
-        /// Outputs of the frozen layer.
+        /// Number of outputs of the frozen layer.
         width: u16,
-        /// CRC-32C of the frozen layer; 0 without one.
+        /// CRC-32C of the frozen layer, or 0 if none was given.
         frozen: u32,
     },
 }
@@ -68,7 +68,7 @@ pub(super) enum ModelKind {
     Linear,
     /// Linear model with two shared factors.
     LinearAdapter,
-    /// Network.
+    /// Network with these layers.
     Network(NetworkModel),
 }
 
@@ -86,22 +86,23 @@ enum Kind {
 /// Settings of an algorithm on a network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkSection {
-    /// Algorithm with its own parameters.
+    /// Algorithm, with the settings of that algorithm.
     pub method: NetworkMethod,
-    /// Stochastic gradient descent: step size, momentum and batch.
+    /// Stochastic gradient descent of the devices: step size, momentum and batch size.
     pub descent: Descent,
-    /// Epochs of the head per round (FedRep).
+    /// Number of epochs per round in which devices train the head (FedRep).
     pub head_epochs: u16,
-    /// Epochs of all other layers per round.
+    /// Number of epochs per round in which devices train the other layers.
     pub epochs: u16,
-    /// Epochs of the head after the last round; [`UNTIL_PLATEAU`] to train as long as the loss falls.
+    /// Number of epochs in which devices train the head after the last round; [`UNTIL_PLATEAU`] to train as
+    /// long as the loss decreases.
     pub tuning_epochs: u16,
-    /// Whether models are evaluated after these epochs.
+    /// Whether models are evaluated after the `tuning_epochs`.
     pub tuned: bool,
 }
 
-/// Reads the kind of the model, `default` if the key is missing, and the layers of a network. The other keys
-/// of linear models are left to the caller.
+/// Reads the kind of the model (`default` if the key `kind` is missing) and the layers of a network. The
+/// caller reads the other keys of linear models.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -184,11 +185,11 @@ fn read_widths<const N: usize>(
     }
 }
 
-/// Reads the keys of networks from `common`. Keys in a table with the algorithm's own name, within `section`,
-/// take precedence, so that one file can compare several algorithms.
+/// Reads the keys of an algorithm on a network from `common`. Keys in a table of `section` named like the
+/// algorithm take precedence, so that one file can compare several algorithms.
 ///
 /// # Errors
-/// [`Problem`] for the first mistake, also in the tables of other algorithms.
+/// [`Problem`] for the first mistake, including mistakes in the tables of other algorithms.
 pub(super) fn read_network(
     section: &Section<'_>,
     common: &Section<'_>,
@@ -198,17 +199,17 @@ pub(super) fn read_network(
 ) -> Result<NetworkSection, Problem> {
     let layers = model.counts();
     for other in NetworkMethod::names(model.is_adapted()).filter(|other| *other != name) {
-        let own = section.section(other)?;
-        read_steps(&MethodKeys { own: &own, common: None, layers }, other, tuned)?;
-        own.finish()?;
+        let table = section.section(other)?;
+        read_steps(&MethodKeys { own: &table, common: None, layers }, other, tuned)?;
+        table.finish()?;
     }
-    let own = section.section(name)?;
-    let read = read_steps(&MethodKeys { own: &own, common: Some(common), layers }, name, tuned)?;
-    own.finish()?;
-    Ok(read)
+    let table = section.section(name)?;
+    let network = read_steps(&MethodKeys { own: &table, common: Some(common), layers }, name, tuned)?;
+    table.finish()?;
+    Ok(network)
 }
 
-/// Reads an algorithm, and the steps of its devices.
+/// Reads the settings of an algorithm, and those of the gradient descent of its devices.
 fn read_steps(keys: &MethodKeys<'_, '_>, name: &str, tuned: bool) -> Result<NetworkSection, Problem> {
     let steps = keys.section_of("step_size");
     if steps.peek_str("step_size") == Some("auto") {
@@ -229,7 +230,7 @@ fn read_steps(keys: &MethodKeys<'_, '_>, name: &str, tuned: bool) -> Result<Netw
     checked.map_err(|(key, message)| keys.section_of(key).problem(key, message))?;
     let head_epochs = if method.has_head_epochs() { keys.count("head_epochs", 10, 0..=65_535)? } else { 0 };
     let epochs = keys.count("body_epochs", 1, 1..=65_535)?;
-    // The key is known whether it is present or not.
+    // `register` makes the key known even if it is absent.
     let tuning = keys.section_of("tuning_epochs");
     let is_given = tuning.register("tuning_epochs") && tuning.peek_str("tuning_epochs") != Some("auto");
     let tuning_epochs = if is_given {

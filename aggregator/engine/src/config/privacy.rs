@@ -1,5 +1,5 @@
-//! The section `[privacy]`: the guarantee for each record in scenarios, and the requirement on each device in
-//! servers.
+//! Section `[privacy]` of configuration files: in a scenario, the guarantee for each record; in `fleet.toml`,
+//! the requirement on each device.
 
 use std::ops::RangeInclusive;
 
@@ -13,30 +13,30 @@ use crate::privacy::{Delta, Epsilon, ParameterError, PrivacyRequirement, Release
 use crate::reader::Problem;
 use crate::reader::Section;
 
-/// Range of the clipping norm, as far as devices can represent it.
+/// Range of clipping norms that devices can represent.
 const CLIPS: RangeInclusive<f64> = 1e-12..=1e12;
 
-/// Section `[privacy]` of a scenario.
+/// Settings of the section `[privacy]` of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrivacySection {
     /// Epsilon for all releases together.
     pub epsilon: Epsilon,
-    /// Delta.
+    /// Delta of that epsilon.
     pub delta: Delta,
     /// Calibration of the noise.
     pub calibration: Calibration,
-    /// Norm to which FedRep's gradients are clipped.
+    /// Norm to which devices clip FedRep's gradients.
     pub clip: Option<f64>,
 }
 
 impl PrivacySection {
     /// Square of the noise multiplier (standard deviation over attained sensitivity) for `releases` products
-    /// with bases of `rank` columns, in the units of 2^-16 with which devices are provisioned, rounded up. It
-    /// is the least one with which neither the devices' charges for all releases nor the printed epsilon are
-    /// above the requested epsilon.
+    /// with bases of `rank` columns. It is in units of 2^-16, as devices are provisioned, and rounded up. It
+    /// is the smallest square with which neither the devices' charges for all releases nor the printed
+    /// epsilon exceed the requested epsilon.
     ///
     /// # Errors
-    /// [`ParameterError`] if no noise is enough, or a parameter is invalid.
+    /// [`ParameterError`] if no noise suffices, or a parameter is invalid.
     pub fn multiplier_square(&self, rank: u32, releases: u32) -> Result<u64, ParameterError> {
         let products = Products::new(rank, 1.0)?;
         let (epsilon, delta, releases) = (rounded_down(self.epsilon), self.delta, Releases::new(releases)?);
@@ -44,8 +44,8 @@ impl PrivacySection {
         let multiplier = noise / products.sensitivity(Calibration::Tight);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let square = (multiplier * multiplier * 65_536.0).ceil() as u64;
-        // A device charges whole units per release, rounded up, and these charges must stay within epsilon,
-        // too.
+        // A device charges whole units per release, rounded up. The sum of these charges must not exceed
+        // epsilon either.
         let charged = min_multiplier_square(max_units(epsilon, delta), releases);
         let (epsilon, delta, releases) = (epsilon.get(), delta.get(), releases.get());
         charged.map(|charged| charged.max(square)).ok_or(ParameterError::OutOfReach {
@@ -72,7 +72,8 @@ pub fn read_privacy(section: &Section<'_>) -> Result<Option<PrivacySection>, Pro
     Ok(Some(PrivacySection { epsilon, delta, calibration, clip }))
 }
 
-/// Reads `[privacy]` of a server, the least privacy that devices must promise; `None` without the section.
+/// Reads `[privacy]` of a server: the minimum privacy that every device must guarantee; `None` without the
+/// section.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -85,7 +86,7 @@ pub fn read_privacy_requirement(section: &Section<'_>) -> Result<Option<PrivacyR
     Ok(Some(minimum))
 }
 
-/// Checks that devices can add noise under this algorithm and arithmetic.
+/// Checks that devices can add noise with this algorithm and arithmetic.
 ///
 /// # Errors
 /// [`Problem`] if they cannot.
@@ -107,6 +108,7 @@ pub fn check_private_algorithm(algorithm: &AlgorithmSection, section: &Section<'
     Ok(())
 }
 
+/// Reads the keys `epsilon` and `delta`.
 fn read_epsilon_delta(section: &Section<'_>) -> Result<PrivacyRequirement, Problem> {
     let epsilon = section.number("epsilon", None, 1e-6..=1e6)?;
     let delta = section.number("delta", None, 1e-30..=0.999)?;

@@ -1,4 +1,4 @@
-//! The key `[data] scale` of a server: none, the fleet's, or given numbers.
+//! Key `scale` in the section `[data]` of a server: no scale, the scale of the fleet, or given numbers.
 
 use fedspan_protocol::limits::TENSORS_MAX;
 use toml_edit::Value;
@@ -9,7 +9,10 @@ use crate::reader::Problem;
 use crate::reader::Section;
 use crate::rounds::Engine;
 
-/// Reads the key. Given numbers are a table of two lists of `features` numbers.
+/// Reads the key `scale` from `[data]`. A given scale is a table of two lists of `features` numbers each.
+///
+/// # Errors
+/// [`Problem`] for the first mistake.
 pub fn read_scale(section: &Section<'_>, features: usize) -> Result<ScaleSource, Problem> {
     if !section.has_table("scale") {
         let words = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
@@ -28,6 +31,7 @@ pub fn read_scale(section: &Section<'_>, features: usize) -> Result<ScaleSource,
     scale.map(ScaleSource::Given).ok_or_else(|| table.problem("shift", "allowed: finite numbers"))
 }
 
+/// Reads a list of one finite f32 for each feature.
 fn read_row(table: &Section<'_>, key: &str, features: usize) -> Result<Vec<f32>, Problem> {
     let allowed = format!("a list of {features} numbers that f32 holds, one for each feature");
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a scale travels as f32")]
@@ -44,11 +48,11 @@ fn read_row(table: &Section<'_>, key: &str, features: usize) -> Result<Vec<f32>,
     Ok(row)
 }
 
-/// Refuses the fleet's scale if devices must add noise, since it reveals their means, and under a robust
-/// rule, since one device can move the mean.
+/// Rejects the scale of the fleet in two cases: if devices must add noise, because the sums reveal their
+/// means; and under a robust rule, because one device can move the mean.
 ///
 /// # Errors
-/// [`Problem`] in these two cases.
+/// [`Problem`] in either case.
 pub fn check_scale(
     source: &ScaleSource,
     rule: Rule,
@@ -73,10 +77,10 @@ pub fn check_scale(
     Ok(())
 }
 
-/// Checks that the scale, which is one more tensor in every round, fits the protocol's limit.
+/// Checks that a round has room for the scale, which is one more tensor, within the protocol's limit.
 ///
 /// # Errors
-/// A sentence with the numbers of tensors, if it does not.
+/// Returns a sentence with the numbers of tensors if they exceed the limit.
 pub fn check_scaled_tensors(source: &ScaleSource, engine: &Engine) -> Result<(), String> {
     let most = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
     if *source == ScaleSource::None || most <= TENSORS_MAX {

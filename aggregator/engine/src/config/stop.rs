@@ -1,4 +1,4 @@
-//! The section `[stop]`: criteria that end a campaign before its last round.
+//! Section `[stop]` of configuration files: criteria that end a campaign before its last round.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,8 @@ use super::model::ModelSection;
 use crate::reader::Problem;
 use crate::reader::Section;
 
-/// Section `[stop]`: a campaign ends early when the first of these is met; `rounds` always bounds it.
+/// Settings of the section `[stop]`. Training ends when the first of these criteria is met, and at the latest
+/// after `rounds` rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StopSection {
     /// Distance at or below which training ends.
@@ -17,15 +18,16 @@ pub struct StopSection {
     pub loss: Option<f64>,
     /// Simulated time at or after which training ends.
     pub simulated_time: Option<f64>,
-    /// Change of the representation in a training round below which training ends (sine of the largest
-    /// principal angle between before and after); the only criterion that a server can measure.
+    /// Change of the representation in a training round below which training ends: the sine of the largest
+    /// principal angle between the representations before and after the round. A server can measure only this
+    /// criterion.
     pub change: Option<f64>,
 }
 
-/// Range of `change`; below it, rounding alone moves a representation as much.
+/// Range of `change`. Below the lower end, rounding errors alone would exceed the change.
 const CHANGES: RangeInclusive<f64> = 1e-12..=1.0;
 
-/// Reads `[stop]`.
+/// Reads the section `[stop]` of a scenario.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake.
@@ -41,7 +43,8 @@ pub fn read_stop(section: &Section<'_>) -> Result<StopSection, Problem> {
     Ok(stop)
 }
 
-/// Reads `[stop]` of a server, which sees neither data nor truth: the change below which training ends.
+/// Reads the section `[stop]` of a server: the change below which training ends. A server has no samples and
+/// no ground truth, so it supports no other criterion.
 ///
 /// # Errors
 /// [`Problem`] for the first mistake, and for a criterion that only a simulation can measure.
@@ -61,8 +64,8 @@ pub fn read_server_stop(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     Ok(change)
 }
 
-/// Refuses the criterion `change` for a linear adapter, whose down-projection does not move in the first
-/// round.
+/// Rejects the criterion `change` for a linear adapter, because its down-projection does not change in the
+/// first round.
 ///
 /// # Errors
 /// [`Problem`] if the criterion is set.

@@ -1,62 +1,66 @@
-//! Adaptive number of updates to wait for, estimated from the rounds so far alone.
+//! Adaptive schedule of doubling participation: estimates, from the rounds so far alone, for how many updates
+//! the next round should wait.
 //!
-//! A round with the first `n` of `N` updates takes the arrival time `T_n` of the last of them, communication
-//! included, and shrinks the squared distance `D^2` to the best model that the fleet can reach:
-//! `D^2 <- (1 - a)^2 D^2 + v / n` (SRPFL, equation 199), with a contraction `a` and a variance `v` of one
-//! device's step. The least time to any target means the largest `(D^2 a (2 - a) - v / n) / T_n` at each
-//! moment (equation 200 in squared distances); neither target nor horizon enters. So four things are
-//! estimated.
+//! A round with the first `n` of `N` updates takes the arrival time `T_n` of the last of these updates,
+//! communication included. It reduces the squared distance `D^2` to the best model that the fleet can reach:
+//! `D^2 <- (1 - a)^2 D^2 + v / n` (SRPFL, equation 199), with a contraction `a` and the variance `v` of one
+//! device's step. The time to any target is shortest if every round maximises `(D^2 a (2 - a) - v / n) / T_n`
+//! (equation 200 in squared distances), which depends neither on the target nor on the number of rounds. Four
+//! quantities are estimated:
 //!
 //! * `T_n`: the mean of the observed arrival times of rank `n`. The first round waits for all devices.
 //! * `v`: the variance between the devices' steps in a round.
 //! * `a` and `D^2`: the step `z` of the model is `a` times its error `E` plus noise, and the error becomes
-//!   `E - z`. For each `a` of a grid that is a Kalman filter with one unknown matrix, and the filters are
-//!   weighted by how well they predict the steps. A high quantile of `a` is used: too large a contraction
-//!   means too small a distance, which leads to full participation, and that is safe.
-//! * The ratio of the contraction with the devices of the present stage to that with all devices, since the
-//!   fast ones may cover the directions of the representation unevenly ([`Coverage`]): speed may be
-//!   correlated with the data.
+//!   `E - z`. For each `a` of a grid this is a Kalman filter with one unknown matrix, and the filters are
+//!   weighted by how well they predict the steps. A high quantile of `a` is used: if `a` is too large, the
+//!   estimated distance is too small, which leads to full participation, and that is safe.
+//! * The ratio of the contraction with the devices of the present stage to the contraction with all devices.
+//!   Speed may be correlated with data, so the fastest devices may cover the directions of the representation
+//!   unevenly ([`Coverage`]).
 //!
-//! The estimates assume fresh noise in each round and similar devices. If neither holds, a few devices may
-//! learn what fits them alone, without end. So rounds that do not wait for all devices have a budget:
-//! together they may take as long as [`BUDGET`] rounds that do. This bounds the loss against full
-//! participation, for any data.
+//! The estimates assume fresh noise in each round and similar devices. If neither holds, the model could fit
+//! a few fast devices alone for any number of rounds. So rounds that do not wait for all devices have a
+//! budget: together they may take as long as [`BUDGET`] rounds with all devices. This bounds the loss against
+//! full participation, for any data.
 //!
-//! Steps are taken from the model before and after a round, so they mean the same for every algorithm; steps
-//! of a representation are in tangent coordinates, as only its span matters. Devices reveal nothing beyond
-//! their updates.
+//! Steps are computed from the model before and after a round, so they have the same meaning for every
+//! algorithm. Steps of a representation are in tangent coordinates, since only its span matters. Devices send
+//! nothing in addition to their updates.
 
 use super::coverage::Coverage;
 use super::model_motion::ModelPoint;
 use super::{ClosedRound, UpdateArrival};
 use crate::linalg::{Matrix, from_f32, product_transposed};
 
-/// Grid of contractions: the largest, the ratio of neighbours, and their number.
+/// Largest contraction of the grid.
 const LARGEST: f64 = 0.5;
+/// Ratio of neighbouring contractions of the grid.
 const RATIO: f64 = 0.8;
+/// Number of contractions of the grid.
 const GRID: usize = 20;
-/// Prior median of the contraction, of a log-normal distribution with deviation 1; it corresponds to a step
-/// of about an eighth.
+/// Prior median of the contraction. The prior is log-normal with a standard deviation of 1 of the logarithm.
 const EXPECTED: f64 = 0.1;
-/// Quantile of the contraction that is used.
+/// Quantile of the contraction that serves as the estimate.
 const QUANTILE: f64 = 0.9;
-/// Factor by which waiting may take longer for the sake of more devices, since a round too many costs more.
+/// Factor by which a round may take longer than the best one in order to wait for more devices, since an
+/// additional round costs more.
 const FREE: f64 = 1.2;
 
-/// Time budget of rounds that do not wait for all devices, in mean rounds that do.
+/// Time budget of rounds that do not wait for all devices, in mean durations of rounds that do.
 const BUDGET: f64 = 10.0;
 
-/// Estimates from the rounds so far.
+/// Estimates of the adaptive schedule from the rounds so far.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     /// Number of rounds observed.
     rounds: u32,
-    /// Total time of the rounds that did not wait for all devices.
+    /// Total time of the rounds that did not wait for all devices, in milliseconds.
     spent: f64,
     /// Observations by rank of arrival.
     ranks: Vec<Rank>,
     round: Round,
-    /// Sums over rounds: `n` times the variance between steps in the scale of the model, and `n`.
+    /// Sums over rounds: of `n` times the variance between the devices' steps, scaled to the model's step,
+    /// and of `n`.
     variance: (f64, f64),
     filters: Vec<Filter>,
     coverage: Coverage,
@@ -65,10 +69,11 @@ pub struct Adaptive {
 /// Sums over rounds of the observations at one rank of arrival.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rank {
-    /// Arrival times.
+    /// Sum of the arrival times, in milliseconds.
     time: f64,
-    /// Samples of this update and all before it.
+    /// Sum of the sample counts of this update and all updates before it in its round.
     samples: f64,
+    /// Number of observed rounds.
     count: f64,
 }
 
@@ -78,11 +83,15 @@ struct Round {
     /// Number of invited devices.
     asked: usize,
     answers: usize,
+    /// Samples of all updates so far.
     samples: f64,
+    /// Model before the round.
     origin: Option<ModelPoint>,
-    /// Steps read from the updates: their number, then sum and sum of `G^T G`, and sum of squared lengths.
+    /// Number of steps read from the updates.
     steps: usize,
+    /// Sum of the steps `G`, and sum of `G^T G`.
     sum: Option<(Matrix, Matrix)>,
+    /// Sum of the squared lengths of the steps.
     squares: f64,
 }
 
@@ -90,13 +99,13 @@ struct Round {
 #[derive(Clone, Debug)]
 struct Filter {
     a: f64,
-    /// Estimated error, d x k, and the variance of each of its elements. `None` before the first step, when
-    /// only its length is known.
+    /// Estimated error, d x k. `None` before the first step, when only its length is estimated.
     error: Option<Matrix>,
+    /// Variance of each element of the error.
     variance: f64,
-    /// Squared distance.
+    /// Estimated squared distance to the best model.
     distance: f64,
-    /// Logarithm of the weight.
+    /// Logarithm of the filter's weight.
     weight: f64,
 }
 
@@ -114,25 +123,26 @@ impl Adaptive {
         }
     }
 
-    /// Index of the level for which the next round waits. `levels` are numbers of updates, ascending, the
-    /// last being all devices. The result is at least `now`, except after the first round, which waits for
-    /// all devices.
+    /// Chooses the level for which the next round waits, and returns its index in `levels`. These are numbers
+    /// of updates in ascending order; the last is the number of all devices. `now` is the index of the
+    /// present level. The result is at least `now`, except after the first round, which waits for all
+    /// devices.
     pub fn choose(&self, levels: &[usize], now: usize) -> usize {
         let all = levels.len().saturating_sub(1);
         if self.rounds == 0 {
             return all;
         }
-        // The first round only measured arrival times: the stages begin after it.
+        // The first round only measured arrival times. The stages begin after it, with the first level.
         let from = if self.rounds == 1 { 0 } else { now };
         let Some((a, distance)) = self.estimate() else { return all };
         let variance = self.variance.0 / self.variance.1;
         let time = |level: usize| levels.get(level).and_then(|n| self.time(*n));
-        let Some(whole) = time(all).filter(|time| *time > 0.0) else { return all };
-        if self.spent >= BUDGET * whole {
+        let Some(full_time) = time(all).filter(|time| *time > 0.0) else { return all };
+        if self.spent >= BUDGET * full_time {
             return all;
         }
         let rates = levels.iter().enumerate().skip(from).filter_map(|(level, &n)| {
-            let time = time(level)?.max(f64::MIN_POSITIVE * whole);
+            let time = time(level)?.max(f64::MIN_POSITIVE * full_time);
             let a = if level == now { a * self.coverage.factor(n) } else { a };
             Some((level, (distance * a * (2.0 - a) - variance / n as f64) / time))
         });
@@ -146,8 +156,8 @@ impl Adaptive {
         (best..levels.len()).filter(free).max().unwrap_or(best)
     }
 
-    /// Number of first updates that have had `samples` samples on average; the number of observed ranks if
-    /// none reach that.
+    /// Number of first updates that together have had `samples` samples on average; the number of observed
+    /// ranks if no number of updates reaches this count.
     pub fn answers_with(&self, samples: u64) -> usize {
         let enough = |rank: &Rank| rank.count > 0.0 && rank.samples >= samples as f64 * rank.count;
         self.ranks.iter().position(enough).map_or(self.ranks.len(), |index| index + 1)
@@ -159,12 +169,12 @@ impl Adaptive {
         self.round = Round { asked, ..Round::default() };
     }
 
-    /// Begins a stage.
+    /// Begins a stage: discards the coverage observed in the stage before.
     pub fn begin_stage(&mut self) {
         self.coverage.begin();
     }
 
-    /// Observes the next update.
+    /// Observes the next update of the open round.
     pub fn counted(&mut self, answer: &UpdateArrival<'_>) {
         self.round.samples = answer.samples as f64;
         self.arrived(self.round.answers, answer.elapsed.as_u64() as f64);
@@ -192,7 +202,7 @@ impl Adaptive {
 
     /// Observes the step of the model at the end of a round.
     pub fn closed(&mut self, closed: &ClosedRound<'_>) {
-        // Devices that the round gave up on would have arrived no earlier than its end.
+        // Updates that the round did not receive would have arrived at its end at the earliest.
         for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
             self.arrived(rank, closed.elapsed.as_u64() as f64);
         }
@@ -225,8 +235,8 @@ impl Adaptive {
         }
     }
 
-    /// State for checkpoints: the sums, and distance and weight of each filter. The direction of the error is
-    /// left out, since the next steps show it again.
+    /// State for checkpoints: the sums, and the distance and weight of each filter. The estimated errors are
+    /// omitted, since the next steps determine them again.
     pub fn state(&self) -> Vec<f64> {
         let coverage = self.coverage.state();
         let lengths = [self.ranks.len(), self.filters.len(), coverage.len()].map(|length| length as f64);
@@ -236,21 +246,21 @@ impl Adaptive {
         lengths.into_iter().chain(head).chain(ranks).chain(filters).chain(coverage).collect()
     }
 
-    /// Restores [`Self::state`]; `None` if the values are not such a state.
+    /// Restores a state that [`Self::state`] returned; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
         let (&[ranks, filters, length, rounds, spent, sum, weight], rest) = state.split_first_chunk::<7>()?;
         if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
             return None;
         }
-        let whole = |value: f64, most: f64| {
+        let integer = |value: f64, most: f64| {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
             (value.fract() == 0.0 && (0.0..=most).contains(&value)).then_some(value as usize)
         };
-        let filters = whole(filters, GRID as f64)?;
-        let rounds = u32::try_from(whole(rounds, u32::MAX.into())?).ok()?;
-        let (ranks, rest) = rest.split_at_checked(whole(ranks, rest.len() as f64)?.checked_mul(3)?)?;
+        let filters = integer(filters, GRID as f64)?;
+        let rounds = u32::try_from(integer(rounds, u32::MAX.into())?).ok()?;
+        let (ranks, rest) = rest.split_at_checked(integer(ranks, rest.len() as f64)?.checked_mul(3)?)?;
         let (filters, coverage) = rest.split_at_checked(2 * filters)?;
-        if whole(length, rest.len() as f64)? != coverage.len() {
+        if integer(length, rest.len() as f64)? != coverage.len() {
             return None;
         }
         let rank = |three: &[f64; 3]| Rank { time: three[0], samples: three[1], count: three[2] };
@@ -272,6 +282,7 @@ impl Adaptive {
         })
     }
 
+    /// Adds the arrival of an update at time `time` to the sums of its rank.
     fn arrived(&mut self, rank: usize, time: f64) {
         if let Some(rank) = self.ranks.get_mut(rank) {
             rank.time += time;
@@ -280,19 +291,20 @@ impl Adaptive {
         }
     }
 
-    /// Mean arrival time of the `n`-th update. For a rank that was never waited for, as in a fleet that has
-    /// grown, that of the last observed rank before it.
+    /// Mean arrival time of the `n`-th update. For a rank that was never observed (for example, because the
+    /// fleet has grown), returns the time of the last observed rank before it.
     fn time(&self, n: usize) -> Option<f64> {
         let ranks = self.ranks.get(..n).unwrap_or(&self.ranks);
         ranks.iter().rfind(|rank| rank.count > 0.0).map(|rank| rank.time / rank.count)
     }
 
-    /// Contraction and squared distance, once a step has been observed.
+    /// Estimated contraction and squared distance; `None` before the first observed step.
     fn estimate(&self) -> Option<(f64, f64)> {
         let most = self.filters.iter().map(|filter| filter.weight).fold(f64::NEG_INFINITY, f64::max);
         let share = |filter: &Filter| libm::exp(filter.weight - most);
         let total: f64 = self.filters.iter().map(share).sum();
-        // From the smallest contraction up, with the logarithm interpolated between grid points.
+        // The quantile is searched from the smallest contraction up. Logarithms are interpolated between grid
+        // points.
         let mut below = 0.0;
         let mut last: Option<(&Filter, f64)> = None;
         for filter in self.filters.iter().rev() {
@@ -317,14 +329,14 @@ fn grid() -> impl Iterator<Item = f64> {
 }
 
 impl Filter {
-    /// Creates a filter with a prior for the squared distance alone.
+    /// Creates a filter for the contraction `a` with a prior squared distance.
     fn new(a: f64, distance: f64) -> Self {
         let off = libm::log(a / EXPECTED);
         Self { a, error: None, variance: 0.0, distance, weight: -0.5 * off * off }
     }
 
-    /// Observes one step with noise of squared length `noise`. `factor` scales the contraction; `after` is
-    /// the model after the step.
+    /// Observes one step of the model, whose noise has the expected squared length `noise`. `factor` scales
+    /// the contraction; `after` is the model after the step.
     fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &ModelPoint) {
         let (d, k) = step.shape();
         let elements = after.degrees_of_freedom();
@@ -333,22 +345,23 @@ impl Filter {
             self.variance = self.distance / elements;
             Matrix::zeros(d, k)
         });
-        // A single update per round shows no noise, but rounding to f32 is always there.
+        // With a single update per round the noise cannot be estimated, so the rounding to f32 is its lower
+        // bound.
         let rounding = step.norm_squared() * f64::from(f32::EPSILON * f32::EPSILON) / elements;
         let predicted = (a * a * self.variance + noise / elements).max(rounding).max(f64::MIN_POSITIVE);
         let gain = self.variance * a / predicted;
         let innovation = step - &error * a;
         self.weight -= 0.5 * (elements * libm::log(predicted) + innovation.norm_squared() / predicted);
-        // Keeps the weight finite, as states require.
+        // The weight must stay finite, since `restored` rejects other values.
         self.weight = self.weight.max(f64::MIN / 2.0);
         error += innovation * gain - step;
         let error = after.project(error);
         self.variance *= 1.0 - gain * a;
-        // The recursion alone bounds the length of a stage, however noisy the filter is.
-        let left = 1.0 - a * factor;
-        let recursion = left * left * self.distance + noise;
-        let seen = error.norm_squared() + elements * self.variance;
-        self.distance = recursion.min(seen).max(f64::MIN_POSITIVE);
+        // The recursion is an upper bound, so that a noisy filter cannot make a stage arbitrarily long.
+        let remaining = 1.0 - a * factor;
+        let recursion = remaining * remaining * self.distance + noise;
+        let estimated = error.norm_squared() + elements * self.variance;
+        self.distance = recursion.min(estimated).max(f64::MIN_POSITIVE);
         self.error = Some(error);
     }
 }

@@ -1,26 +1,28 @@
-//! Coverage of the representation's directions by the devices of a stage.
+//! Measure of how evenly the devices of a stage cover the directions of the representation.
 //!
-//! A direction in which no head of the fastest devices points is not learnt from them, however many rounds
-//! they make. The server does not see heads, but the rows of a gradient are multiples of the head, so the
-//! mean of `G^T G` is large in the heads' directions. The ratio of its smallest eigenvalue to the mean one,
-//! compared with that of the whole fleet, says how much more slowly the slowest direction contracts than in
-//! rounds with all devices.
+//! A direction in which the heads of the fastest devices have no component is never learnt from these
+//! devices. The server does not receive heads, but the rows of a gradient G are multiples of the head, so the
+//! mean of `G^T G` is large in the directions of the heads. The *evenness* is the ratio of the smallest
+//! eigenvalue of this mean to its average eigenvalue. The ratio of the evenness of the stage to that of the
+//! whole fleet estimates by what factor the slowest direction contracts more slowly than in rounds with all
+//! devices.
 
 use crate::linalg::Matrix;
 
-/// Sums over the rounds of a stage.
+/// Sum of `G^T G` over the rounds of a stage, and the evenness of the whole fleet.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// Sum of `G^T G`, k x k.
+    /// Sum of `G^T G` over the updates of the stage, k x k.
     stage: Option<Matrix>,
-    /// Evenness of the largest fleet that has taken part completely, and the number of its devices.
+    /// Evenness and number of devices of the largest fleet of which all devices took part in a round.
     whole: Option<(f64, usize)>,
 }
 
 impl Coverage {
-    /// Adds the sum of `G^T G` over the `n` updates of a round; `all` if every invited device took part.
+    /// Adds the sum of `G^T G` over the `n` updates of a round. `all` is whether every invited device took
+    /// part.
     pub fn add(&mut self, gram: Matrix, n: usize, all: bool) {
-        // With so few updates, chance alone explains any unevenness.
+        // With k or fewer updates, unevenness can be due to chance alone.
         if n <= gram.nrows() {
             return;
         }
@@ -40,7 +42,7 @@ impl Coverage {
         [whole, most as f64].into_iter().chain(sum).collect()
     }
 
-    /// Restores [`Self::state`]; `None` if the values are not such a state.
+    /// Restores a state that [`Self::state`] returned; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
         let (&[whole, most], sum) = state.split_first_chunk::<2>()?;
         let k = sum.len().isqrt();
@@ -53,23 +55,23 @@ impl Coverage {
         Some(Self { stage, whole: (most > 0).then_some((whole, most)) })
     }
 
-    /// Begins a stage.
+    /// Begins a stage with an empty sum.
     pub fn begin(&mut self) {
         self.stage = None;
     }
 
-    /// Factor, at most 1, by which the contraction of rounds with the first `n` updates is smaller. It is 1
-    /// as long as chance among random heads explains the difference: the smallest singular value of n x k
-    /// standard normal numbers is near `sqrt n - sqrt k`.
+    /// Factor, at most 1, by which the contraction in rounds with the first `n` updates is smaller than with
+    /// all devices. The factor is 1 if random heads could explain the difference by chance: the smallest
+    /// singular value of an n x k matrix of standard normal numbers is near `sqrt n - sqrt k`.
     pub fn factor(&self, n: usize) -> f64 {
-        let (Some(own), Some((whole, _))) = (self.evenness(), self.whole) else { return 1.0 };
+        let (Some(stage), Some((whole, _))) = (self.evenness(), self.whole) else { return 1.0 };
         let k = self.stage.as_ref().map_or(0, Matrix::nrows);
-        let factor = (own / whole).min(1.0);
+        let factor = (stage / whole).min(1.0);
         if factor.is_nan() || factor > 1.0 - (k as f64 / n as f64).sqrt() { 1.0 } else { factor.max(0.0) }
     }
 
-    /// Ratio of the smallest eigenvalue to the mean one: 1 for even coverage of all directions, 0 if one
-    /// direction is not covered.
+    /// Ratio of the smallest eigenvalue of the sum to its mean eigenvalue: 1 if all directions are covered
+    /// evenly, 0 if one direction is not covered.
     fn evenness(&self) -> Option<f64> {
         let sum = self.stage.as_ref()?;
         let mean = sum.trace() / sum.nrows() as f64;

@@ -1,6 +1,7 @@
-//! Doubling participation (SRPFL, Algorithms 1 and 2): a stage waits for the first `n` updates of a cohort of
-//! `N`, the next stage for twice as many, until all devices count. No device's speed needs to be known. Each
-//! stage continues with the model that the engine has.
+//! Doubling participation (SRPFL, Algorithms 1 and 2). Each round of the first stage waits for the first `n`
+//! updates of a cohort of `N` devices, each round of the next stage for twice as many, and so on until it
+//! waits for all devices. The speeds of the devices need not be known. Every stage continues with the model
+//! of the stage before.
 
 use super::adaptive::Adaptive;
 use super::theory::{optimal_stages, theorem_stages};
@@ -19,13 +20,14 @@ const DOUBLE_BY: [(&str, DoubleBy); 2] = [("devices", DoubleBy::Devices), ("samp
 /// Values of the key `draw`.
 const DRAWS: [(&str, DrawPer); 2] = [("round", DrawPer::Round), ("stage", DrawPer::Stage)];
 
-/// Goal of the last stage. It is an integer that f64 represents exactly, as every part of a state must be.
+/// Goal of the last stage, which waits for all devices. It is part of the saved state, so it must be an
+/// integer that f64 represents exactly.
 const EVERYONE: u64 = 1 << 53;
 
 /// Rule that ends a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Schedule {
-    /// A stage ends when more devices promise more progress per time.
+    /// A stage ends when waiting for more devices is estimated to give more progress per unit of time.
     Adaptive,
     /// A stage ends after this many rounds.
     Fixed(u32),
@@ -42,7 +44,7 @@ pub enum Schedule {
         communication: f64,
         /// Initial distance to the true representation.
         start: f64,
-        /// Distance that full participation cannot get below.
+        /// Smallest distance that full participation reaches.
         floor: f64,
     },
 }
@@ -53,19 +55,19 @@ pub enum DoubleBy {
     /// Number of participating devices.
     #[default]
     Devices,
-    /// Number of samples of the participants, for data of unequal size (SRPFL, appendix C). The first stage
-    /// waits for as many samples as the first `n0` devices to answer have.
+    /// Number of samples of the participants, for devices with different numbers of samples (SRPFL, appendix
+    /// C). The first stage waits for as many samples as the first `n0` answering devices have.
     Samples,
 }
 
 /// Interval at which the cohort is drawn, if not all devices are invited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DrawPer {
-    /// Draw for every round, since the fastest few of one cohort may know little of the rest of the fleet's
-    /// data.
+    /// Draw a cohort for every round, since the data of the fastest devices of a single cohort may not
+    /// represent the fleet.
     #[default]
     Round,
-    /// Draw for every stage (SRPFL, Algorithm 2).
+    /// Draw a cohort for every stage (SRPFL, Algorithm 2).
     Stage,
 }
 
@@ -74,7 +76,7 @@ pub enum DrawPer {
 pub struct DoublingSettings {
     /// Number of updates that the first stage waits for, `n0`.
     pub n0: usize,
-    /// Number of invited devices, `N`; `None` for all.
+    /// Number of invited devices, `N`; `None` to invite all devices.
     pub cohort: Option<usize>,
     /// Interval at which the cohort is drawn.
     pub draw: DrawPer,
@@ -111,8 +113,8 @@ impl PolicySettings for DoublingSettings {
         first_fits("n0", self.n0, self.cohort, devices, most)
     }
 
-    /// Refuses the adaptive schedule. It watches how a representation moves; a network has a million values to
-    /// watch, and the factors of an adapter move in turn.
+    /// Rejects the adaptive schedule, which measures the change of a representation. A network has too many
+    /// values for these estimates, and the factors of an adapter change in alternate rounds.
     fn fits_network(&self) -> Result<(), (&'static str, String)> {
         match self.schedule {
             Schedule::Adaptive => {
@@ -130,7 +132,7 @@ impl PolicySettings for DoublingSettings {
     }
 }
 
-/// Schedules by name, without their parameters.
+/// Kinds of schedules, without their parameters.
 #[derive(Clone, Copy)]
 enum ScheduleKind {
     Adaptive,
@@ -139,6 +141,7 @@ enum ScheduleKind {
     Optimal,
 }
 
+/// Reads the key `schedule` and the keys of that schedule. `communication` is the default communication time.
 fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Schedule, Problem> {
     let schedules = [
         ("adaptive", ScheduleKind::Adaptive),
@@ -164,6 +167,7 @@ fn read_schedule(section: &Section<'_>, communication: Option<f64>) -> Result<Sc
     })
 }
 
+/// Passes the key `schedule` and the keys of that schedule to `set`.
 fn write_schedule(schedule: Schedule, set: &mut dyn FnMut(&str, Value)) {
     match schedule {
         Schedule::Adaptive => set("schedule", "adaptive".into()),
@@ -185,7 +189,7 @@ fn write_schedule(schedule: Schedule, set: &mut dyn FnMut(&str, Value)) {
     }
 }
 
-/// Policy that waits for `first` of `cohort` devices and doubles that number.
+/// Policy that first waits for `first` of `cohort` devices and doubles that number from stage to stage.
 #[derive(Clone, Debug)]
 pub struct Doubling {
     first: usize,
@@ -195,34 +199,39 @@ pub struct Doubling {
     by: DoubleBy,
     seed: u64,
     stage: u16,
-    /// Goal of this stage's rounds, in devices or samples, or [`EVERYONE`]; 0 before the first stage.
+    /// Goal of the rounds of this stage, in devices or samples, or [`EVERYONE`]; 0 before the first stage.
     goal: u64,
     /// Number of closed rounds in this stage.
     rounds: u32,
     sizes: Sizes,
-    /// Size of the cohort, and the stage lengths that follow from it.
+    /// Number of devices in the last cohort.
     size: usize,
+    /// Stage lengths in rounds for a cohort of this size.
     lengths: Vec<u32>,
     /// Observations of the open round.
     round: Round,
     adaptive: Adaptive,
 }
 
-/// Goals in devices or samples.
+/// Smallest and largest goal, in devices or samples.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
-    /// Goal of the first stage; 0 if not known yet.
+    /// Goal of the first stage; 0 if it is not known yet.
     first: u64,
-    /// Total over all devices; 0 if not known yet.
+    /// Total over all devices; 0 if it is not known yet.
     all: u64,
 }
 
+/// Observations of an open round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
+    /// Number of invited devices.
     asked: usize,
     /// Whether the round waits for all invited devices.
     everyone: bool,
+    /// Number of updates so far.
     answers: usize,
+    /// Samples of all updates so far.
     samples: u64,
     /// Samples of the first `n0` updates.
     first: u64,
@@ -257,13 +266,14 @@ impl Doubling {
         Self { draw, ..self }
     }
 
-    /// Whether a goal means all devices. True also for a goal that a shrunken fleet cannot meet, as long as
-    /// it cannot.
+    /// Whether a round with this goal waits for all devices: the goal is [`EVERYONE`], or at least the total
+    /// of the present fleet.
     fn is_everyone(&self, goal: u64) -> bool {
         goal == EVERYONE || self.sizes.all > 0 && goal >= self.sizes.all
     }
 
-    /// Stage and goal of the next round; the goal is 0 if the size of the first stage is not known yet.
+    /// Stage and goal of the next round for a cohort of `size` devices. The goal is 0 if the goal of the
+    /// first stage is not known yet.
     fn next(&self, size: usize) -> (u16, u64) {
         let Sizes { first, all } = self.sizes;
         if first == 0 {
@@ -276,7 +286,7 @@ impl Doubling {
             }
             Schedule::Adaptive => {}
             Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
-                // A stage may have no round at all.
+                // A stage may have no rounds, so several stages may end here.
                 let mut rounds = self.rounds;
                 while !self.is_everyone(goal) && rounds >= self.rounds_of(stage) {
                     (stage, goal, rounds) = (stage.saturating_add(1), (2 * goal).min(EVERYONE), 0);
@@ -289,7 +299,8 @@ impl Doubling {
         (stage, goal)
     }
 
-    /// Best goal for the adaptive schedule, among those that double from `first` to `all`.
+    /// Goal that the adaptive schedule chooses among `first`, twice `first`, and so on below `all`, and
+    /// [`EVERYONE`].
     fn choose(&self, first: u64, all: u64, goal: u64, size: usize) -> u64 {
         let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
         let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
@@ -308,14 +319,15 @@ impl Doubling {
         match self.schedule {
             Schedule::Fixed(rounds) => rounds,
             Schedule::Adaptive => u32::MAX,
-            // In the stage after the last listed one all devices count.
+            // The stage after the last listed one waits for all devices.
             Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
                 self.lengths.get(usize::from(stage)).copied().unwrap_or(0)
             }
         }
     }
 
-    /// Stage lengths known beforehand, for a cohort of `size`.
+    /// Stage lengths in rounds that the schedule computes in advance for a cohort of `size` devices; empty
+    /// for other schedules.
     fn lengths(&self, size: usize) -> Vec<u32> {
         match self.schedule {
             Schedule::Theorem { contraction } => theorem_stages(self.first, size, contraction),
@@ -340,8 +352,8 @@ impl Participation for Doubling {
         if stage != self.stage {
             self.rounds = 0;
         }
-        // With samples, the first goal is known only after a round that waited for all devices and belongs to
-        // no stage.
+        // If samples are counted, the goal of the first stage is known only after the first round, which
+        // belongs to no stage.
         if goal != self.goal {
             self.adaptive.begin_stage();
         }
@@ -351,7 +363,8 @@ impl Participation for Doubling {
             (0, _, Schedule::Adaptive) => (size, None),
             (0, ..) => (self.first.min(size), None),
             (goal, DoubleBy::Devices, _) => (usize::try_from(goal).unwrap_or(size), None),
-            // A single device is not enough, however many samples it declares.
+            // The target also requires `n0` devices, since a single device could declare any number of
+            // samples.
             (samples, DoubleBy::Samples, _) => {
                 (size, Some(SampleTarget { samples, answers: self.first.min(size) }))
             }
@@ -388,8 +401,8 @@ impl Participation for Doubling {
             let everyone = self.round.everyone || self.round.answers >= self.round.asked;
             if everyone || closed.short_of.is_some() {
                 self.sizes.all = self.sizes.all.max(self.round.samples);
-                // The total number of samples may change between rounds, but the stage in which all devices
-                // count stays.
+                // The total number of samples may change between rounds, but a campaign never leaves the
+                // stage that waits for all devices.
                 if self.goal >= self.sizes.all {
                     self.goal = EVERYONE;
                 }
@@ -401,9 +414,10 @@ impl Participation for Doubling {
     }
 
     fn state(&self) -> Vec<f64> {
-        let own = [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
+        let numbers =
+            [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
         let estimates = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
-        own.map(|whole| whole as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
+        numbers.map(|number| number as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
     }
 
     #[allow(
@@ -412,10 +426,10 @@ impl Participation for Doubling {
         reason = "whole numbers, as they were written"
     )]
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((own, estimates)) = state.split_first_chunk::<5>() else { return false };
+        let Some((numbers, estimates)) = state.split_first_chunk::<5>() else { return false };
         let most = [u16::MAX.into(), EVERYONE, u32::MAX.into(), EVERYONE, EVERYONE];
         let fits = |(value, most): (&f64, u64)| value.fract() == 0.0 && (0.0..=most as f64).contains(value);
-        if !own.iter().zip(most).all(fits) {
+        if !numbers.iter().zip(most).all(fits) {
             return false;
         }
         let adaptive = match self.schedule {
@@ -425,7 +439,7 @@ impl Participation for Doubling {
             }
         };
         let Some(adaptive) = adaptive else { return false };
-        let [stage, goal, rounds, first, all] = own.map(|value| value as u64);
+        let [stage, goal, rounds, first, all] = numbers.map(|value| value as u64);
         (self.stage, self.goal, self.rounds) = (stage as u16, goal, rounds as u32);
         (self.sizes, self.adaptive) = (Sizes { first, all }, adaptive);
         true

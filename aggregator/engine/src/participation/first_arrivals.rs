@@ -1,4 +1,4 @@
-//! First arrivals: a round takes the first few updates.
+//! Participation policy "first arrivals": a round completes with the first `n` updates to arrive.
 
 use toml_edit::Value;
 
@@ -6,15 +6,14 @@ use super::{Cohort, Draws, Participation, PolicySettings, draw, first_fits, read
 use crate::reader::{Problem, Section};
 use crate::types::DeviceId;
 
-/// Settings of first arrivals.
+/// Settings of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstArrivalsSettings {
     /// Number of updates that completes a round.
     pub n: usize,
-    /// Number of invited devices; `None` for all.
+    /// Number of invited devices; `None` to invite all devices.
     pub cohort: Option<usize>,
 }
-
 impl PolicySettings for FirstArrivalsSettings {
     const NAME: &'static str = "first-arrivals";
     const SUMMARY: &'static str = "the first n updates of all devices, or of a cohort drawn for each round";
@@ -39,13 +38,13 @@ impl PolicySettings for FirstArrivalsSettings {
     }
 }
 
-/// First arrivals: the first `n` updates of `cohort` devices, drawn for each round without replacement; of
-/// all devices without a `cohort`.
+/// Policy that waits for the first `n` updates of `cohort` devices, which are drawn for each round without
+/// replacement. With `None` it invites all devices.
 #[derive(Clone, Copy, Debug)]
 pub struct FirstArrivals {
     /// Number of updates that completes a round.
     pub n: usize,
-    /// Number of invited devices; `None` for all.
+    /// Number of invited devices; `None` to invite all devices.
     pub cohort: Option<usize>,
     /// Seed of the draws.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Random participation: a fraction of the devices, drawn for each round.
+//! Participation policy "random fraction": invites a fraction of the devices, drawn for each round.
 
 use toml_edit::Value;
 
@@ -6,7 +6,7 @@ use super::{Cohort, Draws, Participation, PolicySettings, draw, scale_count};
 use crate::reader::{Problem, Section};
 use crate::types::DeviceId;
 
-/// Settings of random participation.
+/// Settings of the policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FractionSettings {
     /// Participation rate `r`, in (0, 1].
@@ -32,13 +32,13 @@ impl PolicySettings for FractionSettings {
     }
 }
 
-/// Random participation: `max(1, round(r n))` devices, drawn for each round without replacement. More may be
-/// invited than are waited for.
+/// Policy that waits for `max(1, round(r n))` of `n` devices, drawn for each round without replacement. With
+/// `over_select` above 1 it invites more devices than it waits for.
 #[derive(Clone, Copy, Debug)]
 pub struct Fraction {
     /// Participation rate `r`, in (0, 1].
     pub rate: f64,
-    /// Ratio of invited devices to those waited for, at least 1.
+    /// Ratio of the number of invited devices to the number of updates that a round waits for, at least 1.
     pub over_select: f64,
     /// Seed of the draws.
     pub seed: u64,

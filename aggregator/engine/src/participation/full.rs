@@ -1,4 +1,4 @@
-//! Full participation.
+//! Participation policy "full participation": every round invites all devices and waits for all of them.
 
 use toml_edit::Value;
 
@@ -6,7 +6,7 @@ use super::{Cohort, Draws, Participation, PolicySettings};
 use crate::reader::{Problem, Section};
 use crate::types::DeviceId;
 
-/// Settings of full participation.
+/// Settings of the policy, which has no keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullSettings;
 
@@ -26,7 +26,7 @@ impl PolicySettings for FullSettings {
     }
 }
 
-/// Full participation: all devices in every round.
+/// Policy that invites all devices in every round and waits for all of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Full;
 

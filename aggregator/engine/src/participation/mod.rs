@@ -1,9 +1,9 @@
-//! Participation policies: the devices invited to a round and the number of updates that completes it.
-//! Policies are independent of the algorithm: they observe when updates arrive, what is in them, and how the
-//! model moves.
+//! Participation policies: they choose the devices invited to a round and the number of updates that
+//! completes it. A policy is independent of the algorithm. It may observe the arrival times and contents of
+//! updates and the change of the model.
 //!
-//! Each policy has one file with its settings ([`PolicySettings`]) and its state ([`Participation`]); `registry`
-//! lists them. A new policy is a file and a line in the registry.
+//! Each policy has one file with its settings ([`PolicySettings`]) and its state ([`Participation`]);
+//! `registry` lists them. A new policy is a file and a line in the registry.
 
 mod adaptive;
 mod coverage;
@@ -34,18 +34,18 @@ use crate::random::{Purpose, stream};
 use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Millis, Tensor};
 
-/// Devices invited to a round.
+/// Devices invited to a round, and the number of updates that completes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cohort {
     /// Invited devices, in ascending order.
     pub devices: Vec<DeviceId>,
     /// Number of updates that completes the round.
     pub target: usize,
-    /// Sample count that completes the round with fewer updates.
+    /// Number of samples that completes the round with fewer updates; `None` if samples do not matter.
     pub sample_target: Option<SampleTarget>,
-    /// Participation stage.
+    /// Number of the participation stage, which policies with stages increase.
     pub stage: u16,
-    /// Number of times each device was drawn; devices that are missing here were drawn once.
+    /// Number of times each device was drawn. A device that is not in the map was drawn once.
     pub draws: BTreeMap<DeviceId, u32>,
 }
 
@@ -56,7 +56,8 @@ impl Cohort {
         Self { target: devices.len(), devices, sample_target: None, stage: 0, draws: BTreeMap::new() }
     }
 
-    /// Adds a device as a reference, whose own update has no weight.
+    /// Adds a device as the reference of an algorithm; its update has no weight. Does nothing if the device
+    /// was drawn.
     pub fn add_reference(&mut self, device: DeviceId) {
         if let Err(place) = self.devices.binary_search(&device) {
             self.devices.insert(place, device);
@@ -66,21 +67,22 @@ impl Cohort {
     }
 }
 
-/// Alternative to the target of updates that completes a round.
+/// Number of samples that completes a round, as an alternative to the number of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleTarget {
-    /// Samples of the counted updates, as declared and capped.
+    /// Number of samples of the counted updates, as declared by the devices and capped by the server.
     pub samples: u64,
-    /// Fewest updates.
+    /// Smallest number of updates with which the samples complete the round.
     pub answers: usize,
 }
 
-/// Update that counts in a training round.
+/// Observation of an update that counts in a training round.
 #[derive(Clone, Copy, Debug)]
 pub struct UpdateArrival<'a> {
-    /// Time since the round opened.
+    /// Time from the opening of the round to the arrival.
     pub elapsed: Millis,
-    /// Samples of this update and all before it in the round, as declared and capped.
+    /// Number of samples of this update and all updates before it in the round, as declared by the devices
+    /// and capped by the server.
     pub samples: u64,
     /// Uploaded tensors.
     pub tensors: &'a [Tensor],
@@ -88,12 +90,12 @@ pub struct UpdateArrival<'a> {
     pub model: &'a Matrix,
 }
 
-/// Closed training round.
+/// Observation of a closed training round.
 #[derive(Clone, Copy, Debug)]
 pub struct ClosedRound<'a> {
     /// Duration of the round.
     pub elapsed: Millis,
-    /// Number of updates that the round waited for, if it closed with fewer.
+    /// Number of updates that the round waited for, if it closed with fewer; otherwise `None`.
     pub short_of: Option<usize>,
     /// Model before the round.
     pub before: &'a Matrix,
@@ -101,7 +103,7 @@ pub struct ClosedRound<'a> {
     pub model: &'a Matrix,
 }
 
-/// Participation policy.
+/// Participation policy, with its state.
 pub trait Participation: Send {
     /// Draws the cohort of round `round` from `fleet` (ascending). Equal arguments after an equal history
     /// give the same cohort.
@@ -113,18 +115,20 @@ pub trait Participation: Send {
     /// Observes the end of a round.
     fn closed(&mut self, _closed: &ClosedRound<'_>) {}
 
-    /// State for checkpoints.
+    /// State that a checkpoint stores.
     fn state(&self) -> Vec<f64> {
         Vec::new()
     }
 
-    /// Restores [`Self::state`]. Returns false, with nothing changed, if the values do not fit.
+    /// Restores a state that [`Self::state`] returned. Returns false, and changes nothing, if the values do
+    /// not fit.
     fn restore(&mut self, state: &[f64]) -> bool {
         state.is_empty()
     }
 }
 
-/// Draws `size` devices of `fleet`, in ascending order; all of them if there are no more.
+/// Draws `size` devices of `fleet` and returns them in ascending order. Returns all devices if the fleet has
+/// no more than `size`.
 fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId> {
     if size >= fleet.len() {
         return fleet.to_vec();
@@ -140,12 +144,13 @@ fn draw(fleet: &[DeviceId], size: usize, seed: u64, index: u64) -> Vec<DeviceId>
     clippy::cast_precision_loss,
     reason = "fleets are far smaller than 2^52, rates are validated as positive"
 )]
+/// Rounds `n` times `factor` to the nearest integer.
 fn scale_count(n: usize, factor: f64) -> usize {
     (n as f64 * factor).round() as usize
 }
 
-/// Checks the number of updates of the first rounds and the size of the cohort against a fleet of `devices` at
-/// first and at most `most` later.
+/// Checks the number of updates that the first rounds wait for against the initial fleet of `devices`
+/// devices, and the size of the cohort against the largest possible fleet of `most` devices.
 fn first_fits(
     key: &'static str,
     first: usize,
@@ -161,7 +166,7 @@ fn first_fits(
     }
 }
 
-/// Reads the number of updates that a round waits for at first, under `key`, and the size of the cohort.
+/// Reads the number of updates that the first rounds wait for, under `key`, and the size of the cohort.
 fn read_first(
     section: &Section<'_>,
     key: &str,
@@ -175,6 +180,7 @@ fn read_first(
     }
 }
 
+/// Passes a key with a size to `set`.
 fn write_size(set: &mut dyn FnMut(&str, Value), key: &str, size: usize) {
     set(key, i64::try_from(size).unwrap_or(i64::MAX).into());
 }

@@ -1,4 +1,4 @@
-//! Steps of a model between rounds.
+//! Measurement of the steps that a model takes from round to round, as matrices.
 
 use fedspan_protocol::tensor::Role;
 
@@ -7,22 +7,22 @@ use crate::linalg::{Matrix, complement, orthonormal, product, product_transposed
 /// Model from which steps are measured.
 #[derive(Clone, Debug)]
 pub enum ModelPoint {
-    /// Model of which only the column span matters: an orthonormal basis, d x k with d > k. Steps are tangent
-    /// vectors: the `z` with `b^T z = 0` for which `b - z` spans the new subspace.
+    /// Model of which only the column span matters: an orthonormal basis `b`, d x k with d > k. A step is the
+    /// tangent vector `z` with `b^T z = 0` for which `b - z` spans the new subspace.
     Span(Matrix),
     /// Model of which every value matters.
     Values(Matrix),
 }
 
 impl ModelPoint {
-    /// Takes `model`, for which devices upload tensors of this role. `None` if it is a rank-deficient
-    /// representation.
+    /// Creates a point from `model`, for which devices upload tensors of this role. `None` if the model is a
+    /// rank-deficient representation.
     pub fn new(model: &Matrix, role: Role) -> Option<Self> {
         let spans = matches!(role, Role::Representation | Role::Gradient) && model.nrows() > model.ncols();
         if spans { orthonormal(model).ok().map(Self::Span) } else { Some(Self::Values(model.clone())) }
     }
 
-    /// Another model of the same kind; `None` if it is rank deficient.
+    /// Creates a point of the same kind from another model; `None` if that model is rank deficient.
     pub fn with_model(&self, model: &Matrix) -> Option<Self> {
         match self {
             Self::Span(_) => orthonormal(model).ok().map(Self::Span),
@@ -30,17 +30,18 @@ impl ModelPoint {
         }
     }
 
-    /// Step that a device proposes, by a gradient or by a model. `None` if that model is rank deficient.
-    pub fn step(&self, own: &Matrix, role: Role) -> Option<Matrix> {
+    /// Step that a device proposes by uploading a gradient or a model. `None` if the uploaded model is rank
+    /// deficient.
+    pub fn step(&self, upload: &Matrix, role: Role) -> Option<Matrix> {
         match (self, role) {
-            (Self::Span(b), Role::Gradient) => Some(complement(b, own)),
-            (Self::Span(b), _) => tangent(b, own),
-            (Self::Values(_), Role::Gradient) => Some(own.clone()),
-            (Self::Values(model), _) => Some(model - own),
+            (Self::Span(b), Role::Gradient) => Some(complement(b, upload)),
+            (Self::Span(b), _) => tangent(b, upload),
+            (Self::Values(_), Role::Gradient) => Some(upload.clone()),
+            (Self::Values(model), _) => Some(model - upload),
         }
     }
 
-    /// Step from this model to another.
+    /// Step from this model to another model; `None` if their kinds differ.
     pub fn step_to(&self, to: &Self) -> Option<Matrix> {
         match (self, to) {
             (Self::Span(b), Self::Span(to)) => tangent(b, to),
@@ -65,8 +66,8 @@ impl ModelPoint {
         }
     }
 
-    /// Prior squared distance: for a span that of a random subspace, `k (d - k) / d`; otherwise the one
-    /// implied by a first step with the contraction `a`.
+    /// Prior of the squared distance to the best model. For a span it is the expected squared distance to a
+    /// random subspace, `k (d - k) / d`; otherwise it follows from the first step and the contraction `a`.
     pub fn expected_distance(&self, step: &Matrix, a: f64) -> f64 {
         match self {
             Self::Span(b) => self.degrees_of_freedom() / b.nrows() as f64,

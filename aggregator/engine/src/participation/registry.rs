@@ -1,4 +1,5 @@
-//! Registry of the participation policies: their names, and the settings of each in `[participation]`.
+//! Registry of the participation policies: the enum [`Policy`], with one variant for each policy, and the
+//! reader of `[participation]`.
 
 use toml_edit::Value;
 
@@ -19,9 +20,10 @@ macro_rules! registry {
         impl Policy {
             /// Names of the policies, each with a description in one line.
             pub const NAMES: &[(&str, &str)] = &[$(($Settings::NAME, $Settings::SUMMARY),)+];
-            /// Names of the policies that rounds of adapter files support.
+            /// Names of the policies, each with whether rounds of adapter files support it.
             const FOR_ADAPTER_FILES: &[(&str, bool)] = &[$(($Settings::NAME, $Settings::FOR_ADAPTER_FILES),)+];
 
+            /// Reads the settings of the policy called `name`.
             fn read_named(
                 name: &str,
                 section: &Section<'_>,
@@ -33,7 +35,7 @@ macro_rules! registry {
                 }
             }
 
-            /// Name in files.
+            /// Name of the policy in configuration files.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self {
@@ -41,17 +43,18 @@ macro_rules! registry {
                 }
             }
 
-            /// Writes the policy's own keys with their values, as a campaign stores them.
+            /// Passes each of the policy's own keys, with its value, to `set`, as a campaign stores them.
             pub fn write(&self, set: &mut dyn FnMut(&str, Value)) {
                 match self {
                     $(Self::$Name(settings) => settings.write(set),)+
                 }
             }
 
-            /// Checks the policy against a fleet of `devices` at first and at most `most` later.
+            /// Checks the policy against an initial fleet of `devices` devices and a largest possible fleet
+            /// of `most` devices.
             ///
             /// # Errors
-            /// The key whose value is too large, and a sentence with the numbers found and allowed.
+            /// Returns the key whose value is too large, and a sentence with the numbers found and allowed.
             pub fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
                 match self {
                     $(Self::$Name(settings) => settings.fits(devices, most),)+
@@ -61,14 +64,15 @@ macro_rules! registry {
             /// Checks the policy against a model that is a network or an adapter.
             ///
             /// # Errors
-            /// The key whose value fits linear models alone, and a sentence with the values allowed.
+            /// Returns the key whose value is allowed for linear models only, and a sentence with the values
+            /// allowed.
             pub fn fits_network(&self) -> Result<(), (&'static str, String)> {
                 match self {
                     $(Self::$Name(settings) => settings.fits_network(),)+
                 }
             }
 
-            /// Starts the policy for a campaign.
+            /// Creates the policy in its initial state.
             #[must_use]
             pub fn start(&self, draws: Draws) -> Box<dyn Participation> {
                 match self {
@@ -91,8 +95,8 @@ impl Policy {
     /// Full participation.
     pub const FULL: Self = Self::Full(FullSettings);
 
-    /// Reads `[participation]`. `communication` is the default communication time of a round, in mean computation
-    /// times, if it is known.
+    /// Reads the section `[participation]`. `communication` is the default communication time of a round, in
+    /// mean computation times, if it is known.
     ///
     /// # Errors
     /// [`Problem`] for the first mistake.
@@ -104,10 +108,10 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Reads `[participation]` for rounds of adapter files.
+    /// Reads the section `[participation]` for rounds of adapter files.
     ///
     /// # Errors
-    /// [`Problem`] for the first mistake, and for a policy that these rounds do not support.
+    /// [`Problem`] for the first mistake, or for a policy that these rounds do not support.
     pub fn read_for_adapter_files(section: &Section<'_>) -> Result<Self, Problem> {
         let policy = Self::read(section, None)?;
         let supported = || Self::FOR_ADAPTER_FILES.iter().filter(|(_, supported)| *supported);

@@ -1,4 +1,4 @@
-//! Interface of the settings of a participation policy.
+//! Interface of the settings of a participation policy: the trait [`PolicySettings`].
 
 use std::fmt;
 
@@ -9,28 +9,29 @@ use crate::reader::{Problem, Section};
 
 /// Settings of a policy that a configuration can name.
 pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
-    /// Name in files.
+    /// Name of the policy in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the policy in one line, for lists of policies.
     const SUMMARY: &'static str;
-    /// Whether rounds of adapter files support the policy: it must not watch how the model moves, nor draw a
-    /// client twice.
+    /// Whether rounds of adapter files support the policy. Such a policy must not depend on the change of the
+    /// model, and must not draw a client twice.
     const FOR_ADAPTER_FILES: bool = false;
 
-    /// Reads the policy's own keys from `[participation]`. `communication` is the default communication time of a
-    /// round, in mean computation times, if it is known.
+    /// Reads the policy's own keys from `[participation]`. `communication` is the default communication time
+    /// of a round, in mean computation times, if it is known.
     ///
     /// # Errors
     /// [`Problem`] for the first mistake.
     fn read(section: &Section<'_>, communication: Option<f64>) -> Result<Self, Problem>;
 
-    /// Writes the policy's own keys with their values, as a campaign stores them.
+    /// Passes each of the policy's own keys, with its value, to `set`, as a campaign stores them.
     fn write(&self, set: &mut dyn FnMut(&str, Value));
 
-    /// Checks the settings against a fleet of `devices` at first and at most `most` later.
+    /// Checks the settings against an initial fleet of `devices` devices and a largest possible fleet of
+    /// `most` devices.
     ///
     /// # Errors
-    /// The key whose value is too large, and a sentence with the numbers found and allowed.
+    /// Returns the key whose value is too large, and a sentence with the numbers found and allowed.
     fn fits(&self, _devices: usize, _most: usize) -> Result<(), (&'static str, String)> {
         Ok(())
     }
@@ -38,20 +39,20 @@ pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
     /// Checks the settings against a model that is a network or an adapter.
     ///
     /// # Errors
-    /// The key whose value fits linear models alone, and a sentence with the values allowed.
+    /// Returns the key whose value is allowed for linear models only, and a sentence with the values allowed.
     fn fits_network(&self) -> Result<(), (&'static str, String)> {
         Ok(())
     }
 
-    /// Starts the policy for a campaign.
+    /// Creates the policy in its initial state.
     fn start(&self, draws: Draws) -> Box<dyn Participation>;
 }
 
-/// Settings of a campaign that policies which draw devices need.
+/// Settings of a campaign that affect random draws of devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Draws {
     /// Seed of the draws.
     pub seed: u64,
-    /// Ratio of invited devices to those waited for, at least 1.
+    /// Ratio of the number of invited devices to the number of updates that a round waits for, at least 1.
     pub over_select: f64,
 }

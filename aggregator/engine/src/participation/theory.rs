@@ -1,60 +1,63 @@
-//! Optimal stages of doubling participation, after SRPFL's theory (Tziotis et al., appendix B): a recursion
-//! for the distance, and the expected arrivals of exponential times. Lemma B.1 is rederived here for levels
-//! `n0`, `2 n0`, ... with the cohort `N` as the last one, which need not be `n0` times a power of two.
+//! Theory of doubling participation (SRPFL, Tziotis et al., appendix B): optimal stage lengths from a
+//! recursion for the distance to the true representation and the expected arrival times of exponentially
+//! distributed devices. Lemma B.1 is rederived here for levels `n0`, `2 n0`, ... with the cohort `N` as the
+//! last level, which need not be `n0` times a power of two.
 //!
-//! With `n` devices of mean computation time 1, a round takes `t_n = H_N - H_{N-n} + C` and maps the distance
-//! `D` to `s D + a / sqrt(n/n0 (1 - a))`, where `s = sqrt(1 - a)` (equation 199). With its fixed point `f_n`
-//! that is `D - f_n <- s (D - f_n)`, so a unit of time gains `(1 - s) (D - f_n) / t_n` (equation 200). Two
-//! levels gain the same at (equations 204 to 206)
+//! With `n` devices of mean computation time 1, a round takes `t_n = H_N - H_{N-n} + C`, where `H` are the
+//! harmonic numbers and `C` is the communication time. It maps the distance `D` to
+//! `s D + a / sqrt(n/n0 (1 - a))`, where `s = sqrt(1 - a)` (equation 199). With the fixed point `f_n` of this
+//! map, `D - f_n <- s (D - f_n)`, so the gain per unit of time is `(1 - s) (D - f_n) / t_n` (equation 200).
+//! Two levels have the same gain at the distance (equations 204 to 206)
 //!
 //! ```text
 //! X = f_n + (f_n - f_m) t_n / (t_m - t_n),    n < m
 //! ```
 //!
-//! and below it more devices are better. From one switch to the next the excess over `f_n` shrinks by
-//! `(f_n - f_m) (t_n - t_l) / ((f_l - f_n) (t_m - t_n))`, `l < n < m`. The communication `C` cancels, which
-//! is why equation 203 does not contain it, and holds with equality. The first switch does depend on `C`:
-//! equation 203 lets every stage begin at its switch, as if the start were infinitely far away. A start below
-//! the first switches should skip those stages; [`optimal_stages`] does, [`theorem_stages`] does not.
+//! and below this distance the level with more devices is better. From one switch of levels to the next, the
+//! excess over `f_n` shrinks by `(f_n - f_m) (t_n - t_l) / ((f_l - f_n) (t_m - t_n))`, `l < n < m`. The
+//! communication time `C` cancels, so equation 203 does not contain it, and the equation holds exactly. Only
+//! the first switch depends on `C`: equation 203 assumes that every stage begins at its switch, as if the
+//! initial distance were infinite. If the initial distance is below the first switches, the stages before
+//! these should be skipped; [`optimal_stages`] skips them, [`theorem_stages`] does not.
 
-/// Expected `n`-th smallest of `total` independent exponential times of mean 1: `H_N - H_{N-n}`.
+/// Expected value of the `n`-th smallest of `total` independent exponential times of mean 1: `H_N - H_{N-n}`.
 #[must_use]
 pub fn expected_arrival(n: usize, total: usize) -> f64 {
     let n = n.min(total);
-    // Summed from the smallest term up: all terms are positive, so the sum is exact to a few units in the
+    // The sum starts with the smallest term. All terms are positive, so it is exact to a few units in the
     // last place.
     (total - n + 1..=total).rev().fold(0.0, |sum, left| sum + 1.0 / left as f64)
 }
 
-/// Recursion of the distance over a round (equation 199).
+/// Recursion that maps the distance before a round to the distance after it (equation 199).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Recursion {
-    /// Contraction `a`, above 0 and below 1: a round shrinks the excess over the fixed point by
-    /// `sqrt(1 - a)`. The theory has at most 1/4.
+    /// Contraction `a`, above 0 and below 1: a round multiplies the excess over the fixed point by
+    /// `sqrt(1 - a)`. The theory assumes at most 1/4.
     pub contraction: f64,
 }
 
 impl Recursion {
-    /// Factor `sqrt(1 - a)` per round.
+    /// Factor `s = sqrt(1 - a)` of the excess per round.
     fn factor(self) -> f64 {
         libm::sqrt(1.0 - self.contraction)
     }
 
-    /// Distance after one round that waits for `ratio` = `n / n0` times the first number of devices.
+    /// Distance after one round that waits for `n = ratio n0` devices.
     #[must_use]
     pub fn step(self, distance: f64, ratio: f64) -> f64 {
         self.factor() * distance + self.contraction / (ratio * (1.0 - self.contraction)).sqrt()
     }
 
-    /// Fixed point of rounds with `ratio` = `n / n0`.
+    /// Fixed point `f_n` of rounds with `n = ratio n0` devices.
     #[must_use]
     pub fn floor(self, ratio: f64) -> f64 {
-        // 1 - s = a / (1 + s) without the cancellation.
+        // Uses `1 - s = a / (1 + s)`, which avoids the cancellation.
         (1.0 + self.factor()) / (ratio * (1.0 - self.contraction)).sqrt()
     }
 
-    /// Number of rounds with `ratio` until the distance is at most `to`: 0 if it is already, `u32::MAX` if it
-    /// never is.
+    /// Number of rounds with `ratio` that reduce the distance from `from` to at most `to`; 0 if `from` is at
+    /// most `to`, and `u32::MAX` if no number of rounds suffices.
     #[must_use]
     pub fn rounds(self, from: f64, to: f64, ratio: f64) -> u32 {
         if from <= to {
@@ -81,12 +84,12 @@ fn rounds(exact: f64) -> u32 {
     if exact.is_nan() { u32::MAX } else { exact.ceil() as u32 }
 }
 
-/// Number of devices that a stage waits for, with its round time.
+/// Number of devices that a stage waits for, and the expected duration of its rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     /// Ratio to the number of devices in the first stage, `n / n0`.
     pub ratio: f64,
-    /// Time of a round, communication included.
+    /// Expected duration of a round, communication included.
     pub time: f64,
 }
 
@@ -102,8 +105,9 @@ pub fn levels(first: usize, cohort: usize, communication: f64) -> Vec<Level> {
     doubled.take_while(|n| *n < cohort).chain([cohort]).map(level).collect()
 }
 
-/// Distance at which `now` and `next`, with more devices, gain the same per time (equation 206); at or below
-/// it `next` is better. Infinite if more devices take no longer.
+/// Distance at which the level `now` and the level `next`, with more devices, have the same gain per unit of
+/// time (equation 206). At or below this distance `next` is at least as good. Infinite if rounds of `next`
+/// take no longer.
 #[must_use]
 pub fn switch_distance(recursion: Recursion, now: Level, next: Level) -> f64 {
     let (here, there) = (recursion.floor(now.ratio), recursion.floor(next.ratio));
@@ -111,9 +115,10 @@ pub fn switch_distance(recursion: Recursion, now: Level, next: Level) -> f64 {
     if longer > 0.0 { here + (here - there) * now.time / longer } else { f64::INFINITY }
 }
 
-/// Rounds of each stage but the last by equation 203, rounded up and at least 1, independent of the
-/// communication: `first` (`n0`), `2 first`, ... devices of `cohort` (`N`), contraction `a`. The equation is
-/// undefined for the first stage; there `first / 2` devices (rounded down) stand for the level before it.
+/// Number of rounds of each stage but the last by equation 203, rounded up and at least 1, for stages with
+/// `first` (`n0`), `2 first`, ... devices of a cohort of `cohort` (`N`). The numbers do not depend on the
+/// communication time. The equation is undefined for the first stage, whose preceding level is taken as
+/// `first / 2` devices (rounded down).
 #[must_use]
 pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32> {
     let recursion = Recursion { contraction };
@@ -122,7 +127,7 @@ pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32>
     let stage = |three: &[Level]| {
         let &[before, now, next] = three else { return 1 };
         let [l, n, m] = [before, now, next].map(|level| recursion.floor(level.ratio));
-        // sqrt 2 if the devices double at both steps.
+        // This ratio is sqrt 2 if the number of devices doubles at both steps.
         let shrinks = (l - n) / (n - m);
         let exact = libm::log(shrinks * (next.time - now.time) / (now.time - before.time));
         rounds(exact / -libm::log(recursion.factor())).max(1)
@@ -130,10 +135,12 @@ pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32>
     all.windows(3).map(stage).collect()
 }
 
-/// Rounds of each stage but the last: equation 199 from the distance `start`, where a stage ends when a later
-/// one gains more per time (equation 206, with the communication). A stage may have no round. `start` and
-/// `floor`, the distance that full participation cannot get below, share any unit, which is converted to the
-/// recursion's by its own floor. Both, and `communication` in mean computation times, are at least 0.
+/// Number of rounds of each stage but the last, by equation 199 from the initial distance `start`. A stage
+/// ends when a later stage has a larger gain per unit of time (equation 206, with the communication time). A
+/// stage may have no rounds.
+///
+/// `floor` is the smallest distance that full participation reaches. `start` and `floor` have the same unit,
+/// and only their ratio matters. `communication` is in mean computation times. All three are at least 0.
 #[must_use]
 pub fn optimal_stages(
     first: usize,
@@ -157,8 +164,9 @@ pub fn optimal_stages(
     stages
 }
 
-/// Expected time from `start` to `target`, in the recursion's unit of distance, with the given rounds in each
-/// stage but the last, which is as long as needed. A stage ends early at the target.
+/// Expected time from the distance `start` to the distance `target`, in the unit of the recursion. `stages`
+/// are the numbers of rounds of all stages but the last, which is as long as necessary. A stage ends early if
+/// the target is reached.
 #[must_use]
 pub fn time(recursion: Recursion, levels: &[Level], stages: &[u32], start: f64, target: f64) -> f64 {
     let (mut distance, mut time) = (start, 0.0);
@@ -178,6 +186,7 @@ mod tests {
     const CONTRACTIONS: [f64; 4] = [0.01, 0.1, 0.19, 0.25];
     const COMMUNICATIONS: [f64; 4] = [0.0, 1.0, 10.0, 100.0];
 
+    /// Gain of a round per unit of time.
     fn rate(recursion: Recursion, distance: f64, level: Level) -> f64 {
         (distance - recursion.step(distance, level.ratio)) / level.time
     }
@@ -214,8 +223,8 @@ mod tests {
         assert_eq!(recursion.rounds(1.0, 1.0, 100.0), 0);
     }
 
-    /// Compared with the means of sorted draws, within six standard errors; the largest rank has the largest
-    /// error, about 1.28 / sqrt(n).
+    /// Compares with the means of sorted draws, within six standard errors. The standard error is largest for
+    /// the largest rank, about 1.28 / sqrt(n).
     #[test]
     fn expected_arrivals_match_exponential_draws() {
         for total in [1, 7, 40] {
@@ -234,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Compared with `H_N = ln N + gamma + 1/(2N) - 1/(12 N^2) + 1/(120 N^4) - ...`
+    /// Compares with `H_N = ln N + gamma + 1/(2N) - 1/(12 N^2) + 1/(120 N^4) - ...`.
     #[test]
     fn expected_arrivals_match_harmonic_numbers() {
         let harmonic = |n: f64| {
@@ -269,7 +278,8 @@ mod tests {
         }
     }
 
-    /// Compared with the formula as printed, with sqrt 2, for cohorts whose last level is `2^j first`.
+    /// Compares with the formula as printed in the paper, which has the constant sqrt 2, for cohorts of
+    /// `2^j first` devices.
     #[test]
     fn theorem_stages_match_equation_203() {
         for contraction in CONTRACTIONS {
@@ -292,7 +302,7 @@ mod tests {
         assert_eq!(theorem_stages(4, 9, 0.1).len(), 2);
     }
 
-    /// The communication cancels between two switches, so equation 203 is exact there.
+    /// Between two switches the communication time cancels, so equation 203 is exact.
     #[test]
     fn stage_between_switches_has_theorem_length() {
         let recursion = Recursion { contraction: 0.19 };
@@ -312,12 +322,13 @@ mod tests {
         let stages = |scale: f64| optimal_stages(4, 1024, 0.19, 1.0, 0.5 * scale, 0.009 * scale);
         assert_eq!(stages(1.0), stages(7.5));
         assert!(stages(1.0).iter().any(|rounds| *rounds > 0));
-        // From a start at the floor, and with a single level, no round precedes full participation.
+        // If the initial distance is the floor, or if there is a single level, no round precedes full
+        // participation.
         assert!(optimal_stages(4, 1024, 0.19, 1.0, 0.009, 0.009).iter().all(|rounds| *rounds == 0));
         assert!(optimal_stages(4, 3, 0.19, 1.0, 1.0, 0.1).is_empty());
     }
 
-    /// Least time over all vectors of stage lengths of at most `most` rounds each.
+    /// Shortest time over all vectors of stage lengths of at most `most` rounds each.
     fn best(recursion: Recursion, levels: &[Level], start: f64, target: f64, most: u32) -> f64 {
         let mut stages = vec![0; levels.len() - 1];
         let mut best = f64::INFINITY;
@@ -329,8 +340,9 @@ mod tests {
         }
     }
 
-    /// Compared with all vectors of stage lengths. For rounds that could be cut anywhere the switches are
-    /// optimal, for every target; whole rounds cost at most one round of full participation more.
+    /// Compares with the best vector of stage lengths, found by trying all vectors. If rounds could end at
+    /// any time, the switches would be optimal for every target. With whole rounds, the time is longer by
+    /// less than one round of full participation.
     #[test]
     fn switching_is_optimal_up_to_whole_rounds() {
         let (mut worst, mut sum, mut same, mut cases): (f64, f64, u32, u32) = (1.0, 0.0, 0, 0);

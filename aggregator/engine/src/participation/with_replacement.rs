@@ -1,4 +1,4 @@
-//! Sampling with replacement, as in FedPower, Algorithm 3.
+//! Participation policy "sampling with replacement" (FedPower, Algorithm 3).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::random::{Purpose, stream};
 use crate::reader::{Problem, Section};
 use crate::types::DeviceId;
 
-/// Settings of sampling with replacement.
+/// Settings of the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WithReplacementSettings {
     /// Number of draws, K.
@@ -33,8 +33,8 @@ impl PolicySettings for WithReplacementSettings {
     }
 }
 
-/// Sampling with replacement: `draws` draws of one device each. A device drawn twice counts twice (FedPower,
-/// Algorithm 3).
+/// Policy that makes `draws` draws of one device each, with replacement. The update of a device drawn twice
+/// counts twice (FedPower, Algorithm 3).
 #[derive(Clone, Copy, Debug)]
 pub struct WithReplacement {
     /// Number of draws, K.

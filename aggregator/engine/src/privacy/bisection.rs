@@ -1,8 +1,8 @@
-//! Bisection on monotone predicates of integers and floats.
+//! Bisection for the boundary of a monotone predicate on integers and floats.
 
-/// Largest number below `above` for which `within` holds. `within` must hold for 0 and must not hold again
-/// once it has failed. The result always satisfies `within`; if rounding makes `within` waver, it is a number
-/// near the boundary.
+/// Largest number below `above` for which `within` holds. `within` must hold for 0, and must hold for all
+/// smaller numbers if it holds for a number. The result always satisfies `within`. If rounding makes `within`
+/// not exactly monotone, the result is a number near the boundary.
 pub(super) fn largest_u64(above: u64, within: impl Fn(u64) -> bool) -> u64 {
     let (mut most, mut above) = (0, above);
     while above.saturating_sub(most) > 1 {
@@ -16,9 +16,10 @@ pub(super) fn largest_u64(above: u64, within: impl Fn(u64) -> bool) -> u64 {
     most
 }
 
-/// Least `f64` from 0 for which `holds`; `None` if the largest does not satisfy it. `holds` must not fail
-/// again once it has held. Non-negative floats are ordered like their bits. The result always satisfies
-/// `holds`, with the same caveat as [`largest_u64`].
+/// Smallest `f64` of at least 0 for which `holds` is true; `None` if it is false for the largest `f64`. If
+/// `holds` is true for a number, it must be true for all larger numbers; for rounding errors, see
+/// [`largest_u64`]. The result always satisfies `holds`. Non-negative floats have the same order as their
+/// bits, so the bits are bisected.
 pub(super) fn smallest_f64(holds: impl Fn(f64) -> bool) -> Option<f64> {
     if holds(0.0) {
         return Some(0.0);

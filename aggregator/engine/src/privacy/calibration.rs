@@ -1,14 +1,15 @@
-//! Inverse of the exact account: the noise for a budget, and the number of releases for a noise.
+//! Inverse of the exact privacy account: the smallest noise for a privacy budget, and the largest number of
+//! releases for a given noise.
 
 use super::bisection::{largest_u64, smallest_f64};
 use super::parameters::positive;
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
-/// Least multiplier with which `releases` releases stay within epsilon at delta, so that
-/// [`Composition::epsilon`] is at most `epsilon`.
+/// Smallest noise multiplier for which `releases` releases spend at most `epsilon` at `delta`, as computed by
+/// [`Composition::epsilon`].
 ///
 /// # Errors
-/// [`ParameterError::OutOfReach`] if no finite multiplier does, which happens only for budgets near the
+/// [`ParameterError::OutOfReach`] if no finite multiplier suffices, which happens only for budgets near the
 /// smallest floats.
 pub fn noise_multiplier(
     epsilon: Epsilon,
@@ -24,8 +25,8 @@ pub fn noise_multiplier(
     smallest_f64(within).filter(|z| positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
 }
 
-/// Largest number of releases with this multiplier that stay within epsilon at delta; 0 if a single one does
-/// not.
+/// Largest number of releases with this noise multiplier that spend at most `epsilon` at `delta`; 0 if a
+/// single release spends more.
 #[must_use]
 pub fn max_releases(multiplier: NoiseMultiplier, epsilon: Epsilon, delta: Delta) -> u32 {
     let within = |releases: u64| {

@@ -1,27 +1,29 @@
-//! Printing of epsilons: rounded up, to four decimals, or to four significant digits if these are more.
+//! Formatting of epsilons: they are rounded up to four decimals, or to four significant digits if these need
+//! more decimals.
 //!
-//! Noise is calibrated for the requested epsilon rounded down to the same digits. So a printed epsilon is
-//! never below what was spent, and never above what was requested.
+//! Noise is calibrated for the requested epsilon rounded down to the same digits. A printed epsilon is
+//! therefore never below the spent epsilon and never above the requested epsilon.
 
 use super::Epsilon;
 
-/// Decimals of an epsilon of ordinary size.
+/// Number of decimals of an epsilon of at least 0.1.
 const DECIMALS: usize = 4;
-/// Largest number of decimals, with which the least epsilon of configuration files, 1e-6, has seven digits.
+/// Largest number of decimals. With it the smallest epsilon of configuration files, 1e-6, has seven
+/// significant digits.
 const MOST: usize = 12;
 
-/// Epsilon in decimals, rounded up; `inf` for infinity.
+/// Formats an epsilon in decimals, rounded up; infinity is `inf`.
 #[must_use]
 pub fn shown(epsilon: f64) -> String {
     let (decimals, unit) = digits(epsilon);
     let count = (epsilon * unit).ceil();
-    // Multiplication and division both round, so a neighbouring count may be the right one.
+    // Multiplication and division both round, so a neighbouring count may be the correct one.
     let up =
         [count - 1.0, count, count + 1.0].into_iter().map(|count| count / unit).find(|up| *up >= epsilon);
     format!("{:.decimals$}", up.unwrap_or(epsilon))
 }
 
-/// Largest epsilon with as many digits as are printed that is not above this one.
+/// Rounds an epsilon down to the number of digits that [`shown`] prints.
 #[must_use]
 pub fn rounded_down(epsilon: Epsilon) -> Epsilon {
     let value = epsilon.get();
@@ -32,7 +34,7 @@ pub fn rounded_down(epsilon: Epsilon) -> Epsilon {
     down.and_then(|down| Epsilon::new(down).ok()).filter(|down| down.get() > 0.0).unwrap_or(epsilon)
 }
 
-/// Number of printed decimals, and the number of their units in 1.
+/// Number of printed decimals, and the corresponding power of ten.
 fn digits(epsilon: f64) -> (usize, f64) {
     let (mut decimals, mut unit) = (DECIMALS, 1e4);
     while epsilon > 0.0 && epsilon * unit < 1e3 && decimals < MOST {

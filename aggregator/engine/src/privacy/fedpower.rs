@@ -1,32 +1,32 @@
-//! Noise of FedPower (Guo, Li, Chang, Wang and Zhang), which a device adds to each product `A Z` before it
-//! uploads it.
+//! Calibration of the privacy noise of FedPower (Guo, Li, Chang, Wang and Zhang), which a device adds to each
+//! product `A Z` before it uploads the product.
 //!
 //! `A = weight M^T M` is d x d, and each row of `M` is a record of L2 norm at most 1. `Z` is d x r with
-//! orthonormal columns and may depend on all earlier releases. Noise is added to each of the `d r` entries of
-//! the product; its standard deviation `nu` is in the unit of these.
+//! orthonormal columns and may depend on all earlier releases. Noise of standard deviation `nu` is added to
+//! each of the `d r` entries of the product.
 //!
-//! Replacing a record `u` by `v` moves the product by `weight (u u^T - v v^T) Z`. The paper bounds each
-//! column by `|u|^2 + |v|^2`, which gives `2 sqrt r`. The attained value is less: `u u^T - v v^T` has a
-//! spectral norm of at most 1 and a Frobenius norm of at most `sqrt(|u|^4 + |v|^4 - 2 (u v)^2)`, so it is 1
-//! for one column and `sqrt 2` for more, the latter if `u` and `v` are orthogonal unit vectors in the span of
-//! `Z`.
+//! Replacing a record `u` by `v` changes the product by `weight (u u^T - v v^T) Z`. The paper bounds each
+//! column by `|u|^2 + |v|^2`, which gives a sensitivity of `2 sqrt r` times the weight. The attained
+//! sensitivity is smaller: `u u^T - v v^T` has a spectral norm of at most 1 and a Frobenius norm of at most
+//! `sqrt(|u|^4 + |v|^4 - 2 (u v)^2)`. So the sensitivity is the weight for one column, and `sqrt 2` times the
+//! weight for more columns, attained if `u` and `v` are orthogonal unit vectors in the span of `Z`.
 
 use super::calibration::noise_multiplier;
 use super::parameters::positive;
 use super::{Delta, Epsilon, ParameterError, Releases};
 
-/// Calibration of the noise.
+/// Method by which the noise is calibrated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Calibration {
-    /// By the attained sensitivity and the exact account.
+    /// Uses the attained sensitivity and the exact privacy account.
     #[default]
     Tight,
-    /// By Theorem 6 as printed.
+    /// Uses Theorem 6 as printed in the paper.
     Paper,
 }
 
 impl Calibration {
-    /// Name in configuration files.
+    /// Name of the method in configuration files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Calibration {
     }
 }
 
-/// Releases of a device: products with bases.
+/// Sensitivity of the products `A Z` that a device releases.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Products {
     rank: u32,
@@ -44,8 +44,9 @@ pub struct Products {
 }
 
 impl Products {
-    /// Creates products with bases of `rank` columns in which a record weighs `weight`: 1 over the device's
-    /// records if `A` is their mean; machines over all records of all machines (`m / n`) in the paper.
+    /// Describes products with bases of `rank` columns in which each record has the weight `weight`. If `A`
+    /// is the mean over the device's records, the weight is 1 over their number; in the paper it is `m / n`,
+    /// the number of machines over the number of records of all machines.
     ///
     /// # Errors
     /// [`ParameterError::Rank`] if `rank` is 0, and [`ParameterError::Weight`] if `weight` is not finite and
@@ -69,10 +70,11 @@ impl Products {
             }
     }
 
-    /// Standard deviation `nu` of the noise for `releases` products in all, communicated or not.
+    /// Standard deviation `nu` of the noise for a total of `releases` products, whether they are uploaded or
+    /// not.
     ///
     /// # Errors
-    /// [`ParameterError::OutOfReach`] if no finite noise is enough.
+    /// [`ParameterError::OutOfReach`] if no finite noise suffices.
     pub fn noise(
         self,
         calibration: Calibration,
@@ -84,7 +86,7 @@ impl Products {
             Calibration::Paper => paper_multiplier(epsilon, delta, releases),
             Calibration::Tight => noise_multiplier(epsilon, delta, releases)?.get(),
         };
-        // Covers the rounding of the product.
+        // The last factor covers the rounding of the product.
         let noise = self.sensitivity(calibration) * multiplier * (1.0 + 4.0 * f64::EPSILON);
         if noise.is_finite() {
             Ok(noise)
@@ -95,9 +97,10 @@ impl Products {
     }
 }
 
-/// Noise multiplier of Theorem 6: `max(sqrt(T / epsilon), 2 sqrt(2 T ln(1 / delta)) / epsilon)`; `nu` is
-/// `2 sqrt(r) m / n` times that. The theorem lets both terms of the classical conversion of
-/// `T / (2 z^2)`-zCDP (Mironov 2017, Proposition 3) be half of epsilon.
+/// Noise multiplier of Theorem 6 for `T` releases:
+/// `max(sqrt(T / epsilon), 2 sqrt(2 T ln(1 / delta)) / epsilon)`. The standard deviation `nu` is
+/// `2 sqrt(r) m / n` times the multiplier. The theorem converts `T / (2 z^2)`-zCDP to (epsilon, delta) by the
+/// classical bound (Mironov 2017, Proposition 3) and limits each of its two terms to half of epsilon.
 #[must_use]
 pub fn paper_multiplier(epsilon: Epsilon, delta: Delta, releases: Releases) -> f64 {
     let (epsilon, releases) = (epsilon.get(), f64::from(releases.get()));

@@ -1,36 +1,39 @@
-//! Exact account of Gaussian releases.
+//! Exact privacy account of Gaussian releases.
 //!
-//! Releases with noise multipliers `z_t`, each of which may depend on those before it, are as private as one
-//! Gaussian of mean 0 or `mu` and standard deviation 1, `mu = sqrt(sum 1 / z_t^2)` (Dong, Roth and Su 2019,
-//! Corollary 3.3). Its privacy profile is (Balle and Wang 2018, Theorem 8)
+//! Releases with noise multipliers `z_t`, each of which may depend on the releases before it, are together as
+//! private as a single release that is Gaussian with standard deviation 1 and, for two neighbouring data
+//! sets, the means 0 and `mu = sqrt(sum 1 / z_t^2)` (Dong, Roth and Su 2019, Corollary 3.3). The privacy
+//! profile of this release is (Balle and Wang 2018, Theorem 8)
 //!
 //! ```text
 //! delta(epsilon) = Q(a) - e^epsilon Q(b),    a = epsilon/mu - mu/2,  b = epsilon/mu + mu/2
 //! ```
 //!
-//! with `Q` the upper tail. Since `e^epsilon phi(b) = phi(a)` that is, with Mills' ratio `R = Q / phi`,
+//! where `Q` is the upper tail probability of the standard normal distribution and `phi` its density. Since
+//! `e^epsilon phi(b) = phi(a)`, the profile in terms of Mills' ratio `R = Q / phi` is
 //!
 //! ```text
 //!     delta = phi(a) (R(a) - R(b)) = phi(a) * integral from a to b of (1 - x R(x)) dx
 //! 1 - delta = phi(a) (R(-a) + R(b))
 //! ```
 //!
-//! Logarithms of these neither overflow nor cancel: the integral is used for `mu` of at most 1, the
-//! difference above that, and the last line for `a < -1`, where `delta` is above 0.68.
+//! The code computes logarithms of these expressions, which neither overflow nor cancel: it uses the integral
+//! for `mu` of at most 1, the difference for larger `mu`, and the last line for `a < -1`, where `delta` is
+//! above 0.68.
 
 use super::bisection::smallest_f64;
 use super::normal::{LN_SQRT_2PI, mills};
 use super::{Delta, Epsilon, NoiseMultiplier, Releases};
 
-/// Largest `mu` with an account. For a larger one epsilon is above 5e17 at any delta below a half, and is
-/// reported as infinite.
+/// Largest supported `mu`. For larger values epsilon is above 5e17 at any delta below a half, and is reported
+/// as infinite.
 const MU_MAX: f64 = 1e9;
 
-/// Largest `a` at which delta is not below the smallest `f64`.
+/// Bound of `a` above which delta is below the smallest positive `f64`.
 const A_MAX: f64 = 40.0;
 
-/// Positive abscissas and weights of the 10-point Gauss-Legendre rule on [-1, 1]. On an interval of length 1
-/// its relative error is below 1e-18.
+/// Positive abscissas and weights of the 10-point Gauss-Legendre rule on [-1, 1]. For integrals over
+/// intervals of length 1, as used here, its relative error is below 1e-18.
 const GAUSS_LEGENDRE: [(f64, f64); 5] = [
     (0.148_874_338_981_631_22, 0.295_524_224_714_752_87),
     (0.433_395_394_129_247_2, 0.269_266_719_309_996_35),
@@ -46,20 +49,21 @@ pub struct Composition {
 }
 
 impl Composition {
-    /// Composes the given numbers of releases per multiplier, in any order. Without releases nothing is
-    /// spent.
+    /// Composes the given numbers of releases per noise multiplier; their order does not matter. Without
+    /// releases, epsilon and delta are 0.
     #[must_use]
     pub fn new(releases: &[(NoiseMultiplier, Releases)]) -> Self {
         let mut parts: Vec<f64> =
             releases.iter().map(|&(multiplier, releases)| mu_of_releases(multiplier, releases)).collect();
-        // Sorted, so that the sum does not depend on the order of the releases.
+        // Sorting makes the sum independent of the order of the releases.
         parts.sort_by(f64::total_cmp);
         let Some(&largest) = parts.last() else { return Self { mu: 0.0 } };
         if parts.len() == 1 || largest.is_infinite() {
             return Self { mu: largest };
         }
         let sum = parts.iter().fold(0.0, |sum, part| sum + (part / largest) * (part / largest));
-        // Each addition may lose half an epsilon, and so may the few operations around the sum.
+        // Each addition may round down by half a machine epsilon, and so may the few operations around the
+        // sum.
         let round_up = 1.0 + (parts.len() + 4) as f64 * f64::EPSILON;
         Self { mu: (largest * sum.sqrt() * round_up).next_up() }
     }
@@ -70,14 +74,14 @@ impl Composition {
         Self { mu: mu_of_releases(multiplier, releases) }
     }
 
-    /// Parameter of Gaussian differential privacy of the whole, `sqrt(sum 1 / z^2)`, rounded up; infinite if
-    /// it overflows.
+    /// Parameter `mu` of Gaussian differential privacy of the composition, `sqrt(sum 1 / z^2)`, rounded up;
+    /// infinite if it overflows.
     #[must_use]
     pub fn mu(self) -> f64 {
         self.mu
     }
 
-    /// Least delta at this epsilon, rounded up.
+    /// Smallest delta at this epsilon, rounded up.
     #[must_use]
     pub fn delta(self, epsilon: Epsilon) -> f64 {
         match profile(self.mu, epsilon.get()) {
@@ -89,11 +93,11 @@ impl Composition {
         .min(1.0)
     }
 
-    /// Least epsilon at this delta, rounded up: 0 if delta alone covers the loss, infinite if no float is
-    /// large enough.
+    /// Smallest epsilon at this delta, rounded up: 0 if delta is at least the profile at epsilon 0, infinite
+    /// if no float is large enough.
     #[must_use]
     pub fn epsilon(self, delta: Delta) -> f64 {
-        // Both logarithms are moved by their rounding error.
+        // Each logarithm is shifted by its rounding error in the conservative direction.
         let (ln, ln_complement) = (libm::log(delta.get()), libm::log1p(-delta.get()));
         let (ln, ln_complement) = (ln * (1.0 + f64::EPSILON), ln_complement * (1.0 - f64::EPSILON));
         let holds = |epsilon: f64| match profile(self.mu, epsilon) {
@@ -110,13 +114,13 @@ fn mu_of_releases(multiplier: NoiseMultiplier, releases: Releases) -> f64 {
     (f64::from(releases.get()).sqrt() / multiplier.get()).next_up().next_up()
 }
 
-/// Bound of a delta that holds despite every rounding on the way.
+/// Bound of a delta that accounts for all rounding errors of the computation.
 enum Profile {
-    /// Delta is 0, since nothing was released.
+    /// Delta is 0, because nothing was released.
     Zero,
-    /// The logarithm of delta is at most this.
+    /// The logarithm of delta is at most `at_most`.
     Delta { at_most: f64 },
-    /// The logarithm of 1 - delta is at least this.
+    /// The logarithm of 1 - delta is at least `at_least`.
     Complement { at_least: f64 },
 }
 
@@ -130,14 +134,14 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     }
     let (centre, half) = (epsilon / mu, 0.5 * mu);
     let (a, b) = (centre - half, centre + half);
-    // Bounds of a, whose quotient and difference were rounded.
+    // Bounds of the exact value of `a`, since the computed quotient and difference are rounded.
     let (low, high) = (1.0 - f64::EPSILON, 1.0 + f64::EPSILON);
     let (least, most) = (centre * low * low - half * high, centre * high * high - half * low);
     if least > A_MAX {
         return Profile::Delta { at_most: f64::NEG_INFINITY };
     }
-    // Effect of that range on the logarithm of R(a), whose slope is at most 2 for a >= -1, and on that of the
-    // complement for a large b.
+    // Bound of the effect of this range on the logarithm of R(a), whose slope is at most 2 for a >= -1, and
+    // on the logarithm of the complement for a large b.
     let slope = 2.0 * (most - least);
     if a < -1.0 {
         let sum = libm::log(mills(-a).ratio + mills(b).ratio);
@@ -145,7 +149,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
         let error = slope + f64::EPSILON * (32.0 + square + sum.abs());
         return Profile::Complement { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
     }
-    // Factor by which the cancellation of the difference magnifies the rounding of R.
+    // `lost` is the factor by which the cancellation in the difference magnifies the rounding errors of R.
     let (difference, lost) = if mu <= 1.0 {
         (half * mean_neg_derivative(centre, half), 1.0)
     } else {
@@ -159,7 +163,7 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     Profile::Delta { at_most: log - 0.5 * square - LN_SQRT_2PI + error }
 }
 
-/// Integral of `1 - x R(x)` over `centre + half * [-1, 1]`, divided by `half`.
+/// Integral of `1 - x R(x)` over the interval `centre + half * [-1, 1]`, divided by `half`.
 fn mean_neg_derivative(centre: f64, half: f64) -> f64 {
     let pair = |(at, weight): (f64, f64)| {
         weight * (mills(centre - half * at).neg_derivative + mills(centre + half * at).neg_derivative)

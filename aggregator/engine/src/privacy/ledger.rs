@@ -1,9 +1,10 @@
-//! Server's account of the devices' privacy budgets, for reports alone. Devices charge themselves and decline
-//! what exceeds their budget.
+//! The server's account of each device's privacy spending, for reports alone: devices charge their own
+//! ledgers and decline rounds that exceed their budget.
 //!
-//! An account is the spending that the device reports in its hello, plus the updates received since. The
-//! first update after a hello may have been charged before the hello and have waited for the link; it is
-//! added anyway, so that between hellos an account is never below the truth, and the next hello corrects it.
+//! An account is the spending that the device reported in its last hello, plus the cost of the updates
+//! received since. The first update after a hello may already be included in the reported spending, if the
+//! device computed it before it reconnected. Its cost is added anyway, so that between hellos an account is
+//! never below the true spending; the next hello corrects the account.
 
 use std::collections::BTreeMap;
 
@@ -14,30 +15,29 @@ use super::ledger_units::epsilon_of;
 use super::{Delta, Epsilon};
 use crate::types::DeviceId;
 
-/// Account of a device, in the units of [`ledger_units`](super::ledger_units).
+/// Privacy account of a device, in the units of [`ledger_units`](super::ledger_units).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Cost of one noisy release.
     pub release: u32,
     /// Budget for all releases.
     pub budget: u64,
-    /// Spending: as reported by the device, plus the updates received since.
+    /// Spending that the device reported, plus the cost of the updates received since.
     pub spent: u64,
     /// Number of the last round for which an update was received.
     round: u32,
     /// Whether the device has reported its spending and sent no update since.
     just_reported: bool,
-    /// Part of `spent` that the device may have reported already: the cost of the first update since its
-    /// report.
+    /// Part of `spent` that may be counted twice: the cost of the first update since the device's report.
     possibly_double: u64,
 }
 
-/// Accounts of all devices.
+/// Privacy accounts of all devices.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     accounts: BTreeMap<DeviceId, Account>,
-    /// Number of reports below an earlier one, after which the earlier spending is kept: the device's storage
-    /// was replaced, or it lies.
+    /// Number of reports of less spending than an earlier report. The ledger keeps the earlier spending: the
+    /// storage of the device was replaced, or its report is false.
     fell_back: u64,
 }
 
@@ -55,8 +55,8 @@ impl Ledger {
         (is_new || before != *account).then_some(*account)
     }
 
-    /// Charges an update with `releases` noisy releases. A device has one update per round, so the same
-    /// update received again costs nothing. Returns the account if it has changed.
+    /// Charges an update with `releases` noisy releases to the device. A device has one update per round, so
+    /// an update that is received again is not charged again. Returns the account if it has changed.
     pub fn charge_update(&mut self, device: DeviceId, round: u32, releases: u32) -> Option<Account> {
         self.accounts.get_mut(&device).filter(|account| round > account.round).map(|account| {
             account.round = round;
@@ -80,19 +80,19 @@ impl Ledger {
         &self.accounts
     }
 
-    /// Number of hellos that reported less spending than was known.
+    /// Number of hellos that reported less spending than an earlier report.
     #[must_use]
     pub fn fell_back(&self) -> u64 {
         self.fell_back
     }
 
-    /// Epsilon spent by each device, in the order of devices, and the largest of these.
+    /// Epsilon spent by each device, in the order of devices, and the largest of these epsilons.
     #[must_use]
     pub fn epsilons(&self, delta: Delta) -> (Vec<(DeviceId, f64)>, f64) {
         let mut known: BTreeMap<u64, f64> = BTreeMap::new();
-        let mut of = |units: u64| *known.entry(units).or_insert_with(|| epsilon_of(units, delta));
+        let mut cached_epsilon = |units: u64| *known.entry(units).or_insert_with(|| epsilon_of(units, delta));
         let all: Vec<(DeviceId, f64)> =
-            self.accounts.iter().map(|(device, account)| (*device, of(account.spent))).collect();
+            self.accounts.iter().map(|(device, account)| (*device, cached_epsilon(account.spent))).collect();
         let largest = all.iter().fold(0.0, |most: f64, (_, epsilon)| most.max(*epsilon));
         (all, largest)
     }
@@ -103,13 +103,13 @@ impl Ledger {
 pub fn releases(task: &Task) -> u32 {
     match *task {
         Task::FedPower { iterations, .. } => iterations.into(),
-        // No tensor leaves the device.
+        // The device uploads no tensor.
         Task::FitHead { .. } => 0,
         _ => 1,
     }
 }
 
-/// Privacy that a server requires of its devices.
+/// Privacy that a server requires of every device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrivacyRequirement {
     /// Largest epsilon that a device may ever spend.
@@ -119,7 +119,7 @@ pub struct PrivacyRequirement {
 }
 
 impl PrivacyRequirement {
-    /// The requirement as a budget in the units of the devices.
+    /// The requirement as a budget in the units of the devices' ledgers.
     #[must_use]
     pub fn budget(self) -> u64 {
         super::ledger_units::max_units(self.epsilon, self.delta)

@@ -1,5 +1,5 @@
-//! Accounting of differential privacy for the Gaussian mechanism: the (epsilon, delta) that a number of noisy releases
-//! spends, and the noise that keeps them within a budget.
+//! Accounting of differential privacy for the Gaussian mechanism: the (epsilon, delta) that a number of noisy
+//! releases spends, and the noise for which the releases stay within a budget.
 //!
 //! ```text
 //!  (multiplier, releases), ... -> Composition -> epsilon at a delta, delta at an epsilon   exact
@@ -9,17 +9,17 @@
 //! ```
 //!
 //! Neighbouring data sets differ in one record that is replaced by another. A sensitivity is the largest L2
-//! distance between the releases of neighbours; a noise multiplier is the standard deviation of the noise
-//! over the sensitivity. Every record is assumed to be in every release, so no amplification by subsampling
-//! is credited. The multipliers are fixed in advance; the query of a release may depend on earlier releases (adaptive
-//! composition).
+//! distance between the releases of neighbours. A noise multiplier is the standard deviation of the noise
+//! over the sensitivity. Every record is assumed to be in every release, so the accounts contain no
+//! amplification by subsampling. The multipliers are fixed in advance; the query of a release may depend on
+//! earlier releases (adaptive composition).
 //!
-//! All results are rounded conservatively: an epsilon, a delta and a multiplier up, a number of releases
-//! down. All arithmetic is from `libm`, so that all machines agree.
+//! All results are rounded conservatively: epsilon, delta and multipliers up, numbers of releases down.
+//! Elementary functions are from `libm`, so that results are the same on all machines.
 //!
-//! [`gaussian`] covers continuous noise. Devices add discrete Gaussian noise, and increase its variance by 16 squared
-//! units of its grid; it is then at least as private (`PRIVACY.md` has the proof). [`renyi`] covers discrete noise
-//! without that increase.
+//! [`gaussian`] covers continuous noise. Devices add discrete Gaussian noise whose variance is larger by 16
+//! squared grid units; with this increase it is at least as private as the continuous noise (proof in
+//! `PRIVACY.md`). [`renyi`] covers discrete noise without the increase.
 
 mod bisection;
 pub mod calibration;

@@ -1,9 +1,9 @@
-//! Mills' ratio of the normal distribution, and its derivative.
+//! Mills' ratio of the standard normal distribution, and its derivative.
 
 /// `ln sqrt(2 pi)`.
 pub(super) const LN_SQRT_2PI: f64 = 0.918_938_533_204_672_7;
 
-/// Argument from which the continued fraction is used.
+/// Smallest argument for which the continued fraction is used.
 const FRACTION: f64 = 2.0;
 
 /// Mills' ratio at a point, and its negative derivative.
@@ -15,16 +15,17 @@ pub(super) struct Mills {
     pub neg_derivative: f64,
 }
 
-/// Computes both for `x` of at least -1, with relative errors below 2e-15 (ratio) and 5e-15 (derivative).
+/// Computes Mills' ratio and its negative derivative for `x` of at least -1, with relative errors below 2e-15
+/// (ratio) and 5e-15 (derivative).
 ///
-/// Below 2 from `erfc`, where `1 - x R` loses less than three bits. From 2 on by Laplace's continued fraction
-/// `R = 1 / (x + t)`, `t = 1 / (x + 2 / (x + 3 / (x + ...)))`, evaluated from its end: all terms are
-/// positive, and the derivative is `t R`, without a difference. The relative truncation error of both is
-/// below 1e-16.
+/// For `x` below 2 it uses `erfc`, and `1 - x R` loses less than three bits by cancellation. For larger `x`
+/// it uses Laplace's continued fraction `R = 1 / (x + t)`, `t = 1 / (x + 2 / (x + 3 / (x + ...)))`, evaluated
+/// from its end. All terms are positive, and the negative derivative is `t R`, without cancellation. The
+/// relative truncation errors are below 1e-16.
 pub(super) fn mills(x: f64) -> Mills {
     if x < FRACTION {
         let root = std::f64::consts::FRAC_1_SQRT_2;
-        // sqrt(pi / 2) = 1.2533...
+        // The first factor is sqrt(pi / 2).
         let ratio = 1.253_314_137_315_500_3 * libm::exp(0.5 * x * x) * libm::erfc(x * root);
         return Mills { ratio, neg_derivative: 1.0 - x * ratio };
     }
@@ -39,7 +40,7 @@ pub(super) fn mills(x: f64) -> Mills {
 mod tests {
     use super::*;
 
-    /// `x`, `R`, `1 - x R`, computed with 60 digits.
+    /// Values of `x`, `R` and `1 - x R`, computed with 60 digits.
     const TABLE: [(f64, f64, f64); 15] = [
         (-1.0, 3.477_051_811_703_694_4, 4.477_051_811_703_695),
         (-0.5, 1.964_017_495_357_993_9, 1.982_008_747_678_997),
@@ -70,7 +71,7 @@ mod tests {
         println!("R is off by a part of {:.1e}, 1 - x R by {:.1e}", worst[0], worst[1]);
     }
 
-    /// Both formulas agree where both hold, and so does a longer continued fraction.
+    /// Compares with a longer continued fraction, and for `x` from 2 to 5 also with `erfc`.
     #[test]
     fn mills_ratio_formulas_agree() {
         for step in 0..4000 {

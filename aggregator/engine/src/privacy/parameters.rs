@@ -1,4 +1,4 @@
-//! Validated privacy parameters: checked once, when they are created.
+//! Validated privacy parameters: each is checked when it is created.
 
 /// Invalid privacy parameter.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum ParameterError {
     /// A weight of a record that is not finite and above 0.
     #[error("a record weighs {0}, must be finite and above 0")]
     Weight(f64),
-    /// No finite noise is enough for the request.
+    /// No finite noise suffices for the requested epsilon and delta.
     #[error("no finite noise keeps {releases} releases within epsilon {epsilon} at delta {delta}")]
     OutOfReach {
         /// Requested epsilon.
@@ -36,8 +36,8 @@ pub enum ParameterError {
     },
 }
 
-/// Upper limit of an epsilon: finite and above 0. A spent epsilon is an `f64` instead, since it may be 0 or
-/// infinite.
+/// Requested upper bound of epsilon, finite and above 0. A spent epsilon is an `f64` instead, since it may be
+/// 0 or infinite.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Epsilon(f64);
 

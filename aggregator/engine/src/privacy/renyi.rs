@@ -1,24 +1,26 @@
-//! Account by Renyi divergences: never below the exact one for Gaussians, and valid for more.
+//! Privacy account by Renyi divergences: an upper bound of the exact account for Gaussian noise that is also
+//! valid for discrete Gaussian noise.
 //!
 //! A Gaussian release with multiplier `z` has a Renyi divergence of `order / (2 z^2)` at every order above 1
 //! (Mironov 2017, Corollary 3), and divergences of releases add up. The same holds for the discrete Gaussian
-//! on integers (Canonne, Kamath and Steinke 2020). Conversion: if the divergence is `d` at an order, then for
-//! every delta
+//! on integers (Canonne, Kamath and Steinke 2020). A divergence `d` at an order is converted to an epsilon:
+//! for every delta
 //!
 //! ```text
 //! epsilon = d + ln(1 - 1/order) - (ln delta + ln order) / (order - 1)
 //! ```
 //!
 //! (Canonne, Kamath and Steinke 2020, Proposition 12; the same as equation 20 of Balle, Barthe, Gaboardi, Hsu
-//! and Sato 2020.) With `d = rho order` its derivative is `rho + (ln delta + ln order) / (order - 1)^2`: it
-//! falls until `rho (order - 1)^2 + ln order = -ln delta` and rises from there, so the best order is where
-//! this holds. Accounts over a list of orders are higher: with whole orders above 10, one release of
-//! multiplier 4 has 1.0126 at delta = 1e-5 (order 18), not 1.0123 (order 17.63).
+//! and Sato 2020.) With `d = rho order` the derivative of epsilon by the order is
+//! `rho + (ln delta + ln order) / (order - 1)^2`. So epsilon is smallest at the order with
+//! `rho (order - 1)^2 + ln order = -ln delta`. A minimum over a fixed list of orders is larger: with whole
+//! orders above 10, one release of multiplier 4 has epsilon 1.0126 at delta = 1e-5 (order 18) instead of
+//! 1.0123 (order 17.63).
 
 use super::bisection::smallest_f64;
 use super::{Composition, Delta, ParameterError};
 
-/// Bound of an epsilon from one order.
+/// Upper bound of epsilon from the divergence at one order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bound {
     /// Epsilon, rounded up.
@@ -27,19 +29,19 @@ pub struct Bound {
     pub order: f64,
 }
 
-/// Least bound over all orders.
+/// Smallest bound of epsilon over all orders.
 #[must_use]
 pub fn epsilon(composition: Composition, delta: Delta) -> Bound {
     let rho = rho(composition);
     let ln = -libm::log(delta.get());
     let best = |above: f64| rho * above * above + libm::log1p(above) >= ln;
-    // A solution exists for every rho: the logarithm of the largest float is below 710, that of 1 / delta may
-    // be 745.
+    // A solution exists for every rho above 0. For rho = 0 there may be none, since the logarithm of the
+    // largest float is below 710, and `-ln delta` can be 745.
     let above = smallest_f64(best).unwrap_or(f64::MAX);
     Bound { epsilon: bound(rho, ln, above), order: 1.0 + above }
 }
 
-/// Bound from one order.
+/// Bound of epsilon from the divergence at `order`.
 ///
 /// # Errors
 /// [`ParameterError::Order`] if the order is not finite and above 1.
@@ -50,12 +52,13 @@ pub fn epsilon_at(composition: Composition, delta: Delta, order: f64) -> Result<
     Ok(Bound { epsilon: bound(rho(composition), -libm::log(delta.get()), order - 1.0), order })
 }
 
-/// Divergence divided by the order: `mu^2 / 2`.
+/// Divergence divided by its order: `mu^2 / 2`.
 fn rho(composition: Composition) -> f64 {
     0.5 * composition.mu() * composition.mu()
 }
 
-/// Conversion at the order `1 + above`, with `ln = -ln delta`, plus a bound of its rounding error.
+/// Converts the divergence at the order `1 + above` to an epsilon, with `ln = -ln delta`, and adds a bound of
+/// the rounding error.
 fn bound(rho: f64, ln: f64, above: f64) -> f64 {
     if rho.is_infinite() {
         return f64::INFINITY;

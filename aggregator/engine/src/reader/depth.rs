@@ -1,15 +1,15 @@
-//! Nesting depth of a TOML text, checked before it is parsed: the parser bounds each kind of nesting by
-//! itself, and all of them together could overflow the stack.
+//! Check of the nesting depth of a TOML text before it is parsed. The parser limits each kind of nesting
+//! separately, and a combination of all kinds could still overflow the stack.
 
 use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
 
-/// Largest sum of key parts, tables and lists nested in each other; real files need far less.
+/// Largest sum of nested key parts, tables and lists. Real files need far less.
 pub(super) const DEPTH_MAX: usize = 32;
 
-/// Offset at which a text is nested deeper than [`DEPTH_MAX`], if it is.
+/// Offset of the first token that is nested deeper than [`DEPTH_MAX`]; `None` if there is none.
 pub(super) fn too_deep(text: &str) -> Option<usize> {
-    // Dots of the current key, within each open bracket.
+    // Number of dots of the current key, for each open bracket.
     let mut dots: Vec<usize> = vec![0];
     let mut depth = 0_usize;
     for token in Source::new(text).lex() {
@@ -50,11 +50,12 @@ mod tests {
         );
         let list = |n: usize| format!("a = {}1{}\n", "[".repeat(n), "]".repeat(n));
         assert_eq!((too_deep(&list(DEPTH_MAX)), too_deep(&list(DEPTH_MAX + 1))), (None, Some(4 + DEPTH_MAX)));
-        // Nested in each other.
+        // Keys, tables and lists that are nested in each other add up.
         let mixed = |n: usize| format!("{}b = {{ {}c = [[2]] }}\n", "a.".repeat(n), "a.".repeat(n));
         assert_eq!(too_deep(&mixed(14)), None);
         assert!(too_deep(&mixed(15)).is_some());
-        // One after the other, and in texts that are no keys.
+        // Consecutive keys and list elements do not add up, and brackets in strings and comments do not
+        // count.
         let flat = format!(
             "{}[t]\nnumbers = [{}]\nword = \"{}\" # {}\n",
             deep(30).repeat(50),

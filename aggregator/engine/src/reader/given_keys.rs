@@ -1,18 +1,18 @@
-//! Keys that a configuration sets itself, as opposed to those left to their defaults.
+//! Set of the keys that a configuration sets explicitly, in contrast to keys that have their defaults.
 
 use std::collections::BTreeSet;
 
 use toml_edit::TableLike;
 
-/// Dotted keys that a file or the command line sets.
+/// Dotted keys that a file or the command line sets explicitly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenKeys {
-    /// The set keys; `None` for all keys.
+    /// Keys that are set; `None` means all keys.
     keys: Option<BTreeSet<String>>,
 }
 
 impl GivenKeys {
-    /// All keys, for a configuration that comes from no file and so has no defaults.
+    /// All keys, for a configuration that was not read from a file and therefore has no defaults.
     pub const ALL: Self = Self { keys: None };
 
     /// Collects the keys of a document.
@@ -36,6 +36,7 @@ impl GivenKeys {
     }
 }
 
+/// Adds the dotted keys of a table, whose own dotted key is `path`.
 fn collect(path: &str, table: &dyn TableLike, keys: &mut BTreeSet<String>) {
     for (key, item) in table.iter().filter(|(_, item)| !item.is_none()) {
         let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };

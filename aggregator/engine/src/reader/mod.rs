@@ -1,5 +1,5 @@
-//! Reader of TOML files, key by key: every mistake is one line with the file, the line, the key, the value found
-//! and the values allowed. Nothing here knows a campaign.
+//! Reader of TOML files, key by key. Every mistake is reported in one line with the file, the line number,
+//! the key, the value found and the values allowed. The reader is independent of the settings of a campaign.
 
 mod depth;
 mod file;

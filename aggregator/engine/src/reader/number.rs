@@ -1,7 +1,7 @@
-//! Numbers as files contain them.
+//! Conversion of numbers to the form in which files contain them.
 
-/// The f64 with the fewest digits that is read as `value`, so that a stored setting is as short as the one in the
-/// file.
+/// The f64 with the fewest decimal digits that rounds to `value`, so that a stored setting is as short as in
+/// the original file.
 #[must_use]
 pub fn shortest(value: f32) -> f64 {
     // A formatted number always parses.

@@ -1,5 +1,6 @@
-//! Key-by-key reader of TOML. Every mistake gets one message with the file, the line, the key, the value
-//! found and the values allowed. Unknown keys are mistakes, and the message suggests the nearest known key.
+//! Key-by-key reader of the tables of a TOML file. Every mistake is reported in one message with the file,
+//! the line number, the key, the value found and the values allowed. Unknown keys are mistakes, and the
+//! message suggests the nearest known key.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -11,7 +12,7 @@ use super::source::{Problem, SHOWN_MAX, Source};
 use super::suggestions::{nearest, shortened, show};
 
 impl Source {
-    /// The top level of the file.
+    /// Section for the top level of the file.
     #[must_use]
     pub fn root(&self) -> Section<'_> {
         let table: &dyn TableLike = self.effective.as_table();
@@ -19,12 +20,13 @@ impl Source {
     }
 }
 
-/// Table of the file, read key by key.
+/// Table of a file that is read key by key. A key becomes known when it is read, and [`Self::finish`] rejects
+/// the other keys.
 pub struct Section<'a> {
     source: &'a Source,
     path: String,
     table: Option<&'a dyn TableLike>,
-    /// Keys read so far, which are the known ones.
+    /// Keys that have been read, which are the known keys of the section.
     known_keys: RefCell<Vec<String>>,
 }
 
@@ -70,7 +72,7 @@ impl<'a> Section<'a> {
         self.item(key).is_some()
     }
 
-    /// Error at one of this section's keys.
+    /// Creates an error at the position of a key of this section.
     #[must_use]
     pub fn problem(&self, key: &str, message: impl Display) -> Problem {
         let path = self.path_of(key);
@@ -81,18 +83,21 @@ impl<'a> Section<'a> {
         Problem::new(place, format!("{label}{message}"))
     }
 
+    /// Value of a key, if the file has it. Makes the key known.
     fn item(&self, key: &str) -> Option<&'a Item> {
         self.known_keys.borrow_mut().push(key.to_owned());
         self.table.and_then(|table| table.get(key)).filter(|item| !item.is_none())
     }
 
+    /// Creates the error of a value that is not allowed.
     fn mismatch(&self, key: &str, found: &Item, allowed: impl Display) -> Problem {
         self.problem(key, format!("found {}, allowed: {allowed}", show(found)))
     }
 
+    /// Creates the error of a required key that the file does not have.
     fn missing(&self, key: &str, allowed: impl Display) -> Problem {
         let path = self.path_of(key);
-        // An unknown key similar to the missing one is the likelier mistake.
+        // If the section has an unknown key similar to the missing one, the key is probably misspelt.
         let known_keys = self.known_keys.borrow();
         let unknown = self.table.iter().flat_map(|table| table.iter()).map(|(name, _)| name);
         let unknown: Vec<&str> =
@@ -104,7 +109,7 @@ impl<'a> Section<'a> {
         Problem::new(place, format!("{path} is missing, allowed: {allowed}"))
     }
 
-    /// Reads a table inside this one; it may be absent.
+    /// Reads a table inside this table. The table may be absent.
     ///
     /// # Errors
     /// [`Problem`] if the value is no table.
@@ -242,7 +247,7 @@ impl<'a> Section<'a> {
     /// Reads one of several words, and returns the value listed with it.
     ///
     /// # Errors
-    /// [`Problem`] if the value is none of them; the message lists all words and suggests the nearest.
+    /// [`Problem`] if the value is none of these words. The message lists all words and suggests the nearest.
     pub fn choice<T: Clone>(
         &self,
         key: &str,
@@ -261,7 +266,7 @@ impl<'a> Section<'a> {
     /// Reads a string or a list of strings.
     ///
     /// # Errors
-    /// [`Problem`] if the value is neither, or the key is absent, or the list is empty.
+    /// [`Problem`] if the value is neither, the list is empty, or the key is absent.
     pub fn strings(&self, key: &str, allowed: &str) -> Result<Vec<String>, Problem> {
         let Some(item) = self.item(key) else { return Err(self.missing(key, allowed)) };
         let strings = match (item.as_str(), item.as_array()) {
@@ -272,7 +277,7 @@ impl<'a> Section<'a> {
         strings.filter(|list: &Vec<String>| !list.is_empty()).ok_or_else(|| self.mismatch(key, item, allowed))
     }
 
-    /// Reads a list, each element by `element`; `None` if the key is absent.
+    /// Reads a list and converts each element by `element`; `None` if the key is absent.
     ///
     /// # Errors
     /// [`Problem`] if the value is no list, or `element` returns `None` for an element.
@@ -288,10 +293,10 @@ impl<'a> Section<'a> {
         values.map(Some).ok_or_else(|| self.mismatch(key, item, allowed))
     }
 
-    /// Ends the section.
+    /// Ends the reading of the section.
     ///
     /// # Errors
-    /// [`Problem`] for the first unknown key, that is, one that was not read.
+    /// [`Problem`] for the first unknown key, that is, a key that was not read.
     pub fn finish(&self) -> Result<(), Problem> {
         let Some(table) = self.table else { return Ok(()) };
         let known_keys = self.known_keys.borrow();
@@ -316,7 +321,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Number in decimal notation unless it is very large or small.
+/// Formats a number in decimal notation, or in scientific notation if it is very large or small.
 fn plain(value: f64) -> String {
     if value == 0.0 || (1e-4..1e7).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
 }

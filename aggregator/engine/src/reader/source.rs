@@ -1,4 +1,5 @@
-//! TOML file with the changes of the command line: values, and positions for error messages.
+//! Parsed TOML file with the changes of the command line applied: its values, and the positions of keys for
+//! error messages.
 
 use std::str::FromStr;
 
@@ -8,16 +9,16 @@ use super::depth::{DEPTH_MAX, too_deep};
 use super::given_keys::GivenKeys;
 use super::suggestions::shortened;
 
-/// Largest number of characters of a key, or of a change, that a message repeats.
+/// Largest number of characters of a key, or of a change, in an error message.
 pub const SHOWN_MAX: usize = 60;
 
 /// Mistake in a file or on the command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {message}")]
 pub struct Problem {
-    /// Position: `file:line`, `file`, or `--set key`.
+    /// Position of the mistake: `file:line`, `file`, or `--set key`.
     pub place: String,
-    /// Value found and values allowed.
+    /// Text with the value found and the values allowed.
     pub message: String,
 }
 
@@ -29,15 +30,16 @@ impl Problem {
     }
 }
 
-/// Parsed file with the changes of the command line.
+/// Parsed file with the changes of the command line applied.
 #[derive(Debug)]
 pub struct Source {
     name: String,
     text: String,
-    /// Document as in the file, for line numbers.
+    /// Document as parsed from the file, for line numbers.
     original: Document<String>,
-    /// Document with the changes.
+    /// Document with the changes applied.
     pub(super) effective: DocumentMut,
+    /// Dotted keys of the changes.
     changed: Vec<String>,
     /// Whether the changes come from the program itself, not from the command line.
     in_code: bool,
@@ -47,8 +49,7 @@ impl Source {
     /// Parses `text` and applies `changes` (`dotted.key=value`; a value that is not TOML is a string).
     ///
     /// # Errors
-    /// [`Problem`] for text that is not TOML, for a change that is not `key=value`, and for nesting that is
-    /// too deep.
+    /// [`Problem`] if the text is not TOML, a change is not `key=value`, or the nesting is too deep.
     pub fn parse(name: &str, text: &str, changes: &[String]) -> Result<Self, Problem> {
         if let Some(offset) = too_deep(text) {
             let place = format!("{name}:{}", line_of(text, offset));
@@ -98,7 +99,7 @@ impl Source {
         })
     }
 
-    /// Makes a source of settings without a file.
+    /// Creates a source from settings made in code, without a file.
     pub(super) fn from_values(name: &str, values: Vec<(String, Value)>) -> Result<Self, Problem> {
         let mut source = Self::parse(name, "", &[])?;
         source.in_code = true;
@@ -112,7 +113,7 @@ impl Source {
         Ok(source)
     }
 
-    /// The file with all changes, as TOML.
+    /// The file with all changes applied, as TOML text.
     #[must_use]
     pub fn effective(&self) -> String {
         self.effective.to_string()
@@ -124,7 +125,7 @@ impl Source {
         &self.name
     }
 
-    /// Keys that the file and the changes set.
+    /// Keys that the file or the changes set.
     #[must_use]
     pub fn given_keys(&self) -> GivenKeys {
         GivenKeys::from_document(self.effective.as_table())
@@ -153,10 +154,12 @@ impl Source {
     }
 }
 
+/// Line number of an offset, counted from 1.
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }
 
+/// Sets a dotted key, and creates missing tables. `None` if a part of the key is empty or is not a table.
 fn set(document: &mut DocumentMut, key: &str, value: Value) -> Option<()> {
     let parts: Vec<&str> = key.split('.').collect();
     let (last, tables) = parts.split_last()?;

@@ -1,9 +1,10 @@
-//! Parts of error messages: the value found, and the known word nearest to an unknown one.
+//! Helpers for error messages: the text of the value found, and the known word nearest to an unknown word.
 
 use toml_edit::Item;
 
+/// Text of a value for an error message.
 pub(super) fn show(item: &Item) -> String {
-    // Without the comment behind the value.
+    // The comment after the value is removed.
     let text = match item.as_value() {
         Some(value) => value.clone().decorated("", "").to_string(),
         None => item.to_string(),
@@ -12,7 +13,8 @@ pub(super) fn show(item: &Item) -> String {
     if item.is_table_like() && !item.is_value() { "a table".to_owned() } else { shortened(text, 60) }
 }
 
-/// Text for a message of one line: control characters become spaces, and long text is cut.
+/// Makes a text fit a message of one line: control characters become spaces, and a text longer than `most`
+/// characters is truncated.
 #[must_use]
 pub fn shortened(text: &str, most: usize) -> String {
     let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -22,7 +24,7 @@ pub fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// Known word nearest to an unknown one, if one is near.
+/// Known word that is nearest to `word` by edit distance; `None` if no known word is similar.
 #[must_use]
 pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
     known
@@ -33,7 +35,7 @@ pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance.
+/// Levenshtein distance of two words.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

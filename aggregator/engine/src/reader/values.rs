@@ -1,10 +1,10 @@
-//! Settings of a configuration that a program makes, without a file.
+//! Settings of a configuration that a program makes in code, without a file.
 
 use toml_edit::{Array, Value};
 
 use super::source::{Problem, Source};
 
-/// Settings by dotted key, in place of a file: the same reader checks them and supplies the same defaults.
+/// Settings by dotted key, which replace a file. The reader checks them and supplies defaults as for a file.
 #[derive(Clone, Debug, Default)]
 pub struct Values(Vec<(String, Value)>);
 
@@ -18,10 +18,11 @@ impl Values {
         }
     }
 
-    /// Makes the source that the reader takes; `name` stands for the file in error messages.
+    /// Creates the source that the reader takes. `name` replaces the file name in error messages.
     ///
     /// # Errors
-    /// [`Problem`] for a key that is no dotted key, or that lies inside a value.
+    /// [`Problem`] if a key is not a dotted key, or if a part of it is already set to a value that is no
+    /// table.
     pub fn source(self, name: &str) -> Result<Source, Problem> {
         Source::from_values(name, self.0)
     }
@@ -59,7 +60,8 @@ macro_rules! integers {
     ($($Integer:ty),+) => {
         $(impl From<$Integer> for SettingValue {
             fn from(integer: $Integer) -> Self {
-                // No key allows an integer that TOML has not; its digits are for the error message.
+                // TOML has no integers beyond i64, and no key allows one. The digits are kept for the error
+                // message.
                 Self(i64::try_from(integer).map_or_else(|_| integer.to_string().into(), Value::from))
             }
         })+
@@ -93,11 +95,11 @@ mod tests {
         values.set("model.kind", "cnn");
         values.set("model.kind", "mlp");
         values.set("algorithm.step_size", 0.1);
-        let own = values.source("the program").unwrap();
+        let from_values = values.source("the program").unwrap();
         let text = "seed = 7\nmodel.hidden = [32, 16]\nmodel.kind = \"mlp\"\nalgorithm.step_size = 0.1\n";
         let file = Source::parse("file", text, &[]).unwrap();
-        assert_eq!(own.given_keys(), file.given_keys());
-        for source in [&own, &file] {
+        assert_eq!(from_values.given_keys(), file.given_keys());
+        for source in [&from_values, &file] {
             let root = source.root();
             assert_eq!(root.integer("seed", None, 0..=9).unwrap(), 7);
             let model = root.section("model").unwrap();

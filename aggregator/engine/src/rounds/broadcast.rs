@@ -1,4 +1,4 @@
-//! Contents of a round's opening message.
+//! Contents of the message that opens a round on the devices.
 
 use fedspan_protocol::Error;
 use fedspan_protocol::message::RoundId;
@@ -6,14 +6,14 @@ use fedspan_protocol::tensor::Role;
 
 use crate::types::{Request, Tensor};
 
-/// Contents of a round's opening message, the same for all devices.
+/// Broadcast of a round: the contents of its opening message, encoded once for all devices.
 #[derive(Debug, PartialEq)]
 pub struct RoundBroadcast {
-    /// Round id.
+    /// Id of the round.
     pub id: RoundId,
     /// Task, tensors and expected reply.
     pub request: Request,
-    /// Tensors of the request in their wire encoding, encoded once for all devices.
+    /// Tensors of the request in their wire encoding.
     pub encoded: Vec<Vec<u8>>,
 }
 
@@ -21,8 +21,8 @@ impl RoundBroadcast {
     /// Encodes a request.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] if a value is not finite or too large for the encoding, as after a shared model
-    /// has diverged.
+    /// [`Error::NonFinite`] if a value is not finite or too large for the encoding, for example because the
+    /// shared model has diverged.
     pub fn new(id: RoundId, request: Request) -> Result<Self, Error> {
         let encode = |tensor: &Tensor| {
             let encoding = tensor.descriptor(request.encoding).encoding;
@@ -33,14 +33,14 @@ impl RoundBroadcast {
         Ok(Self { id, request, encoded })
     }
 
-    /// Copy under another id.
+    /// Copy of the broadcast under another id.
     pub(super) fn with_id(&self, id: RoundId) -> Self {
         let Request { task, ref tensors, encoding, ref expects } = self.request;
         let request = Request { task, tensors: tensors.clone(), encoding, expects: expects.clone() };
         Self { id, request, encoded: self.encoded.clone() }
     }
 
-    /// Copy without the tensors of these roles; `None` if it has none of them.
+    /// Copy of the broadcast without the tensors of these roles; `None` if it has no such tensors.
     pub(super) fn without_roles(&self, roles: &[Role]) -> Option<Self> {
         let sent = |tensor: &Tensor| !roles.contains(&tensor.role);
         if self.request.tensors.iter().all(sent) {

@@ -1,4 +1,4 @@
-//! Public types of a campaign: settings, events, actions, failures, phases, records of rounds and counters.
+//! Public types of a campaign: settings, events, actions, failures, phases, records of rounds, and counters.
 
 use std::sync::Arc;
 
@@ -21,46 +21,48 @@ pub struct Settings {
     pub final_head: HeadSolve,
     /// Time after which a round closes even if updates are missing.
     pub deadline: Option<Millis>,
-    /// Fewest updates with which a round may close when its deadline passes or every invited device has
-    /// answered; capped at the target of the participation policy. With fewer, the engine first invites every
-    /// other present device, then again those that declined or were rejected. Updates that counted stay.
+    /// Minimum number of updates with which a round may close when its deadline passes or every invited
+    /// device has answered; capped at the target of the participation policy. If fewer updates have counted,
+    /// the engine first invites every other present device, and then invites the devices again that declined
+    /// or were rejected. Counted updates stay counted.
     pub min_count: usize,
     /// Largest Frobenius norm of an update.
     pub norm_bound: f32,
     /// Bounds on the sample counts that devices declare, for weights and for participation.
     pub samples: SampleCap,
-    /// Time after which a disconnected device is neither invited nor waited for until it reconnects.
+    /// Time after which a disconnected device counts as absent: it is neither invited nor waited for until it
+    /// reconnects.
     pub absence: Millis,
-    /// Delay before a round with too few updates is tried again: repeated under a new id if none counted,
-    /// otherwise by inviting again the devices that declined or were rejected. `None`: tried again at once,
-    /// and the campaign fails after three attempts in a row without a new update.
+    /// Delay before a round with too few updates is retried. If no update has counted, the round is repeated
+    /// under a new id; otherwise the devices that declined or were rejected are invited again. With `None`
+    /// the retry is immediate, and the campaign fails after three attempts in a row without a new update.
     pub patience: Option<Millis>,
-    /// Change below which training ends: sine of the largest principal angle between the representations
-    /// before and after a round.
+    /// Change of the representation in a round below which training ends: the sine of the largest principal
+    /// angle between the representations before and after the round.
     pub stop_change: Option<f64>,
 }
 
 /// Input of [`Engine::handle`](super::Engine::handle).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A device has said hello, for the first time or again.
+    /// The hello of a device was accepted, for the first time or after a reconnection.
     Joined(DeviceId),
     /// The connection of a device has ended.
     Left(DeviceId),
     /// A device has sent an update.
     Update(DeviceId, Update),
-    /// A device has sent an update for a round that was not open on its connection; the connection discarded
-    /// the tensors.
+    /// A device has sent an update for a round that was not open on its connection, so the connection
+    /// discarded the tensors.
     Unread(DeviceId, RoundId),
     /// A device has declined a round.
     Declined(DeviceId, Decline),
-    /// The time announced by [`Engine::wake`](super::Engine::wake) has come.
+    /// The time that [`Engine::wake`](super::Engine::wake) returned has come.
     Tick,
     /// All counted updates of the open round have been replayed after a restart.
     Resumed,
 }
 
-/// Output of [`Engine::handle`](super::Engine::handle), to be carried out in order.
+/// Output of [`Engine::handle`](super::Engine::handle). The caller carries out actions in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Sends the broadcast of a round to a device.
@@ -71,13 +73,13 @@ pub enum Action {
     Close(DeviceId, RoundId),
     /// Makes a finished round durable before any later action is carried out.
     Commit(Box<RoundRecord>),
-    /// Reports that all rounds are done and the known devices have fitted their heads.
+    /// Reports that all rounds are finished and the known devices have fitted their heads.
     Finished,
-    /// Reports that the campaign cannot go on.
+    /// Reports that the campaign has failed.
     Failed(Failure),
 }
 
-/// Reason for which a campaign cannot go on.
+/// Reason for the failure of a campaign.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
     /// No update of a round counted, and every invited device has answered.
@@ -85,9 +87,9 @@ pub enum Failure {
     NoUpdates {
         /// Number of the round on the wire.
         round: u32,
-        /// Device that declined, was rejected or went absent last.
+        /// Last device that declined, was rejected or became absent.
         device: DeviceId,
-        /// Reason for which that device did not count.
+        /// Reason for which the update of that device did not count.
         reason: NotCounted,
     },
     /// Some updates counted, but fewer than the minimum, and every invited device has answered.
@@ -100,11 +102,11 @@ pub enum Failure {
         round: u32,
         /// Number of updates that counted.
         counted: usize,
-        /// Fewest updates that close the round.
+        /// Minimum number of updates that close the round.
         min_count: usize,
-        /// Device that declined, was rejected or went absent last.
+        /// Last device that declined, was rejected or became absent.
         device: DeviceId,
-        /// Reason for which that device did not count.
+        /// Reason for which the update of that device did not count.
         reason: NotCounted,
     },
     /// The model cannot be encoded for the devices.
@@ -115,7 +117,7 @@ pub enum Failure {
         /// Error of the encoder.
         error: fedspan_protocol::Error,
     },
-    /// The updates left no representation of full width.
+    /// The combined updates have no representation of full rank.
     #[error("round {round}: {error}")]
     Representation {
         /// Number of the round on the wire.
@@ -125,7 +127,7 @@ pub enum Failure {
     },
 }
 
-/// Reason for which an invited device does not count in a round.
+/// Reason for which an invited device has no counted update in a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NotCounted {
     /// The device declined the round.
@@ -151,17 +153,19 @@ impl std::fmt::Display for NotCounted {
 pub enum Phase {
     /// Devices are joining; no round has opened.
     Waiting,
-    /// A round of the start, which learns the initial representation from data; counted from 1.
+    /// A round of the start, which computes the initial representation (or the scale of the samples) from
+    /// data; counted from 1.
     Start(u32),
     /// A training round, counted from 1.
     Train(u32),
     /// All devices fit their heads on the final representation.
     FitHead,
-    /// The campaign is done; new devices may still fit their heads.
+    /// The campaign is finished; new devices may still fit their heads.
     Finished,
     /// The campaign has failed.
     Failed,
-    /// The round between training and final heads, in which devices score candidate ridges for the final heads.
+    /// The round between training and final heads, in which devices score candidate ridges for the final
+    /// heads.
     RidgeScores,
 }
 
@@ -172,8 +176,8 @@ pub struct RoundRecord {
     pub id: RoundId,
     /// Phase of the round, with its number.
     pub phase: Phase,
-    /// Number of updates that the round waited for, if it closed with fewer: at the deadline, or because
-    /// every invited device had answered.
+    /// Number of updates that the round waited for, if it closed with fewer, either at the deadline or
+    /// because every invited device had answered.
     pub short_of: Option<usize>,
     /// Invited devices, ascending.
     pub cohort: Vec<DeviceId>,
@@ -185,23 +189,23 @@ pub struct RoundRecord {
     pub opened_at: Millis,
     /// Time at which the round closed.
     pub closed_at: Millis,
-    /// Change of the representation (sine of the largest principal angle), for training rounds under
-    /// [`Settings::stop_change`].
+    /// Change of the representation (sine of the largest principal angle), for training rounds if
+    /// [`Settings::stop_change`] is set.
     pub change: Option<f64>,
-    /// Error of averaging the factors of a product instead of the product
+    /// Relative error of averaging the factors of a product instead of the product
     /// ([`Algorithm::interference`](crate::algorithm::Algorithm::interference)).
     pub interference: Option<f64>,
-    /// Whether training ends with this round: the last one of the campaign, or one that changed the
-    /// representation little.
+    /// Whether training ends with this round, because it is the last training round or changed the
+    /// representation by less than [`Settings::stop_change`].
     pub ends_training: bool,
 }
 
-/// Counters of updates, by outcome, and of rounds that did not go as planned.
+/// Counters of updates by outcome, and of rounds that were repeated, extended or closed short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Updates that counted.
     pub counted: u64,
-    /// Updates that had counted already and were sent again.
+    /// Updates that were sent again after they had counted.
     pub duplicate: u64,
     /// Updates for rounds that had closed.
     pub late: u64,
@@ -209,16 +213,16 @@ pub struct Counters {
     pub not_asked: u64,
     /// Updates for rounds that have not opened yet.
     pub wrong_round: u64,
-    /// Updates with other tensors than requested: shape, role, encoding or rank.
+    /// Updates whose tensors differ from the request in shape, role or encoding, or are rank deficient.
     pub wrong_tensors: u64,
     /// Updates with a value that is not finite.
     pub non_finite: u64,
-    /// Updates over the norm bound.
+    /// Updates whose norm is above the bound.
     pub norm_over_bound: u64,
-    /// Updates that arrived before the round was opened on the device's new connection; the device sends them
-    /// again.
+    /// Updates that arrived before the round was opened on the device's new connection. The device sends
+    /// these updates again.
     pub unread: u64,
-    /// Updates that differ from the one that already counted for the same device and round.
+    /// Updates that differ from an update of the same device that has already counted in the same round.
     pub content_changed: u64,
     /// Updates computed from no sample.
     pub no_samples: u64,
@@ -228,17 +232,17 @@ pub struct Counters {
     pub extended: u64,
     /// Rounds repeated because no update counted, or because they were [rank deficient](Self::ruined).
     pub repeated: u64,
-    /// Rounds whose combined updates left no representation of full width.
+    /// Rounds whose combined updates had no representation of full rank.
     pub ruined: u64,
     /// Times that the open round continued under a new id because devices had lost their cached updates.
     pub renamed: u64,
     /// Invitations sent again to devices that had declined the round or were rejected in it.
     pub asked_again: u64,
-    /// Devices that were no longer waited for because they had been disconnected too long.
+    /// Devices that a round stopped waiting for because they had been disconnected too long.
     pub absent: u64,
     /// Rounds that closed with fewer updates than their target.
     pub short: u64,
-    /// Samples that devices report as skipped.
+    /// Samples that devices reported as skipped.
     pub skipped_samples: u64,
     /// Updates whose declared sample count was cut to the maximum that any device may declare.
     pub capped_samples: u64,
@@ -248,6 +252,7 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Counts the outcome of an update.
     pub(super) fn count(&mut self, outcome: AckOutcome) {
         let counter = match outcome {
             AckOutcome::Counted => &mut self.counted,

@@ -1,8 +1,9 @@
-//! Checkpoint and restore. A [`Checkpoint`] holds the whole state of a campaign at the moment a round opens;
-//! together with the updates that counted since, in order, it holds everything that was acknowledged.
+//! Checkpoint and restore of an engine. A [`Checkpoint`] contains the whole state of a campaign at the moment
+//! when a round opens. Together with the updates that have counted since, in order, it contains everything
+//! that was acknowledged to devices.
 //!
-//! Not checkpointed, because it is rebuilt or irrelevant after a restart: connections, times of
-//! disconnection, and counters.
+//! Connections, times of disconnection and counters are not part of a checkpoint, since they are rebuilt or
+//! irrelevant after a restart.
 
 use fedspan_protocol::message::{AckOutcome, RoundId};
 
@@ -13,8 +14,8 @@ use super::{
 use crate::types::{DeviceId, Millis, Update};
 
 impl Engine {
-    /// State to restore after a restart. Take it, and make it durable, when a round has opened or was
-    /// committed, before the actions that came with it are carried out.
+    /// Creates a checkpoint of the campaign. The caller must create it and make it durable whenever a round
+    /// has opened or was committed, before it carries out the actions of the same event.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let mut state = self.current().state();
@@ -33,7 +34,7 @@ impl Engine {
             Phase::Start(number) if open.is_some() => Phase::Start(number - 1),
             Phase::Train(number) if open.is_some() => Phase::Train(number - 1),
             Phase::FitHead | Phase::Finished if self.scores_ridges() => Phase::RidgeScores,
-            // Restoring derives the open round from the scores.
+            // When the checkpoint is restored, the open round is rebuilt from the scores.
             Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::FitHead,
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             Phase::RidgeScores if open.is_some() => Phase::Train(self.settings.rounds),
@@ -45,14 +46,14 @@ impl Engine {
         Checkpoint { id: self.last_id, done, rounds: self.settings.rounds, state, open }
     }
 
-    /// Records the state to restore after a restart.
+    /// Emits a record with a checkpoint.
     pub(super) fn record_checkpoint(&self, effects: &mut dyn Effects) {
         if effects.keeps_records() && self.phase != Phase::Failed {
             effects.record(Record::Checkpoint(self.checkpoint()));
         }
     }
 
-    /// Records the deadline of the open round.
+    /// Emits a record with the deadline of the open round.
     pub(super) fn record_deadline(&self, effects: &mut dyn Effects) {
         if effects.keeps_records()
             && let Some(deadline) = self.deadline_state()
@@ -61,9 +62,9 @@ impl Engine {
         }
     }
 
-    /// Replays the records of a campaign in a new engine, up to any event, as after a restart at time `now`;
-    /// [`super::Event::Resumed`] must follow. Returns false if the records are not those of a campaign of this
-    /// engine, which must be discarded then.
+    /// Restores a new engine after a restart at time `now` by replaying the records of a campaign up to any
+    /// event. The caller must then handle [`super::Event::Resumed`]. Returns false if the records do not
+    /// belong to the campaign of this engine; the engine must then be discarded.
     pub fn replay(&mut self, now: Millis, records: &[Record]) -> bool {
         for record in records {
             if let Record::Account(device, account) = record {
@@ -96,7 +97,7 @@ impl Engine {
         })
     }
 
-    /// Whether training has ended, so that no further round will close.
+    /// Whether training has ended and no further round will close.
     #[must_use]
     pub fn is_trained(&self) -> bool {
         match self.phase {
@@ -110,19 +111,19 @@ impl Engine {
     }
 
     /// Restores a checkpoint: opens the same round under the same id, without any update.
-    /// [`Self::replay_update`] then restores the updates that counted. All devices are disconnected, and
-    /// those of the checkpoint are expected back. Returns false if the checkpoint belongs to another
-    /// campaign; the engine must be discarded then.
+    /// [`Self::replay_update`] then restores the updates that counted. All devices are initially
+    /// disconnected, and the round waits for those of the checkpoint to reconnect. Returns false if the
+    /// checkpoint belongs to another campaign; the engine must then be discarded.
     pub fn resume(&mut self, now: Millis, checkpoint: &Checkpoint) -> bool {
         let Checkpoint { id, done, rounds, state, open } = checkpoint;
-        let start_goes_on = match (done, &self.start) {
+        let in_start = match (done, &self.start) {
             (Phase::Start(_), None) => return false,
             (Phase::Start(done), Some(start)) => *done < start.rounds_needed(),
             (Phase::Waiting, start) => start.is_some(),
             _ => false,
         };
         let target = match &mut self.start {
-            Some(start) if start_goes_on => start,
+            Some(start) if in_start => start,
             _ => &mut self.algorithm,
         };
         let Some((algorithm_state, mut policy)) = state.split_at_checked(target.state().len()) else {
@@ -130,7 +131,7 @@ impl Engine {
         };
         if *done == Phase::RidgeScores {
             let Some(ridge) = &mut self.ridge else { return false };
-            // Scores in the checkpoint are used even if the present configuration asks for none.
+            // Scores in the checkpoint are used even if the present configuration does not request scores.
             ridge.asked = true;
             let before = policy.len().checked_sub(ridge.state().len());
             let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
@@ -141,22 +142,22 @@ impl Engine {
             }
             policy = rest;
         }
-        let policy = if start_goes_on { policy.is_empty() } else { self.participation.restore(policy) };
+        let policy = if in_start { policy.is_empty() } else { self.participation.restore(policy) };
         if *rounds > self.settings.rounds || !(policy && target.restore(algorithm_state)) {
             return false;
         }
-        if !start_goes_on {
+        if !in_start {
             self.start = None;
         }
         self.next_absence_cache.set(None);
         self.settings.rounds = *rounds;
         self.phase = *done;
         self.last_id = *id;
-        // The open round was the one of ridge scores, which the present configuration forbids.
+        // The open round requested ridge scores, which the present configuration forbids.
         let dropped = *done == Phase::Train(*rounds) && self.ridge.is_some() && !self.scores_ridges();
         let Some(open) = open.as_ref().filter(|_| !dropped) else {
-            // No device was connected. Some may never return: after a delay the round opens with those
-            // that have.
+            // No device is connected, and some may never reconnect. After a delay the next round opens with
+            // the devices that have reconnected.
             let patience = self.settings.patience.filter(|_| id.round > 0);
             self.retry_at = patience.map(|patience| now + patience.max(self.settings.absence));
             return true;
@@ -169,8 +170,8 @@ impl Engine {
         self.open.as_ref().is_some_and(|round| round.broadcast.id == *id)
     }
 
-    /// Restores the last id of a round that [`Self::resume`] dropped because scores may no longer leave the
-    /// devices. Returns false if the round cannot have had this id.
+    /// Restores the last id of a round that [`Self::resume`] dropped because the configuration forbids ridge
+    /// scores. Returns false if the round cannot have had this id.
     pub fn restore_dropped_id(&mut self, id: RoundId) -> bool {
         let follows = self.open.is_none() && id >= self.last_id && id.stage == self.last_id.stage;
         if follows {
@@ -179,7 +180,8 @@ impl Engine {
         follows
     }
 
-    /// Deadline state of the open round, if it is a round that will close.
+    /// Deadline state of the open round; `None` if no round is open, or if it is a round of final heads,
+    /// which stays open.
     #[must_use]
     pub fn deadline_state(&self) -> Option<DeadlineState> {
         let closes = matches!(self.phase, Phase::Start(_) | Phase::Train(_) | Phase::RidgeScores);
@@ -197,23 +199,23 @@ impl Engine {
         is_open
     }
 
-    /// Restores a later id of the open round, under which the updates replayed next were counted. Returns
-    /// false if the round cannot have had this id.
+    /// Restores a later id of the open round, under which the updates that are replayed next were counted.
+    /// Returns false if the round cannot have had this id.
     pub fn restore_id(&mut self, id: RoundId) -> bool {
         let Some(round) = self.open.as_mut().filter(|_| id > self.last_id && id.stage == self.last_id.stage)
         else {
             return false;
         };
-        // The id under which each device was invited is not stored: devices without a counted update get
-        // the last one.
+        // The ids under which devices were invited are not stored, so devices without a counted update get
+        // the last id.
         round.rename(id, OpenRound::has_counted);
         round.excluded.clear();
         self.last_id = id;
         true
     }
 
-    /// Restores the exclusion of a device that had declined the open round, or whose update was rejected,
-    /// before the restart.
+    /// Restores the exclusion of a device that declined the open round, or whose update was rejected, before
+    /// the restart.
     pub fn mark_excluded(&mut self, device: DeviceId) {
         if let Some(round) = self.open.as_mut().filter(|round| round.awaits(device)) {
             round.excluded.insert(device);
@@ -221,12 +223,12 @@ impl Engine {
         self.next_absence_cache.set(None);
     }
 
-    /// Counts an update again that was counted before the restart; call it with the original times and in the
-    /// original order. The consequences follow at [`super::Event::Resumed`]. Returns false if the update does
-    /// not count in the open round.
+    /// Counts an update again that was counted before the restart. Must be called with the original times and
+    /// in the original order. The round is not closed before [`super::Event::Resumed`]. Returns false if the
+    /// update does not count in the open round.
     pub fn replay_update(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
-        // The device may not be in the redrawn cohort: it may have been invited later.
+        // The device may be missing in the redrawn cohort, if it was invited after the round had opened.
         round.cohort.insert(device);
         round.keep_earlier_id(device, update.id);
         self.fleet.entry(device).or_insert(Presence::Disconnected(at));
@@ -234,8 +236,9 @@ impl Engine {
         self.absorb_update(at, device, update, &mut Vec::<Action>::new()) == AckOutcome::Counted
     }
 
-    /// Ends the replay of updates. Devices that were invited after the round had opened, and have no counted
-    /// update, are no longer invited, so the round may be complete or unanswerable now.
+    /// Ends the replay of updates, and closes or retries the open round if no further device can answer it.
+    /// Devices that were invited after the round had opened, and have no counted update, lose their
+    /// invitation by the restart.
     pub(super) fn resumed(&mut self, now: Millis, effects: &mut dyn Effects) {
         let last = self
             .open

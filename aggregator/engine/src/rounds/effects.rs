@@ -1,8 +1,8 @@
-//! Effects of events: actions to carry out, and records of what happened.
+//! Effects of events: actions that the caller must carry out, and records of the changes of state.
 //!
-//! The engine emits a record in every place in which its state changes. A server makes the records durable before it carries
-//! out the actions of the same events; [`Engine::replay`](super::Engine::replay) restores an engine from them.
-//! Callers that persist nothing pass a `Vec<Action>`, for which no record is made.
+//! The engine emits a record wherever its state changes. A server makes the records durable before it carries
+//! out the actions of the same event; [`Engine::replay`](super::Engine::replay) restores an engine from the
+//! records. Callers that persist nothing pass a `Vec<Action>`, for which no records are created.
 
 use fedspan_protocol::message::{Ack, Decline, RoundId};
 use serde::{Deserialize, Serialize};
@@ -11,50 +11,50 @@ use super::{Action, Checkpoint, DeadlineState, Failure, Phase, RoundRecord};
 use crate::privacy::Account;
 use crate::types::{DeviceId, Millis, Update};
 
-/// Record of one thing that happened in a campaign.
+/// Record of one change in a campaign.
 ///
-/// After a restart the state follows from the last checkpoint and the records after it of the kinds `Counted`,
-/// `Excluded`, `Reinvited`, `Renumbered` and `Deadline`, and from the last `Account` of each device. The other
-/// kinds are for logs.
+/// After a restart the state is restored from the last checkpoint, from the records after it of the kinds
+/// `Counted`, `Excluded`, `Reinvited`, `Renumbered` and `Deadline`, and from the last `Account` of each
+/// device. The other kinds are for logs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// A device has been sent an answer to its update.
+    /// A device was sent the acknowledgement of its update.
     Answered(DeviceId, Ack),
     /// A device that the open round waited for has declined it.
     Declined(DeviceId, Decline),
-    /// An update has counted in the open round, whose first id this is.
+    /// An update has counted in the open round. The id is the first id of the round.
     Counted(RoundId, DeviceId, CountedUpdate),
-    /// A device will not answer the open round: it declined, or its update was rejected.
+    /// A device was excluded from the open round, because it declined or its update was rejected.
     Excluded(DeviceId),
-    /// A device that would not answer the open round has been invited to it again.
+    /// An excluded device was invited to the open round again.
     Reinvited(DeviceId),
-    /// The open round has continued under another id, for all excluded devices; counted updates stay counted.
+    /// The open round continues under another id for all excluded devices. Counted updates stay counted.
     Renumbered(Box<RoundOpening>),
-    /// The deadline of the open round has changed, or every device that joins is invited to it from now on.
+    /// The deadline of the open round has changed, or the round invites every device that joins from now on.
     Deadline(DeadlineState),
     /// The privacy account of a device has changed.
     Account(DeviceId, Account),
-    /// A round has closed and its updates are part of the model, which is the engine's when the event has been
-    /// handled: an event commits at most one round.
+    /// A round has closed, and its updates are part of the model. An event commits at most one round, so this
+    /// model is the model of the engine after the event.
     Committed(Box<RoundRecord>),
     /// A round has been opened.
     Opened(Box<RoundOpening>),
-    /// State to restore after a restart. It replaces all earlier records of updates, exclusions, ids and
+    /// Checkpoint to restore after a restart. It replaces all earlier records of updates, exclusions, ids and
     /// deadlines.
     Checkpoint(Checkpoint),
-    /// The campaign has failed. The other records of the same event, except accounts, must not be kept: a
-    /// restart may try again from the state before.
+    /// The campaign has failed. The other records of the same event, except accounts, must not be kept, so
+    /// that a restart can retry from the state before the event.
     Failed(Failure),
 }
 
 /// Update that has counted in a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CountedUpdate {
-    /// Number of updates counted in the round before it.
+    /// Number of updates that counted in the round before this update.
     pub order: u32,
     /// Time of arrival.
     pub at: Millis,
-    /// Update itself.
+    /// The update.
     pub update: Update,
 }
 
@@ -63,7 +63,7 @@ pub struct CountedUpdate {
 pub struct RoundOpening {
     /// Id of the round.
     pub id: RoundId,
-    /// Previous id of a round that has continued under another id.
+    /// Previous id, if the round continues under another id.
     pub continues: Option<RoundId>,
     /// Phase of the round, with its number.
     pub phase: Phase,
@@ -82,7 +82,7 @@ pub trait Effects {
     /// Takes the next action.
     fn act(&mut self, action: Action);
 
-    /// Whether records are kept. The engine makes none otherwise.
+    /// Whether records are kept. If not, the engine creates no records.
     fn keeps_records(&self) -> bool {
         false
     }
@@ -93,14 +93,14 @@ pub trait Effects {
     }
 }
 
-/// Actions alone, for callers that persist nothing.
+/// Keeps the actions alone, for callers that persist nothing.
 impl Effects for Vec<Action> {
     fn act(&mut self, action: Action) {
         self.push(action);
     }
 }
 
-/// Actions, and the records that must be durable before the actions are carried out.
+/// Actions of an event, and the records that must be durable before the actions are carried out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecordedEffects {
     /// Actions, in order.

@@ -1,5 +1,5 @@
-//! End of a round: when it is over, and whether it is then closed and committed, tried again, or ended together
-//! with the campaign.
+//! End of a round: decides when a round is over, and whether it is then closed and committed, retried, or
+//! fails the campaign.
 
 use super::{Action, Effects, Engine, Failure, NotCounted, OpenRound, Phase, Presence, Record, RoundRecord};
 use crate::linalg::{Matrix, orthonormal, principal_angle_distance};
@@ -7,15 +7,16 @@ use crate::participation::ClosedRound;
 use crate::privacy::releases;
 use crate::types::{DeviceId, Millis};
 
-/// Rank-deficient rounds in a row after which a campaign that retries without delay fails.
+/// Number of rank-deficient rounds in a row after which a campaign with a retry delay of 0 fails.
 const RANK_DEFICIENT_ROUNDS_MAX: u32 = 3;
 
-/// Attempts in a row without a new counted update after which a campaign without a retry delay fails.
+/// Number of attempts in a row without a new counted update after which a campaign without a retry delay
+/// fails.
 const FAILED_ATTEMPTS_MAX: u32 = 3;
 
 impl Engine {
-    /// Ends training because a target was reached: closes the open round without using it, and opens the
-    /// round of final heads.
+    /// Ends training because a target was reached: discards the updates of the open round, and opens the
+    /// round of final heads (or, before it, of ridge scores).
     pub fn finish_training(&mut self, now: Millis, effects: &mut impl Effects) {
         let Phase::Train(number) = self.phase else { return };
         if let Some(round) = self.open.take() {
@@ -27,13 +28,14 @@ impl Engine {
         self.follow_up(now, effects);
     }
 
+    /// Closes the round on the connected devices that it still waits for.
     fn close_on_devices(&self, round: &OpenRound, effects: &mut dyn Effects) {
         let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
         late.for_each(|device| effects.act(Action::Close(*device, round.id_for(*device))));
     }
 
-    /// Opens the round that follows a closed or abandoned one. If no device is present, the next one to join
-    /// opens it.
+    /// Opens the round that follows a closed or abandoned round. If no device is present, the round opens
+    /// when the next device joins.
     pub(super) fn follow_up(&mut self, now: Millis, effects: &mut dyn Effects) {
         self.next_round(now, effects);
         if self.open.is_none() {
@@ -41,7 +43,7 @@ impl Engine {
         }
     }
 
-    /// Abandons the open round, so that the next round to open is the same one again.
+    /// Abandons the open round, so that the next round repeats it under a new id.
     pub(super) fn abandon_round(&mut self) {
         self.open = None;
         self.counters.repeated += 1;
@@ -54,8 +56,9 @@ impl Engine {
         };
     }
 
-    /// Closes the round if it is complete, and handles a round that every invited device has answered without
-    /// completing it.
+    /// Closes the round if it is complete. If every invited device has answered but the round is not
+    /// complete, retries it or fails. `device` and `why` are the last device without a counted update and the
+    /// reason, for the failure.
     pub(super) fn close_if_ended(
         &mut self,
         now: Millis,
@@ -66,14 +69,14 @@ impl Engine {
         let Some(round) = &self.open else { return };
         let all_answered = round.outstanding() == 0;
         match self.phase {
-            // After a restart devices rejoin one by one, so the first few must not pass for the whole
-            // fleet.
+            // After a restart devices reconnect one by one. The campaign must not finish before as many
+            // devices as a fleet needs have reconnected.
             Phase::FitHead if all_answered && self.fleet.len() >= self.settings.fleet_size => {
                 self.phase = Phase::Finished;
                 effects.act(Action::Finished);
             }
             Phase::FitHead | Phase::Finished => {}
-            // Devices that cannot score ridges, or do not, are not needed.
+            // The round needs no minimum of scores: devices that cannot score ridges may decline.
             Phase::RidgeScores if all_answered => self.close_round(now, effects),
             _ if round.is_complete() => self.close_round(now, effects),
             _ if all_answered => self.retry_or_fail(now, device, why, effects),
@@ -81,8 +84,8 @@ impl Engine {
         }
     }
 
-    /// Handles a round with too few updates that no further invited device can answer. Acknowledged updates
-    /// are never given up: a round with a counted update stays open until it has enough.
+    /// Handles a round with too few updates to which every invited device has answered. A round with a
+    /// counted update stays open until it has enough updates, so that no acknowledged update is discarded.
     fn retry_or_fail(
         &mut self,
         now: Millis,
@@ -104,15 +107,16 @@ impl Engine {
                 self.abandon_round();
                 self.record_checkpoint(effects);
             } else if self.failed_attempts < FAILED_ATTEMPTS_MAX {
-                // Under a new id: a device that declined because it had lost an acknowledgement can answer
-                // that.
+                // The round is repeated under a new id, which a device accepts even if it declined the old id
+                // because it had lost an acknowledgement.
                 self.abandon_round();
                 self.follow_up(now, effects);
             } else {
                 self.fail(Failure::NoUpdates { round, device, reason }, effects);
             }
         } else if patience.is_some() {
-            // A device that keeps rejoining and declining must not postpone the retry.
+            // Keeps the earlier time, so that a device which repeatedly reconnects and declines does not
+            // postpone the retry.
             self.retry_at = self.retry_at.or(patience);
         } else if self.failed_attempts + 1 >= FAILED_ATTEMPTS_MAX {
             self.fail(Failure::TooFew { round, counted, min_count, device, reason }, effects);
@@ -121,19 +125,23 @@ impl Engine {
         }
     }
 
-    /// Stops waiting for devices that have been disconnected too long. If no device is present the round
-    /// stays open for the first to join.
+    /// Stops waiting for devices that have been disconnected too long. If no device is present, the round
+    /// stays open and invites the next devices that join.
     pub(super) fn give_up_absent(&mut self, now: Millis, effects: &mut dyn Effects) {
         if self.phase == Phase::Finished {
             return;
         }
         let Some(round) = &mut self.open else { return };
-        let long = |device: &DeviceId| match self.fleet.get(device) {
+        let is_absent = |device: &DeviceId| match self.fleet.get(device) {
             Some(Presence::Disconnected(since)) => now - *since >= self.settings.absence,
             _ => false,
         };
-        let absent: Vec<DeviceId> =
-            round.cohort.iter().copied().filter(|device| round.awaits(*device) && long(device)).collect();
+        let absent: Vec<DeviceId> = round
+            .cohort
+            .iter()
+            .copied()
+            .filter(|device| round.awaits(*device) && is_absent(device))
+            .collect();
         let Some(last) = absent.last().copied() else { return };
         self.counters.absent += absent.len() as u64;
         round.absent.extend(absent);
@@ -144,10 +152,10 @@ impl Engine {
         }
     }
 
-    /// Handles the time that [`Self::wake`] announced.
+    /// Handles the timeouts that are due: the deadline, absent devices, and the retry.
     pub(super) fn tick(&mut self, now: Millis, effects: &mut dyn Effects) {
         let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
-        // First, since it may close the round, which makes the other timeouts void.
+        // The deadline is first, since it may close the round, which cancels the other timeouts.
         if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
             self.deadline_passed(now, effects);
         }
@@ -166,6 +174,7 @@ impl Engine {
         }
     }
 
+    /// Closes a round at its deadline, or extends the deadline if too few updates have counted.
     fn deadline_passed(&mut self, now: Millis, effects: &mut dyn Effects) {
         let Some(round) = &mut self.open else { return };
         match self.phase {
@@ -181,13 +190,14 @@ impl Engine {
                 round.deadline = self.settings.deadline.map(|limit| now + limit);
                 self.counters.extended += 1;
                 self.record_deadline(effects);
-                // The devices invited so far may never return.
+                // Invites more devices, since those invited so far may never answer.
                 self.ask_everyone(now, effects);
                 self.ask_again(effects);
             }
         }
     }
 
+    /// Closes the open round: computes the next model, commits the round, and opens the next round.
     pub(super) fn close_round(&mut self, now: Millis, effects: &mut dyn Effects) {
         let Some(round) = self.open.take() else { return };
         self.retry_at = None;
@@ -217,7 +227,7 @@ impl Engine {
         self.counters.short += u64::from(short_of.is_some());
         self.counters.capped_to_others += round.capped_to_others() as u64;
         let phase = self.phase;
-        // The commit after the last round of a start must hold the algorithm's state, even if the next
+        // The checkpoint after the last round of a start must contain the algorithm's state, even if the next
         // round opens later.
         if let (Some(start), Phase::Start(done)) = (&self.start, phase)
             && done >= start.rounds_needed()
@@ -262,9 +272,9 @@ impl Engine {
         self.follow_up(now, effects);
     }
 
-    /// Discards the updates of a round that left no representation of full width, since other updates may do
-    /// better. Fails the campaign if it has no retry delay, or a delay of 0 and too many such rounds in a
-    /// row.
+    /// Discards the updates of a round whose combination is rank deficient, and schedules a retry. Fails the
+    /// campaign if it has no retry delay, or if the delay is 0 and too many rounds in a row were rank
+    /// deficient.
     fn discard_rank_deficient(&mut self, now: Millis, failure: Failure, effects: &mut dyn Effects) {
         self.rank_deficient_rounds += 1;
         let patience = self.settings.patience.filter(|patience| {
@@ -277,6 +287,7 @@ impl Engine {
         self.retry_at = Some(now + patience);
     }
 
+    /// Ends the campaign with a failure.
     pub(super) fn fail(&mut self, failure: Failure, effects: &mut dyn Effects) {
         self.open = None;
         self.phase = Phase::Failed;
@@ -287,8 +298,8 @@ impl Engine {
     }
 }
 
-/// Sine of the largest principal angle between two representations, which need not be orthonormal (an
-/// averaged model is not). `None` if one of them is rank deficient.
+/// Sine of the largest principal angle between two representations, which need not be orthonormal. `None` if
+/// either representation is rank deficient.
 fn representation_change(before: &Matrix, after: &Matrix) -> Option<f64> {
     Some(principal_angle_distance(&orthonormal(before).ok()?, &orthonormal(after).ok()?))
 }

@@ -1,19 +1,22 @@
 //! Round engine: a pure state machine that takes events and the time and returns actions.
 //!
 //! ```text
-//!  Waiting --(fleet is complete)--> Start rounds --> Training rounds --> (RidgeScores) --> FitHead --> Finished
-//!                                      |                 |                                   |
-//!                                      +-- no update can count, and no retry: Failed         +-- all heads are fitted,
-//!                                                                                                or the deadline passed
+//! Waiting --> Start rounds --> Training rounds --> (RidgeScores) --> FitHead --> Finished
+//!                  |                |
+//!                  +----------------+--> Failed
 //! ```
 //!
-//! Within a round: the engine opens it for the cohort, validates updates as they arrive, closes it when the
-//! participation policy's target is met (or with at least the minimum count, at the deadline or when every
-//! invited device has answered), finishes the algorithm's step, commits, and opens the next round.
+//! The campaign leaves `Waiting` when the fleet is complete, and `FitHead` when all heads are fitted or the
+//! deadline has passed. It fails if a round cannot get enough updates and is not retried.
+//!
+//! In each round the engine opens the round for the cohort, validates updates as they arrive, and closes the
+//! round when the target of the participation policy is met. With fewer updates, but at least the minimum
+//! count, it closes the round at the deadline or when every invited device has answered. It then computes the
+//! next model, commits the round, and opens the next round.
 //!
 //! `updates` handles events and decides whether an update counts; `start` decides which round opens next and
-//! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `checkpoint` saves
-//! and restores; `effects` are the actions and records that events lead to.
+//! which devices are invited; `finish` ends rounds; `open_round` is the state of one round; `checkpoint`
+//! saves and restores the state; `effects` contains the actions and records that result from events.
 
 mod broadcast;
 mod campaign;
@@ -57,7 +60,7 @@ enum Presence {
 /// State machine of one campaign.
 pub struct Engine {
     settings: Settings,
-    /// The start, until its representation has been handed to the algorithm.
+    /// Algorithm of the start; `None` after its representation has been handed to `algorithm`.
     start: Option<Box<dyn Algorithm>>,
     algorithm: Box<dyn Algorithm>,
     participation: Box<dyn Participation>,
@@ -67,38 +70,39 @@ pub struct Engine {
     /// Number of connected devices.
     connected: usize,
     last_id: RoundId,
-    /// Round number of the last update that each device has sent since it connected. Such a device still
-    /// holds the tensors of that round.
+    /// Number of the round of the last update that each device has sent since it connected. The device still
+    /// has the tensors of that round.
     last_answered: BTreeMap<DeviceId, u32>,
-    /// Roles of the tensors that devices trained in the last opened round.
+    /// Roles of the tensors that devices train in the last opened round.
     trained_roles: Vec<Role>,
-    /// Whether a round has opened since the engine was created or restored, or the wait for all devices after
-    /// a restart has timed out.
+    /// Whether a round has opened since the engine was created or restored. True also if the wait for all
+    /// devices after a restart has timed out.
     has_opened: bool,
     open: Option<OpenRound>,
+    /// Number of updates rejected since the last round opened.
     rejected_in_round: u32,
-    /// Attempts in a row at the open round that brought no new counted update.
+    /// Number of attempts in a row without a new counted update.
     failed_attempts: u32,
-    /// Rank-deficient rounds in a row.
+    /// Number of rank-deficient rounds in a row.
     rank_deficient_rounds: u32,
-    /// Time at which a round with too few updates is tried again: under a new id if none counted (no round is
-    /// open then), otherwise by inviting again the devices that declined or were rejected.
+    /// Time at which a round with too few updates is retried. If no round is open, the round is opened under
+    /// a new id; otherwise the devices that declined or were rejected are invited again.
     retry_at: Option<Millis>,
     counters: Counters,
-    /// Scores of ridges for the final heads, if the fleet chooses the ridge.
+    /// Ridge scores for the final heads, if the fleet chooses the ridge.
     ridge: Option<RidgeScores>,
     /// Privacy spending of the devices.
     ledger: Ledger,
-    /// Ids of the last closed round, and the number of noisy releases in an update for it.
+    /// All ids of the last closed round, and the number of noisy releases in an update for that round.
     closed: Option<(Vec<RoundId>, u32)>,
-    /// Cached result of [`Self::next_absence`]; `None` after a change that could affect it.
+    /// Cached result of [`Self::next_absence`]; `None` after a change that could affect the result.
     next_absence_cache: Cell<Option<Option<Millis>>>,
 }
 
 impl Engine {
-    /// Creates a campaign of `algorithm` under the policy `participation`, preceded by `start` if the initial
-    /// representation is learnt from data. The engine hands the start's representation to the algorithm by
-    /// [`Algorithm::restore`].
+    /// Creates a campaign of `algorithm` under the policy `participation`. The campaign begins with `start`,
+    /// if the initial representation is computed from data. The engine hands the start's representation to
+    /// the algorithm by [`Algorithm::restore`].
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -132,8 +136,8 @@ impl Engine {
         }
     }
 
-    /// Adds a scale of the devices' `features` features. A fleet's scale is found in a first stage, before
-    /// the start.
+    /// Adds a scale of the devices' samples, which have `features` features. The scale of the fleet is
+    /// computed in a first stage, before the start.
     #[must_use]
     pub fn with_scale(self, source: &ScaleSource, features: usize) -> Self {
         let scale = match source {
@@ -159,32 +163,35 @@ impl Engine {
     }
 
     /// Adds a round after training in which devices score ridges for final heads fitted on `labels_per_class`
-    /// samples of each class. Without it [`HeadSolve::LeaveOneOut`] keeps its own ridge.
+    /// samples of each class. Without this round (`None`), [`HeadSolve::LeaveOneOut`] keeps its configured
+    /// ridge.
     #[must_use]
     pub fn with_ridge_scores(self, labels_per_class: Option<u16>) -> Self {
         Self { ridge: labels_per_class.map(RidgeScores::new), ..self }
     }
 
-    /// Leaves that round out, for campaigns in which scores may not leave a device. A campaign restored after
-    /// the round keeps its scores.
+    /// Omits the round of ridge scores, for campaigns in which devices must not send scores. A campaign that
+    /// is restored after the round keeps the scores.
     #[must_use]
     pub fn without_ridge_scores(self) -> Self {
         Self { ridge: self.ridge.map(RidgeScores::without_asking), ..self }
     }
 
-    /// Whether devices score ridges for the final heads, or have done so.
+    /// Whether the campaign has a round of ridge scores, or had one before a restart.
     fn scores_ridges(&self) -> bool {
         self.ridge.as_ref().is_some_and(|ridge| ridge.asked)
     }
 
-    /// Head solver of the final heads, with the ridge chosen by the fleet once it is known.
+    /// Head solver of the final heads. It contains the ridge chosen by the fleet, as soon as that ridge is
+    /// known.
     #[must_use]
     pub fn final_head(&self) -> HeadSolve {
         let head = self.settings.final_head;
         self.ridge.as_ref().map_or(head, |ridge| ridge.published(head))
     }
 
-    /// Ridge that the fleet has chosen for the final heads, once all scores are in.
+    /// Ridge that the fleet has chosen for the final heads; `None` before the round of ridge scores has
+    /// closed.
     #[must_use]
     pub fn chosen_ridge(&self) -> Option<ChosenRidge> {
         let over = match self.phase {
@@ -210,14 +217,14 @@ impl Engine {
         self.displayed().representation()
     }
 
-    /// Scale of the devices' samples, if the campaign has one and it is known.
+    /// Scale of the devices' samples, if the campaign has a scale and it is known.
     #[must_use]
     pub fn scale(&self) -> Option<Scale> {
         self.current().scale()
     }
 
-    /// Tensors on which devices fit their heads: the representation, or the shared layers of a network.
-    /// Without the scale.
+    /// Tensors on which devices fit their heads: the representation, or the shared layers of a network. The
+    /// scale is not included.
     #[must_use]
     pub fn tensors(&self) -> Vec<Tensor> {
         let tensors = self.displayed().fit_request(self.final_head()).tensors;
@@ -236,7 +243,8 @@ impl Engine {
         self.counters
     }
 
-    /// Records the privacy parameters of a device's hello. Call it before [`Event::Joined`].
+    /// Records the privacy parameters of a device's hello. Must be called before [`Event::Joined`] is
+    /// handled.
     pub fn record_privacy(&mut self, device: DeviceId, reported: Privacy, effects: &mut impl Effects) {
         if let Some(account) = self.ledger.record_hello(device, reported)
             && effects.keeps_records()
@@ -251,8 +259,7 @@ impl Engine {
         &self.ledger
     }
 
-    /// Restores the account of a device after a restart. Call it before the updates that counted since are
-    /// replayed.
+    /// Restores the privacy account of a device after a restart. Must be called before updates are replayed.
     pub fn restore_account(&mut self, device: DeviceId, account: Account) {
         self.ledger.restore(device, account);
     }
@@ -275,15 +282,15 @@ impl Engine {
 
     /// Devices that may be invited: connected, or disconnected for less than [`Settings::absence`].
     fn present(&self, now: Millis) -> Vec<DeviceId> {
-        let here = |presence: &Presence| match *presence {
+        let is_present = |presence: &Presence| match *presence {
             Presence::Connected => true,
             Presence::Disconnected(since) => now - since < self.settings.absence,
         };
-        self.fleet.iter().filter(|(_, presence)| here(presence)).map(|(device, _)| *device).collect()
+        self.fleet.iter().filter(|(_, presence)| is_present(presence)).map(|(device, _)| *device).collect()
     }
 
-    /// One request of each kind of round that this campaign may open, from which the required capabilities of
-    /// devices follow.
+    /// Returns one request for each kind of round that this campaign may open. The required capabilities of
+    /// devices follow from these.
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         let start = self.start.as_ref().map(|start| start.requests());
@@ -296,14 +303,14 @@ impl Engine {
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         let deadline = self.open.as_ref().and_then(|round| round.deadline);
-        // Called after every event, and the fleet may be large: hence the cache.
+        // The result is cached, since this is called after every event and the fleet may be large.
         let absence = self.next_absence_cache.get().unwrap_or_else(|| self.next_absence());
         debug_assert_eq!(absence, self.next_absence(), "cached absence is stale");
         self.next_absence_cache.set(Some(absence));
         deadline.into_iter().chain(self.retry_at).chain(absence).min()
     }
 
-    /// Time at which the first of the devices that the open round waits for counts as absent.
+    /// Earliest time at which a device that the open round waits for will count as absent.
     fn next_absence(&self) -> Option<Millis> {
         let round = self.open.as_ref().filter(|_| self.phase != Phase::Finished)?;
         if self.connected == self.fleet.len() {
@@ -316,11 +323,13 @@ impl Engine {
         gone.min().map(|since| since + self.settings.absence)
     }
 
-    /// Algorithm whose representation is current: the start, unless it learns none.
+    /// Algorithm whose representation is current: the start if it is running and computes a representation,
+    /// otherwise the training algorithm.
     fn displayed(&self) -> &dyn Algorithm {
         self.start.as_ref().filter(|start| start.basis().is_some()).unwrap_or(&self.algorithm).as_ref()
     }
 
+    /// Algorithm of the present round: the start if it is running, otherwise the training algorithm.
     fn current(&self) -> &dyn Algorithm {
         self.start.as_ref().unwrap_or(&self.algorithm).as_ref()
     }

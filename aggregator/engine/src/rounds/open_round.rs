@@ -11,61 +11,63 @@ use crate::aggregate::{SampleCap, UpdateWeight};
 use crate::participation::{Cohort, SampleTarget};
 use crate::types::{DeviceId, Millis};
 
-/// Broadcast without the tensors that some devices still hold.
+/// Broadcast without the tensors that some devices already have.
 #[derive(Debug)]
 struct ReducedBroadcast {
     broadcast: Arc<RoundBroadcast>,
-    /// Number of the round that a device must have answered to be sent this broadcast.
+    /// Number of the round that a device must have answered last in order to receive this broadcast.
     answered: u32,
 }
 
-/// The round that is open.
+/// State of the open round.
 #[derive(Debug)]
 pub struct OpenRound {
     /// Broadcast under the round's current id.
     pub broadcast: Arc<RoundBroadcast>,
-    /// Earlier ids, oldest first; see [`Self::rename`].
+    /// Earlier ids of the round, oldest first; see [`Self::rename`].
     pub previous_ids: Vec<RoundId>,
-    /// Broadcasts under earlier ids, for the devices that were invited under them and keep them.
+    /// Broadcasts under earlier ids, for the devices that keep the id under which they were invited.
     earlier_broadcasts: BTreeMap<DeviceId, Arc<RoundBroadcast>>,
-    /// Whether an invited device has already finished the round under its current id, and so will never
-    /// answer it.
+    /// Whether an invited device has declined the current id as finished, so that it can answer only under a
+    /// new id.
     pub needs_new_id: bool,
-    /// Reduced broadcast for devices that still hold the unchanged tensors.
+    /// Reduced broadcast for devices that already have the unchanged tensors.
     reduced: Option<ReducedBroadcast>,
     /// Time at which the round opened.
     pub opened_at: Millis,
-    /// Devices present at that time, ascending.
+    /// Devices that were present when the round opened, ascending.
     pub fleet: Vec<DeviceId>,
     /// State of the participation policy before it drew the cohort.
     pub policy_state: Vec<f64>,
-    /// Time at which the round closes with the updates it has, if rounds have deadlines.
+    /// Time at which the round closes with the updates that have counted, if rounds have deadlines.
     pub deadline: Option<Millis>,
     /// Invited devices.
     pub cohort: BTreeSet<DeviceId>,
-    /// Number of times each device was drawn; devices that are missing here were drawn once.
+    /// Number of times each device was drawn. A device that is not in the map was drawn once.
     draws: BTreeMap<DeviceId, u32>,
     /// Number of updates that completes the round.
     pub target: usize,
-    /// Sample count that completes the round with fewer updates.
+    /// Number of samples that completes the round with fewer updates.
     pub sample_target: Option<SampleTarget>,
     /// Sum of the declared sample counts of the counted updates, after capping.
     pub counted_samples: u64,
-    /// Declared sample counts of the counted updates, cut to the maximum for one device, ascending.
+    /// Declared sample counts of the counted updates, capped at the maximum for one device, ascending.
     pub(super) declared_samples: Vec<u32>,
+    /// Bounds on the declared sample counts.
     pub(super) sample_cap: SampleCap,
-    /// Fewest updates that may close the round at the deadline or when every invited device has answered: the
-    /// campaign's minimum count, capped at the target.
+    /// Minimum number of updates with which the round may close at the deadline or when every invited device
+    /// has answered: the campaign's minimum count, capped at the target.
     pub min_updates: usize,
-    /// Whether every device that joins is invited, because too few of the cohort can answer.
+    /// Whether every device that joins is invited, because too few devices of the cohort can answer.
     pub asking_everyone: bool,
     /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
+    /// Digest of the counted update of each device, to recognise repeated updates.
     pub(super) digests: BTreeMap<DeviceId, u32>,
-    /// Devices that declined the round or were rejected.
+    /// Devices that declined the round or whose update was rejected.
     pub excluded: BTreeSet<DeviceId>,
-    /// Devices that are no longer waited for, having been disconnected too long; they are invited again when
-    /// they reconnect.
+    /// Devices that the round no longer waits for, because they have been disconnected too long. They are
+    /// invited again when they reconnect.
     pub absent: BTreeSet<DeviceId>,
 }
 
@@ -111,8 +113,8 @@ impl OpenRound {
         UpdateWeight { samples, draws: self.draws.get(&device).copied().unwrap_or(1) }
     }
 
-    /// Sends devices that have answered round `answered` a broadcast without the tensors of the roles
-    /// `unchanged`.
+    /// Adds a reduced broadcast, without the tensors of the roles `unchanged`, for devices whose last answer
+    /// was for round `answered`.
     #[must_use]
     pub fn with_reduced_broadcast(mut self, unchanged: &[Role], answered: u32) -> Self {
         self.reduced = self
@@ -134,9 +136,9 @@ impl OpenRound {
         Self { policy_state, ..self }
     }
 
-    /// Continues the round under another id. Counted updates stay counted under the id that they had. Devices
-    /// for which `keeps` returns true keep the id under which they were invited. All others are invited under
-    /// the new id, which a device that declined the old one accepts, since it has not seen it before.
+    /// Continues the round under another id. Counted updates stay counted under their id. Devices for which
+    /// `keeps` returns true keep the id under which they were invited. All other devices are invited under
+    /// the new id; a device that declined the old id can accept the new one.
     pub fn rename(&mut self, id: RoundId, keeps: impl Fn(&Self, DeviceId) -> bool) {
         let (kept, asked): (Vec<DeviceId>, Vec<DeviceId>) =
             self.cohort.iter().partition(|device| keeps(self, **device));
@@ -158,7 +160,7 @@ impl OpenRound {
         }
     }
 
-    /// Opening of the round in `phase`, under its current id.
+    /// Description of the round in `phase` under its current id, for records.
     pub(super) fn opening(&self, phase: Phase) -> RoundOpening {
         RoundOpening {
             id: self.broadcast.id,
@@ -171,13 +173,13 @@ impl OpenRound {
         }
     }
 
-    /// Id under which the round was opened first.
+    /// First id of the round.
     #[must_use]
     pub fn first_id(&self) -> RoundId {
         self.previous_ids.first().copied().unwrap_or(self.broadcast.id)
     }
 
-    /// Id of the round on this device.
+    /// Id of the round under which this device was invited.
     #[must_use]
     pub fn id_for(&self, device: DeviceId) -> RoundId {
         self.earlier_broadcasts.get(&device).map_or(self.broadcast.id, |broadcast| broadcast.id)
@@ -189,19 +191,19 @@ impl OpenRound {
         self.digests.contains_key(&device)
     }
 
-    /// Whether the round has or had this id.
+    /// Whether this is the current id or an earlier id of the round.
     #[must_use]
     pub fn has_id(&self, id: RoundId) -> bool {
         self.broadcast.id == id || self.previous_ids.contains(&id)
     }
 
-    /// Complete broadcast, for a device that may have lost all state.
+    /// Complete broadcast for a device that may have lost all state.
     #[must_use]
     pub fn full_broadcast_for(&self, device: DeviceId) -> Arc<RoundBroadcast> {
         Arc::clone(self.earlier_broadcasts.get(&device).unwrap_or(&self.broadcast))
     }
 
-    /// Invites a device again that declined the round or whose update was rejected.
+    /// Removes the exclusion of a device, and returns the broadcast with which it is invited again.
     pub(super) fn ask_again(&mut self, device: DeviceId, effects: &mut dyn Effects) -> Arc<RoundBroadcast> {
         if self.excluded.remove(&device) && effects.keeps_records() {
             effects.record(Record::Reinvited(device));
@@ -210,14 +212,14 @@ impl OpenRound {
         Arc::clone(&self.broadcast)
     }
 
-    /// Stops waiting for an answer of a device.
+    /// Excludes a device, so that the round no longer waits for its answer.
     pub(super) fn exclude(&mut self, device: DeviceId, effects: &mut dyn Effects) {
         if self.excluded.insert(device) && effects.keeps_records() {
             effects.record(Record::Excluded(device));
         }
     }
 
-    /// Broadcast for a device whose last update was for round `answered`.
+    /// Broadcast for a device whose last update was for round `answered`: reduced if possible.
     #[must_use]
     pub fn broadcast_for(&self, answered: Option<u32>) -> Arc<RoundBroadcast> {
         let reduced = self.reduced.as_ref().filter(|reduced| answered == Some(reduced.answered));
@@ -257,15 +259,16 @@ impl OpenRound {
         self.is_reached() || self.outstanding() == 0 && self.participants.len() >= self.min_updates
     }
 
-    /// Number of counted updates whose sample count is cut because it is too large compared with the other
-    /// devices' counts.
+    /// Number of counted updates whose sample count is reduced because it is too large compared with those of
+    /// the other devices.
     #[must_use]
     pub fn capped_to_others(&self) -> usize {
         let bound = self.sample_cap.bound(&self.declared_samples);
         self.declared_samples.len() - self.declared_samples.partition_point(|count| *count <= bound)
     }
 
-    /// Whether [`Self::counted_samples`] grows by at most the count that the next device declares.
+    /// Whether sample counts are capped by a fixed maximum alone, so that [`Self::counted_samples`] grows by
+    /// at most the count that the next device declares.
     #[must_use]
     pub fn has_absolute_cap(&self) -> bool {
         !self.sample_cap.relative

@@ -1,11 +1,11 @@
-//! Choice of the final heads' ridge by the fleet, for devices that join later and label only a few samples of
-//! each class.
+//! Choice of the ridge of the final heads by the fleet, for devices that join later and label only a few
+//! samples of each class.
 //!
-//! After training, every capable device simulates such a newcomer on its own samples. For each ridge of
+//! After training, every capable device simulates such newcomers with its own samples. For each ridge of
 //! [`GRID`] it reports how many of the remaining samples the head predicts correctly ([`Task::RidgeScores`]).
-//! The engine sums the fractions of correct predictions as integers, with equal weight for each device, so
-//! that the sums depend neither on the order of arrival nor on sample counts. Every final head uses the ridge
-//! with the largest sum.
+//! The engine sums the fractions of correct predictions as integers, with equal weight for each device. So
+//! the sums depend neither on the order of arrival nor on the devices' sample counts. Every final head uses
+//! the ridge with the largest smoothed sum.
 
 use fedspan_protocol::limits::RIDGE_DRAWS;
 use fedspan_protocol::limits::RIDGE_SAMPLES_MAX;
@@ -15,17 +15,17 @@ use serde::Serialize;
 
 use crate::types::{Request, Tensor};
 
-/// Default ridge, for fleets in which no device has reported scores. In `sim/RESULTS.md`, newcomers with one
-/// label per class reach with it an accuracy within 0.014 of that with the best ridge of the grid.
+/// Default ridge, for fleets in which no device has reported scores. In `sim/RESULTS.md`, its accuracy for
+/// newcomers with one label per class is within 0.014 of the accuracy of the best ridge of the grid.
 pub const DEFAULT_RIDGE: f64 = 0.03;
 
-/// Ridges from 1e-4 to 100, two per decade: near the best one, accuracy changes by about a hundredth from one
-/// to the next. Features are about 1 in size (`[data] scale`), so smaller ridges have no effect and larger
-/// ones shrink the head to nothing. Stores keep the sums without the ridges: another grid must have another
-/// number of ridges, or needs another store format.
+/// Candidate ridges from 1e-4 to 100, two per decade. Near the best ridge, accuracy changes by about a
+/// hundredth from one ridge to the next. Features are about 1 in size (`[data] scale`), so smaller ridges
+/// have no effect, and larger ridges shrink the head to zero. Stored campaigns contain the sums without the
+/// ridges, so a changed grid must have another number of ridges, or needs another store format.
 pub const GRID: Grid = Grid { first: 1e-4, factor: 3.162_277_7, count: 13 };
 
-/// Units that a device with only correct predictions adds to a sum.
+/// Amount that a device with only correct predictions adds to a sum.
 const WHOLE: u64 = 1 << 16;
 
 /// Geometric grid of ridges.
@@ -33,7 +33,7 @@ const WHOLE: u64 = 1 << 16;
 pub struct Grid {
     /// Smallest ridge.
     pub first: f32,
-    /// Ratio of neighbours; the product is rounded to binary32 at each step.
+    /// Ratio of neighbouring ridges; the product is rounded to binary32 at each step.
     pub factor: f32,
     /// Number of ridges.
     pub count: u8,
@@ -50,8 +50,9 @@ impl Grid {
 /// Sums of the scores that devices have reported for the ridges of [`GRID`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RidgeScores {
+    /// Number of samples of each class on which the scored heads are fitted.
     labels_per_class: u16,
-    /// Whether devices are asked for scores, or were before a restart.
+    /// Whether the campaign requests scores from devices, or did so before a restart.
     pub(super) asked: bool,
     /// Number of devices that have reported scores.
     devices: u64,
@@ -59,14 +60,14 @@ pub struct RidgeScores {
     sums: Vec<u64>,
 }
 
-/// The chosen ridge and the scores behind the choice.
+/// Chosen ridge, with the scores on which the choice is based.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChosenRidge {
     /// Chosen ridge.
     pub ridge: f32,
     /// Number of samples of each class on which the scored heads were fitted.
     pub labels_per_class: u16,
-    /// Number of devices that have reported scores; with 0 the ridge is the default.
+    /// Number of devices that have reported scores; if it is 0, the ridge is the default.
     pub devices: u64,
     /// Ridges of the grid.
     pub ridges: Vec<f32>,
@@ -75,8 +76,8 @@ pub struct ChosenRidge {
 }
 
 impl ChosenRidge {
-    /// Whether the ridge is an end of the grid and scores better than its neighbour, so that a better one may
-    /// lie beyond the grid.
+    /// Whether the ridge is the first or last of the grid and scores better than its neighbour, so that a
+    /// better ridge may lie outside the grid.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
         let better = |pair: Option<(&f64, &f64)>| pair.is_some_and(|(end, inner)| end > inner);
@@ -96,13 +97,13 @@ impl RidgeScores {
         Self { labels_per_class, asked: true, devices: 0, sums: vec![0; GRID.count.into()] }
     }
 
-    /// Stops asking devices for scores, which carry no noise. Scores from before a restart stay.
+    /// Stops requesting scores, which contain no privacy noise. Scores from before a restart are kept.
     #[must_use]
     pub fn without_asking(self) -> Self {
         Self { asked: false, ..self }
     }
 
-    /// Request for scores, on the tensors of the final heads.
+    /// Request for scores, with the tensors of the request `fit` for final heads.
     #[must_use]
     pub fn request(&self, fit: Request) -> Request {
         let Grid { first, factor, count } = GRID;
@@ -111,7 +112,8 @@ impl RidgeScores {
         Request { task, expects, ..fit }
     }
 
-    /// Whether the counts are possible for `samples` samples: whole numbers from 0 to that.
+    /// Whether the reported counts are possible: integers from 0 to `samples`, for a possible number of
+    /// samples.
     #[must_use]
     pub fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         let most = f64::from(samples);
@@ -122,7 +124,8 @@ impl RidgeScores {
             && tensor.values.iter().all(possible)
     }
 
-    /// Adds the counts of a device, which must have been admitted. The order of devices does not matter.
+    /// Adds the counts of a device, which must satisfy [`Self::admits`]. The sums do not depend on the order
+    /// of devices.
     pub fn absorb(&mut self, samples: u32, tensors: &[Tensor]) {
         let [tensor] = tensors else { return };
         let samples = u64::from(samples.max(1));
@@ -134,24 +137,25 @@ impl RidgeScores {
         }
     }
 
-    /// Ridge with the largest smoothed sum, `s[i - 1] + 2 s[i] + s[i + 1]`, with the end values repeated; the
-    /// larger ridge of equals. Neighbouring ridges score nearly the same, and smoothing keeps the noise of a
-    /// few devices from looking like a peak.
+    /// Ridge with the largest smoothed sum, `s[i - 1] + 2 s[i] + s[i + 1]`, with the end values repeated; in
+    /// a tie the largest of these ridges. `None` without scores. Neighbouring ridges have nearly the same
+    /// scores, so smoothing reduces the noise of a small number of devices.
     #[must_use]
     pub fn ridge(&self) -> Option<f32> {
         if self.devices == 0 {
             return None;
         }
         let at = |place: usize| self.sums.get(place).copied();
-        let smoothed = self.sums.iter().enumerate().map(|(place, own)| {
-            let before = place.checked_sub(1).and_then(at).unwrap_or(*own);
-            before + 2 * own + at(place + 1).unwrap_or(*own)
+        let smoothed = self.sums.iter().enumerate().map(|(place, sum)| {
+            let before = place.checked_sub(1).and_then(at).unwrap_or(*sum);
+            before + 2 * sum + at(place + 1).unwrap_or(*sum)
         });
         let best = smoothed.zip(GRID.ridges()).max_by_key(|(sum, _)| *sum);
         best.map(|(_, ridge)| ridge)
     }
 
-    /// Head solver of the final heads, with the chosen ridge.
+    /// Replaces the ridge of [`HeadSolve::LeaveOneOut`] by the chosen ridge, if there are scores. Other
+    /// solvers are unchanged.
     #[must_use]
     pub fn published(&self, head: HeadSolve) -> HeadSolve {
         match head {
@@ -162,7 +166,7 @@ impl RidgeScores {
         }
     }
 
-    /// The choice and its scores, for status reports; `otherwise` is the ridge for fleets without scores.
+    /// Chosen ridge with its scores, for status reports. `otherwise` is the ridge of fleets without scores.
     #[must_use]
     pub fn chosen(&self, otherwise: f32) -> ChosenRidge {
         #[allow(clippy::cast_precision_loss, reason = "sums over fewer than 2^37 devices")]
@@ -183,11 +187,12 @@ impl RidgeScores {
         std::iter::once(&self.devices).chain(&self.sums).map(|number| *number as f64).collect()
     }
 
-    /// Restores [`Self::state`]. Returns false, with nothing changed, if the values are not such a state.
+    /// Restores a state that [`Self::state`] returned. Returns false, and changes nothing, if the values are
+    /// not such a state.
     #[must_use]
     pub fn restore(&mut self, state: &[f64]) -> bool {
-        let whole = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
-        if !state.iter().all(whole) || state.len() != 1 + self.sums.len() {
+        let is_integer = |number: &f64| number.fract() == 0.0 && (0.0..=2f64.powi(53)).contains(number);
+        if !state.iter().all(is_integer) || state.len() != 1 + self.sums.len() {
             return false;
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers")]

@@ -1,4 +1,4 @@
-//! State of a campaign in a form that can be stored.
+//! State of a campaign in the form in which it is stored.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use super::Phase;
 use crate::types::{DeviceId, Millis};
 
-/// State of a campaign at a moment at which no update of the open round has counted.
+/// State of a campaign at a moment when no update of the open round has counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
-    /// Id of the last opened round, the first one if the round was renamed.
+    /// Id of the last opened round. If the round has several ids, this is the first.
     pub id: RoundId,
-    /// Last finished phase: a round of the start or of training, or the scores of ridges. [`Phase::FitHead`]
-    /// if training is over and devices score no ridges.
+    /// Last finished phase: a round of the start or of training, or the round of ridge scores.
+    /// [`Phase::FitHead`] if training is over and devices score no ridges.
     pub done: Phase,
     /// Number of training rounds; fewer than configured if training ended early.
     pub rounds: u32,
-    /// State of the algorithm (or of the start), followed by that of the participation policy, followed by
-    /// the ridge scores once they are in. With an open round, the policy's state is the one from before the
-    /// cohort was drawn, since restoring draws it again.
+    /// State of the algorithm (or of the start), then of the participation policy, then the ridge scores if
+    /// their round has closed. If a round is open, the state of the policy is from before the cohort was
+    /// drawn, since a restart draws the cohort again.
     pub state: Vec<f64>,
-    /// The open round, if one is open; its id is [`Self::id`].
+    /// The open round, if any. Its id is [`Self::id`].
     pub open: Option<OpenRoundCheckpoint>,
 }
 
@@ -29,15 +29,15 @@ pub struct Checkpoint {
 pub struct OpenRoundCheckpoint {
     /// Time at which the round opened.
     pub opened_at: Millis,
-    /// Devices present at that time, ascending.
+    /// Devices that were present when the round opened, ascending.
     pub fleet: Vec<DeviceId>,
 }
 
-/// Deadline of an open round and whether it invites every device, as both can change after the round has
-/// opened.
+/// Part of an open round's state that can change after its opening: the deadline, and whether every device is
+/// invited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadlineState {
-    /// Time at which the round closes, if rounds have deadlines.
+    /// Deadline of the round, if rounds have deadlines.
     pub deadline: Option<Millis>,
     /// Whether every device that joins is invited.
     pub asking_everyone: bool,

@@ -1,4 +1,4 @@
-//! Opening of rounds: which round is next, its cohort, and later invitations.
+//! Opening of rounds: determines the next round and its cohort, and sends later invitations.
 
 use std::sync::Arc;
 
@@ -9,11 +9,13 @@ use super::{Action, Effects, Engine, Failure, OpenRound, Phase, Presence, Record
 use crate::participation::Cohort;
 use crate::types::{DeviceId, Millis};
 
-/// Time in ms to wait for ridge scores if rounds have no deadline. No single device's scores matter, and the
-/// slowest boards take minutes.
+/// Deadline of the round of ridge scores if rounds have no deadline: 10 minutes. The slowest boards take
+/// minutes, and the scores of a single device are not essential.
 const RIDGE_DEADLINE: Millis = Millis::new(600_000);
 
 impl Engine {
+    /// Handles a device that has joined: invites it to the open round if necessary, or opens the next round
+    /// if enough devices are connected.
     pub(super) fn device_joined(&mut self, now: Millis, device: DeviceId, effects: &mut dyn Effects) {
         // The device may have restarted and lost the tensors of earlier rounds.
         self.last_answered.remove(&device);
@@ -21,8 +23,8 @@ impl Engine {
             self.connected += 1;
         }
         match (&mut self.open, self.phase) {
-            // Devices that have answered are invited again, too: their acknowledgement may have been lost
-            // with the connection. They repeat their update, or decline the round as finished.
+            // Devices that have already answered are invited again, since their acknowledgement may have been
+            // lost with the connection. They repeat their update, or decline the round as finished.
             (Some(round), Phase::FitHead | Phase::Finished) => {
                 round.cohort.insert(device);
                 round.absent.remove(&device);
@@ -43,7 +45,7 @@ impl Engine {
                 }
             }
             (None, Phase::Failed) => {}
-            // A round that failed for lack of updates waits for its retry time.
+            // A round that had no updates is retried at `retry_at`, not when a device joins.
             (None, _) if self.has_opened && self.retry_at.is_some() => {}
             (None, _) => {
                 if self.connected >= self.devices_needed() {
@@ -53,14 +55,14 @@ impl Engine {
         }
     }
 
-    /// Number of connected devices with which the next round opens.
+    /// Number of connected devices that the next round needs to open.
     fn devices_needed(&self) -> usize {
         match self.phase {
-            // Each device fits its head alone.
+            // Devices fit their heads independently of each other.
             Phase::Train(done) if done >= self.settings.rounds => 1,
             Phase::RidgeScores => 1,
-            // After the first round, a campaign that lost all its devices continues with the fewest that
-            // make a round.
+            // After the first round, a campaign whose devices all disconnected continues as soon as enough
+            // devices for a round have reconnected.
             _ if self.has_opened => self.settings.min_count.min(self.settings.fleet_size),
             _ => self.settings.fleet_size,
         }
@@ -75,8 +77,8 @@ impl Engine {
         }
     }
 
-    /// Invites every present device that was not invited, and from now on every device that joins. Returns
-    /// false if there is none to invite.
+    /// Invites every present device that was not invited, and every device that joins from now on. Returns
+    /// false if no present device was newly invited.
     pub(super) fn ask_everyone(&mut self, now: Millis, effects: &mut dyn Effects) -> bool {
         let mut more = self.present(now);
         self.start_asking_everyone(effects);
@@ -89,15 +91,16 @@ impl Engine {
         !more.is_empty()
     }
 
-    /// Invites again the connected devices that declined the round or were rejected. Returns false if there
-    /// are none. A device that declined for lack of samples may have some by now. A device that was rejected,
-    /// or lost its update in a power cut, regards this round id as finished: it is invited under a new id.
+    /// Invites the connected devices again that declined the round or were rejected. Returns false if there
+    /// are no such devices. A device that declined for lack of samples may have recorded samples since. A
+    /// device that was rejected, or lost its update in a power cut, regards the round id as finished, so it
+    /// is invited under a new id.
     pub(super) fn ask_again(&mut self, effects: &mut dyn Effects) -> bool {
         self.retry_at = None;
         let fleet = &self.fleet;
         let Some(round) = &mut self.open else { return false };
-        let here = |device: &DeviceId| fleet.get(device) == Some(&Presence::Connected);
-        let again: Vec<DeviceId> = round.excluded.iter().copied().filter(here).collect();
+        let is_connected = |device: &DeviceId| fleet.get(device) == Some(&Presence::Connected);
+        let again: Vec<DeviceId> = round.excluded.iter().copied().filter(is_connected).collect();
         if again.is_empty() {
             return false;
         }
@@ -123,10 +126,10 @@ impl Engine {
         self.open_round_among(now, self.present(now), effects);
     }
 
-    /// Opens that round among the devices of `fleet`, ascending.
+    /// Opens the round that follows the last finished one, among the devices of `fleet` (ascending).
     pub(super) fn open_round_among(&mut self, now: Millis, fleet: Vec<DeviceId>, effects: &mut dyn Effects) {
         if fleet.is_empty() {
-            // The next device to join opens the round.
+            // The round opens when the next device joins.
             return;
         }
         self.has_opened = true;
@@ -151,7 +154,7 @@ impl Engine {
         }
         self.phase = next;
         let policy = self.participation.state();
-        // In the final rounds devices decline the ids that they have finished, so each needs a new one.
+        // Devices decline ids of rounds that they have finished, so every opening needs a new id.
         let round = self.last_id.round.saturating_add(1);
         let (cohort, request) = match next {
             Phase::FitHead => {
@@ -159,19 +162,19 @@ impl Engine {
                     Cohort { target: usize::MAX, stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 (cohort, self.algorithm.fit_request(self.final_head()))
             }
-            // Every device is invited under any policy; devices that cannot compute scores decline.
+            // Every device is invited, independent of the policy. Devices that cannot compute scores decline.
             Phase::RidgeScores => {
                 let cohort = Cohort { stage: self.last_id.stage, ..Cohort::new(fleet.clone()) };
                 let fit = self.algorithm.fit_request(self.settings.final_head);
                 let Some(ridge) = &self.ridge else { return };
                 (cohort, ridge.request(fit))
             }
-            // The start is computed once, by all devices, under any policy.
+            // The start is computed once by all devices, independent of the policy.
             Phase::Start(_) => (Cohort::new(fleet.clone()), self.current().request()),
             Phase::Train(number) => {
                 let mut cohort = self.participation.cohort(number, &fleet);
-                // Draws fix the devices that count when the round opens, so a reference that was not drawn
-                // must be invited, too.
+                // A policy that draws devices fixes the participants when the round opens, so a reference
+                // that was not drawn must be added.
                 if let Some(reference) = self.algorithm.reference(&fleet)
                     && !cohort.draws.is_empty()
                 {
@@ -179,7 +182,7 @@ impl Engine {
                 }
                 (cohort, self.current().request())
             }
-            // These phases never follow another one here.
+            // The match above never selects these phases.
             Phase::Waiting | Phase::Finished | Phase::Failed => return,
         };
         let id = RoundId { round, stage: cohort.stage };
@@ -189,8 +192,8 @@ impl Engine {
             Ok(broadcast) => Arc::new(broadcast),
             Err(error) => return self.fail(Failure::Unsendable { round, error }, effects),
         };
-        // Each device holds its own values of what it trained in the round before, even if that round was
-        // abandoned.
+        // A device has its own trained values of these tensors from the round before, even if that round was
+        // abandoned, so they must be sent again.
         let trained = std::mem::replace(&mut self.trained_roles, expected_roles(&broadcast));
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();

@@ -1,4 +1,5 @@
-//! Events, and the devices' answers to a round: whether an update counts, and what it adds to.
+//! Handling of events and of the devices' answers to a round: decides whether an update counts, and passes it
+//! to the algorithm and the participation policy.
 
 use fedspan_protocol::message::{Ack, AckOutcome, Decline, DeclineReason, Rejection, RoundId};
 use fedspan_protocol::tensor::{Role, TensorDescriptor};
@@ -9,8 +10,8 @@ use crate::participation::UpdateArrival;
 use crate::privacy::releases;
 use crate::types::{DeviceId, Millis, Tensor, Update};
 
-/// The part of the state that an update of a connected device can change and [`Engine::next_absence`] depends
-/// on.
+/// Part of the state on which [`Engine::next_absence`] depends and which an update of a connected device can
+/// change.
 #[derive(Clone, Copy, PartialEq)]
 struct AbsenceInputs {
     phase: Phase,
@@ -51,12 +52,15 @@ impl Engine {
         }
     }
 
+    /// Present values of [`AbsenceInputs`].
     fn absence_inputs(&self) -> AbsenceInputs {
         let (cohort, absent) =
             self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
         AbsenceInputs { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
     }
 
+    /// Handles an update of a device: counts or rejects it, acknowledges it, and closes the round if it is
+    /// over.
     pub(super) fn receive_update(
         &mut self,
         now: Millis,
@@ -79,7 +83,7 @@ impl Engine {
         self.close_if_ended(now, device, NotCounted::Rejected(why), effects);
     }
 
-    /// Validates an update and absorbs it if accepted. Does not close the round; the caller must.
+    /// Validates an update and absorbs it if it counts. The caller must then check whether the round is over.
     pub(super) fn absorb_update(
         &mut self,
         now: Millis,
@@ -93,7 +97,7 @@ impl Engine {
                     (Some(start), Phase::Start(_)) => start,
                     _ => &self.algorithm,
                 };
-                // Scores are counts, bounded by the number of samples instead of a norm.
+                // Ridge scores are counts, which are bounded by the number of samples instead of a norm.
                 let ridge = self.ridge.as_ref().filter(|_| self.phase == Phase::RidgeScores);
                 let bound = if ridge.is_some() { f32::INFINITY } else { self.settings.norm_bound };
                 let admits = |tensors: &[Tensor]| match ridge {
@@ -112,13 +116,13 @@ impl Engine {
             AckOutcome::Counted => {
                 self.failed_attempts = 0;
                 self.counters.skipped_samples += u64::from(update.skipped);
-                // The only place where a declared sample count is cut to the maximum for one device.
+                // Caps the declared sample count at the maximum for one device, for all later uses.
                 let is_of_ridges = self.phase == Phase::RidgeScores;
                 let max_samples = if is_of_ridges { u32::MAX } else { self.settings.samples.max_samples };
                 let samples = update.samples.min(max_samples);
                 self.counters.capped_samples += u64::from(samples < update.samples);
                 match self.phase {
-                    // The first two phases have no open round, and so no update that counts.
+                    // Waiting and failed campaigns have no open round, and final heads are not uploaded.
                     Phase::Waiting | Phase::Failed | Phase::FitHead | Phase::Finished => {}
                     Phase::RidgeScores => {
                         if let Some(ridge) = &mut self.ridge {
@@ -152,8 +156,8 @@ impl Engine {
         outcome
     }
 
-    /// Charges the noisy releases of an update to the device's account, whatever the outcome, for the open
-    /// round and the one before it.
+    /// Charges the noisy releases of an update to the device's privacy account, even if the update is
+    /// rejected. Updates for the open round and for the last closed round are charged.
     fn charge(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
         let open = self.open.as_ref().filter(|round| round.has_id(id));
         let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
@@ -165,9 +169,9 @@ impl Engine {
         }
     }
 
-    /// Handles an update that the connection discarded because the round was not open on it. A device that
-    /// has restarted or reconnected may send its update before the broadcast reaches it; it sends the update
-    /// again after that, so such an update needs no answer.
+    /// Handles an update that the connection discarded because the round was not open on that connection. A
+    /// device that has restarted or reconnected may send its update before it receives the broadcast, and
+    /// sends it again afterwards, so such an update needs no answer.
     pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
         self.charge(device, id, effects);
         let outcome = match &self.open {
@@ -188,6 +192,7 @@ impl Engine {
         acknowledge(device, Ack { id, outcome }, effects);
     }
 
+    /// Handles a device that has declined a round: excludes it, and closes the round if it is over.
     pub(super) fn round_declined(
         &mut self,
         now: Millis,
@@ -196,7 +201,7 @@ impl Engine {
         effects: &mut dyn Effects,
     ) {
         self.counters.declined += 1;
-        // The device may have lost tensors: it gets the complete broadcast next time.
+        // The device may have lost tensors, so its next broadcast must be complete.
         self.last_answered.remove(&device);
         if let Some(round) = &mut self.open
             && round.id_for(device) == decline.id
@@ -213,8 +218,8 @@ impl Engine {
 }
 
 impl OpenRound {
-    /// Validates an update for this round; `admits` is the algorithm's own check of the tensors. On
-    /// [`AckOutcome::Counted`] the device has been recorded as a participant, and the caller must absorb the
+    /// Validates an update for this round. `admits` is the algorithm's check of the tensors. If the result is
+    /// [`AckOutcome::Counted`], the device is recorded as a participant, and the caller must absorb the
     /// update.
     fn count_update(
         &mut self,
@@ -230,12 +235,12 @@ impl OpenRound {
         let digest = update.digest();
         match self.digests.get(&device) {
             Some(known) if *known == digest => return AckOutcome::Duplicate,
-            // With nothing to upload the contents cannot differ: the device has fitted its head again.
+            // Without tensors the contents cannot differ: the device has fitted its head again.
             Some(_) if self.broadcast.request.expects.is_empty() => return AckOutcome::Duplicate,
             Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
             None => {}
         }
-        // The device is reachable again, whether its update is valid or not.
+        // The device is connected again, so it is not absent even if its update is invalid.
         self.absent.remove(&device);
         let expects = &self.broadcast.request.expects;
         let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
@@ -243,7 +248,7 @@ impl OpenRound {
             self.exclude(device, effects);
             return AckOutcome::Rejected(rejection);
         }
-        // A device that was rejected may send a valid update later.
+        // A device whose earlier update was rejected may send a valid update.
         self.excluded.remove(&device);
         self.digests.insert(device, digest);
         self.participants.push(device);
@@ -259,6 +264,7 @@ impl OpenRound {
     }
 }
 
+/// Checks the descriptors, the sample count and the norm of an update.
 fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
     let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
         (a.role, a.encoding, a.rows, a.cols) == (b.role, b.encoding, b.rows, b.cols)
@@ -271,11 +277,11 @@ fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Resu
     }
     let values = update.tensors.iter().flat_map(|t| t.values.iter());
     let square: f64 = values.map(|&v| f64::from(v) * f64::from(v)).sum();
-    // A sum of squares of finite f32 values cannot overflow an f64: each is below 2^256.
+    // Squares of f32 values are below 2^256, so their sum is finite in f64 unless a value is not finite.
     if !square.is_finite() {
         return Err(Rejection::NonFinite);
     }
-    // Integer limbs have no meaningful norm; the algorithm checks them instead.
+    // The limbs of feature sums have no meaningful norm. The algorithm checks them instead.
     if expects.iter().any(|tensor| tensor.role == Role::FeatureSums) {
         return Ok(());
     }
@@ -287,6 +293,7 @@ fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Resu
     Ok(())
 }
 
+/// Sends an acknowledgement to a device, and records it.
 fn acknowledge(device: DeviceId, ack: Ack, effects: &mut dyn Effects) {
     if effects.keeps_records() {
         effects.record(Record::Answered(device, ack));

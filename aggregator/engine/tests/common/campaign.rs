@@ -1,4 +1,5 @@
-//! Engines of small campaigns, and devices whose updates are fixed functions of the broadcast.
+//! Helpers of tests: engines of small campaigns, and simulated devices whose updates are fixed functions of
+//! the broadcast.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +18,20 @@ use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
+/// Number of features.
 pub const D: usize = 4;
+/// Width of the representation.
 pub const K: usize = 2;
+/// Step size of the representation.
 pub const ETA: f32 = 0.25;
+/// Largest norm of an update.
 pub const BOUND: f32 = 50.0;
+/// Number of power iterations of the start.
 pub const ITERATIONS: u32 = 2;
-/// Largest effective sample count; larger than that of any device here, unless a test says otherwise.
+/// Cap on declared sample counts. Devices declare fewer samples, except in tests of the cap.
 pub const MOST: u32 = 1000;
 
+/// Settings of a small campaign.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub fleet_size: usize,
@@ -34,17 +41,22 @@ pub struct Setup {
     pub absence: u64,
     pub patience: Option<u64>,
     pub stop_change: Option<f64>,
-    /// Rate and over-selection of a random fraction; `None` for all devices.
+    /// Rate and over-selection of random participation; `None` for full participation.
     pub fraction: Option<(f64, f64)>,
-    /// First number of devices, rounds per stage, and doubled quantity; replaces the fraction.
+    /// First number of devices, rounds per stage, and doubled quantity of doubling participation; takes
+    /// precedence over `fraction`.
     pub doubling: Option<(usize, u32, DoubleBy)>,
+    /// Whether the campaign begins with power iterations.
     pub power: bool,
+    /// Whether the algorithm is FedAvg instead of FedRep.
     pub fedavg: bool,
+    /// Whether updates are weighted by their sample counts.
     pub by_samples: bool,
     pub rule: Rule,
     pub seed: u64,
 }
 
+/// Random setups.
 pub fn setup() -> impl Strategy<Value = Setup> {
     let rates = (prop::sample::select(vec![0.2, 0.5, 0.75]), prop::sample::select(vec![1.0, 1.6]));
     let sizes = (1usize..=4, 1u32..=4, proptest::option::weighted(0.7, 50u64..200), 1usize..=5);
@@ -84,6 +96,7 @@ impl Setup {
         if self.by_samples { Weighting::Samples } else { Weighting::Uniform }
     }
 
+    /// Participation policy of the campaign.
     pub fn policy(&self) -> Box<dyn Participation> {
         match (self.doubling, self.fraction) {
             (Some((first, rounds, by)), _) => {
@@ -94,10 +107,12 @@ impl Setup {
         }
     }
 
+    /// Initial representation, D x K.
     pub fn basis(&self) -> Matrix {
         random_start(D, K, self.seed)
     }
 
+    /// Engine of the campaign.
     pub fn engine(&self) -> Engine {
         let head = HeadSolve::LeastSquares { ridge: 0.0 };
         let settings = Settings {
@@ -144,16 +159,17 @@ impl Setup {
     }
 }
 
-/// Symmetric matrix of a device, from which all its updates are computed.
-fn own(device: DeviceId, d: usize) -> Matrix {
+/// Symmetric d x d matrix that determines all updates of a device.
+fn device_matrix(device: DeviceId, d: usize) -> Matrix {
     let raw = super::gaussian(d, d, &mut super::random(1000 + device.0));
     &raw * raw.transpose() * (0.2 / d as f64)
 }
 
-/// Values that `device` sends for a task on a representation (d x k, row-major) and perhaps a head.
+/// Values that an honest device uploads for a task. `sent` are the broadcast tensors: a representation (d x
+/// k, row-major) and, for FedAvg, a head.
 pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[Vec<f32>]) -> Vec<Vec<f32>> {
     let Some(b) = sent.first().map(|values| from_f32(d, k, values)) else { return Vec::new() };
-    let step = own(device, d) * &b;
+    let step = device_matrix(device, d) * &b;
     match task {
         Task::FedRep { .. } => vec![to_f32(&(step * -0.3))],
         Task::PowerStart => vec![to_f32(&step)],
@@ -165,7 +181,7 @@ pub fn honest_values(device: DeviceId, task: &Task, d: usize, k: usize, sent: &[
     }
 }
 
-/// Honest update of a device for a broadcast.
+/// Update of an honest device for a broadcast.
 pub fn honest(device: DeviceId, broadcast: &RoundBroadcast) -> Update {
     let sent: Vec<Vec<f32>> = broadcast.request.tensors.iter().map(|t| t.values.clone()).collect();
     let (d, k) =
@@ -196,7 +212,7 @@ pub fn plain() -> Setup {
     }
 }
 
-/// A commit as a server stores it, and the rounds that have opened so far.
+/// A committed round as a server stores it.
 #[derive(Clone)]
 pub struct Kept {
     pub phase: Phase,
@@ -204,13 +220,14 @@ pub struct Kept {
     pub record: RoundRecord,
 }
 
+/// Result of a simulated campaign: the engine, the committed rounds, and the numbers of the opened rounds.
 pub struct Life {
     pub engine: Engine,
     pub kept: Vec<Kept>,
     pub opened: BTreeSet<u32>,
 }
 
-/// Lets `devices` answer honestly until the campaign has finished or `commits` rounds are committed.
+/// Runs a campaign with `devices` honest devices until it has finished or `commits` rounds are committed.
 pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
     let (mut kept, mut opened) = (Vec::new(), BTreeSet::new());
     let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
@@ -224,7 +241,7 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
                     queue.insert(0, Event::Update(device, honest(device, &broadcast)));
                 }
                 Action::Commit(record) => {
-                    // As in the server: the state after the event has been handled.
+                    // Like a server, stores the state after the event has been handled.
                     let checkpoint = engine.checkpoint();
                     kept.push(Kept { phase: record.phase, checkpoint, record: *record });
                 }
@@ -239,7 +256,7 @@ pub fn live(mut engine: Engine, devices: u64, commits: usize) -> Life {
     Life { engine, kept, opened }
 }
 
-/// Final model, bit by bit.
+/// Bits of the representation and of the shared head, for exact comparisons.
 pub fn result(engine: &Engine) -> (Vec<u64>, Option<Vec<u64>>) {
     (super::bits(engine.representation()), engine.shared_head().map(super::bits))
 }

@@ -1,4 +1,5 @@
-//! Shared test support: small campaigns, a second engine to compare with, and random matrices and updates.
+//! Helpers of tests: small campaigns, a simple model of the engine to compare with, and random matrices and
+//! updates.
 #![allow(dead_code, reason = "the aggregator's tests use other parts of these files")]
 
 pub mod campaign;

@@ -1,5 +1,5 @@
-//! Simple model of the engine, with sets and f64 sums. Run in parallel with the engine, it predicts the
-//! actions, counters and numbers of every event.
+//! Helpers of tests: a simple model of the engine, with sets and f64 sums. It runs in parallel with the
+//! engine and predicts the actions, counters and numbers after every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,9 +17,10 @@ use proptest::prelude::*;
 use super::campaign::{BOUND, D, ETA, ITERATIONS, K, Setup};
 use super::{distance, random, tensors, update};
 
-/// Number of devices that occur, more than any fleet needs.
+/// Number of devices in random histories, more than any fleet needs.
 pub const UNIVERSE: u64 = 7;
 
+/// Kind of a simulated update: valid, or invalid in one respect.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     Good,
@@ -34,18 +35,21 @@ pub enum Kind {
     Future,
 }
 
+/// Operation of a random history.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     Join(DeviceId),
     Leave(DeviceId),
     Answer(DeviceId, Kind),
+    /// The device declines the last round, or with `false` the round before it.
     Decline(DeviceId, bool),
-    /// The device declines because it has finished the round already.
+    /// The device declines because it has already finished the round.
     Repeated(DeviceId),
     Advance(u64),
     Tick,
 }
 
+/// Random operations.
 pub fn op() -> impl Strategy<Value = Op> {
     let device = (0..UNIVERSE).prop_map(DeviceId);
     let kind = prop_oneof![
@@ -71,7 +75,8 @@ pub fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Expected actions of one event, in order; actions for several devices are a set.
+/// Expected action of an event. Consecutive actions of the same kind for several devices are combined into
+/// one with a set of devices.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     Ack(DeviceId, RoundId, AckOutcome),
@@ -79,15 +84,16 @@ pub enum Expected {
     Commit(Box<RoundRecord>),
     Open(RoundId, BTreeSet<DeviceId>),
     Finished,
-    /// Failure with the round's number and the number of counted updates.
+    /// Failure, with the number of the round and the number of counted updates.
     Failed(u32, usize),
 }
 
+/// Open round of the model.
 pub struct ModelRound {
     pub id: RoundId,
-    /// Ids of the round on devices that were invited under an earlier id.
+    /// Earlier ids of the round, for the devices that were invited under them.
     pub ids: BTreeMap<DeviceId, RoundId>,
-    /// Whether an invited device has finished the round already.
+    /// Whether an invited device has declined the round as already finished.
     pub needs_new_id: bool,
     pub phase: Phase,
     pub cohort: BTreeSet<DeviceId>,
@@ -95,11 +101,13 @@ pub struct ModelRound {
     /// Whether every device that joins is invited.
     pub asking_everyone: bool,
     pub counted: BTreeMap<DeviceId, Update>,
+    /// Devices with counted updates, in order of arrival.
     pub order: Vec<DeviceId>,
+    /// Devices that declined or were rejected.
     pub excluded: BTreeSet<DeviceId>,
-    /// Devices disconnected too long to be waited for.
+    /// Devices that the round no longer waits for, because they have been disconnected too long.
     pub absent: BTreeSet<DeviceId>,
-    /// Sample count that completes the round with fewer updates.
+    /// Number of samples that completes the round with fewer updates.
     pub sample_target: Option<SampleTarget>,
     pub rejected: u32,
     pub opened_at: u64,
@@ -107,6 +115,7 @@ pub struct ModelRound {
 }
 
 impl ModelRound {
+    /// Whether the round still waits for the device.
     pub fn awaits(&self, device: DeviceId) -> bool {
         self.cohort.contains(&device)
             && !self.counted.contains_key(&device)
@@ -114,10 +123,12 @@ impl ModelRound {
             && !self.absent.contains(&device)
     }
 
+    /// Id of the round under which the device was invited.
     pub fn name(&self, device: DeviceId) -> RoundId {
         self.ids.get(&device).copied().unwrap_or(self.id)
     }
 
+    /// Whether the target of the round is met, in updates or in samples.
     pub fn reached(&self, min_count: usize) -> bool {
         let samples: u64 = self.counted.values().map(|update| u64::from(update.samples)).sum();
         let counted = self.counted.len();
@@ -128,12 +139,13 @@ impl ModelRound {
             })
     }
 
+    /// Whether the round waits for no further device.
     pub fn nobody_left(&self) -> bool {
         self.cohort.iter().all(|device| !self.awaits(*device))
     }
 }
 
-/// Rules of the engine, with sets and f64 sums.
+/// Model of the engine: its rules, with sets and f64 sums.
 pub struct Model {
     pub setup: Setup,
     pub policy: Box<dyn Participation>,
@@ -146,11 +158,12 @@ pub struct Model {
     pub round: Option<ModelRound>,
     pub last: RoundId,
     pub opened: bool,
-    /// Attempts in a row without a counted update.
+    /// Number of attempts in a row without a counted update.
     pub failed_attempts: u32,
-    /// Time at which a round with too few updates is tried again.
+    /// Time at which a round with too few updates is retried.
     pub retry: Option<u64>,
     pub counters: Counters,
+    /// Numbers of the committed rounds.
     pub commits: Vec<u32>,
 }
 
@@ -174,15 +187,18 @@ impl Model {
         }
     }
 
+    /// Connected devices among `devices`.
     pub fn connected(&self, devices: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         devices.iter().copied().filter(|device| self.fleet.get(device) == Some(&None)).collect()
     }
 
+    /// Devices that may be invited: connected, or disconnected for less than the absence time.
     pub fn present(&self) -> BTreeSet<DeviceId> {
-        let here = |left: &Option<u64>| left.is_none_or(|at| self.now - at < self.setup.absence);
-        self.fleet.iter().filter(|(_, left)| here(left)).map(|(device, _)| *device).collect()
+        let is_present = |left: &Option<u64>| left.is_none_or(|at| self.now - at < self.setup.absence);
+        self.fleet.iter().filter(|(_, left)| is_present(left)).map(|(device, _)| *device).collect()
     }
 
+    /// Predicts the actions after a device has joined.
     pub fn join(&mut self, device: DeviceId) -> Vec<Expected> {
         self.fleet.insert(device, None);
         match (&mut self.round, self.phase) {
@@ -191,7 +207,8 @@ impl Model {
                 round.absent.remove(&device);
                 vec![Expected::Open(round.id, BTreeSet::from([device]))]
             }
-            // Devices that have answered are invited again, too: their acknowledgement may have been lost.
+            // Devices that have already answered are invited again, since their acknowledgement may have been
+            // lost.
             (Some(round), _)
                 if round.asking_everyone
                     || round.cohort.contains(&device) && !round.excluded.contains(&device) =>
@@ -207,17 +224,18 @@ impl Model {
             (Some(_), _) | (None, Phase::Failed) => Vec::new(),
             (None, _) if self.retry.is_some() => Vec::new(),
             (None, _) => {
-                let here = self.fleet.values().filter(|left| left.is_none()).count();
+                let connected = self.fleet.values().filter(|left| left.is_none()).count();
                 let needed = match self.phase {
                     Phase::Train(done) if done == self.setup.rounds => 1,
                     _ if self.opened => self.setup.min_count.min(self.setup.fleet_size),
                     _ => self.setup.fleet_size,
                 };
-                if here >= needed { self.next() } else { Vec::new() }
+                if connected >= needed { self.next() } else { Vec::new() }
             }
         }
     }
 
+    /// Opens the next round.
     pub fn next(&mut self) -> Vec<Expected> {
         let present = self.present();
         if present.is_empty() {
@@ -243,7 +261,7 @@ impl Model {
         }
         if self.phase == Phase::FitHead {
             stage = self.last.stage;
-            // No number of updates closes the round.
+            // This round does not close after a number of updates.
             target = usize::MAX;
         }
         self.last = RoundId { round: self.last.round + 1, stage };
@@ -278,7 +296,7 @@ impl Model {
         more
     }
 
-    /// Invites again the connected devices that declined or were rejected, and returns them.
+    /// Invites the connected devices again that declined or were rejected, and returns them.
     pub fn ask_again(&mut self) -> BTreeSet<DeviceId> {
         self.retry = None;
         let again = self.round.as_ref().map(|round| self.connected(&round.excluded)).unwrap_or_default();
@@ -297,16 +315,18 @@ impl Model {
         again
     }
 
+    /// Expected invitations of the connected devices among `devices`.
     pub fn opened(&self, devices: &BTreeSet<DeviceId>) -> Vec<Expected> {
         let opened = self.connected(devices);
         if opened.is_empty() { Vec::new() } else { vec![Expected::Open(self.last, opened)] }
     }
 
-    /// Fewest updates that close the open round below its target.
+    /// Minimum number of updates with which the open round may close below its target.
     pub fn min_updates(&self) -> usize {
         self.round.as_ref().map_or(0, |round| self.setup.min_count.min(round.target))
     }
 
+    /// Predicts the actions after an update. `wrong` is the reason for which the update is invalid, if it is.
     pub fn answer(&mut self, device: DeviceId, update: &Update, wrong: Option<Rejection>) -> Vec<Expected> {
         let training = matches!(self.phase, Phase::Train(_));
         let outcome = match &mut self.round {
@@ -314,7 +334,8 @@ impl Model {
                 if !round.cohort.contains(&device) {
                     AckOutcome::Rejected(Rejection::NotAsked)
                 } else if let Some(known) = round.counted.get(&device) {
-                    // A head may be fitted again, from other samples, since nothing was uploaded.
+                    // In the final rounds updates have no tensors, so a head that was fitted again from other
+                    // samples is a duplicate.
                     let fit = self.phase == Phase::FitHead || self.phase == Phase::Finished;
                     let same = fit || known.tensors == update.tensors && known.samples == update.samples;
                     if same { AckOutcome::Duplicate } else { AckOutcome::Rejected(Rejection::ContentChanged) }
@@ -377,6 +398,7 @@ impl Model {
         expected
     }
 
+    /// Predicts the actions after a device has declined a round.
     pub fn decline(&mut self, device: DeviceId, id: RoundId, needs_new_id: bool) -> Vec<Expected> {
         self.counters.declined += 1;
         let asked = |round: &&mut ModelRound| round.name(device) == id && round.awaits(device);
@@ -387,7 +409,7 @@ impl Model {
         self.close_if_ended()
     }
 
-    /// Closes the round if it is complete.
+    /// Closes the round if it is complete, or retries it if no further device can answer.
     pub fn close_if_ended(&mut self) -> Vec<Expected> {
         let Some(round) = &self.round else { return Vec::new() };
         match self.phase {
@@ -407,7 +429,7 @@ impl Model {
         }
     }
 
-    /// Handles a round with too few updates that no further device can answer.
+    /// Handles a round with too few updates to which every present device has answered.
     pub fn retry_or_fail(&mut self, counted: usize) -> Vec<Expected> {
         let later = self.setup.patience.map(|patience| self.now + patience);
         let repeats = counted == 0;
@@ -419,7 +441,7 @@ impl Model {
             return vec![Expected::Failed(self.last.round, counted)];
         }
         if !repeats {
-            // Counted updates stay.
+            // The round stays open with its counted updates.
             if later.is_some() {
                 self.retry = self.retry.or(later);
                 return Vec::new();
@@ -440,6 +462,7 @@ impl Model {
         if later.is_some() { Vec::new() } else { self.next() }
     }
 
+    /// Predicts the actions of the timeouts that are due.
     pub fn tick(&mut self) -> Vec<Expected> {
         let mut expected = self.at_deadline();
         expected.extend(self.give_up_absent());
@@ -455,6 +478,7 @@ impl Model {
         expected
     }
 
+    /// Predicts the actions after a device has disconnected.
     pub fn leave(&mut self, device: DeviceId) -> Vec<Expected> {
         let Some(left) = self.fleet.get_mut(&device) else { return Vec::new() };
         // A device that has left cannot leave again.
@@ -463,7 +487,7 @@ impl Model {
         if new && self.setup.absence == 0 { self.give_up_absent() } else { Vec::new() }
     }
 
-    /// Time at which each device that is still waited for left.
+    /// Disconnected devices that the open round still waits for, with the times at which they left.
     pub fn away(&self) -> Vec<(DeviceId, u64)> {
         let Some(round) = self.round.as_ref().filter(|_| self.phase != Phase::Finished) else {
             return Vec::new();
@@ -474,24 +498,25 @@ impl Model {
 
     /// Stops waiting for devices that have been disconnected too long.
     pub fn give_up_absent(&mut self) -> Vec<Expected> {
-        let long = |left: u64| self.now - left >= self.setup.absence;
+        let is_absent = |left: u64| self.now - left >= self.setup.absence;
         let absent: Vec<DeviceId> =
-            self.away().into_iter().filter(|(_, left)| long(*left)).map(|(device, _)| device).collect();
+            self.away().into_iter().filter(|(_, left)| is_absent(*left)).map(|(device, _)| device).collect();
         if absent.is_empty() {
             return Vec::new();
         }
         self.counters.absent += absent.len() as u64;
-        let (nobody, least) = (self.present().is_empty(), self.min_updates());
+        let (none_present, least) = (self.present().is_empty(), self.min_updates());
         let Some(round) = &mut self.round else { return Vec::new() };
         round.absent.extend(absent);
         let complete = round.nobody_left() && round.counted.len() >= least;
-        if nobody && !complete {
+        if none_present && !complete {
             round.asking_everyone = true;
             return Vec::new();
         }
         self.close_if_ended()
     }
 
+    /// Closes the open round at its deadline, or extends the deadline.
     pub fn at_deadline(&mut self) -> Vec<Expected> {
         let now = self.now;
         let Some(round) = &mut self.round else { return Vec::new() };
@@ -528,7 +553,7 @@ impl Model {
         }
     }
 
-    /// Recomputes the model from the counted updates, each once.
+    /// Closes the open round: computes the next model, in which each counted update is included once.
     pub fn close(&mut self) -> Vec<Expected> {
         let round = self.round.take().unwrap();
         self.retry = None;
@@ -539,11 +564,11 @@ impl Model {
         let mut weight = 0.0;
         let (mut first, mut second) = (Matrix::zeros(D, K), Matrix::zeros(K, 1));
         for update in round.counted.values() {
-            let own = if self.setup.by_samples { f64::from(update.samples) } else { 1.0 };
-            weight += own;
-            first += from_f32(D, K, &update.tensors[0].values) * own;
+            let update_weight = if self.setup.by_samples { f64::from(update.samples) } else { 1.0 };
+            weight += update_weight;
+            first += from_f32(D, K, &update.tensors[0].values) * update_weight;
             if let Some(head) = update.tensors.get(1) {
-                second += from_f32(K, 1, &head.values) * own;
+                second += from_f32(K, 1, &head.values) * update_weight;
             }
         }
         first /= weight;
@@ -570,9 +595,9 @@ impl Model {
         }
         self.commits.push(round.id.round);
         let awaited = round.cohort.iter().copied().filter(|device| round.awaits(*device)).collect();
-        let told = self.connected(&awaited);
+        let notified = self.connected(&awaited);
         let mut expected = Vec::new();
-        for device in told {
+        for device in notified {
             let name = round.name(device);
             match expected.last_mut() {
                 Some(Expected::Close(id, devices)) if *id == name => drop(devices.insert(device)),
@@ -597,7 +622,7 @@ impl Model {
     }
 }
 
-/// Engine and model side by side.
+/// Engine and model that process the same events.
 pub struct World {
     pub engine: Engine,
     pub model: Model,
@@ -608,7 +633,7 @@ pub struct World {
     pub counted: BTreeMap<DeviceId, Update>,
     pub finished: usize,
     pub draws: u64,
-    /// Events so far, with their times.
+    /// All events so far, with their times.
     pub events: Vec<(u64, Event)>,
     /// All effects of these events.
     pub effects: RecordedEffects,
@@ -629,6 +654,7 @@ impl World {
         }
     }
 
+    /// Applies an operation to engine and model, and compares them.
     pub fn apply(&mut self, op: Op) {
         match op {
             Op::Join(device) => {
@@ -664,7 +690,7 @@ impl World {
         }
     }
 
-    /// Valid update for the open round or an earlier one.
+    /// Random valid update for a broadcast.
     pub fn good(&mut self, broadcast: &RoundBroadcast) -> Update {
         self.draws += 1;
         let stream = &mut random(self.draws);
@@ -674,14 +700,15 @@ impl World {
         Update { skipped, ..update(broadcast.id, samples, &broadcast.request.expects, values) }
     }
 
-    /// Id of the open round on a device.
+    /// Id of the open round under which a device was invited.
     fn name(&self, device: DeviceId) -> RoundId {
         self.model.round.as_ref().map_or(self.model.last, |round| round.name(device))
     }
 
+    /// Sends an update of this kind to engine and model.
     pub fn answer(&mut self, device: DeviceId, kind: Kind) {
         let Some(broadcast) = self.broadcasts.get(&self.name(device).round).cloned() else {
-            // No device was invited to an open round.
+            // No round is open to which a device was invited.
             let stray = update(RoundId { round: self.model.last.round + 1, stage: 0 }, 1, &[], Vec::new());
             let expected = self.model.answer(device, &stray, None);
             return self.event(Event::Update(device, stray), expected);
@@ -761,6 +788,7 @@ impl World {
         self.event(Event::Update(device, update), expected);
     }
 
+    /// Passes an event to the engine, and compares its actions and state with the model.
     pub fn event(&mut self, event: Event, expected: Vec<Expected>) {
         self.events.push((self.model.now, event.clone()));
         let first = self.effects.actions.len();
@@ -811,10 +839,11 @@ impl World {
         self.same();
     }
 
+    /// Checks a broadcast: all devices have the same, with the current representation.
     pub fn opened(&mut self, broadcast: &Arc<RoundBroadcast>) {
         let known = self.broadcasts.entry(broadcast.id.round).or_insert_with(|| Arc::clone(broadcast));
         assert!(Arc::ptr_eq(known, broadcast), "devices have different broadcasts");
-        // The broadcast holds the current representation.
+        // The broadcast contains the current representation.
         if let Some(sent) = broadcast.request.tensors.first() {
             let sent = from_f32(D, K, &sent.values);
             let mut basis = self.model.basis.clone();
@@ -829,12 +858,13 @@ impl World {
         self.model.setup
     }
 
+    /// Compares the state of the engine with the model.
     pub fn same(&self) {
         let (engine, model) = (&self.engine, &self.model);
         assert_eq!(engine.phase(), model.phase);
         assert_eq!(engine.counters(), model.counters);
-        let here = model.fleet.values().filter(|left| left.is_none()).count();
-        assert_eq!(engine.fleet(), (model.fleet.len(), here));
+        let connected = model.fleet.values().filter(|left| left.is_none()).count();
+        assert_eq!(engine.fleet(), (model.fleet.len(), connected));
         let deadline = model.round.as_ref().and_then(|round| round.deadline);
         let absences = model.away().into_iter().map(|(_, left)| left + model.setup.absence);
         assert_eq!(
@@ -863,14 +893,14 @@ impl World {
 
     /// Answers honestly for all devices until the campaign ends.
     pub fn finish_honestly(&mut self) {
-        // Without a deadline a round waits for all invited devices, so all must return; with one, enough
-        // must, and devices that declined are invited again.
+        // Without a deadline a round waits for all invited devices, so all must reconnect. With a deadline a
+        // sufficient number must reconnect, and devices that declined are invited again.
         let sample_target = self.setup().fleet_size.max(self.setup().min_count);
         for device in 0..UNIVERSE {
-            let here = self.model.fleet.values().filter(|left| left.is_none()).count();
+            let connected = self.model.fleet.values().filter(|left| left.is_none()).count();
             let known = self.model.fleet.contains_key(&DeviceId(device));
             let gone = self.model.fleet.get(&DeviceId(device)) != Some(&None);
-            let needed = here < sample_target || self.setup().deadline.is_none() && known;
+            let needed = connected < sample_target || self.setup().deadline.is_none() && known;
             if gone && needed {
                 self.apply(Op::Join(DeviceId(device)));
             }

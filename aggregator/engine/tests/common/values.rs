@@ -1,4 +1,4 @@
-//! Random matrices, tensors and updates, and comparisons of matrices.
+//! Helpers of tests: random matrices, tensors and updates, and comparisons of matrices.
 #![allow(dead_code)]
 
 use fedspan_engine::linalg::Matrix;
@@ -7,23 +7,27 @@ use fedspan_engine::{Tensor, Update};
 use fedspan_protocol::message::RoundId;
 use fedspan_protocol::tensor::{Encoding, TensorDescriptor};
 
+/// Bits of the values of a matrix, for exact comparisons.
 pub fn bits(matrix: &Matrix) -> Vec<u64> {
     matrix.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Frobenius norm of the difference of two matrices.
 pub fn distance(a: &Matrix, b: &Matrix) -> f64 {
     (a - b).norm()
 }
 
+/// Random stream with a fixed seed and this index.
 pub fn random(index: u64) -> Stream {
     stream(77, Purpose::Truth, index)
 }
 
+/// Matrix of independent standard normal values.
 pub fn gaussian(rows: usize, cols: usize, random: &mut Stream) -> Matrix {
     Matrix::from_fn(rows, cols, |_, _| random.normal())
 }
 
-/// Random tensors in answer to a request; each value is a normal number times `scale`.
+/// Random tensors that match the descriptors of a request. Values are normal with standard deviation `scale`.
 pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) -> Vec<Tensor> {
     let tensor = |d: &TensorDescriptor| Tensor {
         role: d.role,
@@ -34,11 +38,12 @@ pub fn tensors(expects: &[TensorDescriptor], random: &mut Stream, scale: f64) ->
     expects.iter().map(tensor).collect()
 }
 
-/// Update as the connection passes it on.
+/// Update as a connection passes it to the engine.
 pub fn update(id: RoundId, samples: u32, expects: &[TensorDescriptor], tensors: Vec<Tensor>) -> Update {
     Update { id, samples, skipped: 0, descriptors: expects.to_vec(), tensors }
 }
 
+/// Wire encoding of values.
 pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();

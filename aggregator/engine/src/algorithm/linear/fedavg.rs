@@ -1,5 +1,6 @@
-//! FedAvg for a linear model: one representation and one head shared by all devices, averaged (or combined by
-//! another rule). The single-model baseline of FedRep's Figures 1 and 4; with one local step it is FedSGD.
+//! FedAvg for a linear model: all devices share one representation and one head, which are averaged (or
+//! combined by another rule). This is the single-model baseline of FedRep's Figures 1 and 4; with one local
+//! step it is FedSGD.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -13,7 +14,7 @@ use crate::linalg::{Matrix, RankDeficient, orthonormal, to_f32};
 use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// FedAvg: one shared model.
+/// Settings of FedAvg: one model shared by all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FedAvgSettings;
 

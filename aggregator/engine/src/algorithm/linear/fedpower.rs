@@ -1,12 +1,14 @@
-//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges devices take power
-//! iterations of their own; the server turns each upload into one basis, averages the bases, and
+//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges with the server, each
+//! device runs power iterations on its own samples. The server aligns the uploads, averages them, and
 //! orthonormalises the mean.
 //!
-//! With more than one local iteration the devices' bases drift apart by rotations that mean nothing. The
-//! orthogonal Procrustes transformation removes these: the server averages `Y_i D_i`, with the `D_i` that
-//! brings the `Z_i` of device i nearest to that of one device, the *reference* (eq. 3.2). Any device will do,
-//! since another one rotates the mean as a whole (nearly), and only its span matters. The reference is the
-//! configured device, or the participant with the lowest number if that device has not answered.
+//! With more than one local iteration the devices' bases differ by rotations that do not change their spans.
+//! The orthogonal Procrustes transformation removes these rotations: the server averages `Y_i D_i`, where
+//! `Y_i = A_i Z_i` is the product that device i uploads, and `D_i` is the rotation that brings its basis
+//! `Z_i` nearest to the basis of one device, the *reference* (eq. 3.2). Any device can be the reference:
+//! another choice only rotates the mean (nearly), and the algorithm uses only the span of the mean. The
+//! reference is the configured device, or the participant with the lowest number if the configured device has
+//! not answered.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +24,8 @@ use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, product, produ
 use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// Largest deviation from orthonormality of the basis by which a device is aligned: that of the encodings,
-/// with a margin.
+/// Largest deviation from orthonormality of the basis by which a device is aligned: the rounding error of the
+/// encodings, with a margin.
 const ORTHONORMAL: f64 = 0.05;
 
 /// Values of the key `rows`.
@@ -32,7 +34,7 @@ const ROWS: [(&str, PowerRows); 2] = [("features", PowerRows::Features), ("weigh
 /// Settings of FedPower (Guo et al. 2024).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FedPowerSettings {
-    /// Number of power iterations in all (T); the number of rounds follows from it.
+    /// Total number of power iterations (T), from which the number of rounds follows.
     pub iterations: u16,
     /// Iterations from one exchange to the next (p).
     pub local_steps: u16,
@@ -40,8 +42,8 @@ pub struct FedPowerSettings {
     pub decay: bool,
     /// Whether devices are aligned before they are averaged.
     pub procrustes: bool,
-    /// Device with which the others are aligned, as long as it answers; otherwise the participant with the
-    /// lowest number.
+    /// Reference device for the alignment of the other devices. If it does not answer, the participant with
+    /// the lowest number is the reference.
     pub reference: DeviceId,
     /// Contents of a row of a device's matrix.
     pub rows: PowerRows,
@@ -86,12 +88,12 @@ impl LinearAlgorithm for FedPowerSettings {
         Some(synchronisations(self.iterations, self.local_steps, self.decay).0.len() as u64)
     }
 
-    /// Under a rule for subspaces devices send bases.
+    /// Returns bases, which rules for subspaces can combine.
     fn uploads(&self, _settings: &LinearSettings) -> Uploads {
         Uploads::Bases
     }
 
-    /// A basis is sent next to the product.
+    /// Returns the basis, which a device can upload together with the product.
     fn second_tensor(&self) -> Option<SecondTensor> {
         Some(SecondTensor::Representation)
     }
@@ -117,7 +119,7 @@ impl LinearAlgorithm for FedPowerSettings {
 /// Parameters of FedPower.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedPowerParameters {
-    /// Number of power iterations in all (T).
+    /// Total number of power iterations (T).
     pub iterations: u16,
     /// Iterations from one exchange to the next (p).
     pub local_steps: u16,
@@ -125,7 +127,8 @@ pub struct FedPowerParameters {
     pub decay: bool,
     /// Whether devices are aligned before they are averaged.
     pub procrustes: bool,
-    /// Device with which the others are aligned, as long as it answers.
+    /// Reference device for the alignment of the other devices. If it does not answer, or with `None`, the
+    /// participant with the lowest number is the reference.
     pub reference: Option<DeviceId>,
     /// Contents of a row of a device's matrix.
     pub rows: PowerRows,
@@ -135,13 +138,13 @@ pub struct FedPowerParameters {
     pub upload_encoding: Encoding,
     /// Weighting of the updates.
     pub weighting: Weighting,
-    /// Rule that combines the updates. A rule for subspaces needs no alignment.
+    /// Rule that combines the updates. A rule for subspaces needs no alignment of the devices' bases.
     pub rule: Rule,
 }
 
 impl FedPowerParameters {
-    /// Iterations before each exchange, and the upload at it. If the synchronisation set does not end with T,
-    /// the last exchange averages the devices' bases for output.
+    /// Number of iterations before each exchange, with the kind of upload at that exchange. If T is not in
+    /// the synchronisation set, the last exchange averages the devices' bases for output.
     #[must_use]
     pub fn exchanges(&self) -> Vec<(u16, PowerUpload)> {
         let (steps, ends) = synchronisations(self.iterations, self.local_steps, self.decay);
@@ -150,11 +153,12 @@ impl FedPowerParameters {
         steps.iter().enumerate().map(|(place, steps)| (*steps, upload((place, *steps)))).collect()
     }
 
+    /// Kind of upload at an exchange after `steps` local iterations.
     fn upload(&self, steps: u16) -> PowerUpload {
         if self.rule.is_for_subspaces() {
             PowerUpload::Basis
         } else if self.procrustes && steps > 1 {
-            // With one step all devices start from the server's own basis, so they need no alignment.
+            // With one step all devices start from the broadcast basis, so they need no alignment.
             PowerUpload::ProductAndBasis
         } else {
             PowerUpload::Product
@@ -162,9 +166,9 @@ impl FedPowerParameters {
     }
 }
 
-/// Iterations from each exchange to the next, T in total, and whether the last exchange belongs to the
-/// synchronisation set: every p iterations (eq. 3.1), or with `decay` p, then one less each time, down to 1
-/// (eq. 3.11).
+/// Numbers of iterations from each exchange to the next (their sum is T), and whether the last exchange
+/// belongs to the synchronisation set. Exchanges occur every p iterations (eq. 3.1); with `decay`, p
+/// decreases by one after each exchange, down to 1 (eq. 3.11).
 #[must_use]
 pub fn synchronisations(iterations: u16, local_steps: u16, decay: bool) -> (Vec<u16>, bool) {
     let mut all = Vec::new();
@@ -212,14 +216,14 @@ impl FedPower {
         }
     }
 
-    /// The next exchange; the last one again once all are done.
+    /// The next exchange, or the last exchange after all are done.
     fn exchange(&self) -> (u16, PowerUpload) {
         let next = self.exchanges.get(self.done).or(self.exchanges.last());
         next.copied().unwrap_or((1, PowerUpload::Product))
     }
 
-    /// Whether updates are aligned. Bases that are averaged as numbers always are, since their signs are
-    /// arbitrary.
+    /// Whether updates are aligned in the next exchange. With `procrustes`, bases that are averaged entry by
+    /// entry are always aligned, since their signs are arbitrary.
     fn aligns(&self) -> bool {
         let (_, upload) = self.exchange();
         match upload {
@@ -229,6 +233,7 @@ impl FedPower {
         }
     }
 
+    /// Matrix of the shape of the basis (d x r) from row-major values.
     fn matrix(&self, values: &[f32]) -> Matrix {
         from_f32(self.basis.nrows(), self.basis.ncols(), values)
     }
@@ -239,7 +244,8 @@ impl FedPower {
         let named = self.parameters.reference.and_then(|device| pending.get(&device));
         let reference = named.or(pending.values().next()).and_then(|(_, tensors)| tensors.last());
         let Some(reference) = reference.map(|tensor| self.matrix(&tensor.values)) else { return };
-        // If only references have answered, their updates are used rather than none.
+        // If no device of the drawn cohort has answered, the update of the reference device is used although
+        // it has no weight.
         let only_references = pending.values().all(|(weight, _)| weight.draws == 0);
         for (device, (weight, tensors)) in pending {
             let weight = if only_references { UpdateWeight::from_samples(weight.samples) } else { weight };
@@ -269,10 +275,10 @@ impl Algorithm for FedPower {
     }
 
     fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
-        let full = |tensor: &Tensor| orthonormal(&self.matrix(&tensor.values)).is_ok();
+        let has_full_rank = |tensor: &Tensor| orthonormal(&self.matrix(&tensor.values)).is_ok();
         match tensors {
             // A rule for subspaces needs full rank.
-            [basis] if self.parameters.rule.is_for_subspaces() => full(basis),
+            [basis] if self.parameters.rule.is_for_subspaces() => has_full_rank(basis),
             [_, basis] | [basis] if self.aligns() => is_orthonormal(&self.matrix(&basis.values)),
             _ => true,
         }
@@ -338,6 +344,7 @@ impl Algorithm for FedPower {
     }
 }
 
+/// Whether `Q^T Q` differs from the identity by at most [`ORTHONORMAL`] in every entry.
 fn is_orthonormal(basis: &Matrix) -> bool {
     let gram = product_transposed(basis, basis);
     let identity = Matrix::identity(gram.nrows(), gram.ncols());

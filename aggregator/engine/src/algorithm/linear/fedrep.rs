@@ -1,9 +1,9 @@
-//! FedRep on the server (Collins et al. 2021, Algorithm 2): the mean of the devices' steps (or another rule's
-//! combination), then QR.
+//! FedRep on the server (Collins et al. 2021, Algorithm 2): averages the devices' steps (or combines them by
+//! another rule) and orthonormalises the result by QR.
 //!
 //! `Bbar = B - eta mean_i G_i`, `B <- Q` of `Bbar = Q R`. Devices send `G_i` or `B - eta G_i`; the mean is
-//! the same up to rounding. `B` here is the representation that devices decode, not the encoder's input: for
-//! f16 and i8 these differ, and both sides must step from the same point.
+//! the same up to rounding. `B` is the representation that devices decode, not the value that the server
+//! encodes: for f16 and i8 these differ, and server and devices must step from the same point.
 
 use fedspan_protocol::message::{HeadSolve, Task, Upload};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
@@ -16,7 +16,7 @@ use crate::linalg::{Matrix, RankDeficient, from_f32, orthonormal, to_f32};
 use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// FedRep: shared representation, personal heads.
+/// Settings of FedRep: a shared representation and personal heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FedRepSettings;
 
@@ -39,6 +39,7 @@ impl LinearAlgorithm for FedRepSettings {
     }
 }
 
+/// Contents of the uploads of FedRep and GD-GD.
 pub(super) fn uploads(settings: &LinearSettings) -> Uploads {
     match settings.send {
         Upload::Representation => Uploads::Bases,
@@ -46,6 +47,7 @@ pub(super) fn uploads(settings: &LinearSettings) -> Uploads {
     }
 }
 
+/// Creates the server side of FedRep, which GD-GD and the baselines without rounds use as well.
 pub(super) fn server(start: LinearStart<'_>) -> Box<dyn Algorithm> {
     let LinearStart { settings, rule, basis, outputs: _ } = start;
     Box::new(FedRep::new(

@@ -7,7 +7,7 @@ use super::{LinearAlgorithm, LinearSettings, LinearStart, Noise, Uploads};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
 
-/// FedRep with one gradient step on the head instead of the exact solution.
+/// Settings of GD-GD: FedRep with one gradient step on the head instead of the exact solution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GdGdSettings;
 

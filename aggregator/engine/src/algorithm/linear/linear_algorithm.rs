@@ -1,4 +1,5 @@
-//! Interface of an algorithm on linear models: its name, its keys, and its server.
+//! Interface of algorithms on linear models: the trait [`LinearAlgorithm`] with name, keys and server, and
+//! the types it uses.
 
 use std::fmt;
 
@@ -12,23 +13,23 @@ use crate::linalg::Matrix;
 use crate::reader::{Problem, Section};
 use crate::types::Weighting;
 
-/// Algorithm on a linear model, with its own settings.
+/// Algorithm on a linear model. A value contains the settings of the algorithm.
 pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
-    /// Name in files.
+    /// Name of the algorithm in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the algorithm in one line, for lists of algorithms.
     const SUMMARY: &'static str;
-    /// Whether both factors of the model are shared, as an adapter.
+    /// Whether the model is a low-rank adapter, whose two factors are both shared.
     const IS_ADAPTER: bool = false;
     /// Whether devices and server exchange rounds.
     const IS_FEDERATED: bool = true;
-    /// Whether devices step by `step_size`, which is required then.
+    /// Whether devices take gradient steps of size `step_size`. If so, that key is required.
     const TAKES_STEPS: bool = true;
-    /// Ratio of the step that devices take to `step_size`.
+    /// Ratio of the step size that devices use to the key `step_size`.
     const STEP_FACTOR: f64 = 1.0;
-    /// Default of the key `head`: `"least-squares"` or `"gradient"`.
+    /// Default value of the key `head`: `"least-squares"` or `"gradient"`.
     const DEFAULT_HEAD: &'static str = "least-squares";
-    /// Whether devices can compute in 16-bit integers.
+    /// Whether devices can compute updates in 16-bit integers.
     const SUPPORTS_I16: bool = false;
     /// Noise that devices add under `[privacy]`.
     const NOISE: Noise = Noise::Unsupported;
@@ -39,7 +40,7 @@ pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
     /// [`Problem`] for the first mistake.
     fn read(section: &Section<'_>) -> Result<Self, Problem>;
 
-    /// Writes the keys that belong to this algorithm alone with their values, as a campaign stores them.
+    /// Passes each key of this algorithm alone, with its value, to `set`, as a campaign stores them.
     fn write(&self, _settings: &LinearSettings, _set: &mut dyn FnMut(&str, Value)) {}
 
     /// Number of rounds, if it follows from the algorithm's own keys.
@@ -47,15 +48,15 @@ pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
         None
     }
 
-    /// Checks the common settings.
+    /// Checks the settings common to all algorithms on linear models.
     ///
     /// # Errors
-    /// The key, and a sentence with the value found and the values allowed.
+    /// Returns the invalid key, and a sentence with the value found and the values allowed.
     fn check(&self, _settings: &LinearSettings) -> Result<(), (&'static str, String)> {
         Ok(())
     }
 
-    /// Contents of an upload, which decide which aggregation rules are allowed.
+    /// Contents of an upload, which determine the allowed aggregation rules.
     fn uploads(&self, settings: &LinearSettings) -> Uploads;
 
     /// Second tensor of a round, if there is one.
@@ -63,7 +64,7 @@ pub trait LinearAlgorithm: Copy + fmt::Debug + PartialEq {
         None
     }
 
-    /// Server side of the algorithm.
+    /// Creates the server side of the algorithm.
     fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm>;
 }
 
@@ -89,7 +90,7 @@ pub enum Uploads {
     Gradients,
     /// Representations or bases, of which only the span matters.
     Bases,
-    /// Other vectors, with their name in messages.
+    /// Other vectors, with the name used for them in error messages.
     Vectors(&'static str),
 }
 
@@ -105,7 +106,7 @@ pub enum SecondTensor {
 /// Noise that devices add under `[privacy]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noise {
-    /// None: the algorithm is refused.
+    /// No noise: the algorithm is rejected under `[privacy]`.
     Unsupported,
     /// Noise on clipped gradients, in f32 only.
     Gradients,
@@ -137,20 +138,20 @@ pub struct LinearSettings {
 }
 
 impl LinearSettings {
-    /// Step size of the representation, in f32 as on the wire.
+    /// Step size of the representation, rounded to f32 as on the wire.
     #[must_use]
     pub fn narrow_step_size(&self) -> f32 {
         self.scaled_step_size(1.0)
     }
 
-    /// Step size of the representation times `factor`, in f32 as on the wire.
+    /// Step size of the representation times `factor`, rounded to f32 as on the wire.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     pub fn scaled_step_size(&self, factor: f64) -> f32 {
         (factor * self.step_size) as f32
     }
 
-    /// Step size of a shared head, in f32 as on the wire.
+    /// Step size of a shared head, rounded to f32 as on the wire.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
     pub fn narrow_head_step_size(&self) -> f32 {

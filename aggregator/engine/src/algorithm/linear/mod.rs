@@ -1,7 +1,8 @@
 //! Algorithms on linear models.
 //!
-//! Each algorithm has one file with its name, keys and server ([`LinearAlgorithm`], [`Algorithm`](super::Algorithm));
-//! `registry` lists them. A new algorithm is a file and a line in the registry.
+//! Each algorithm has one file with its name, keys and server ([`LinearAlgorithm`],
+//! [`Algorithm`](super::Algorithm)); `registry` lists them. A new algorithm is a file and a line in the
+//! registry.
 
 mod fedavg;
 mod fedpower;

@@ -1,4 +1,5 @@
-//! Registry of the algorithms on linear models.
+//! Registry of the algorithms on linear models: the enum [`LinearMethod`], with one variant for each
+//! algorithm, and its methods, which call those of the algorithm.
 
 use toml_edit::Value;
 
@@ -12,19 +13,19 @@ use crate::reader::{Problem, Section};
 
 macro_rules! registry {
     ($($Name:ident($Settings:ident),)+) => {
-        /// Algorithm on a linear model, with its own settings.
+        /// Algorithm on a linear model, with the settings of that algorithm.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum LinearMethod {
             $(#[doc = concat!("[`", stringify!($Settings), "`]")] $Name($Settings),)+
         }
 
         impl LinearMethod {
-            /// Name of each algorithm, with a description in one line and whether it shares both factors of the
-            /// model, as an adapter.
+            /// Name of each algorithm, its description in one line, and whether its model is a low-rank
+            /// adapter.
             pub(in super::super) const NAMES: &[(&str, &str, bool)] =
                 &[$(($Settings::NAME, $Settings::SUMMARY, $Settings::IS_ADAPTER),)+];
 
-            /// Reads the settings of the algorithm called `name`; `None` if there is none.
+            /// Reads the settings of the algorithm called `name`; `None` if no algorithm has that name.
             ///
             /// # Errors
             /// [`Problem`] for the first mistake.
@@ -35,7 +36,7 @@ macro_rules! registry {
                 }
             }
 
-            /// Name in files.
+            /// Name of the algorithm in configuration files.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$Name(_) => $Settings::NAME,)+ }
@@ -47,24 +48,24 @@ macro_rules! registry {
                 match self { $(Self::$Name(_) => $Settings::IS_FEDERATED,)+ }
             }
 
-            /// Whether devices step by `step_size`.
+            /// Whether devices take gradient steps of size `step_size`.
             #[must_use]
             pub const fn takes_steps(&self) -> bool {
                 match self { $(Self::$Name(_) => $Settings::TAKES_STEPS,)+ }
             }
 
-            /// Ratio of the step that devices take to `step_size`.
+            /// Ratio of the step size that devices use to the key `step_size`.
             #[must_use]
             pub const fn step_factor(&self) -> f64 {
                 match self { $(Self::$Name(_) => $Settings::STEP_FACTOR,)+ }
             }
 
-            /// Default of the key `head`.
+            /// Default value of the key `head`.
             pub(crate) const fn default_head(&self) -> &'static str {
                 match self { $(Self::$Name(_) => $Settings::DEFAULT_HEAD,)+ }
             }
 
-            /// Whether devices can compute in 16-bit integers.
+            /// Whether devices can compute updates in 16-bit integers.
             #[must_use]
             pub const fn supports_i16(&self) -> bool {
                 match self { $(Self::$Name(_) => $Settings::SUPPORTS_I16,)+ }
@@ -76,7 +77,7 @@ macro_rules! registry {
                 match self { $(Self::$Name(_) => $Settings::NOISE,)+ }
             }
 
-            /// Writes the keys that belong to this algorithm alone, as a campaign stores them.
+            /// Passes each key of this algorithm alone, with its value, to `set`, as a campaign stores them.
             pub fn write(&self, settings: &LinearSettings, set: &mut dyn FnMut(&str, Value)) {
                 match self { $(Self::$Name(method) => method.write(settings, set),)+ }
             }
@@ -87,15 +88,15 @@ macro_rules! registry {
                 match self { $(Self::$Name(method) => method.rounds(),)+ }
             }
 
-            /// Checks the common settings.
+            /// Checks the settings common to all algorithms on linear models.
             ///
             /// # Errors
-            /// The key, and a sentence with the value found and the values allowed.
+            /// Returns the invalid key, and a sentence with the value found and the values allowed.
             pub fn check(&self, settings: &LinearSettings) -> Result<(), (&'static str, String)> {
                 match self { $(Self::$Name(method) => method.check(settings),)+ }
             }
 
-            /// Contents of an upload, which decide the rules that fit.
+            /// Contents of an upload, which determine the allowed aggregation rules.
             #[must_use]
             pub fn uploads(&self, settings: &LinearSettings) -> Uploads {
                 match self { $(Self::$Name(method) => method.uploads(settings),)+ }
@@ -128,10 +129,11 @@ registry! {
 }
 
 impl LinearMethod {
-    /// FedRep.
+    /// The algorithm FedRep.
     pub const FEDREP: Self = Self::FedRep(FedRepSettings);
 
-    /// Names of the algorithms for linear models with one shared factor, or with both (`adapter`).
+    /// Names of the algorithms for linear models: those for low-rank adapters if `adapter` is set, otherwise
+    /// those for one shared representation.
     pub fn names(adapter: bool) -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().filter(move |(_, _, is_adapter)| *is_adapter == adapter).map(|(name, ..)| *name)
     }

@@ -1,11 +1,10 @@
 //! RoLoRA for a linear model `y = B^T A^T x` (Chen et al. 2025, Algorithm 2) with shared A (d x k) and B (k x
-//! C). Rounds alternate: in one, every device solves for its best B, and the server averages these; in the
-//! next, every device takes one gradient step on A under that mean, and the server averages and takes the QR
-//! factor. One factor is common to all devices in each round, so the mean of products is the product of
-//! means.
+//! C). Rounds alternate. In a round of B, every device solves for its best B, and the server averages the
+//! results. In a round of A, every device takes one gradient step on A under the averaged B; the server
+//! averages the steps and orthonormalises the mean by QR. One factor is common to all devices in each round,
+//! so the mean of products is the product of means.
 //!
-//! FFA-LoRA (Sun et al. 2024) has rounds of B alone: A stays as initialised, and so does its angle to the
-//! true one.
+//! FFA-LoRA (Sun et al. 2024) has only rounds of B: A keeps its random initial value.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role};
@@ -18,7 +17,7 @@ use crate::linalg::{Matrix, RankDeficient, orthonormal, product, product_transpo
 use crate::reader::{Problem, Section};
 use crate::types::{DeviceId, Request, Tensor, Weighting};
 
-/// RoLoRA: one factor per round, in turn.
+/// Settings of RoLoRA: devices train A and B in alternate rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoLoraSettings;
 
@@ -46,7 +45,7 @@ impl LinearAlgorithm for RoLoraSettings {
     }
 }
 
-/// FFA-LoRA: the down-projection stays as initialised.
+/// Settings of FFA-LoRA: devices train B alone, and A keeps its initial value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FfaLoraSettings;
 
@@ -73,9 +72,11 @@ impl LinearAlgorithm for FfaLoraSettings {
     }
 }
 
-/// Ratio of the step on our loss to that on the paper's, which is twice ours.
+/// Ratio of the step size on the loss `1/(2m) |X A B - Y|^2` to the step size on the loss of the paper, which
+/// is twice as large.
 const STEP_FACTOR: f64 = 2.0;
 
+/// Creates the server side of RoLoRA, or of FFA-LoRA if `step_size` is `None`.
 fn server(step_size: Option<f32>, start: LinearStart<'_>) -> Box<dyn Algorithm> {
     let LinearStart { settings, rule, basis: down, outputs } = start;
     let up = Matrix::zeros(down.ncols(), outputs);
@@ -90,12 +91,12 @@ fn server(step_size: Option<f32>, start: LinearStart<'_>) -> Box<dyn Algorithm> 
     Box::new(LinearAdapter::new(down, up, parameters))
 }
 
-/// Parameters of RoLoRA for a linear model.
+/// Parameters of RoLoRA and FFA-LoRA for a linear model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinearAdapterParameters {
     /// Step size of A for the loss `1/(2m) |X A B - Y|^2`; `None` if A stays as initialised (FFA-LoRA).
     pub step_size: Option<f32>,
-    /// Solver with which devices find their B.
+    /// Solver that devices use to find their B.
     pub head: HeadSolve,
     /// Encoding of the factors sent to devices.
     pub download_encoding: Encoding,
@@ -107,12 +108,12 @@ pub struct LinearAdapterParameters {
     pub rule: Rule,
 }
 
-/// Both factors, and the updates of the open round.
+/// State of RoLoRA and FFA-LoRA: both factors, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct LinearAdapter {
-    /// A, d x k, orthonormal columns.
+    /// Down-projection A, d x k, with orthonormal columns.
     down: Matrix,
-    /// B, k x C.
+    /// Up-projection B, k x C.
     up: Matrix,
     /// Number of finished rounds.
     rounds: u32,
@@ -121,7 +122,8 @@ pub struct LinearAdapter {
 }
 
 impl LinearAdapter {
-    /// Starts from `down` (d x k, orthonormal columns); only the shape of `up` (k x C) matters.
+    /// Starts from `down` (d x k, orthonormal columns) and `up` (k x C). The first round replaces the values
+    /// of `up`.
     #[must_use]
     pub fn new(down: Matrix, up: Matrix, parameters: LinearAdapterParameters) -> Self {
         let round = RoundAggregate::new(parameters.rule, parameters.weighting, 0);
@@ -130,37 +132,40 @@ impl LinearAdapter {
         adapter
     }
 
-    /// Step size of A in round `number`, counted from 0; `None` in a round of B.
+    /// Step size of A in round `number`, counted from 0; `None` if the round trains B.
     fn step_size_of(&self, number: u32) -> Option<f32> {
         self.parameters.step_size.filter(|_| number % 2 == 1)
     }
 
-    /// Prepares the next round.
+    /// Creates an empty aggregate for the factor that the next round trains.
     fn start_round(&mut self) {
         let LinearAdapterParameters { rule, weighting, .. } = self.parameters;
         let trained = if self.step_size_of(self.rounds).is_some() { &self.down } else { &self.up };
         self.round = RoundAggregate::new(rule, weighting, trained.len());
     }
 
-    /// Factor as a tensor.
+    /// The factor with this role as a tensor.
     fn factor(&self, role: Role) -> Tensor {
         let matrix = if role == Role::AdapterDown { &self.down } else { &self.up };
         tensor(role, matrix, to_f32(matrix))
     }
 
+    /// Request of round `number`, counted from 0.
     fn request_for(&self, number: u32) -> Request {
         let LinearAdapterParameters { head, download_encoding, upload_encoding: encoding, .. } =
             self.parameters;
         let (down, up) = (self.factor(Role::AdapterDown), self.factor(Role::AdapterUp));
-        let of = |tensor: &Tensor| vec![tensor.descriptor(encoding)];
+        let descriptor_of = |tensor: &Tensor| vec![tensor.descriptor(encoding)];
         let (task, expects, tensors) = match self.step_size_of(number) {
-            Some(step_size) => (Task::AdapterDown { step_size, encoding }, of(&down), vec![down, up]),
-            None => (Task::AdapterUp { head, encoding }, of(&up), vec![down]),
+            Some(step_size) => {
+                (Task::AdapterDown { step_size, encoding }, descriptor_of(&down), vec![down, up])
+            }
+            None => (Task::AdapterUp { head, encoding }, descriptor_of(&up), vec![down]),
         };
         Request { task, tensors, encoding: download_encoding, expects }
     }
 
-    /// Factor that the round trains, as every device has it after decoding.
+    /// Values of the factor that the round trains, as every device has them after decoding.
     fn on_devices(&self) -> Vec<f64> {
         let encoding = self.parameters.download_encoding;
         match self.step_size_of(self.rounds) {
@@ -179,7 +184,8 @@ impl Algorithm for LinearAdapter {
         (0..2).map(|number| self.request_for(number)).collect()
     }
 
-    /// A was sent in the preceding round of B; if it is never trained, in the first round.
+    /// Returns the role of A if devices already have A: in a round of A they received it in the preceding
+    /// round of B; in FFA-LoRA, in the first round.
     fn unchanged(&self) -> &[Role] {
         let stays = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
         if stays { &[Role::AdapterDown] } else { &[] }
@@ -198,7 +204,7 @@ impl Algorithm for LinearAdapter {
         if self.step_size_of(self.rounds).is_some() {
             let moved = Matrix::from_row_iterator(d, k, values);
             let basis = orthonormal(&moved)?;
-            // With `A = Q R`, `Q (R B)` is the same product.
+            // With `A = Q R`, the product `A B` equals `Q (R B)`.
             self.up = product(&product_transposed(&basis, &moved), &self.up);
             self.down = basis;
         } else {

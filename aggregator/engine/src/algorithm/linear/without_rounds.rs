@@ -1,11 +1,12 @@
-//! Baselines without rounds on linear models: local training, and all data in one place.
+//! Baselines on linear models that have no federated rounds: local training on each device, and training on
+//! all data in one place.
 
 use super::fedrep::server;
 use super::{LinearAlgorithm, LinearSettings, LinearStart, Uploads};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
 
-/// Local training without communication. Its devices answer FedRep's requests.
+/// Settings of local training without communication. The server side is the same as for FedRep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalOnlySettings;
 
@@ -27,7 +28,7 @@ impl LinearAlgorithm for LocalOnlySettings {
     }
 }
 
-/// Least squares on all data in one place. Its devices answer FedRep's requests.
+/// Settings of least squares on all data in one place. The server side is the same as for FedRep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PooledSettings;
 

@@ -1,7 +1,7 @@
-//! APFL (Deng et al. 2020, "Adaptive Personalized Federated Learning"): FedAvg, plus on each device a network
-//! v trained so that the mixture `alpha v + (1 - alpha) w` predicts well. alpha may be learnt, by one step
-//! per round. Evaluated is the mixture with the shared network as w; a device that took part in no round has
-//! the initial network as v.
+//! APFL (Deng et al. 2020, "Adaptive Personalized Federated Learning"): FedAvg, and in addition each device
+//! trains a network v such that the mixture `alpha v + (1 - alpha) w` with the shared network w predicts
+//! well. The weight alpha may be learnt, by one step per round. Clients are evaluated on this mixture; for a
+//! client that took part in no round, v is the initial network.
 
 use fedspan_protocol::message::{Baseline, Task};
 use toml_edit::Value;

@@ -1,7 +1,7 @@
-//! Ditto (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"): FedAvg; in addition each
-//! device trains a network v of its own on its local loss plus `lambda/2 |v - w0|^2`, where w0 is the received network.
-//! Clients are evaluated on v, or on the initial network if they took part in no round; newcomers on the shared network with
-//! a head of their own.
+//! Ditto (Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"): FedAvg, and
+//! in addition each device trains a personal network v on its local loss plus `lambda/2 |v - w0|^2`, where w0
+//! is the received network. Clients are evaluated on v, or on the initial network if they took part in no
+//! round. Newcomers are evaluated on the shared network with a head that they trained.
 
 use fedspan_protocol::message::{Baseline, Task};
 use toml_edit::Value;
@@ -14,7 +14,7 @@ use crate::reader::{Problem, shortest};
 /// Ditto: FedAvg, and a personal network on each device that stays close to the shared one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ditto {
-    /// Proximal weight lambda; the key is `pull`.
+    /// Proximal weight lambda, the key `pull`.
     pub proximal_weight: f32,
 }
 

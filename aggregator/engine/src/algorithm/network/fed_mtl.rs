@@ -1,14 +1,14 @@
 //! Fed-MTL (Smith et al. 2017, "Federated Multi-Task Learning") with equally related tasks: each device
-//! trains its own network, drawn towards the mean of all at each step. The mean is over the participants.
-//! Evaluated is each device's own network.
+//! trains a personal network, and each step moves it towards the mean of the participants' networks. Each
+//! client is evaluated on its personal network.
 //!
-//! The paper's penalty is `tr(W Omega W^T)` over the clients' models, the columns of `W`. It is simplified
-//! here in two ways. `Omega` is fixed to `I - 1 1^T / n`, with which the penalty is the models' squared
-//! distance to their mean: mean-regularised multi-task learning (Evgeniou and Pontil 2004), which the paper
-//! lists among the cases of a known relation. To learn `Omega`, the server would have to keep every client's
-//! model by name and send each client a mean of its own; here it keeps one mean for all. And the steps are
-//! those of stochastic gradient descent, as in comparisons on networks: the paper's own solver works on the
-//! dual of a convex loss, which a network does not have.
+//! The paper's penalty is `tr(W Omega W^T)` over the clients' models, the columns of `W`. This file
+//! simplifies it in two ways. First, `Omega` is fixed to `I - 1 1^T / n`, so that the penalty is the models'
+//! squared distance to their mean: mean-regularised multi-task learning (Evgeniou and Pontil 2004), which the
+//! paper lists among the cases of a known relation. To learn `Omega`, the server would have to keep the model
+//! of every client and send each client a different mean; here the server keeps one mean for all clients.
+//! Second, devices take steps of stochastic gradient descent, as usual in comparisons on networks: the solver
+//! of the paper works on the dual of a convex loss, and the loss of a network is not convex.
 
 use fedspan_protocol::message::{Baseline, Task};
 use toml_edit::Value;
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::reader::{Problem, shortest};
 
-/// Fed-MTL: personal networks drawn towards their mean at each step.
+/// Fed-MTL: personal networks, which each step moves towards their mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedMtl {
-    /// Penalty weight lambda.
+    /// Penalty weight lambda, the key `pull`.
     pub proximal_weight: f32,
 }
 

@@ -1,5 +1,5 @@
-//! FedPer (Arivazhagan et al. 2019, "Federated Learning with Personalization Layers"): like FedRep, but body
-//! and head are trained together.
+//! FedPer (Arivazhagan et al. 2019, "Federated Learning with Personalization Layers"): a shared body and
+//! personal heads as in FedRep, but devices train body and head together.
 
 use fedspan_protocol::message::{Task, Trained};
 

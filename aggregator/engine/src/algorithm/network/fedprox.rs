@@ -10,7 +10,7 @@ use crate::reader::{Problem, shortest};
 /// FedProx: FedAvg with a proximal term.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FedProx {
-    /// Proximal weight mu.
+    /// Proximal weight mu, the key `pull`.
     pub proximal_weight: f32,
 }
 

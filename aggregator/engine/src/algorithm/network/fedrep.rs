@@ -6,7 +6,7 @@ use fedspan_protocol::message::{Task, Trained};
 use super::{MethodKeys, NetworkAlgorithm, NetworkParameters, Plan, SharedLayers};
 use crate::reader::Problem;
 
-/// FedRep: shared body and personal heads, trained one after the other.
+/// FedRep: shared body and personal heads. Each round trains first the head, then the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FedRep;
 

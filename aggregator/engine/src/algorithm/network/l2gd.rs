@@ -1,17 +1,19 @@
 //! L2GD (Hanzely and Richtarik 2020, "Federated Learning of a Mixture of Global and Local Models", Algorithm
-//! 1): each device trains its own network, with a penalty on the distance to the mean of all.
+//! 1): each device trains a personal network, with a penalty on the distance to the mean of all personal
+//! networks.
 //!
-//! In the paper a coin is flipped: with probability `p` all devices take a step towards the mean of all,
-//! `part` of the way (the paper's `alpha lambda / (n p)`), otherwise each takes a local step. Communication
-//! is needed only when a step to the mean follows a local one, since steps to the mean do not move it. So a
-//! round here is a run of steps to the mean followed by a run of local steps. Their lengths are geometric:
-//! `J` with mean `1 / (1 - p)`, which goes `1 - (1 - part)^J` of the way at once, and `K` with mean `1 / p`.
-//! The server draws both from the seed, the same for all devices. A local step is as many epochs as a round
-//! of other methods has, where the paper takes one step down the full gradient.
+//! In the paper a coin is flipped before each step. With probability `p` all devices move towards the mean,
+//! by the fraction `part` of the distance (`alpha lambda / (n p)` in the paper); otherwise each device takes
+//! a local step. Steps towards the mean do not change the mean, so devices communicate only when such a step
+//! follows a local step. A round here is therefore a run of `J` steps towards the mean followed by a run of
+//! `K` local steps. `J` is geometric with mean `1 / (1 - p)`, and the run is one move by the fraction
+//! `1 - (1 - part)^J` of the distance; `K` is geometric with mean `1 / p`. The server draws `J` and `K` from
+//! the seed, the same for all devices. A local step has as many epochs as a round of other methods, where the
+//! paper takes one step down the full gradient.
 //!
-//! Without the coin, which is the default, a round is one step of each kind, so that it has the epochs of
-//! other methods' rounds and comparisons do not favour longer training. The mean is over the participants.
-//! Evaluated is each device's own network.
+//! Without the coin, which is the default, a round is one step of each kind. It then has as many epochs as a
+//! round of other methods, so that comparisons do not favour longer training. The mean is over the
+//! participants. Each client is evaluated on its personal network.
 
 use fedspan_protocol::message::{Baseline, HeadSolve, Task};
 use toml_edit::Value;
@@ -30,9 +32,10 @@ use crate::types::{DeviceId, Request, Tensor};
 /// L2GD: personal networks that move towards their mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct L2gd {
-    /// Fraction of the way to the mean per step.
+    /// Fraction of the distance to the mean by which one step moves a network.
     pub averaging_step: f32,
-    /// Probability of a step to the mean rather than a local one; 0 for one of each in every round.
+    /// Probability of a step towards the mean instead of a local step; 0 for one step of each kind in every
+    /// round.
     pub averaging_probability: f32,
 }
 
@@ -80,7 +83,7 @@ impl NetworkAlgorithm for L2gd {
     }
 }
 
-/// State of L2GD with a coin: the mean, and the number of rounds drawn.
+/// State of L2GD with a coin: the mean, and the number of finished rounds.
 #[derive(Clone, Debug)]
 pub struct L2gdServer {
     mean: LayerMean,
@@ -98,8 +101,8 @@ impl L2gdServer {
         Self { mean, parameters, settings, rounds: 0 }
     }
 
-    /// Number of steps to the mean, and of local steps, in this round. Each run has at least one, whose coin
-    /// decided the run.
+    /// Number of steps towards the mean, and number of local steps, in this round. Each number is at least 1,
+    /// since the coin that starts a run also counts as a step of it.
     fn steps(&self) -> (u16, u16) {
         let mut flips = stream(self.parameters.seed, Purpose::Coin, self.rounds.into());
         let mut run = |towards_mean: bool| {
@@ -118,9 +121,9 @@ impl L2gdServer {
 impl Algorithm for L2gdServer {
     fn request(&self) -> Request {
         let (to_mean, local) = self.steps();
-        let apart = libm::pow(1.0 - f64::from(self.settings.averaging_step), f64::from(to_mean));
+        let kept = libm::pow(1.0 - f64::from(self.settings.averaging_step), f64::from(to_mean));
         #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-        let averaging_step = (1.0 - apart) as f32;
+        let averaging_step = (1.0 - kept) as f32;
         let epochs = self.parameters.epochs.saturating_mul(local);
         let settings = L2gd { averaging_step, ..self.settings };
         let Plan { task, .. } = settings.plan(&NetworkParameters { epochs, ..self.parameters });
@@ -148,7 +151,7 @@ impl Algorithm for L2gdServer {
         self.mean.fit_request(head)
     }
 
-    /// The layers, then the number of finished rounds.
+    /// Returns the layers, then the number of finished rounds.
     fn state(&self) -> Vec<f64> {
         let mut state = self.mean.state();
         state.push(self.rounds.into());

@@ -1,4 +1,4 @@
-//! Layers of a network on the host: sizes, shared layers, and initial values.
+//! Layers of a network on the server: their sizes, the layers that are shared, and initial values.
 
 use std::ops::Range;
 
@@ -8,9 +8,9 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::random::{Purpose, stream};
 
-/// Sizes of a network: a front, then dense layers. A layer of i inputs and o outputs (or of o filters that
-/// see i values each, or of o gates with i inputs) is a matrix of i + 1 rows, the last of which is the bias,
-/// and o columns.
+/// Sizes of a network: front layers (filters, cells or an adapter), then dense layers. A layer is a matrix
+/// with one row per input, a last row for the biases, and one column per output (or per filter, or per gate
+/// of a cell). The factors of an adapter have no biases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkShape {
     /// Number of features, `d`.
@@ -26,20 +26,21 @@ pub struct NetworkShape {
 /// Layers at the front of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
-    /// No front: the first dense layer sees the samples.
+    /// No front: the samples are the input of the first dense layer.
     Nothing,
-    /// Convolutional filters over an image; those after the last have a count of zero.
+    /// Convolutional layers over an image. Unused entries at the end of the array have a count of zero.
     Filters(Image, [Filters; FILTERS_MAX]),
-    /// Frozen layer with a low-rank adapter beside it.
+    /// Frozen layer with a parallel low-rank adapter.
     Adapter {
         /// Rank of the adapter, `r`.
         rank: u16,
-        /// Outputs of the frozen layer, `h`.
+        /// Number of outputs of the frozen layer, `h`.
         width: u16,
-        /// CRC-32C of the frozen layer; 0 without one.
+        /// CRC-32C of the frozen layer, or 0 if none was given.
         frozen: u32,
     },
-    /// LSTM cells that read a sequence: the rows of an image, or the pixels of an image of one row.
+    /// LSTM cells, with their number. They read a sequence: the rows of an image, or the pixels of an image
+    /// with one row.
     Cells(Image, u16),
 }
 
@@ -52,14 +53,14 @@ pub enum SharedLayers {
     All,
     /// The two factors of an adapter.
     Factors,
-    /// The last layers, as many as given.
+    /// The given number of last layers.
     Last(usize),
     /// No layer.
     Nothing,
 }
 
 impl NetworkShape {
-    /// Model description for a hello.
+    /// Model description that a hello contains.
     #[must_use]
     pub fn model(self) -> Model {
         let Self { features, front, hidden, outputs } = self;
@@ -83,11 +84,11 @@ impl NetworkShape {
         }
     }
 
-    /// Checks that there are features and outputs, that filters leave something of an image, and that every
-    /// layer fits a tensor descriptor.
+    /// Checks that the numbers of features and outputs are not zero, that the output of filters and pooling
+    /// is not empty, and that every layer fits a tensor descriptor.
     ///
     /// # Errors
-    /// A sentence with the sizes found and allowed.
+    /// Returns a sentence with the sizes found and allowed.
     pub fn check(self) -> Result<(), String> {
         if self.features == 0 || self.outputs == 0 {
             return Err(format!(
@@ -159,7 +160,7 @@ impl NetworkShape {
         self.layers().iter().map(|(rows, cols)| rows * cols).sum()
     }
 
-    /// Indices of the shared layers.
+    /// Indices of the layers that `which` selects.
     #[must_use]
     pub fn shared_layers(self, which: SharedLayers) -> Range<usize> {
         let count = self.layers().len();
@@ -172,7 +173,7 @@ impl NetworkShape {
         }
     }
 
-    /// Range of the layers' parameters among all parameters.
+    /// Range of the parameters of these layers among the parameters of all layers.
     #[must_use]
     pub fn range(self, layers: Range<usize>) -> Range<usize> {
         let sizes: Vec<usize> = self.layers().iter().map(|(rows, cols)| rows * cols).collect();
@@ -181,7 +182,7 @@ impl NetworkShape {
     }
 
     /// Descriptors of the shared layers, each with `copies` matrices of the layer's size stacked vertically.
-    /// A row count beyond u16 saturates, and is refused where the tensors are checked.
+    /// A row count beyond u16 saturates; such tensors are rejected later, when they are checked.
     #[must_use]
     pub fn descriptors(
         self,
@@ -207,23 +208,24 @@ impl NetworkShape {
             .collect()
     }
 
-    /// Initial network: weights and biases of each layer uniform within one over the root of its inputs, or
-    /// of its cells, as in PyTorch. But the biases of forget gates are one (Gers et al. 2000), and an
-    /// adapter's up-projection has a standard deviation of 0.001. Unless `whole`, the head is zero, which is
-    /// what a device has before it has trained one.
+    /// Initial weights and biases of all layers, drawn from `seed`. In each layer they are uniform in
+    /// `[-b, b]`, where `b` is one over the square root of the number of its inputs (or of its LSTM cells),
+    /// as in PyTorch. Exceptions: the biases of forget gates are 1 (Gers et al. 2000), and the up-projection
+    /// of an adapter has a standard deviation of 0.001. Unless `with_head` is set, the head is zero, as on a
+    /// device that has not trained a head.
     #[must_use]
-    pub fn start(self, seed: u64, whole: bool) -> Vec<f64> {
+    pub fn start(self, seed: u64, with_head: bool) -> Vec<f64> {
         let mut random = stream(seed, Purpose::Network, 0);
         let layers = self.layers();
         let mut values = Vec::with_capacity(self.parameters());
         for (number, (rows, cols)) in layers.iter().enumerate() {
-            let drawn = whole || number + 1 < layers.len();
+            let drawn = with_head || number + 1 < layers.len();
             let cells = match self.front {
                 Front::Cells(_, cells) if number == 0 => Some(usize::from(cells)),
                 _ => None,
             };
             let bound = match (self.front, number) {
-                // Not zero, at which a following ReLU has no derivative.
+                // The initial values are not zero, because a following ReLU has no derivative at zero.
                 (Front::Adapter { .. }, 1) => UP_DEVIATION * 3f64.sqrt(),
                 (Front::Adapter { .. }, 0) => 1.0 / (*rows as f64).sqrt(),
                 _ if drawn => 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt(),
@@ -243,19 +245,21 @@ impl NetworkShape {
 /// Standard deviation of the initial up-projection.
 const UP_DEVIATION: f64 = 1e-3;
 
-/// Length of a sequence and values per step: the pixels of the only row, or the rows.
+/// Length of the sequence in an image, and number of values per step. A step is a row of the image, or a
+/// pixel if the image has only one row.
 #[must_use]
 pub fn sequence(image: Image) -> [usize; 2] {
     let [height, width, channels] = extent(image);
     if height == 1 { [width, channels] } else { [height, width * channels] }
 }
 
-/// Rows, pixels per row, and values per pixel.
+/// Number of rows, pixels per row, and values per pixel.
 fn extent(image: Image) -> [usize; 3] {
     [image.height, image.width, image.channels].map(usize::from)
 }
 
-/// Rows and columns of a square window; a signal has one row.
+/// Rows and columns of a square window of width `side`. If the image has one row (a signal), the window has
+/// one row as well.
 fn seen([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
     [if height == 1 { 1 } else { side.into() }, side.into()]
 }
@@ -264,6 +268,6 @@ fn seen([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
 fn filtered(image: [usize; 3], filters: Filters) -> [usize; 3] {
     let [rows, columns] = seen(image, filters.side);
     let [down, across] = seen(image, filters.pool);
-    let left = |length: usize, side: usize, pool: usize| (length + 1).saturating_sub(side) / pool.max(1);
-    [left(image[0], rows, down), left(image[1], columns, across), filters.count.into()]
+    let remaining = |length: usize, side: usize, pool: usize| (length + 1).saturating_sub(side) / pool.max(1);
+    [remaining(image[0], rows, down), remaining(image[1], columns, across), filters.count.into()]
 }

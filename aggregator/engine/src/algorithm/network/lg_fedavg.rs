@@ -1,5 +1,5 @@
 //! LG-FedAvg (Liang et al. 2020, "Think Locally, Act Globally"): a personal body and shared last layers,
-//! trained together.
+//! which devices train together.
 
 use fedspan_protocol::message::{Task, Trained};
 use toml_edit::Value;
@@ -10,7 +10,7 @@ use crate::reader::Problem;
 /// LG-FedAvg: personal bodies and shared last layers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LgFedAvg {
-    /// Number of shared layers, counted from the last.
+    /// Number of shared layers at the end of the network.
     pub layers: usize,
 }
 
@@ -22,8 +22,8 @@ impl NetworkAlgorithm for LgFedAvg {
 
     fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
         let (front, hidden) = keys.layers;
-        // With all layers shared it would be FedAvg. After filters or cells the dense layers are shared
-        // (Collins et al. 2021, appendix A).
+        // At least one layer is not shared, since the algorithm would otherwise be FedAvg. After filters or
+        // cells, all dense layers are shared by default (Collins et al. 2021, appendix A).
         let most = (front + hidden) as u64;
         let default = if front > 0 { hidden as u64 + 1 } else { most.min(2) };
         Ok(Self { layers: keys.count("shared_layers", default, 1..=most)?.into() })

@@ -1,4 +1,4 @@
-//! Local training without communication. The rounds count epochs.
+//! Local training of networks without communication. A round is a number of epochs on each device.
 
 use fedspan_protocol::message::{Task, Trained};
 

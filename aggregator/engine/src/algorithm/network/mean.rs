@@ -1,4 +1,5 @@
-//! Mean of the shared layers, or another rule's combination of them.
+//! Server side of most algorithms on networks: the shared layers are the mean of the uploaded layers, or
+//! another aggregation rule's combination of them.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 
@@ -9,14 +10,14 @@ use crate::algorithm::decoded::as_decoded;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// State of the shared layers, and the updates of the open round.
+/// Shared layers of a network, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct LayerMean {
     parameters: NetworkParameters,
     plan: Plan,
-    /// All shared layers, concatenated, P x 1.
+    /// Parameters of all shared layers, concatenated into one column, P x 1.
     values: Matrix,
-    /// First shared layer, as a row.
+    /// Parameters of the first shared layer, as one row.
     first_layer: Matrix,
     round: RoundAggregate,
 }
@@ -27,9 +28,9 @@ impl LayerMean {
     pub fn new(parameters: NetworkParameters, plan: Plan) -> Self {
         let NetworkParameters { shape, rule, weighting, seed, .. } = parameters;
         let layers = shape.shared_layers(plan.shared);
-        let whole = layers.end == shape.layers().len();
-        let all = shape.start(seed, whole);
-        let values: Vec<f64> = all.get(shape.range(layers)).unwrap_or_default().to_vec();
+        let with_head = layers.end == shape.layers().len();
+        let initial = shape.start(seed, with_head);
+        let values: Vec<f64> = initial.get(shape.range(layers)).unwrap_or_default().to_vec();
         let round = RoundAggregate::new(rule, weighting, values.len());
         let mut mean = Self {
             parameters,
@@ -42,6 +43,7 @@ impl LayerMean {
         mean
     }
 
+    /// Replaces the parameters of all shared layers.
     fn set_values(&mut self, values: &[f64]) {
         let shape = self.parameters.shape;
         let start = shape.shared_layers(self.plan.shared).start;
@@ -72,10 +74,10 @@ pub(super) fn tensors(
         .descriptors(plan.shared, copies, encoding)
         .iter()
         .map(|layer| {
-            let (own, after) = rest.split_at(layer.elements().min(rest.len()));
+            let (elements, after) = rest.split_at(layer.elements().min(rest.len()));
             rest = after;
             #[allow(clippy::cast_possible_truncation, reason = "what travels is f32")]
-            let values = own.iter().map(|value| *value as f32).collect();
+            let values = elements.iter().map(|value| *value as f32).collect();
             Tensor { role: layer.role, rows: layer.rows, cols: layer.cols, values }
         })
         .collect()

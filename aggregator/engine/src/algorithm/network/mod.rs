@@ -1,7 +1,7 @@
 //! Algorithms on networks: the shared layers, the devices' task, and the combination of updates.
 //!
-//! Each algorithm has one file with its name, keys, task and server ([`NetworkAlgorithm`]); `registry` lists them.
-//! A new algorithm is a file and a line in the registry.
+//! Each algorithm has one file with its name, keys, task and server ([`NetworkAlgorithm`]); `registry` lists
+//! them. A new algorithm is a file and a line in the registry.
 
 mod apfl;
 mod ditto;

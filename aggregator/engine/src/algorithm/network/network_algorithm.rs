@@ -1,4 +1,5 @@
-//! Interface of an algorithm on networks: its name, its keys, the task of its devices, and its server.
+//! Interface of algorithms on networks: the trait [`NetworkAlgorithm`] with name, keys, task of the devices
+//! and server, and the reader of the keys.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,40 +12,40 @@ use super::parameters::{NetworkParameters, Plan};
 use crate::algorithm::Algorithm;
 use crate::reader::{Problem, Section};
 
-/// Description of the model on which clients with networks of their own are evaluated.
+/// Description of the model on which clients are evaluated if each client has a personal network.
 pub(super) const OWN_NETWORK: &str =
     "the client's own network as last trained; the initial network if the client took part in no round";
 
 /// Description of the model on which newcomers are evaluated if devices share a network.
 pub(super) const SHARED_AND_HEAD: &str = "the shared network after the newcomer has trained its head";
 
-/// Algorithm on a network, with its own settings.
+/// Algorithm on a network. A value contains the settings of the algorithm.
 pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
-    /// Name in files.
+    /// Name of the algorithm in configuration files.
     const NAME: &'static str;
-    /// Description in one line.
+    /// Description of the algorithm in one line, for lists of algorithms.
     const SUMMARY: &'static str;
-    /// Whether the algorithm trains the adapter of a network with a frozen layer, and no other network.
+    /// Whether the algorithm trains networks with an adapter and a frozen layer, and only these.
     const TRAINS_ADAPTER: bool = false;
-    /// Whether the firmware supports the algorithm, rather than simulated devices alone.
+    /// Whether the firmware supports the algorithm. Otherwise only simulated devices do.
     const RUNS_ON_FIRMWARE: bool = false;
     /// Whether devices and server exchange layers.
     const COMMUNICATES: bool = true;
-    /// Whether all devices have the same network, so that its heads may be fine-tuned for each client (`+ft`).
+    /// Whether all devices have the same network, so that its head may be fine-tuned for each client (`+ft`).
     const SHARES_WHOLE_NETWORK: bool = false;
     /// Whether devices share a body and keep personal heads.
     const HAS_OWN_HEAD: bool = false;
-    /// Whether devices train their heads first, for epochs of their own.
+    /// Whether devices train their heads first, for a separate number of epochs.
     const HAS_HEAD_EPOCHS: bool = false;
     /// Whether a client that joins after training receives a body on which it can train a head.
     const HAS_BODY_FOR_NEWCOMERS: bool = true;
     /// Number of matrices of a layer's size in each tensor.
     const TENSORS_PER_LAYER: usize = 1;
-    /// Default momentum.
+    /// Default value of the key `momentum`.
     const MOMENTUM: f64 = 0.5;
     /// Whether results depend on the number of devices in the fleet.
     const USES_FLEET_SIZE: bool = false;
-    /// Whether the updates can only be averaged, so that no robust rule applies.
+    /// Whether updates can only be combined by the mean, so that no robust rule is allowed.
     const NEEDS_MEAN: bool = false;
 
     /// Reads the algorithm's own keys.
@@ -53,13 +54,13 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     /// [`Problem`] for the first mistake.
     fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem>;
 
-    /// Writes the algorithm's own keys with their values, as a campaign stores them.
+    /// Passes each of the algorithm's own keys, with its value, to `set`, as a campaign stores them.
     fn write(&self, _set: &mut dyn FnMut(&str, Value)) {}
 
-    /// Checks the steps of the devices.
+    /// Checks the settings of the devices' gradient descent.
     ///
     /// # Errors
-    /// The key, and a sentence with the value found and the values allowed.
+    /// Returns the invalid key, and a sentence with the value found and the values allowed.
     fn check_descent(&self, _descent: &Descent) -> Result<(), (&'static str, String)> {
         Ok(())
     }
@@ -67,7 +68,8 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     /// Shared layers and task of the devices.
     fn plan(&self, parameters: &NetworkParameters) -> Plan;
 
-    /// Server side of the algorithm; a mean of the shared layers unless the algorithm needs another.
+    /// Creates the server side of the algorithm. By default it combines the uploads of the shared layers by
+    /// the aggregation rule.
     fn server(&self, parameters: NetworkParameters) -> Box<dyn Algorithm> {
         Box::new(LayerMean::new(parameters, self.plan(&parameters)))
     }
@@ -79,13 +81,13 @@ pub trait NetworkAlgorithm: Copy + fmt::Debug + PartialEq {
     fn evaluated_newcomer_model(&self) -> &'static str;
 }
 
-/// Keys of an algorithm in `[algorithm]`. Keys in a table with the algorithm's own name take precedence over
-/// the common ones, so that one file can compare several algorithms.
+/// Reader of an algorithm's keys in `[algorithm]`. Keys in a table named like the algorithm take precedence
+/// over the common keys, so that one file can compare several algorithms.
 #[derive(Clone, Copy)]
 pub struct MethodKeys<'r, 's> {
-    /// Table with the algorithm's own name.
+    /// Table named like the algorithm.
     pub own: &'r Section<'s>,
-    /// Table with the common keys; `None` if the algorithm of the campaign is another one.
+    /// Table with the common keys; `None` if the campaign uses a different algorithm.
     pub common: Option<&'r Section<'s>>,
     /// Number of layers in the front of the network, and number of hidden dense layers.
     pub layers: (usize, usize),
@@ -97,18 +99,18 @@ impl<'r, 's> MethodKeys<'r, 's> {
     pub fn section_of(&self, key: &str) -> &'r Section<'s> {
         match self.common {
             Some(common) => {
-                // The key becomes known in both tables, whichever takes precedence.
-                let (_, own_has) = (common.register(key), self.own.register(key));
-                if own_has { self.own } else { common }
+                // Registers the key in both tables, so that neither table reports it as unknown.
+                let (_, is_in_own) = (common.register(key), self.own.register(key));
+                if is_in_own { self.own } else { common }
             }
             None => self.own,
         }
     }
 
-    /// Reads a number.
+    /// Reads a number and rounds it to f32.
     ///
     /// # Errors
-    /// [`Problem`] if it is outside `range`.
+    /// [`Problem`] if the value is no number or outside `range`.
     pub fn number(&self, key: &str, default: f64, range: RangeInclusive<f64>) -> Result<f32, Problem> {
         #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
         let narrow = |value: f64| value as f32;
@@ -118,7 +120,7 @@ impl<'r, 's> MethodKeys<'r, 's> {
     /// Reads a count.
     ///
     /// # Errors
-    /// [`Problem`] if it is outside `range`.
+    /// [`Problem`] if the value is no integer or outside `range`.
     pub fn count(&self, key: &str, default: u64, range: RangeInclusive<u64>) -> Result<u16, Problem> {
         let count = self.section_of(key).integer(key, Some(default), range)?;
         Ok(u16::try_from(count).unwrap_or(u16::MAX))

@@ -1,4 +1,4 @@
-//! Parameters common to the algorithms on networks, and the plan of their rounds.
+//! Parameters common to the algorithms on networks, and the shared layers and task of their rounds.
 
 use fedspan_protocol::message::{Descent, Task};
 use fedspan_protocol::tensor::Encoding;
@@ -12,11 +12,11 @@ use crate::types::Weighting;
 pub struct NetworkParameters {
     /// Sizes of the network.
     pub shape: NetworkShape,
-    /// Stochastic gradient descent: step size, momentum and batch.
+    /// Stochastic gradient descent of the devices: step size, momentum and batch size.
     pub descent: Descent,
-    /// Epochs of the head per round (FedRep).
+    /// Number of epochs per round in which devices train the head (FedRep).
     pub head_epochs: u16,
-    /// Epochs of all other layers per round.
+    /// Number of epochs per round in which devices train the other layers.
     pub epochs: u16,
     /// Encoding of the layers sent to devices.
     pub download_encoding: Encoding,
@@ -32,7 +32,7 @@ pub struct NetworkParameters {
     pub seed: u64,
 }
 
-/// Rounds of an algorithm on a network.
+/// Shared layers and task of the rounds of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan {
     /// Layers that devices and server exchange.

@@ -1,11 +1,12 @@
 //! Per-FedAvg (Fallah et al. 2020, "Personalized Federated Learning with Theoretical Guarantees: A
-//! Model-Agnostic Meta-Learning Approach"): one network from which a step of size alpha on a device's own
-//! samples leads to a good one. A step is `w <- w - eta (I - alpha H) g(w - alpha g'(w))` on separate
-//! batches; without the second derivative H (first order), or with `H v` as a difference of two gradients
-//! (Hessian-free).
+//! Model-Agnostic Meta-Learning Approach"): trains one network such that one gradient step of size alpha on a
+//! device's samples adapts the network to that device. A training step is
+//! `w <- w - eta (I - alpha H) g(w - alpha g'(w))`, where the gradients `g` and `g'` are on separate batches.
+//! The first-order variant omits the second derivative H; the Hessian-free variant approximates `H v` by a
+//! difference of two gradients.
 //!
-//! Evaluated as by its authors: the shared network after one step of size alpha down the gradient of all the
-//! samples that a client trains on.
+//! As in the paper, each client is evaluated on the shared network after one step of size alpha down the
+//! gradient of all its training samples.
 
 use fedspan_protocol::message::{Baseline, Task};
 use toml_edit::Value;
@@ -13,8 +14,8 @@ use toml_edit::Value;
 use super::{MethodKeys, NetworkAlgorithm, NetworkParameters, Plan, SharedLayers};
 use crate::reader::{Problem, shortest};
 
-/// Per-FedAvg: one network that adapts to a client in one step. Second derivatives are left out, or with
-/// `HESSIAN_FREE` approximated.
+/// Per-FedAvg: one network that adapts to a client in one step. Second derivatives are omitted, or
+/// approximated if `HESSIAN_FREE` is set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PerFedAvg<const HESSIAN_FREE: bool> {
     /// Size alpha of the adaptation step.
@@ -30,7 +31,8 @@ impl<const HESSIAN_FREE: bool> NetworkAlgorithm for PerFedAvg<HESSIAN_FREE> {
     };
 
     fn read(keys: &MethodKeys<'_, '_>) -> Result<Self, Problem> {
-        // Where a batch's curvature is above 1 / alpha, second derivatives reverse a step.
+        // If the curvature of a batch is above 1 / alpha, the factor `I - alpha H` reverses a step. So alpha
+        // is smaller where second derivatives are used.
         let default = if HESSIAN_FREE { 0.05 } else { 0.1 };
         Ok(Self { inner_step: keys.number("inner_step", default, 0.0..=1e6)? })
     }

@@ -1,4 +1,5 @@
-//! Registry of the algorithms on networks.
+//! Registry of the algorithms on networks: the enum [`NetworkMethod`], with one variant for each algorithm,
+//! and its methods, which call those of the algorithm.
 
 use fedspan_protocol::message::Descent;
 use toml_edit::Value;
@@ -12,22 +13,22 @@ use crate::reader::Problem;
 
 macro_rules! registry {
     ($($Name:ident($Settings:ty),)+) => {
-        /// Algorithm on a network, with its own settings.
+        /// Algorithm on a network, with the settings of that algorithm.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum NetworkMethod {
             $(#[doc = concat!("Settings of type `", stringify!($Settings), "`.")] $Name($Settings),)+
         }
 
         impl NetworkMethod {
-            /// Name of each algorithm, with a description in one line and whether it trains the adapter of a
-            /// network with a frozen layer, and no other network.
+            /// Name of each algorithm, its description in one line, and whether it trains networks with an
+            /// adapter.
             pub(in super::super) const NAMES: &[(&str, &str, bool)] = &[$((
                 <$Settings as NetworkAlgorithm>::NAME,
                 <$Settings as NetworkAlgorithm>::SUMMARY,
                 <$Settings as NetworkAlgorithm>::TRAINS_ADAPTER,
             ),)+];
 
-            /// Reads the settings of the algorithm called `name`; `None` if there is none.
+            /// Reads the settings of the algorithm called `name`; `None` if no algorithm has that name.
             ///
             /// # Errors
             /// [`Problem`] for the first mistake.
@@ -44,19 +45,19 @@ macro_rules! registry {
     };
 }
 
-/// Methods that call the one of the algorithm.
+/// Defines the methods that call the method of the same name of the algorithm.
 macro_rules! delegate {
     ($($Name:ident,)+) => {
         impl NetworkMethod {
-            /// Writes the algorithm's own keys with their values, as a campaign stores them.
+            /// Passes each of the algorithm's own keys, with its value, to `set`, as a campaign stores them.
             pub fn write(&self, set: &mut dyn FnMut(&str, Value)) {
                 match self { $(Self::$Name(method) => method.write(set),)+ }
             }
 
-            /// Checks the steps of the devices.
+            /// Checks the settings of the devices' gradient descent.
             ///
             /// # Errors
-            /// The key, and a sentence with the value found and the values allowed.
+            /// Returns the invalid key, and a sentence with the value found and the values allowed.
             pub fn check_descent(&self, descent: &Descent) -> Result<(), (&'static str, String)> {
                 match self { $(Self::$Name(method) => method.check_descent(descent),)+ }
             }
@@ -88,23 +89,23 @@ macro_rules! delegate {
     };
 }
 
-/// Methods that return a property of the algorithm.
+/// Defines the methods that return a constant of the algorithm.
 macro_rules! properties {
     ($($Name:ident($Settings:ty),)+) => {
         impl NetworkMethod {
-            /// Name in files.
+            /// Name of the algorithm in configuration files.
             #[must_use]
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::NAME,)+ }
             }
 
-            /// Default momentum.
+            /// Default value of the key `momentum`.
             #[must_use]
             pub const fn default_momentum(&self) -> f64 {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::MOMENTUM,)+ }
             }
 
-            /// Whether the firmware supports the algorithm, rather than simulated devices alone.
+            /// Whether the firmware supports the algorithm. Otherwise only simulated devices do.
             #[must_use]
             pub const fn is_supported_by_firmware(&self) -> bool {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::RUNS_ON_FIRMWARE,)+ }
@@ -128,7 +129,7 @@ macro_rules! properties {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::HAS_OWN_HEAD,)+ }
             }
 
-            /// Whether devices train their heads first, for epochs of their own.
+            /// Whether devices train their heads first, for a separate number of epochs.
             #[must_use]
             pub const fn has_head_epochs(&self) -> bool {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::HAS_HEAD_EPOCHS,)+ }
@@ -152,7 +153,7 @@ macro_rules! properties {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::USES_FLEET_SIZE,)+ }
             }
 
-            /// Whether the updates can only be averaged, so that no robust rule applies.
+            /// Whether updates can only be combined by the mean, so that no robust rule is allowed.
             #[must_use]
             pub const fn needs_mean(&self) -> bool {
                 match self { $(Self::$Name(_) => <$Settings as NetworkAlgorithm>::NEEDS_MEAN,)+ }
@@ -182,7 +183,7 @@ registry! {
 }
 
 impl NetworkMethod {
-    /// Names of the algorithms for networks with (or without) an adapter.
+    /// Names of the algorithms for networks with an adapter, or without one if `adapter` is false.
     pub fn names(adapter: bool) -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().filter(move |(_, _, trains)| *trains == adapter).map(|(name, ..)| *name)
     }

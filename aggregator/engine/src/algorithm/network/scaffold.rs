@@ -1,10 +1,10 @@
 //! SCAFFOLD (Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-//! Algorithm 1 with option II and a global step of 1): control variates correct each step by the difference
-//! between the device's gradient and the fleet's.
+//! Algorithm 1 with option II and a global step of 1): FedAvg in which control variates correct each step by
+//! the estimated difference between the gradients of the device and of the fleet.
 //!
-//! A device steps along `g - c_i + c`, and afterwards `c_i <- c_i - c + (x - y_i) / (K eta)` after K steps.
-//! Here `x <- mean y_i` and `c <- c + (|S| / N) mean (change of c_i)` over the participants S of a fleet of
-//! N.
+//! Device i starts from the shared model x, takes K steps along `g - c_i + c` to `y_i`, and then sets its
+//! control variate `c_i <- c_i - c + (x - y_i) / (K eta)`. The server sets `x <- mean y_i` and
+//! `c <- c + (|S| / N) mean (change of c_i)`, with means over the participants S of a fleet of N devices.
 
 use fedspan_protocol::message::{Baseline, Descent, HeadSolve, Task};
 
@@ -69,12 +69,13 @@ impl NetworkAlgorithm for Scaffold {
     }
 }
 
-/// Shared model and control variate of the fleet.
+/// Server side of SCAFFOLD: the shared model, the control variate of the fleet, and the updates of the open
+/// round.
 #[derive(Clone, Debug)]
 pub struct ScaffoldServer {
     parameters: NetworkParameters,
     plan: Plan,
-    /// All layers of the model, P x 1.
+    /// Parameters of all layers of the shared model, P x 1.
     model: Matrix,
     /// Control variate of the fleet, P values.
     control: Vec<f64>,
@@ -124,15 +125,16 @@ impl ScaffoldServer {
         layers.into_iter().flat_map(values_and_zeros).collect()
     }
 
-    /// Splits stacked values into the model and the control variate (of an aggregate: the change of the control variate).
+    /// Splits stacked values into those of the model and those of the control variate (or, for an aggregate
+    /// of updates, its change).
     fn unstacked(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
         let (mut model, mut control) = (Vec::new(), Vec::new());
         let mut rest = stacked;
-        for layer in 0..shape.layers().len() {
-            let length = shape.range(layer..layer + 1).len();
-            let (own, after) = rest.split_at((2 * length).min(rest.len()));
-            let (values, changes) = own.split_at(length.min(own.len()));
+        for number in 0..shape.layers().len() {
+            let length = shape.range(number..number + 1).len();
+            let (layer, after) = rest.split_at((2 * length).min(rest.len()));
+            let (values, changes) = layer.split_at(length.min(layer.len()));
             model.extend_from_slice(values);
             control.extend_from_slice(changes);
             rest = after;
@@ -158,8 +160,8 @@ impl Algorithm for ScaffoldServer {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        // Robust rules need the point from which updates deviate: the broadcast model for the model, zero for the
-        // change of the control variate.
+        // Robust rules need the point from which updates deviate: the broadcast model for the model, zero for
+        // the change of the control variate.
         let center =
             if self.round.rule().needs_all_updates() { self.decoded_model_and_zeros() } else { Vec::new() };
         if let Some(values) = self.round.take_vector(&center) {

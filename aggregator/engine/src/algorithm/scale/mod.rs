@@ -1,7 +1,8 @@
 //! Feature scaling: devices subtract a shift from each feature and multiply by a factor.
 //!
-//! [`FleetScale`] is the stage that computes the scale from sums over the fleet, [`Scaled`] the algorithm
-//! that sends it with every later round. Devices scale in f32 (SPEC.md, Scale), and so does [`Scale::apply`].
+//! [`FleetScale`] is the stage that computes the scale from sums over the fleet. [`Scaled`] wraps an
+//! algorithm and sends the scale with every later round. Devices scale in f32 (SPEC.md, Scale), and
+//! [`Scale::apply`] does the same.
 
 mod scaled;
 mod stage;
@@ -15,15 +16,15 @@ pub use scaled::Scaled;
 pub use stage::FleetScale;
 pub use sums::{FeatureMoments, FeatureSums};
 
-/// Source of a campaign's scale.
+/// Source of the scale that a campaign uses.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ScaleSource {
     /// No scale.
     #[default]
     None,
-    /// Computed from the sums of the fleet, in the campaign's first stage.
+    /// The scale is computed from sums over the fleet in the first stage of the campaign.
     Fleet,
-    /// Given in the configuration.
+    /// The scale is given in the configuration.
     Given(Scale),
 }
 
@@ -44,23 +45,23 @@ impl Scale {
         sound.then_some(Self { shift, factor })
     }
 
-    /// Scale that changes nothing.
+    /// Scale that changes nothing: shifts of 0 and factors of 1.
     #[must_use]
     pub fn identity(features: usize) -> Self {
         Self { shift: vec![0.0; features], factor: vec![1.0; features] }
     }
 
-    /// Scale that gives each feature mean 0 and standard deviation 1. Constant features, and those whose
-    /// factor f32 cannot represent, stay unscaled.
+    /// Scale that gives each feature mean 0 and standard deviation 1. A constant feature, or a feature whose
+    /// factor f32 cannot represent, is not scaled.
     #[must_use]
     pub fn standard(moments: &[FeatureMoments]) -> Self {
         #[allow(clippy::cast_possible_truncation, reason = "a scale travels as f32")]
-        let one = |moments: &FeatureMoments| {
+        let scale_of = |moments: &FeatureMoments| {
             let (shift, factor) = (moments.mean as f32, (1.0 / moments.deviation) as f32);
             let usable = moments.deviation > 0.0 && factor.is_finite() && factor > 0.0;
             if usable { (shift, factor) } else { (0.0, 1.0) }
         };
-        let (shift, factor) = moments.iter().map(one).unzip();
+        let (shift, factor) = moments.iter().map(scale_of).unzip();
         Self { shift, factor }
     }
 
@@ -93,12 +94,12 @@ impl Scale {
         Tensor { role: Role::Scale, rows: 2, cols, values }
     }
 
-    /// Both rows, for checkpoints.
+    /// Shifts, then factors, as a checkpoint stores them.
     fn state(&self) -> impl Iterator<Item = f64> {
         self.shift.iter().chain(&self.factor).map(|value| f64::from(*value))
     }
 
-    /// Inverse of [`Self::state`].
+    /// Scale from the values of [`Self::state`].
     fn from_state(state: &[f64]) -> Option<Self> {
         #[allow(clippy::cast_possible_truncation, reason = "written from f32")]
         let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect();

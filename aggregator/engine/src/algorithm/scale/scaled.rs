@@ -9,7 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// Algorithm whose devices scale their samples; with the identity until the scale is known.
+/// Algorithm whose devices scale their samples. Until the scale is known, it is the identity.
 pub struct Scaled {
     algorithm: Box<dyn Algorithm>,
     scale: Scale,
@@ -22,6 +22,7 @@ impl Scaled {
         Self { algorithm, scale }
     }
 
+    /// Adds the scale to the tensors of a request.
     fn with_scale(&self, mut request: Request) -> Request {
         request.tensors.push(self.scale.tensor());
         request
@@ -77,14 +78,14 @@ impl Algorithm for Scaled {
         self.with_scale(self.algorithm.fit_request(head))
     }
 
-    /// State of the algorithm, followed by the scale.
+    /// Returns the state of the algorithm, followed by the scale.
     fn state(&self) -> Vec<f64> {
         self.algorithm.state().into_iter().chain(self.scale.state()).collect()
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
-        let own = 2 * self.scale.shift().len();
-        let Some(place) = state.len().checked_sub(own) else { return false };
+        let scale_len = 2 * self.scale.shift().len();
+        let Some(place) = state.len().checked_sub(scale_len) else { return false };
         let (algorithm, scale) = state.split_at(place);
         let Some(scale) = Scale::from_state(scale) else { return false };
         let restored = self.algorithm.restore(algorithm);

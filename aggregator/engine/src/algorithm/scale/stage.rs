@@ -1,4 +1,5 @@
-//! Stage that computes the fleet's scale before any other start.
+//! First stage of a campaign with feature scaling: computes the scale from sums of the features over the
+//! fleet.
 
 use fedspan_protocol::message::{HeadSolve, Task};
 use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
@@ -10,13 +11,14 @@ use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// Exchanges in which all devices send the sums of their features, half of the features each time since a
-/// device has room for as many; then the exchanges of another start, under the scale found.
+/// Start that computes the scale. All devices send the sums of their features in two exchanges, each with
+/// half of the features, since a device has memory for no more. The rounds of another start may follow, on
+/// scaled samples.
 pub struct FleetScale {
     features: usize,
     /// Largest sample count that a device may declare.
     max_samples: u32,
-    /// Moments of the features received so far.
+    /// Moments of the features of all finished exchanges.
     moments: Vec<FeatureMoments>,
     sums: FeatureSums,
     next_start: Option<Scaled>,
@@ -46,11 +48,12 @@ impl FleetScale {
         self.features.div_ceil(2).max(1)
     }
 
-    /// Number of features in the next exchange; 0 once all are known.
+    /// Number of features in the next exchange; 0 after the last exchange.
     fn count(&self) -> usize {
         (self.features - self.moments.len()).min(self.features_per_exchange())
     }
 
+    /// Creates empty sums for the next exchange. After the last exchange, passes the scale to the next start.
     fn start_round(&mut self) {
         self.sums = FeatureSums::new(self.count());
         if self.count() == 0
@@ -60,11 +63,12 @@ impl FleetScale {
         }
     }
 
-    /// The start that follows, once the scale is known.
+    /// The next start, if the scale is known; `None` while sums are exchanged.
     fn active_start(&self) -> Option<&Scaled> {
         self.next_start.as_ref().filter(|_| self.count() == 0)
     }
 
+    /// Mutable version of [`Self::active_start`].
     fn active_start_mut(&mut self) -> Option<&mut Scaled> {
         let found = self.count() == 0;
         self.next_start.as_mut().filter(|_| found)
@@ -91,7 +95,7 @@ impl Algorithm for FleetScale {
     }
 
     fn requests(&self) -> Vec<Request> {
-        // The first exchange has the most features.
+        // No later exchange has more features than the first, so its request covers all exchanges.
         let sums = Self::new(self.features, self.max_samples, None).request();
         std::iter::once(sums).chain(self.next_start.iter().flat_map(Algorithm::requests)).collect()
     }
@@ -99,7 +103,7 @@ impl Algorithm for FleetScale {
     fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
         match (self.active_start(), tensors) {
             (Some(next_start), _) => next_start.admits(samples, tensors),
-            // Sums cannot be cut to a smaller sample count, so larger counts are refused.
+            // Sums cannot be reduced to a smaller sample count, so updates with larger counts are rejected.
             (None, [sums]) => samples <= self.max_samples && are_possible(samples, &sums.values),
             (None, _) => false,
         }
@@ -166,7 +170,8 @@ impl Algorithm for FleetScale {
         let (pairs, _) = moments.as_chunks();
         let moments =
             pairs.iter().take(known).map(|&[mean, deviation]| FeatureMoments { mean, deviation }).collect();
-        let restored = self.next_start.as_mut().map_or(next_start.is_empty(), |own| own.restore(next_start));
+        let restored =
+            self.next_start.as_mut().map_or(next_start.is_empty(), |start| start.restore(next_start));
         if restored {
             self.moments = moments;
             self.start_round();

@@ -1,30 +1,31 @@
-//! Sums of features over devices as exact integers, independent of the order (SPEC.md, FeatureSums).
+//! Sums of features over devices as exact integers, which do not depend on the order of arrival (SPEC.md,
+//! FeatureSums).
 
 use fedspan_protocol::tensor::SUMS_COLUMNS;
 use num_bigint::BigInt;
 
-/// Bits of a limb.
+/// Number of bits of a limb. A row of sums contains each large integer as several f32 limbs.
 const LIMB: u32 = 22;
 
-/// Exponents that a device's grid can have.
+/// Possible exponents of a device's grid: samples are integers in units of a power of two.
 const EXPONENTS: std::ops::RangeInclusive<i32> = -149..=98;
 
-/// Exclusive bound of a device's sample count.
+/// Exclusive upper bound of a device's sample count.
 const SAMPLES_END: u32 = 1 << 28;
 
-/// Largest magnitude of a sample in units of its grid.
+/// Largest magnitude of a sample value, in units of the device's grid.
 const UNITS_MAX: i128 = (1 << 30) - 1;
 
 /// Mean and standard deviation of a feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FeatureMoments {
-    /// Mean.
+    /// Mean of the feature over all samples of the fleet.
     pub mean: f64,
     /// Population standard deviation (divided by the number of samples).
     pub deviation: f64,
 }
 
-/// One feature's sums on a device.
+/// Sums of one feature over the samples of one device, in units of the device's grid.
 struct Row {
     /// Exponent of the grid's unit, minus the smallest possible exponent.
     exponent: u32,
@@ -33,12 +34,12 @@ struct Row {
 }
 
 impl Row {
-    /// Decodes a row; `None` if no `samples` samples have such sums.
+    /// Decodes a row; `None` if these sums are impossible for `samples` samples.
     fn read(samples: u32, row: &[f32]) -> Option<Self> {
         let [exponent, s0, s1, s2, q0, q1, q2, q3] = *row else { return None };
-        let exponent = whole(exponent).and_then(|whole| i32::try_from(whole).ok())?;
-        let low = |limb: f32| whole(limb).filter(|limb| (0..1 << LIMB).contains(limb));
-        let top = whole(s2).filter(|limb| (-(1 << LIMB)..1 << LIMB).contains(limb))?;
+        let exponent = as_integer(exponent).and_then(|integer| i32::try_from(integer).ok())?;
+        let low = |limb: f32| as_integer(limb).filter(|limb| (0..1 << LIMB).contains(limb));
+        let top = as_integer(s2).filter(|limb| (-(1 << LIMB)..1 << LIMB).contains(limb))?;
         let sum = low(s0)? + (low(s1)? << LIMB) + (top << (2 * LIMB));
         let squares = low(q0)? + (low(q1)? << LIMB) + (low(q2)? << (2 * LIMB)) + (low(q3)? << (3 * LIMB));
         let m = i128::from(samples);
@@ -54,8 +55,8 @@ impl Row {
     }
 }
 
-/// The value as an integer, if it is one of at most 24 bits.
-fn whole(value: f32) -> Option<i128> {
+/// Value as an integer; `None` unless it is an integer of at most 24 bits.
+fn as_integer(value: f32) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let integer = value as i32;
     #[allow(clippy::cast_precision_loss, reason = "compared with what it was")]
@@ -84,7 +85,8 @@ impl FeatureSums {
         Self { samples: 0, features: vec![(BigInt::default(), BigInt::default()); features] }
     }
 
-    /// Adds a device's rows. Returns false, with nothing changed, if no samples have such sums.
+    /// Adds a device's rows. Returns false, and changes nothing, if the sums are impossible for `samples`
+    /// samples.
     pub fn absorb(&mut self, samples: u32, rows: &[f32]) -> bool {
         let fits = rows.len() == self.features.len() * usize::from(SUMS_COLUMNS);
         if !fits || !are_possible(samples, rows) {
@@ -100,7 +102,7 @@ impl FeatureSums {
         true
     }
 
-    /// Means and standard deviations, each rounded only once from exact sums; `None` without samples.
+    /// Means and standard deviations of the features, computed from the exact sums; `None` without samples.
     #[must_use]
     pub fn moments(&self) -> Option<Vec<FeatureMoments>> {
         if self.samples == 0 {
@@ -110,7 +112,7 @@ impl FeatureSums {
         let m = self.samples as f64;
         let unit = 2f64.powi(*EXPONENTS.start());
         let moments = |(sum, squares): &(BigInt, BigInt)| {
-            // m^2 times the variance, exact and not negative.
+            // This is m^2 times the variance; it is exact and not negative.
             let spread = BigInt::from(self.samples) * squares - sum * sum;
             // The root is taken before the unit is applied, so that small values do not underflow.
             FeatureMoments {
@@ -122,7 +124,7 @@ impl FeatureSums {
     }
 }
 
-/// Nearest f64; these integers have fewer than 900 bits.
+/// Nearest f64 to an integer. The sums have fewer than 900 bits, so they do not overflow f64.
 fn float(value: &BigInt) -> f64 {
     value.to_string().parse().unwrap_or(f64::INFINITY)
 }

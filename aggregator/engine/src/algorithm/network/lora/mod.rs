@@ -1,10 +1,12 @@
-//! Averaging of low-rank adapters (LoRA, Hu et al. 2022), for which the mean of the products `A_i B_i` is not
-//! the product of the means.
+//! Four algorithms that train low-rank adapters (LoRA, Hu et al. 2022). They differ in how the server
+//! averages the factors, since the mean of the products `A_i B_i` is not the product of the means of `A_i`
+//! and `B_i`.
 //!
 //! RoLoRA (Chen et al. 2025, Algorithm 1) trains one factor per round and keeps the other: the up-projection
-//! B in odd rounds, the down-projection A in even ones. Either mean is then exact, and half as much is sent.
-//! FFA-LoRA (Sun et al. 2024) only ever trains B. Plain averaging trains both and takes the mean of each;
-//! FlexLoRA (Bai et al. 2024) takes the best factors of the mean of products.
+//! B in odd rounds, the down-projection A in even rounds. The mean is then exact, and devices send half as
+//! much. FFA-LoRA (Sun et al. 2024) trains only B. Plain averaging (`lora`) trains both factors and averages
+//! each separately. FlexLoRA (Bai et al. 2024) trains both factors and approximates the mean of products by
+//! the best factors of the same rank.
 
 mod products;
 
@@ -22,16 +24,17 @@ use crate::reader::Problem;
 use crate::types::{DeviceId, Request, Tensor};
 use products::{Factors, MeanOfProducts};
 
-/// Trained factors, and the way they are averaged.
+/// Choice of the trained factors and of the averaging method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Averaging {
-    /// RoLoRA: one factor per round, in turn.
+    /// RoLoRA: devices train B and A in alternate rounds.
     RoLora,
-    /// Plain averaging: both factors, the mean of each.
+    /// Plain averaging: devices train both factors, and the server averages each factor separately.
     Lora,
-    /// FFA-LoRA: the up-projection alone.
+    /// FFA-LoRA: devices train the up-projection alone.
     FfaLora,
-    /// FlexLoRA: both factors, the best rank-r factors of the mean of products.
+    /// FlexLoRA: devices train both factors, and the server takes the best rank-r factors of the mean of
+    /// products.
     FlexLora,
 }
 
@@ -45,10 +48,10 @@ impl Averaging {
         }
     }
 
-    /// Roles of the factors unchanged since the last round, for devices that took part in it.
+    /// Roles of the factors that devices which took part in the last round need not receive again.
     fn unchanged(self, number: u32) -> &'static [Role] {
         match (self, self.trained(number)) {
-            // A was last trained two rounds ago, and sent with the last round.
+            // A was last trained two rounds ago, so the last round already sent its present value.
             (Self::RoLora, Trained::Down) => &[Role::AdapterDown],
             (Self::RoLora, _) => &[Role::AdapterUp],
             (Self::FfaLora, _) => &[Role::AdapterDown],
@@ -57,6 +60,7 @@ impl Averaging {
     }
 }
 
+/// Shared layers and task of the devices in a round that trains these factors.
 fn plan(parameters: &NetworkParameters, trained: Trained) -> Plan {
     let NetworkParameters { descent, head_epochs, epochs, upload_encoding: encoding, .. } = *parameters;
     let task = Task::Sgd { descent, head_epochs, epochs, trained, encoding };
@@ -106,17 +110,18 @@ methods! {
     FlexLora: "flexlora", "low-rank adapters, products averaged and cut to the rank (Bai et al. 2024)";
 }
 
-/// Shared low-rank adapter.
+/// Server side of the four algorithms: the shared adapter, and the updates of the open round.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     parameters: NetworkParameters,
     averaging: Averaging,
-    /// A, then B, concatenated into one column.
+    /// Values of A, then of B, concatenated into one column.
     values: Matrix,
     /// Number of finished rounds.
     rounds: u32,
     round: RoundAggregate,
-    /// Uploads of both factors, for averaging methods whose mean of products is not the product of means.
+    /// Uploads of both factors, from which [`MeanOfProducts`] is computed. Empty if a round trains one
+    /// factor.
     both: BTreeMap<DeviceId, Factors>,
     interference: Option<f64>,
 }
@@ -167,22 +172,24 @@ impl Adapter {
         }
     }
 
-    /// Prepares the next round.
+    /// Creates an empty aggregate for the factors that the next round trains.
     fn start_round(&mut self) {
         let NetworkParameters { rule, weighting, .. } = self.parameters;
         self.round = RoundAggregate::new(rule, weighting, self.trained_range().len());
         self.both.clear();
     }
 
+    /// Both factors as tensors.
     fn tensors(&self) -> Vec<Tensor> {
         let NetworkParameters { shape, download_encoding, .. } = self.parameters;
         let plan = plan(&self.parameters, Trained::Shared);
         super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 
+    /// Replaces the values in the range `place`.
     fn set_values(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
-        for (own, value) in self.values.iter_mut().skip(place.start).take(place.len()).zip(values) {
-            *own = value;
+        for (current, value) in self.values.iter_mut().skip(place.start).take(place.len()).zip(values) {
+            *current = value;
         }
     }
 }
@@ -221,14 +228,14 @@ impl Algorithm for Adapter {
         let mean = self.round.take_vector(centre.unwrap_or_default());
         let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
         let products = MeanOfProducts::new(&both);
-        // With one common factor, the mean of products is the product of means, and there is no
-        // interference.
+        // If devices trained one factor, the other factor is common to all devices. The mean of products is
+        // then the product of means, and the interference is zero.
         self.interference = Some(products.as_ref().map_or(0.0, MeanOfProducts::interference));
         let truncated =
             products.filter(|_| self.averaging == Averaging::FlexLora).and_then(|p| p.truncated());
         match (truncated, mean) {
             (Some((down, up)), _) => {
-                // Row-major, as on the wire.
+                // Matrices are column-major, and values are row-major as on the wire.
                 let rows = [down.transpose(), up.transpose()];
                 self.set_values(
                     place,
@@ -256,7 +263,7 @@ impl Algorithm for Adapter {
         Request { task: Task::FitHead { head }, tensors: self.tensors(), encoding, expects: Vec::new() }
     }
 
-    /// The factors, then the number of finished rounds.
+    /// Returns the factors, then the number of finished rounds.
     fn state(&self) -> Vec<f64> {
         self.values.iter().copied().chain([self.rounds.into()]).collect()
     }

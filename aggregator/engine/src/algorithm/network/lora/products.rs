@@ -1,12 +1,14 @@
-//! Mean of the products `A_i B_i`, in factored form: no matrix of the layer's size is formed.
+//! Mean of the products `A_i B_i` of low-rank factors, kept as two factors so that no matrix of the layer's
+//! full size is formed.
 //!
-//! With all A_i side by side as D (d x Nr), and all B_i, each times its part of the weight, stacked as U (Nr
-//! x h), the mean of products is D U. The QR factorisations of D and of U^T leave a core `R_D R_U^T` of at
-//! most Nr rows and columns, with the same norm and singular values.
+//! D (d x Nr) is all A_i side by side, and U (Nr x h) is all `w_i B_i` stacked vertically, where `w_i` is the
+//! fraction of the total weight of upload i. The mean of products is then D U. The QR factorisations of D and
+//! of U^T give a core `R_D R_U^T` of at most Nr rows and columns, with the same norm and singular values as D
+//! U.
 
 use crate::linalg::{Matrix, product};
 
-/// Upload of both factors.
+/// Factors uploaded by one device.
 #[derive(Clone, Debug)]
 pub struct Factors {
     /// Weight of the upload.
@@ -20,11 +22,11 @@ pub struct Factors {
 /// Mean of the products of uploads, as two factors.
 #[derive(Clone, Debug)]
 pub struct MeanOfProducts {
-    /// D: all A_i, side by side.
+    /// D: all A_i, side by side, d x Nr.
     downs: Matrix,
-    /// U: all B_i times their part of the weight, stacked.
+    /// U: all B_i times their fraction of the weight, stacked vertically, Nr x h.
     ups: Matrix,
-    /// Part of the weight of each upload.
+    /// Fraction of the total weight of each upload.
     parts: Vec<f64>,
     rank: usize,
 }
@@ -46,31 +48,32 @@ impl MeanOfProducts {
         Some(Self { downs, ups, parts, rank })
     }
 
-    /// Distance between the product of the means and the mean of the products, in Frobenius norms, relative
-    /// to the latter: the error of plain averaging of both factors (Chen et al. 2025, equations 1 and 2). 0
-    /// if all is zero.
+    /// Frobenius distance between the product of the means and the mean of the products, divided by the norm
+    /// of the mean of the products; 0 if that norm is 0. This is the error of plain averaging of both factors
+    /// (Chen et al. 2025, equations 1 and 2).
     ///
-    /// `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`, with E the parts of the weight times identities,
-    /// stacked, and J identities side by side.
+    /// It is computed as `mean(A_i B_i) - mean(A) mean(B) = D (I - E J) U`. E is the r x r identity times
+    /// each `w_i`, stacked vertically; J is N identities side by side.
     #[must_use]
     pub fn interference(&self) -> f64 {
         let mut means = Matrix::zeros(self.rank, self.ups.ncols());
         for number in 0..self.parts.len() {
             means += self.ups.rows(number * self.rank, self.rank);
         }
-        let mut apart = self.ups.clone();
+        let mut deviations = self.ups.clone();
         for (number, part) in self.parts.iter().enumerate() {
-            let mut own = apart.rows_mut(number * self.rank, self.rank);
-            own -= &means * *part;
+            let mut rows = deviations.rows_mut(number * self.rank, self.rank);
+            rows -= &means * *part;
         }
         let left = self.downs.clone().qr().r();
         let norm = |right: &Matrix| product(&left, right).norm();
-        let whole = norm(&self.ups);
-        if whole > 0.0 { norm(&apart) / whole } else { 0.0 }
+        let scale = norm(&self.ups);
+        if scale > 0.0 { norm(&deviations) / scale } else { 0.0 }
     }
 
-    /// Best factors of rank r (Eckart and Young 1936): A has orthonormal columns, B contains the singular
-    /// values (FlexLoRA, Bai et al. 2024). `None` if a value is not finite.
+    /// Best approximation of the mean of products by factors of rank r (Eckart and Young 1936), as in
+    /// FlexLoRA (Bai et al. 2024). A has orthonormal columns, and B contains the singular values. `None` if a
+    /// value is not finite.
     #[must_use]
     pub fn truncated(&self) -> Option<(Matrix, Matrix)> {
         let left = self.downs.clone().qr();
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
     use crate::random::{Purpose, stream};
 
-    /// Random uploads of these sizes.
+    /// Random uploads with factors of sizes d x rank and rank x h.
     fn drawn(seed: u64, count: usize, [d, rank, h]: [usize; 3]) -> Vec<Factors> {
         let mut random = stream(seed, Purpose::Network, 0);
         let update = |number: usize| Factors {
@@ -116,13 +119,13 @@ mod tests {
         (0..count).map(update).collect()
     }
 
-    /// Dense means of A, of B, and of their products.
+    /// Means of A, of B and of their products, computed with dense matrices.
     fn dense(updates: &[Factors]) -> (Matrix, Matrix, Matrix) {
         let total: f64 = updates.iter().map(|update| update.weight).sum();
-        let mean = |of: &dyn Fn(&Factors) -> Matrix| {
+        let mean = |matrix: &dyn Fn(&Factors) -> Matrix| {
             updates
                 .iter()
-                .map(|update| of(update) * (update.weight / total))
+                .map(|update| matrix(update) * (update.weight / total))
                 .reduce(|a, b| a + b)
                 .unwrap_or_default()
         };
@@ -131,7 +134,8 @@ mod tests {
 
     const SIZES: [[usize; 3]; 4] = [[9, 2, 5], [4, 3, 11], [20, 1, 20], [3, 2, 3]];
 
-    /// Compared with dense matrices, and with the identity `mean((A_i - mean A)(B_i - mean B))`.
+    /// Compares with the result of dense matrices, and with `mean((A_i - mean A)(B_i - mean B))`, which
+    /// equals the difference.
     #[test]
     fn interference_equals_dense_computation() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
@@ -151,7 +155,7 @@ mod tests {
         }
     }
 
-    /// With one common factor the interference vanishes.
+    /// If all uploads have one factor in common, the interference is zero.
     #[test]
     fn common_factor_has_no_interference() {
         for down_is_common in [true, false] {
@@ -165,8 +169,8 @@ mod tests {
         }
     }
 
-    /// The squared error equals the sum of the discarded squared singular values, and a single upload is kept
-    /// exactly.
+    /// The squared error of the truncation equals the sum of the discarded squared singular values. A single
+    /// upload is reproduced exactly.
     #[test]
     fn truncation_is_optimal() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
