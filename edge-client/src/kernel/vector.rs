@@ -1,5 +1,5 @@
-//! Strided vectors: columns of row-major matrices, or rows with a step of one. For the small dense algebra at the
-//! end of a pass; each loop exists once, to save flash.
+//! Operations on strided vectors: columns of row-major matrices, or rows (stride one). Used for the small
+//! dense algebra at the end of a pass; each loop exists once, to save flash.
 
 /// Computes `sum of v[i] x[i step]`.
 #[inline(never)]
@@ -56,7 +56,7 @@ pub fn multiply(values: &mut [f32], first: usize, step: usize, factor: f32) {
     }
 }
 
-/// Swaps two vectors. Not [`slice::swap`] of arrays, which would link a large `memmove`.
+/// Swaps two vectors. Avoids [`slice::swap`] of arrays, which would link a large `memmove`.
 #[inline(never)]
 pub fn exchange(a: &mut [f32], b: &mut [f32]) {
     for (a, b) in a.iter_mut().zip(b) {
@@ -64,22 +64,22 @@ pub fn exchange(a: &mut [f32], b: &mut [f32]) {
     }
 }
 
-/// Returns the values from `first` on; empty if out of range.
+/// Returns the values from index `first` on; empty if `first` is out of range.
 pub fn from(values: &[f32], first: usize) -> &[f32] {
     values.get(first..).unwrap_or_default()
 }
 
-/// Returns the same values for changes.
+/// Returns the same values as [`from`], mutable.
 pub fn from_mut(values: &mut [f32], first: usize) -> &mut [f32] {
     values.get_mut(first..).unwrap_or_default()
 }
 
-/// Returns one element, zero if out of range.
+/// Returns one element, or zero if the index is out of range.
 pub fn at(values: &[f32], index: usize) -> f32 {
     values.get(index).copied().unwrap_or(0.0)
 }
 
-/// Writes an element, if it exists.
+/// Writes an element, or nothing if the index is out of range.
 pub fn put(values: &mut [f32], index: usize, value: f32) {
     if let Some(place) = values.get_mut(index) {
         *place = value;

@@ -1,8 +1,9 @@
-//! Head in fixed point: least squares from integer sums, by a triangular factor of `Z^T Z` in f32.
+//! Least-squares head in fixed point: solved from integer sums by a triangular factor of `Z^T Z` in f32.
 //!
-//! There is no second, more precise method. `Z` has errors of about 2^-16 of its size, so directions much shorter
-//! than the longest are noise in any method. Down to the cut the normal equations, which square the condition, are
-//! exact enough in f32: `(2^10)^2 2^-24` is 6 % of such a direction's share.
+//! A more precise method would bring nothing. `Z` has errors of about 2^-16 of its size, so directions much
+//! shorter than the longest one are noise with any method. For directions longer than [`CUT`] the normal
+//! equations, although they square the condition number, are exact enough in f32: `(2^10)^2 2^-24` is 6 % of
+//! the squared length of the shortest such direction.
 
 use libm::sqrtf;
 
@@ -10,16 +11,16 @@ use super::super::least_squares::PIVOT_RATIO;
 use super::super::rank::{minimum_norm, substitute};
 use super::super::vector::{from, from_mut, subtract};
 
-/// Relative length below which a direction counts as zero.
+/// Length, relative to the longest direction, below which a direction counts as zero.
 pub const CUT: f32 = 1.0 / 1024.0;
 
 /// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is the upper triangle of a k x k matrix, with zeros
 /// below; `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. A head that f32 cannot
 /// represent becomes zero.
 ///
-/// The integers of a projection share one scale, so their error is relative to the largest. Units of columns
-/// therefore matter: a column that is shorter than the longest by more than [`CUT`] is cut and not counted in the
-/// rank.
+/// The integers of a projection share one scale, so their errors are relative to the largest integer. The
+/// units of columns therefore matter: a column that is shorter than [`CUT`] times the longest is cut and not
+/// counted in the rank.
 #[inline(never)]
 pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
     let k = scratch.len();
@@ -35,8 +36,8 @@ pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
     k
 }
 
-/// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the cut
-/// become zero. Returns true if the pivots are so similar that nothing needs to be cut.
+/// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the
+/// cut become zero. Returns true if the pivots are so similar that no row needs to be cut.
 fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
     let most = gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |most, &pivot| most.max(pivot));
     let mut least = most;
