@@ -1,11 +1,11 @@
 //! Choice of the ridge by leave-one-out error: exact, and without a fit for each sample.
 //!
-//! Let `Z = U S V^T` with m samples, let `a` be the ridge, and let `q = U^T Y`. A prediction is `sum over j
-//! of u_ij p_j q_j` with the shrinkage factors `p_j = s_j^2 / (s_j^2 + m a)`, and the leverage of sample i is
-//! `h_i = sum of u_ij^2 p_j`. The residual of the sample under a head fitted on all other samples is `r_i /
-//! (1 - h_i)` (Golub, Heath and Wahba 1979, section 2; Hastie, Tibshirani and Friedman, section 7.10). The
-//! computation takes one pass over the samples after the factor is complete, and needs only `u_i` (k values)
-//! of each sample.
+//! Let `Z = U S V^T` with m samples, let `a` be the ridge, and let `q = U^T Y`. A prediction is
+//! `sum over j of u_ij p_j q_j` with the shrinkage factors `p_j = s_j^2 / (s_j^2 + m a)`, and the leverage of
+//! sample i is `h_i = sum of u_ij^2 p_j`. The residual of the sample under a head fitted on all other samples
+//! is `r_i / (1 - h_i)` (Golub, Heath and Wahba 1979, section 2; Hastie, Tibshirani and Friedman, section
+//! 7.10). The computation takes one pass over the samples after the factor is complete, and needs only `u_i`
+//! (k values) of each sample.
 //!
 //! Ridges are multiples of the mean square of `Z`, `|Z|^2 / (m k)`, so a common unit of all features has no
 //! effect; features whose units differ by more than a factor of 32 are lifted as in [`super::rank`]. A

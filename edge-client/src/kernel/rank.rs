@@ -19,13 +19,13 @@
 //! `tests/common/linear.rs` derives the bound, and `tests/units.rs` and `tests/extremes.rs` check fits
 //! against it; if a prediction could exceed the bound, the rank is below k.
 //!
-//! **Minimum norm.** Below full rank the head is, among the heads that fit best, the one with the least `sum
-//! of (s_i w_i)^2`. If all columns have comparable size, every `s_i` is 1 and the sum is the squared norm:
-//! equal columns get equal weights, and a rotation of the columns changes no prediction. A column shorter
-//! than the longest by a factor of 32 or more is lifted by a power of two `s_i` to between a thirty-second
-//! and a sixteenth of the longest, so that its directions are not cut because of its unit. With a constant
-//! column the norm is that of the weights of centred columns ([`ConstantColumn::centre`]), and an offset
-//! changes predictions only by roundings.
+//! **Minimum norm.** Below full rank the head is, among the heads that fit best, the one with the least
+//! `sum of (s_i w_i)^2`. If all columns have comparable size, every `s_i` is 1 and the sum is the squared
+//! norm: equal columns get equal weights, and a rotation of the columns changes no prediction. A column
+//! shorter than the longest by a factor of 32 or more is lifted by a power of two `s_i` to between a
+//! thirty-second and a sixteenth of the longest, so that its directions are not cut because of its unit. With
+//! a constant column the norm is that of the weights of centred columns ([`ConstantColumn::centre`]), and an
+//! offset changes predictions only by roundings.
 
 use libm::sqrtf;
 
@@ -202,8 +202,8 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 }
 
 /// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the
-/// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two
-/// of each column.
+/// factor less than
+/// 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two of each column.
 fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;

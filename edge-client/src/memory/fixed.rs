@@ -22,9 +22,9 @@ pub struct Fixed<'a> {
     pub head: &'a mut [i16],
 }
 
-/// [`Workspace`] for updates in 16-bit fixed point ([`crate::kernel::fixed`]): it has `2 (D K + D + K + C + K
-/// C)` additional bytes, and two bytes for a scale. Samples must be readable twice; streamed rounds are
-/// declined.
+/// [`Workspace`] for updates in 16-bit fixed point ([`crate::kernel::fixed`]): it has
+/// `2 (D K + D + K + C + K C)` additional bytes, and two bytes for a scale. Samples must be readable twice;
+/// streamed rounds are declined.
 ///
 /// The device announces this arithmetic in its hello. Only the computations of a start (the power method,
 /// rows of moments) use f32, once before the first update.

@@ -337,22 +337,22 @@ pub trait NetworkSizes {
 /// Memory for a network with `P` parameters, `S` values of working memory, and `N` bytes for a batch (one per
 /// sample; more with convolutional layers, see [`NetworkShape::bytes`]). `V` is the number of values of
 /// velocity: `P` with momentum, 0 without. `F` additional values ([`NetworkShape::body_cache_len`]) cache the
-/// outputs of the body during the epochs of the head. The size of this type is the RAM of the whole model: `4
-/// (P + V + S + F) + N` bytes, where `S = N (d + sum of h + C + 2 w)` for hidden widths h, and w is the
+/// outputs of the body during the epochs of the head. The size of this type is the RAM of the whole model:
+/// `4 (P + V + S + F) + N` bytes, where `S = N (d + sum of h + C + 2 w)` for hidden widths h, and w is the
 /// largest of the widths and C.
 /// of them and C.
 ///
 /// A convolutional layer with f filters on patches of p values and o outputs counts as width o, and adds `o`
-/// bytes for each sample of a batch. The largest scratch memory of a convolutional layer, `q (p + f) + (p +
-/// 1) f` values, is added to `S`; here q is the number of positions that become one row of outputs. An LSTM
-/// counts as its number of cells, and adds
+/// bytes for each sample of a batch. The largest scratch memory of a convolutional layer,
+/// `q (p + f) + (p + 1) f` values, is added to `S`; here q is the number of positions that become one row of
+/// outputs. An LSTM counts as its number of cells, and adds
 #[cfg_attr(feature = "recurrent", doc = "[`Lstm::memory`]")]
 #[cfg_attr(not(feature = "recurrent"), doc = "`Lstm::memory`")]
 /// values to `S` for the sequences of a batch.
 ///
 /// An adapter of rank r on a layer of d x o counts as two widths, r and o, and its factors as `r (d + o)`
-/// parameters. The frozen layer is in flash ([`NetworkSizes`]) and takes `4 (d + 1) o` bytes as f32 or `d o +
-/// 8 o` as i8.
+/// parameters. The frozen layer is in flash ([`NetworkSizes`]) and takes `4 (d + 1) o` bytes as f32 or
+/// `d o + 8 o` as i8.
 ///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};

@@ -33,13 +33,13 @@ const EXPONENT_MIN: i32 = -40;
 ///
 /// # Sensitivity
 ///
-/// Before noise is added, the upload is a vector of integers `q`, and exact sums check that `|q|^2 <=
-/// units^2`; if a gradient does not pass the check, `q = 0`. For any two sets of records, and in particular
-/// for two that differ in one record, `|q - q'| <= |q| + |q'| <= 2 units` therefore holds. The bound makes no
-/// assumption on the computation of `q`: not on the rounding of floats, the existence of heads or the number
-/// of records. The bound is not divided by the number of records: the head is fitted on the same records, so
-/// one record can change the head, and with it every term of the mean. A record that reverses a gradient
-/// attains the bound, twice the radius.
+/// Before noise is added, the upload is a vector of integers `q`, and exact sums check that
+/// `|q|^2 <= units^2`; if a gradient does not pass the check, `q = 0`. For any two sets of records, and in
+/// particular for two that differ in one record, `|q - q'| <= |q| + |q'| <= 2 units` therefore holds. The
+/// bound makes no assumption on the computation of `q`: not on the rounding of floats, the existence of heads
+/// or the number of records. The bound is not divided by the number of records: the head is fitted on the
+/// same records, so one record can change the head, and with it every term of the mean. A record that
+/// reverses a gradient attains the bound, twice the radius.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clip {
     units: u16,

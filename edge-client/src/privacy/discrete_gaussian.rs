@@ -4,14 +4,14 @@
 //! With `t = floor(sigma) + 1` it has three steps:
 //!
 //! 1. A trial that succeeds with probability `exp(-g)`, `0 <= g <= 1`: run trials with probabilities g, g/2,
-//! g/3, ... until one fails; succeed if the number of the failed trial is odd. (The failed trial is number k
-//! + 1 with probability `g^k/k! - g^(k+1)/(k+1)!`; summed over even k this is the series of `exp(-g)`.) For
-//! larger g run as many trials of `exp(-1)` as fit into g, and one trial for the remainder.
+//!    g/3, ... until one fails; succeed if the number of the failed trial is odd. (The failed trial is number
+//!    k + 1 with probability `g^k/k! - g^(k+1)/(k+1)!`; summed over even k this is the series of `exp(-g)`.)
+//!    For larger g run as many trials of `exp(-1)` as fit into g, and one trial for the remainder.
 //! 2. A candidate y from the discrete Laplace distribution, `P(Y = y)` proportional to `exp(-|y| / t)`: u is
-//! uniform in 0..t and accepted with probability `exp(-u / t)`; v is the number of trials of `exp(-1)` that
-//! succeed before one fails; `|y| = u + t v`; the sign is a random bit. Minus zero is rejected.
+//!    uniform in 0..t and accepted with probability `exp(-u / t)`; v is the number of trials of `exp(-1)`
+//!    that succeed before one fails; `|y| = u + t v`; the sign is a random bit. Minus zero is rejected.
 //! 3. y is accepted with probability `exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2))`. The product of the
-//! probabilities of steps 2 and 3 is `exp(-y^2 / (2 sigma^2))` up to a factor that does not depend on y.
+//!    probabilities of steps 2 and 3 is `exp(-y^2 / (2 sigma^2))` up to a factor that does not depend on y.
 //!
 //! # Exactness
 //!
@@ -21,14 +21,14 @@
 //! needed; it takes two bits on average and no division, and has no remainder that could bias the result.
 //! Uniform integers below t are drawn with as many bits as t - 1 has, and rejected if they are not below t.
 //!
-//! `sigma^2 = n/d` with `t^2 d <= 2^56` ([`Variance`]), and candidates with v = 64 are rejected. Hence `|y| d
-//! t < 64 t^2 d <= 2^62`, the squared distance from n is below 2^124, and `2 n d t^2`, with which it is
-//! compared, is below 2^113: u64 and u128 can represent every number, and nothing is rounded.
+//! `sigma^2 = n/d` with `t^2 d <= 2^56` ([`Variance`]), and candidates with v = 64 are rejected. Hence
+//! `|y| d t < 64 t^2 d <= 2^62`, the squared distance from n is below 2^124, and `2 n d t^2`, with which it
+//! is compared, is below 2^113: u64 and u128 can represent every number, and nothing is rounded.
 //!
 //! There are two differences from the ideal distribution, and neither can be observed. First, the
-//! distribution is that of X conditioned on `|X| < 64 t`: the complement has a probability below `exp(-63^2 /
-//! 2) < 2^-2800`. Second, trials are counted in 32 bits: more trials are needed with a probability below `1 /
-//! (2^32)!`.
+//! distribution is that of X conditioned on `|X| < 64 t`: the complement has a probability below
+//! `exp(-63^2 / 2) < 2^-2800`. Second, trials are counted in 32 bits: more trials are needed with a
+//! probability below `1 / (2^32)!`.
 //!
 //! # Cost
 //!
@@ -40,10 +40,10 @@
 //!
 //! The running time depends on the random bits, as in all rejection sampling. The number of rejected
 //! candidates reveals nothing about the accepted candidate, because the candidates are independent. But the
-//! accepted candidate x needed `|x| / t` trials of `exp(-1)` in step 2 and about `(|x| - sigma)^2 / (2
-//! sigma^2)` in step 3, and every trial needs bits: the time, and the use of a second block of the key
-//! stream, reveal something about the magnitude. The sign always takes one bit. The caller must hide the
-//! running time by sending at a fixed time.
+//! accepted candidate x needed `|x| / t` trials of `exp(-1)` in step 2 and about
+//! `(|x| - sigma)^2 / (2 sigma^2)` in step 3, and every trial needs bits: the time, and the use of a second
+//! block of the key stream, reveal something about the magnitude. The sign always takes one bit. The caller
+//! must hide the running time by sending at a fixed time.
 
 use core::fmt;
 
@@ -70,9 +70,9 @@ impl Variance {
     ///
     /// # Errors
     /// [`VarianceError`] for a zero denominator, for a variance below 1/16, and if the arithmetic would
-    /// overflow. The larger the variance, the smaller its denominator must be: `(floor(sigma) + 1)^2
-    /// denominator <= 2^56`. The denominator can then have 24 bits for sigma below 2^16, 8 bits for sigma
-    /// below 2^24, and none for sigma below 2^28.
+    /// overflow. The larger the variance, the smaller its denominator must be:
+    /// `(floor(sigma) + 1)^2 denominator <= 2^56`. The denominator can then have 24 bits for sigma below
+    /// 2^16, 8 bits for sigma below 2^24, and none for sigma below 2^28.
     pub const fn new(numerator: u64, denominator: u64) -> Result<Self, VarianceError> {
         let Some(floor) = numerator.checked_div(denominator) else {
             return Err(VarianceError::ZeroDenominator { numerator });

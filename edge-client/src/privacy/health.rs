@@ -4,14 +4,15 @@
 //! A sample is a byte. The tests assume that samples are independent and have the claimed min-entropy of H
 //! bits each. Such a source fails
 //!
-//! * the **repetition count** test (4.4.1), a run of `1 + ceil(20 / H)` equal samples, with a probability of at most 2^-20
-//!   per sample;
-//! * the **adaptive proportion** test (4.4.2), the first sample of a window occurring as often as the cutoff, with a
-//!   probability of at most 3 2^-20 per window of 512 samples. (The cutoff of the section is for a probability of 2^-20 with
-//!   512 trials, but the first sample is given and 511 trials remain; hence the factor of 3.)
-//! * the **recurrence** test, the first 32 samples occurring again, with a probability of at most 2^-22 in 1024 samples. A
-//!   source that repeats itself (a buffer returned twice, a generator with a short cycle) passes the two other tests if its
-//!   period is long or if the claim is low.
+//! * the **repetition count** test (4.4.1), a run of `1 + ceil(20 / H)` equal samples, with a probability of
+//!   at most 2^-20 per sample;
+//! * the **adaptive proportion** test (4.4.2), the first sample of a window occurring as often as the cutoff,
+//!   with a probability of at most 3 2^-20 per window of 512 samples. (The cutoff of the section is for a
+//!   probability of 2^-20 with 512 trials, but the first sample is given and 511 trials remain; hence the
+//!   factor of 3.)
+//! * the **recurrence** test, the first 32 samples occurring again, with a probability of at most 2^-22 in
+//!   1024 samples. A source that repeats itself (a buffer returned twice, a generator with a short cycle)
+//!   passes the two other tests if its period is long or if the claim is low.
 //!
 //! The tests detect gross failures. For sources with a quarter of the claimed entropy, because one value is
 //! too frequent, 1024 samples detect at least 97 %; for sources with half of the claimed entropy, 12 % (8

@@ -34,38 +34,43 @@
 //!
 //! # Guarantees
 //!
-//! * [`sample`](discrete_gaussian::sample) turns independent fair bits into the discrete Gaussian conditioned on an event of
-//!   probability above 1 - 2^-2800. The distribution is exact: the sampler uses no rounding, modulo or floating point, on
-//!   any core. A mechanism must add only the probability of the complement to its delta.
-//! * [`noise`] is a function of seed, coordinate and variance, the same on every core and in any order. Its bits come from
-//!   ChaCha20: they are fair and independent for everyone who cannot distinguish ChaCha20 from random bits.
+//! * [`sample`](discrete_gaussian::sample) turns independent fair bits into the discrete Gaussian conditioned
+//!   on an event of probability above 1 - 2^-2800. The distribution is exact: the sampler uses no rounding,
+//!   modulo or floating point, on any core. A mechanism must add only the probability of the complement to
+//!   its delta.
+//! * [`noise`] is a function of seed, coordinate and variance, the same on every core and in any order. Its
+//!   bits come from ChaCha20: they are fair and independent for everyone who cannot distinguish ChaCha20 from
+//!   random bits.
 //! * [`draw_seed`] returns a seed only if 1024 samples of the source have passed the health tests.
-//! * With [`Gaussian`], replacing one record by any other record changes a FedPower upload, before noise is added, by at
-//!   most [`sensitivity`]. The bound holds for the integers that are actually summed: rows are clipped, and bases certified,
-//!   in integers. With [`Clipped`], the integers of a FedRep gradient are checked to lie in a ball, so that no set of
-//!   records changes them by more than its diameter ([`Clip`]). [`NoiseMultiplier`] converts sensitivities to the variance
-//!   and the cost of a release. The number of records is public, and so are failures of the sample source and the entropy
-//!   source. All other reports, including declines, depend on a record only through the noise.
+//! * With [`Gaussian`], replacing one record by any other record changes a FedPower upload, before noise is
+//!   added, by at most [`sensitivity`]. The bound holds for the integers that are actually summed: rows are
+//!   clipped, and bases certified, in integers. With [`Clipped`], the integers of a FedRep gradient are
+//!   checked to lie in a ball, so that no set of records changes them by more than its diameter ([`Clip`]).
+//!   [`NoiseMultiplier`] converts sensitivities to the variance and the cost of a release. The number of
+//!   records is public, and so are failures of the sample source and the entropy source. All other reports,
+//!   including declines, depend on a record only through the noise.
 //!
 //! # Not guaranteed
 //!
-//! * **Budgets.** [`Task::cost`](crate::Task::cost) returns the cost of a round; the [session](crate::session) charges the
-//!   cost before the update is computed. A round that fails afterwards (noisy products without full rank) is declined, and
-//!   its cost remains charged.
-//! * **Privacy of other outputs.** Heads, predictions and counters are for the device alone. They depend on the device's
-//!   records without noise, and showing predictions reveals the head.
-//! * **Entropy.** Health tests detect a dead source. Only the design and measurement of a source can show that it has the
-//!   claimed entropy: a generator with a known seed passes every test, and so does a driver that returns the same samples
-//!   after every reset or on every board, because each seed is tested separately. (Even with such a source
-//!   [`Seed::of_release`] gives two releases different noise, as long as the ledger is kept and no two devices have the same
-//!   identity; it does not protect against an attacker who knows the samples.)
+//! * **Budgets.** [`Task::cost`](crate::Task::cost) returns the cost of a round; the
+//!   [session](crate::session) charges the cost before the update is computed. A round that fails afterwards
+//!   (noisy products without full rank) is declined, and its cost remains charged.
+//! * **Privacy of other outputs.** Heads, predictions and counters are for the device alone. They depend on
+//!   the device's records without noise, and showing predictions reveals the head.
+//! * **Entropy.** Health tests detect a dead source. Only the design and measurement of a source can show
+//!   that it has the claimed entropy: a generator with a known seed passes every test, and so does a driver
+//!   that returns the same samples after every reset or on every board, because each seed is tested
+//!   separately. (Even with such a source [`Seed::of_release`] gives two releases different noise, as long as
+//!   the ledger is kept and no two devices have the same identity; it does not protect against an attacker
+//!   who knows the samples.)
 //! * **Constant time.** The duration of a draw depends on the drawn noise
-//!   ([details](discrete_gaussian#running-time)). An attacker who can time a release must not learn that duration, so the
-//!   session is silent from the start of a computation to the end of its slot ([`PrivacySettings::new`]).
-//!   `aggregator/PRIVACY.md` lists the observations that this does not prevent. Power consumption and emission are not
-//!   considered.
-//! * **Erasure of memory.** Seeds, samples and key streams are overwritten when they are dropped. Copies that the compiler
-//!   leaves in registers and on the stack are not overwritten, and neither is the state of the hash.
+//!   ([details](discrete_gaussian#running-time)). An attacker who can time a release must not learn that
+//!   duration, so the session is silent from the start of a computation to the end of its slot
+//!   ([`PrivacySettings::new`]). `aggregator/PRIVACY.md` lists the observations that this does not prevent.
+//!   Power consumption and emission are not considered.
+//! * **Erasure of memory.** Seeds, samples and key streams are overwritten when they are dropped. Copies that
+//!   the compiler leaves in registers and on the stack are not overwritten, and neither is the state of the
+//!   hash.
 
 // All files of this module use integer arithmetic only.
 #![deny(clippy::float_arithmetic)]

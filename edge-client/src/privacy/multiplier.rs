@@ -27,9 +27,9 @@ const SENSITIVITY_TOO_LARGE: u64 = 1 << 29;
 /// of variance `s^2` around the same integer by a step that does not depend on the integer: draw x from the
 /// continuous Gaussian, then y from the discrete Gaussian of variance 16 around x. The density of x times the
 /// probability of y, integrated over x, is the discrete Gaussian of variance `s^2 + 16` up to the variation
-/// of the sums `sum over integers y of exp(-(y - x)^2 / 32)` with x. This variation is a factor between `1 -
-/// 10^-130` and `1 + 10^-130`, because by Poisson's formula the sums are `4 sqrt(2 pi) (1 + 2 exp(-2 pi^2 16)
-/// cos(2 pi x) + ...)`, and `exp(-2 pi^2 16) < 10^-137`.
+/// of the sums `sum over integers y of exp(-(y - x)^2 / 32)` with x. This variation is a factor between
+/// `1 - 10^-130` and `1 + 10^-130`, because by Poisson's formula the sums are `4 sqrt(2 pi) (1 + 2 exp(-2
+/// pi^2 16) cos(2 pi x) + ...)`, and `exp(-2 pi^2 16) < 10^-137`.
 const SMOOTHING: u128 = 16;
 
 /// Noise multiplier `z`: standard deviation divided by sensitivity. The type stores `z^2` in units of 2^-16;
@@ -79,9 +79,9 @@ impl NoiseMultiplier {
         self.release
     }
 
-    /// Returns the variance of the noise for a sensitivity (L2, in units of the grid): `ceil(z^2
-    /// sensitivity^2) + 16`. With the additional 16 the privacy account of continuous noise holds for integer
-    /// noise.
+    /// Returns the variance of the noise for a sensitivity (L2, in units of the grid):
+    /// `ceil(z^2 sensitivity^2) + 16`. With the additional 16 the privacy account of continuous noise holds
+    /// for integer noise.
     ///
     /// # Errors
     /// [`VarianceError`] if the variance is too large for the sampler.

@@ -6,8 +6,8 @@ pub(crate) const FRACTION: u32 = 15;
 /// Exponent g of the finest grid of a product, 2^-g.
 pub(crate) const GRID_MAX: u32 = FRACTION;
 
-/// Exponent of the certified bound: the absolute row sums of `Zq^T Zq - 2^30 I` are at most `2^30 /
-/// 2^CERTIFIED`.
+/// Exponent of the certified bound: the absolute row sums of `Zq^T Zq - 2^30 I` are at most
+/// `2^30 / 2^CERTIFIED`.
 pub(crate) const CERTIFIED: u32 = 10;
 
 /// Returns the L2 sensitivity of `s A Z` (d x `r`), in units of its grid `2^-g`, rounded up. This is the
