@@ -202,8 +202,8 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 }
 
 /// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the
-/// factor less than
-/// 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two of each column.
+/// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two of
+/// each column.
 fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;

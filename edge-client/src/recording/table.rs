@@ -130,8 +130,8 @@ impl<const D: usize> SampleSource for Rows<'_, D> {
     }
 }
 
-/// Writes a table in pieces through `write`. The caller appends the checksum: the CRC-32C of all bytes
-/// written, 4 bytes, little endian. `x` is row-major, m x d; training rows come first.
+/// Writes a table in pieces through `write`. The caller appends the checksum: the CRC-32C of all written
+/// bytes, 4 bytes, little endian. `x` is row-major, m x d; training rows come first.
 pub fn write<'a>(
     features: u16,
     training: (&'a [f32], &'a [f32]),

@@ -1,5 +1,5 @@
-//! Sample counting: a wrapper that counts all samples of a source, usable or not. A device with noise reports this
-//! count, because the number of usable samples depends on the records.
+//! Counter of samples: a wrapper that counts all samples of a source, usable or not. A device with noise
+//! reports this count, because the number of usable samples depends on the records.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
