@@ -20,13 +20,15 @@ use crate::time::Millis;
 use source::{ROWS, Scale, ScaledSource};
 use sums::Block;
 
-/// Task whose campaign may have a scale: a shift subtracted from each feature and a factor it is then multiplied
-/// by, for training and predictions. It takes part in finding the scale ([`Wire::FeatureSums`]), unless its updates
-/// have noise: the sums reveal the device's means.
+/// Task whose campaign may have a scale: a shift that is subtracted from each feature, and a factor by which
+/// the result is multiplied, in training and in predictions. The task also computes the sums from which the
+/// server derives a scale ([`Wire::FeatureSums`]), unless its updates have noise: the sums reveal the
+/// device's means.
 ///
-/// The caller owns the memory `V` of [`scaled_values`] values, an array on a device. Samples are scaled as they are
-/// read, four at a time if the source allows random access ([`SampleSource::samples_from`]). A source of passes
-/// must return no more than four samples per call, otherwise rounds are declined ([`DeclineReason::Device`]).
+/// The caller owns the memory `V` of [`scaled_values`] values, such as an array. Samples are scaled as they
+/// are read, four at a time if the source allows random access ([`SampleSource::samples_from`]). A source
+/// without random access must return at most four samples per call, otherwise rounds are declined
+/// ([`DeclineReason::Device`]).
 ///
 /// ```
 /// use fedspan_client::task::{Scaled, scaled_values};
@@ -108,14 +110,14 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         &mut self.task
     }
 
-    /// Returns the current scale, 2 x d: shifts, then factors. `None` without one.
+    /// Returns the current scale, 2 x d: shifts, then factors. Returns `None` if there is no scale.
     pub fn scale(&self) -> Option<&[f32]> {
         let used = self.state.valid && self.state.hash != 0;
         self.values.as_ref().get(..2 * self.state.features).filter(|_| used)
     }
 
-    /// Sets the scale of the received representation. A head that was fitted under the previous scale becomes
-    /// invalid.
+    /// Sets the scale of the received representation, identified by its hash. A head that was fitted under
+    /// another scale becomes invalid.
     fn adopt(&mut self, hash: u32) {
         let before = core::mem::replace(&mut self.state.hash, hash);
         self.state.valid = true;
@@ -146,7 +148,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         predict(task, rows)
     }
 
-    /// Checks a round of feature sums.
+    /// Checks a request for feature sums.
     fn opened_sums(&self, round: &RoundOpen, first: u16, count: u16) -> Result<Round, DeclineReason> {
         if self.task.capabilities().privacy != Privacy::None {
             return Err(DeclineReason::Task);
@@ -167,7 +169,7 @@ impl<M: Memory, P: Mechanism, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<Linear<M, P
     /// Computes [`Linear::predict`] for an unscaled sample.
     ///
     /// # Errors
-    /// [`NotReady`] as [`Linear::predict`].
+    /// [`NotReady`] for the reasons of [`Linear::predict`].
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
     }
@@ -178,7 +180,7 @@ impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<sup
     /// Computes [`Network::predict`](super::Network::predict) for up to four unscaled samples.
     ///
     /// # Errors
-    /// [`NotReady`] as [`Network::predict`](super::Network::predict).
+    /// [`NotReady`] for the reasons of [`Network::predict`](super::Network::predict).
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
     }
@@ -293,7 +295,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
         }
         let Self { task, values, state } = self;
         let (scale, rows) = cut(values.as_mut(), state.features);
-        // A sample of another length is skipped and counted by the inner task.
+        // The inner task skips and counts a sample of another length.
         let row = rows.get_mut(..x.len()).unwrap_or_default();
         scale.apply(x, row);
         task.sample(row, target)
