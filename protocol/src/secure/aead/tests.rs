@@ -1,5 +1,5 @@
-//! Tests of the composition against Wycheproof's vectors, valid and invalid, and against the `chacha20poly1305`
-//! crate.
+//! Tests of ChaCha20-Poly1305 against Wycheproof's vectors, valid and invalid, and against the
+//! `chacha20poly1305` crate.
 
 extern crate std;
 
@@ -13,6 +13,7 @@ use super::{KEY, NONCE, TAG, decrypt, encrypt, nonce};
 
 const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
 
+/// Decodes a hexadecimal string.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
@@ -80,7 +81,7 @@ proptest! {
         prop_assert_eq!(&own, &expected);
         prop_assert_eq!(&tag[..], &expected_tag[..]);
 
-        // Flips one bit of header, ciphertext or tag: nothing is decrypted.
+        // Flipping one bit of the header, the ciphertext or the tag must prevent the decryption.
         let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), own.clone(), tag);
         let bits = 8 * (head.len() + own.len() + TAG);
         let bit = flip.index(bits);
