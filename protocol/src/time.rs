@@ -80,14 +80,14 @@ impl Sub for Millis {
     }
 }
 
-/// The number alone, without a unit.
+/// Formats the number of milliseconds, without a unit.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-/// The number alone, without a unit.
+/// Formats the number of milliseconds, without a unit.
 impl fmt::Debug for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)

@@ -1,5 +1,5 @@
-//! Golden tests: every message variant has a frame in `vectors/`, and a change of any byte fails here.
-//! `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
+//! Golden tests: every message variant has a frame in `vectors/`, and a change of any byte fails a test. With
+//! the environment variable `FEDSPAN_REGENERATE_VECTORS=1` the tests rewrite the files instead.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
@@ -27,7 +27,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-/// Pinned bytes with name and description.
+/// Bytes of a golden vector, with its name and description.
 struct Pinned {
     name: &'static str,
     meaning: &'static str,
@@ -39,8 +39,8 @@ fn frames() -> Vec<Pinned> {
     golden::all().into_iter().map(pin).collect()
 }
 
-/// Vectors that are not frames of section 1: the decoded body of `to_device_round_open_i8` as f32, little endian,
-/// the provisioning records, and an exchange under a key.
+/// Returns the vectors that are not frames of section 1: the decoded body of `to_device_round_open_i8` as
+/// f32, little endian, the provisioning records, and an exchange under a key.
 fn others() -> Vec<Pinned> {
     let mut b = vec![0.0; 40];
     Encoding::I8.decode(&encoded(Encoding::I8, &representation()), &mut b).unwrap();
@@ -167,8 +167,8 @@ fn files_match_the_golden_bytes() {
 
 #[test]
 fn schema_hash_covers_the_golden_messages() {
-    // The excluded hello contains the hash itself; the others cover the layout of all hellos. No peer needs to know
-    // the tasks for private use, so that builds with and without them accept each other.
+    // The excluded hello contains the hash itself; other hellos cover its layout. Peers do not need to
+    // support the tasks for private use, and builds with and without these tasks accept each other.
     let excluded = |name: &str| name == "to_server_hello" || name.contains(golden::PRIVATE_USE);
     let hashed = golden::all().into_iter().filter(|g| !excluded(g.name));
     let bytes: Vec<u8> = hashed.flat_map(|golden| golden.payload()).collect();
@@ -179,7 +179,8 @@ fn schema_hash_covers_the_golden_messages() {
     );
 }
 
-/// The bytes equal those of an independent encoder and checksum, and decode to the message.
+/// Tests that the frames equal those of an independent encoder and checksum, and that they decode to the
+/// message.
 #[test]
 fn golden_frames_agree_with_independent_framing() {
     for golden in golden::all() {
@@ -217,7 +218,8 @@ fn specification() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap()
 }
 
-/// The hex dumps in SPEC.md are the vectors: `wire` the whole frame, `plain` without COBS.
+/// Tests that the hex dumps in SPEC.md are the vectors: `wire` is the whole frame, `plain` the frame before
+/// COBS encoding.
 #[test]
 fn specification_shows_the_golden_bytes() {
     let specification = specification();
@@ -248,8 +250,8 @@ fn specification_shows_the_golden_bytes() {
     );
 }
 
-/// Every tag that a type decodes (followed by enough zeros) has a golden value, and SPEC.md has a row with this tag
-/// and name.
+/// Asserts that every tag which a type decodes (followed by enough zeros) occurs in a golden value, and that
+/// SPEC.md has a row with this tag and its name.
 fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Item = T>) {
     let specification = specification();
     let mut golden = BTreeSet::new();
@@ -259,7 +261,7 @@ fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Ite
         assert!(specification.contains(&format!("| {tag} {name} |")), "SPEC.md has no row for {tag} {name}");
         golden.insert(tag);
     }
-    // A byte of 128 or more is only the first of a varint.
+    // A byte of 128 or more is not a whole varint.
     let known: BTreeSet<u8> = (0..128)
         .filter(|tag| {
             let mut bytes = [0; 64];
