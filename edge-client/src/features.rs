@@ -115,8 +115,8 @@ impl WindowFeatures {
         self.count == 0
     }
 
-    /// Adds one sensor sample, in g and rad/s. The hundredth sample completes the window: the function writes the
-    /// features to `out`, starts a new window and returns true.
+    /// Adds one sensor sample, in g and rad/s. The hundredth sample completes the window: the function writes
+    /// the features to `out`, starts a new window and returns true.
     pub fn push(&mut self, sample: &[f32; CHANNELS], out: &mut [f32; FEATURES]) -> bool {
         if self.count == 0 {
             *self = Self::new();

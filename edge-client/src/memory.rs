@@ -148,8 +148,8 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     }
 }
 
-/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the RAM of the whole model:
-/// `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
+/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the RAM of the whole
+/// model: `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
 #[derive(Clone, Debug)]
 pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
     representation: [[f32; K]; D],

@@ -94,8 +94,8 @@ impl Targets<'_> {
             .all(|(output, place)| self.value(index, output, outputs).map(|value| *place = value).is_some())
     }
 
-    /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is C or
-    /// more.
+    /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is
+    /// C or more.
     #[must_use]
     pub(crate) fn write_four(&self, first: usize, y: &mut [Four]) -> bool {
         if let (Self::Values(values), [four]) = (self, &mut *y) {
@@ -147,8 +147,8 @@ pub struct Recording<'a> {
 }
 
 impl<'a> Recording<'a> {
-    /// Creates a source for regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the end are
-    /// ignored.
+    /// Creates a source for regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the
+    /// end are ignored.
     #[must_use]
     pub fn regression(x: &'a [f32], y: &'a [f32], features: usize, outputs: usize) -> Self {
         let n = x.len().checked_div(features).unwrap_or(0).min(y.len().checked_div(outputs).unwrap_or(0));

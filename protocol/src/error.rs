@@ -27,8 +27,8 @@ pub enum Error {
         /// Number of bytes received.
         got: usize,
     },
-    /// A descriptor is impossible: a side of zero, too many elements, or a chunk length that splits an encoding
-    /// block.
+    /// A descriptor is impossible: a side of zero, too many elements, or a chunk length that splits an
+    /// encoding block.
     BadDescriptor,
     /// A value to encode is not finite.
     NonFinite {

@@ -37,8 +37,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     digest.finish()
 }
 
-/// Returns the CRC-32C of `f32` values in little-endian byte order. It identifies the representation that a head
-/// was fitted on.
+/// Returns the CRC-32C of `f32` values in little-endian byte order. It identifies the representation that a
+/// head was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
     let mut digest = Digest::new();

@@ -58,8 +58,8 @@ pub const PRIVATE_PARAMETERS: usize = 5;
 /// Maximum number of ridges of one [`Task::RidgeScores`](crate::message::Task::RidgeScores).
 pub const RIDGES_MAX: usize = 32;
 
-/// Number of draws of labelled samples in a [`Task::RidgeScores`](crate::message::Task::RidgeScores). With eight
-/// draws the noise in a device's scores is smaller than the differences between devices.
+/// Number of draws of labelled samples in a [`Task::RidgeScores`](crate::message::Task::RidgeScores). With
+/// eight draws the noise in a device's scores is smaller than the differences between devices.
 pub const RIDGE_DRAWS: u32 = 8;
 
 /// Maximum number of samples of a [`Task::RidgeScores`](crate::message::Task::RidgeScores). Up to this
@@ -88,8 +88,8 @@ pub const fn wire_capacity(frame_limit: usize) -> usize {
     frame_limit.saturating_add(cobs_overhead(frame_limit))
 }
 
-/// Length of the longest `RoundOpen` or `Update` without its descriptors, in bytes: tag, round, stage, the longest
-/// task (or the sample counts), and the number of descriptors.
+/// Length of the longest `RoundOpen` or `Update` without its descriptors, in bytes: tag, round, stage, the
+/// longest task (or the sample counts), and the number of descriptors.
 pub const OPEN_HEAD_MAX: usize = 1 + 5 + 3 + 25 + 1;
 
 /// Length of the longest descriptor, in bytes.

@@ -40,8 +40,8 @@ pub enum Role {
     Scale,
 }
 
-/// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum, four
-/// limbs of its sum of squares.
+/// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum,
+/// four limbs of its sum of squares.
 pub const SUMS_COLUMNS: u16 = 8;
 
 impl Role {
@@ -61,8 +61,8 @@ pub enum Encoding {
     F32,
     /// IEEE 754 binary16, little endian, rounded to nearest, ties to even.
     F16,
-    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte per element. A value
-    /// is `scale * byte`, and the scale is the largest magnitude divided by 127.
+    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte per element. A
+    /// value is `scale * byte`, and the scale is the largest magnitude divided by 127.
     I8,
 }
 

@@ -139,8 +139,8 @@ impl Convolution {
     }
 }
 
-/// Max pooling: the largest value of each channel in adjacent windows of at most 256 pixels. Pixels at the edges
-/// that do not fill a window are ignored.
+/// Max pooling: the largest value of each channel in adjacent windows of at most 256 pixels. Pixels at the
+/// edges that do not fill a window are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPooling {
     /// Number of rows of the image; one for a signal.

@@ -33,7 +33,8 @@ use super::constant_column::ConstantColumn;
 use super::largest;
 use super::vector::{at, dot, from, from_mut, multiply, rotate, solve_row, squares, subtract, take};
 
-/// Fraction of the largest singular value below which singular values are cut: about a hundred roundings of f32.
+/// Fraction of the largest singular value below which singular values are cut: about a hundred roundings of
+/// f32.
 pub const RANK_CUT: f32 = 1e-5;
 
 /// Smallest value of a nonzero matrix's largest entry.
@@ -189,7 +190,8 @@ pub fn decompose(
     Some(directions)
 }
 
-/// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is zero.
+/// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is
+/// zero.
 fn shrink(r: &mut [f32]) -> Option<f32> {
     let size = largest(r);
     // The condition is negated so that a NaN counts as zero.
@@ -202,8 +204,8 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
 }
 
 /// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the
-/// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two of
-/// each column.
+/// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two
+/// of each column.
 fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;

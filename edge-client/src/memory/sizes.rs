@@ -20,8 +20,8 @@ impl NetworkShape {
         samples * (self.layer(self.layers() - 1).inputs() + 1)
     }
 
-    /// Returns the number of values of working memory: a batch, the outputs and saved values of all layers, the
-    /// errors of two layers, and the scratch memory of one layer.
+    /// Returns the number of values of working memory: a batch, the outputs and saved values of all layers,
+    /// the errors of two layers, and the scratch memory of one layer.
     #[must_use]
     pub const fn scratch(&self) -> usize {
         let made = self.outputs_before(self.layers());

@@ -1,4 +1,5 @@
-//! Exact sampler of the discrete Gaussian: `P(X = x)` is proportional to `exp(-x^2 / (2 sigma^2))` for integers x.
+//! Exact sampler of the discrete Gaussian: `P(X = x)` is proportional to `exp(-x^2 / (2 sigma^2))` for
+//! integers x.
 //!
 //! The algorithm is by Canonne, Kamath and Steinke ("The Discrete Gaussian for Differential Privacy", 2020).
 //! With `t = floor(sigma) + 1` it has three steps:

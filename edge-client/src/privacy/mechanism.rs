@@ -45,8 +45,8 @@ impl PrivacySettings {
     /// the slot.
     ///
     /// # Errors
-    /// [`PrivacySettingsError::RowsMax`] for zero rows and for more than 2^30; [`PrivacySettingsError::Slot`] for
-    /// 0.
+    /// [`PrivacySettingsError::RowsMax`] for zero rows and for more than 2^30; [`PrivacySettingsError::Slot`]
+    /// for 0.
     pub const fn new(
         multiplier: NoiseMultiplier,
         budget: u64,

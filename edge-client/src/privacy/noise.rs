@@ -27,8 +27,8 @@ const PURPOSE: [u8; 4] = *b"nois";
 /// Context string of the seed derivation, with its purpose and version.
 const CONTEXT: &[u8] = b"fedspan noise 2";
 
-/// Secret seed of the noise of one release. If two releases used the same seed, their difference would contain no
-/// noise. A seed cannot be copied, is never printed, and is overwritten when it is dropped.
+/// Secret seed of the noise of one release. If two releases used the same seed, their difference would
+/// contain no noise. A seed cannot be copied, is never printed, and is overwritten when it is dropped.
 ///
 /// ```compile_fail
 /// fn twice<T: Clone>() {}

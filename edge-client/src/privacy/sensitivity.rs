@@ -29,9 +29,10 @@ pub(crate) const CERTIFIED: u32 = 10;
 /// |D V|_F <= |D|_F |V|_2 <= sqrt(2 (1 + 2^-10)),  and for one column  |D V|_F <= |D|_2 |V|_2 <= sqrt(1 + 2^-10).
 /// ```
 ///
-/// The roundings are `p_j = t_j / 2^15 + e_j` and `c_ij = q_i p_j / 2^(30 - g) + f_ij` with `|e_j|, |f_ij| <= 1/2`.
-/// The roundings add `q e^T / 2^(30 - g) + f` to the contribution of a record. The norm of this term is at
-/// most `2^15 sqrt(r)/2 / 2^(30 - g) + sqrt(d r)/2`, and twice as much for two records. The total is
+/// The roundings are `p_j = t_j / 2^15 + e_j` and `c_ij = q_i p_j / 2^(30 - g) + f_ij` with
+/// `|e_j|, |f_ij| <= 1/2`. The roundings add `q e^T / 2^(30 - g) + f` to the contribution of a record. The
+/// norm of this term is at most `2^15 sqrt(r)/2 / 2^(30 - g) + sqrt(d r)/2`, and twice as much for two
+/// records. The total is
 ///
 /// ```text
 /// 2^g sqrt(n (1 + 2^-10)) + 2^(g - 15) sqrt r + sqrt(d r),   n = 1 for r = 1, else 2.

@@ -92,8 +92,8 @@ impl core::error::Error for FlashError {}
 ///
 /// # Privacy ledger
 ///
-/// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a reset
-/// the ledger is never below its last saved value, at any point of a power cut.
+/// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a
+/// reset the ledger is never below its last saved value, at any point of a power cut.
 ///
 /// Blank pages (every byte 0xFF) mean a new device. A new device writes a ledger of 0 before any other
 /// content; if the power fails during this write, the next start repeats it. Pages with other content but

@@ -45,7 +45,8 @@ pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool 
     projected.is_some()
 }
 
-/// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the projection.
+/// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the
+/// projection.
 fn project_wide(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, i32)> {
     let scale = quantise(x, fixed.x)?;
     let exponent = scale.exponent() + fixed.scale.exponent();

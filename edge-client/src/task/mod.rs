@@ -90,8 +90,8 @@ pub trait Task {
     /// [`DeclineReason`] if the device declines the round. The state is then unchanged.
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason>;
 
-    /// Returns the buffer of incoming tensor `index` of the open round. The representation is invalid from the
-    /// first call until `verify`.
+    /// Returns the buffer of incoming tensor `index` of the open round. The representation is invalid from
+    /// the first call until `verify`.
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]>;
 
     /// Checks the complete tensors: their values are finite, and orthonormal where the task requires it.

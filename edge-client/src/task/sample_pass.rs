@@ -38,8 +38,8 @@ pub enum SampleSet {
 pub enum PassKind {
     /// Normal equations: `Z^T Z` and `Z^T Y`.
     Normal,
-    /// Triangular factor of `Z`, and `Q^T Y`, with a search for a constant column; [`row_blocks::finish`] must
-    /// follow.
+    /// Triangular factor of `Z`, and `Q^T Y`, with a search for a constant column; [`row_blocks::finish`]
+    /// must follow.
     Triangular,
     /// Residual products `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
     Residual,
@@ -52,7 +52,8 @@ pub fn count(usage: Usage) -> f32 {
     m
 }
 
-/// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns true.
+/// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns
+/// true.
 pub fn for_each(
     id: RoundId,
     source: &mut dyn SampleSource,

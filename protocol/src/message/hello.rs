@@ -6,8 +6,8 @@ use super::Model;
 use crate::limits::{SCHEMA_HASH, WIRE_VERSION};
 use crate::{Error, codec};
 
-/// Identity and capabilities of a device. The layout of the first three fields is the same in every wire version,
-/// so that a server can answer a hello of any version with a typed refusal.
+/// Identity and capabilities of a device. The layout of the first three fields is the same in every wire
+/// version, so that a server can answer a hello of any version with a typed refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`WIRE_VERSION`] of the firmware.
@@ -68,8 +68,8 @@ pub struct Capabilities {
     pub frame_limit: u16,
     /// Model that the device's buffers are sized for.
     pub model: Model,
-    /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS)
-    /// are for private use.
+    /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in
+    /// [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are for private use.
     pub tasks: u16,
     /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and two flags
     /// for abilities: [`Role::Scale`](crate::tensor::Role::Scale) if the device applies a scale (a scale is

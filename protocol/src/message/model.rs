@@ -51,7 +51,8 @@ impl Kind {
     }
 }
 
-/// Sizes of an image in row-major order, with the channels of a pixel adjacent. A signal is an image of height one.
+/// Sizes of an image in row-major order, with the channels of a pixel adjacent. A signal is an image of
+/// height one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Number of rows of pixels.
@@ -69,8 +70,8 @@ pub struct Filters {
     pub count: u16,
     /// Height and width of a filter in pixels; only the width if the image is a signal.
     pub side: u8,
-    /// Height and width of a pooling window in pixels; only the width if the image is a signal. Windows do not
-    /// overlap.
+    /// Height and width of a pooling window in pixels; only the width if the image is a signal. Windows do
+    /// not overlap.
     pub pool: u8,
 }
 

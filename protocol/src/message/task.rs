@@ -292,8 +292,8 @@ pub enum HeadSolve {
         /// Step size.
         step_size: f32,
     },
-    /// Stochastic gradient descent on a network's cross-entropy, from the device's current head. Zero epochs leave
-    /// the head unchanged.
+    /// Stochastic gradient descent on a network's cross-entropy, from the device's current head. Zero epochs
+    /// leave the head unchanged.
     Sgd {
         /// Number of epochs. [`UNTIL_PLATEAU`](crate::limits::UNTIL_PLATEAU) trains until the loss stops
         /// decreasing.
@@ -357,8 +357,8 @@ pub enum Baseline {
         /// Inner step size alpha.
         inner_step: f32,
     },
-    /// Per-FedAvg, Hessian-free: the first-order gradient times the derivative of `w - inner_step g`, approximated
-    /// by a difference of gradients.
+    /// Per-FedAvg, Hessian-free: the first-order gradient times the derivative of `w - inner_step g`,
+    /// approximated by a difference of gradients.
     PerFedAvgHf {
         /// Inner step size alpha.
         inner_step: f32,

@@ -1,4 +1,5 @@
-//! Noise entry of a provisioning record: the noise that the device adds to its uploads, and its privacy budget.
+//! Noise entry of a provisioning record: the noise that the device adds to its uploads, and its privacy
+//! budget.
 
 use super::fields::take;
 

@@ -55,7 +55,8 @@ pub struct Momentum<'a> {
     pub velocity: &'a mut [f32],
 }
 
-/// Computes `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is `outputs`.
+/// Computes `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is
+/// `outputs`.
 ///
 /// A sum starts with the bias; products are added in ascending order of inputs.
 #[inline(never)]
@@ -80,9 +81,9 @@ pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
     }
 }
 
-/// Computes `out = delta W^T` where the activation is positive, and zero elsewhere: the derivative with respect to
-/// the input of the ReLU (zero at zero) whose output `activations` (n x i) is the input of this layer. `delta` is n
-/// x o, where o is `outputs`; `layer` is (i + 1) x o, `out` receives n x i.
+/// Computes `out = delta W^T` where the activation is positive, and zero elsewhere: the derivative with
+/// respect to the input of the ReLU (zero at zero) whose output `activations` (n x i) is the input of this
+/// layer. `delta` is n x o, where o is `outputs`; `layer` is (i + 1) x o, `out` receives n x i.
 ///
 /// A sum starts with zero; products are added in ascending order of outputs.
 #[inline(never)]
@@ -97,8 +98,8 @@ pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [
     dispatch(Backward::<false>::new(delta, layer, outputs, &[], out));
 }
 
-/// Adds the gradient of a layer: `sums += x^T delta`, and the sum of `delta`'s rows to the last row. `x` is n x i,
-/// `delta` n x o, where o is `outputs`; `sums` is (i + 1) x o.
+/// Adds the gradient of a layer: `sums += x^T delta`, and the sum of `delta`'s rows to the last row. `x` is n
+/// x i, `delta` n x o, where o is `outputs`; `sums` is (i + 1) x o.
 ///
 /// Products are added in ascending order of samples. Splitting a batch into parts gives bit-identical sums.
 #[inline(never)]

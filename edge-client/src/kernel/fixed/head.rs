@@ -14,9 +14,9 @@ use super::super::vector::{from, from_mut, subtract};
 /// Length, relative to the longest direction, below which a direction counts as zero.
 pub const CUT: f32 = 1.0 / 1024.0;
 
-/// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is the upper triangle of a k x k matrix, with zeros
-/// below; `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. A head that f32 cannot
-/// represent becomes zero.
+/// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is the upper triangle of a k x k matrix, with
+/// zeros below; `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. A head that
+/// f32 cannot represent becomes zero.
 ///
 /// The integers of a projection share one scale, so their errors are relative to the largest integer. The
 /// units of columns therefore matter: a column that is shorter than [`CUT`] times the longest is cut and not

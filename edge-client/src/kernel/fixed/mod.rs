@@ -10,11 +10,11 @@
 //!
 //! # Error
 //!
-//! Let `X` be the largest magnitude of a sample, but at least 2^-110. Neighbouring integers of its block are then
-//! `u(X) <= 2^-14 (1 + 2^-15) X` apart, and a value changes by at most half of that. Let `B`, `Z`, `W`, `R` be the
-//! same for the representation, the projections of a sample, the head, and the residuals of a sample, and `Y` the
-//! largest target of a sample, but at least 2^-95. Then, compared with exact arithmetic on the same `x`, `B`, `y`
-//! and head, for d features, width k, m samples:
+//! Let `X` be the largest magnitude of a sample, but at least 2^-110. Neighbouring integers of its block are
+//! then `u(X) <= 2^-14 (1 + 2^-15) X` apart, and a value changes by at most half of that. Let `B`, `Z`, `W`,
+//! `R` be the same for the representation, the projections of a sample, the head, and the residuals of a
+//! sample, and `Y` the largest target of a sample, but at least 2^-95. Then, compared with exact arithmetic
+//! on the same `x`, `B`, `y` and head, for d features, width k, m samples:
 //!
 //! ```text
 //! |z_j - exact|  <=  zeta_j  =  u(X)/2 |b_j|_1  +  u(B)/2 |x|_1  +  2 d u(X) u(B)  +  2^-23 |z_j|

@@ -13,8 +13,9 @@ fn halvings(n: usize) -> u32 {
     halvings
 }
 
-/// Computes `A v` as 32-bit integers below 2^30, stored as the bits of floats. `rows` holds the rows of `A`, each
-/// as long as `v`; `exponent` is the sum of the exponents of both scales. Returns the exponent of the result.
+/// Computes `A v` as 32-bit integers below 2^30, stored as the bits of floats. `rows` holds the rows of `A`,
+/// each as long as `v`; `exponent` is the sum of the exponents of both scales. Returns the exponent of the
+/// result.
 #[inline(never)]
 pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());

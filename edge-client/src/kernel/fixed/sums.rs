@@ -94,7 +94,8 @@ impl Aligned {
         *sum = f32::from_bits(value.wrapping_add((product + self.half) >> self.shift).cast_unsigned());
     }
 
-    /// Computes `S += x r^T` for one sample: `s` is d x c, `x` has d values of scale `scale`, `r` has c integers.
+    /// Computes `S += x r^T` for one sample: `s` is d x c, `x` has d values of scale `scale`, `r` has c
+    /// integers.
     #[inline(never)]
     pub fn add_outer(self, s: &mut [f32], x: &[f32], scale: Scale, r: &[i16]) {
         if let [r] = *r {

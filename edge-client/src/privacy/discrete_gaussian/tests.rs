@@ -83,7 +83,8 @@ fn trials_with_small_denominators_are_exact() {
     }
 }
 
-/// The digits of `p / (2^length - 1)` repeat those of p, and the digits of `p / 2^length` are those of p once.
+/// The digits of `p / (2^length - 1)` repeat those of p, and the digits of `p / 2^length` are those of p
+/// once.
 #[test]
 fn trials_with_large_denominators_are_exact() {
     let mut random = words(3);

@@ -165,8 +165,9 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Fits the head on the representation in memory, from `samples`.
     ///
     /// # Errors
-    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::NoSamples`] without a usable sample,
-    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if gradient steps diverge.
+    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::NoSamples`] without a usable
+    /// sample, [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if gradient
+    /// steps diverge.
     pub fn fit_head(
         &mut self,
         head: HeadSolve,

@@ -32,8 +32,8 @@ impl Batches {
     /// Counts the samples of round `id`. `seed` is the seed of the network, and batches have `size` samples.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails or does not allow random access; [`DeclineReason::NoSamples`]
-    /// if no sample is usable.
+    /// [`DeclineReason::Device`] if the source fails or does not allow random access;
+    /// [`DeclineReason::NoSamples`] if no sample is usable.
     pub fn new(
         shape: NetworkShape,
         id: RoundId,

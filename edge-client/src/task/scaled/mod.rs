@@ -105,7 +105,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         &self.task
     }
 
-    /// Returns the inner task for changes. It does not apply the scale: its predictions are for scaled samples.
+    /// Returns the inner task for changes. It does not apply the scale: its predictions are for scaled
+    /// samples.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }

@@ -1,5 +1,5 @@
-//! Feature sums: exact integer sums of features and their squares, from which the server computes a fleet's scale
-//! (SPEC.md, FeatureSums).
+//! Feature sums: exact integer sums of features and their squares, from which the server computes a fleet's
+//! scale (SPEC.md, FeatureSums).
 //!
 //! The values of each feature are converted to integers on a grid, whose unit is a power of two given by the
 //! feature's largest value. The sums are stored in the upload's buffer, as limbs of 22 bits in binary32.
