@@ -49,7 +49,7 @@ const STILL: Scale = Scale(100.0 * 0.02 * 0.02, 100.0 * 0.05 * 0.05);
 
 impl Scale {
     /// Returns the divisor of a channel.
-    const fn of(&self, channel: usize) -> f32 {
+    const fn divisor(&self, channel: usize) -> f32 {
         if channel < 3 { self.0 } else { self.1 }
     }
 }
@@ -185,19 +185,19 @@ impl WindowFeatures {
         // Rounding can make the sum of a channel at rest slightly negative.
         let squares = |c: usize| covariance(c, c).max(0.0);
         for c in 0..CHANNELS {
-            put((at(&self.origin, c) + mean(c)) / MEAN.of(c));
+            put((at(&self.origin, c) + mean(c)) / MEAN.divisor(c));
         }
         for c in 0..CHANNELS {
-            put(sqrtf(squares(c) / N) / DEVIATION.of(c));
+            put(sqrtf(squares(c) / N) / DEVIATION.divisor(c));
         }
         for c in 0..CHANNELS {
-            put((mean(c) - at(&self.least, c)) / EXTREME.of(c));
+            put((mean(c) - at(&self.least, c)) / EXTREME.divisor(c));
         }
         for c in 0..CHANNELS {
-            put((at(&self.most, c) - mean(c)) / EXTREME.of(c));
+            put((at(&self.most, c) - mean(c)) / EXTREME.divisor(c));
         }
         for c in 0..CHANNELS {
-            put(at(&self.jerk, c) / (N - 1.0) / JERK.of(c));
+            put(at(&self.jerk, c) / (N - 1.0) / JERK.divisor(c));
         }
         for ((lagged, head), &lag) in self.lagged.iter().zip(&self.head).zip(&LAGS) {
             for c in 0..CHANNELS {
@@ -208,12 +208,12 @@ impl WindowFeatures {
                 let pair_sum = 2.0 * at(&self.sum, c) - tail - at(head, c);
                 let pairs = N - lag as f32;
                 let sum = at(lagged, c) - mean(c) * pair_sum + pairs * mean(c) * mean(c);
-                put(sum / (squares(c) + STILL.of(c)) / AUTOCORRELATION.of(c));
+                put(sum / (squares(c) + STILL.divisor(c)) / AUTOCORRELATION.divisor(c));
             }
         }
         for i in 0..CHANNELS {
             for j in i + 1..CHANNELS {
-                let scale = sqrtf((squares(i) + STILL.of(i)) * (squares(j) + STILL.of(j)));
+                let scale = sqrtf((squares(i) + STILL.divisor(i)) * (squares(j) + STILL.divisor(j)));
                 put(covariance(j, i) / scale / CORRELATION);
             }
         }
@@ -221,10 +221,12 @@ impl WindowFeatures {
     }
 }
 
+/// Returns the value of a channel.
 fn at(values: &[f32; CHANNELS], channel: usize) -> f32 {
     values.get(channel).copied().unwrap_or(0.0)
 }
 
+/// Adds `by` to the value of a channel.
 fn bump(values: &mut [f32; CHANNELS], channel: usize, by: f32) {
     if let Some(value) = values.get_mut(channel) {
         *value += by;

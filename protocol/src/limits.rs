@@ -66,8 +66,8 @@ pub const RIDGE_DRAWS: u32 = 8;
 /// number, counts over all draws are exact in binary32.
 pub const RIDGE_SAMPLES_MAX: u32 = ((1 << 24) - 1) / RIDGE_DRAWS;
 
-/// Maximum total number of chunks of all tensors. It bounds the receiver's bitmap of received chunks (32
-/// bytes).
+/// Maximum total number of chunks of all tensors. This limit bounds the receiver's bitmap of received chunks
+/// (32 bytes).
 pub const CHUNKS_MAX: usize = 256;
 
 /// Maximum number of chunk numbers in one `Missing` message.

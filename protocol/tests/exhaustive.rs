@@ -71,7 +71,7 @@ fn varints_of_up_to_three_bytes_decode_as_specified() {
     }
 }
 
-/// Tests numbers of 16, 32 and 64 bits of every length, with every value of their last byte.
+/// Tests numbers of 1 to 12 bytes, with every value of their last byte, as numbers of 32 and 64 bits.
 #[test]
 fn varints_at_their_maximum_length_decode_as_specified() {
     let welcome_tag = head(&ToDevice::Welcome(Welcome { campaign: 0, idle_milliseconds: 0 }))[0];
@@ -125,8 +125,9 @@ fn only_known_headers_are_accepted() {
     }
 }
 
-/// Tests every stream of up to three bytes, and every stream of up to nine of the byte values at which a COBS
-/// decoder branches: no stream yields a message, and each sequence between delimiters is one discarded frame.
+/// Tests every stream of up to three bytes, and every stream of up to nine bytes among the values at which a
+/// COBS decoder branches: no stream yields a message, and each sequence between delimiters is one discarded
+/// frame.
 #[test]
 fn short_streams_yield_no_message() {
     let check = |stream: &[u8]| {

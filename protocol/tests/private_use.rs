@@ -37,8 +37,8 @@ fn kinds_are_numbered_in_order_and_private_ones_come_last() {
         assert_eq!(kind.is_in(PRIVATE_TASKS), number >= 12);
         assert!(!kind.is_in(!kind.bit()));
     }
-    let own = variants(PrivateTask::default()).map(|task| task.bit());
-    assert_eq!(own.iter().sum::<u16>(), PRIVATE_TASKS);
+    let private_bits = variants(PrivateTask::default()).map(|task| task.bit());
+    assert_eq!(private_bits.iter().sum::<u16>(), PRIVATE_TASKS);
 }
 
 /// Tests that the tasks for private use do not increase the size of [`Task`], whose longest variant is
@@ -126,9 +126,9 @@ fn builds_before_private_use_are_accepted() {
     assert_eq!(before, Hello::new(before.device, before.capabilities));
     assert_eq!(before.capabilities.tasks & PRIVATE_TASKS, 0);
     // Private tasks change only their bits.
-    let mut own = before.capabilities;
-    own.tasks |= TaskKind::Private12.bit();
-    let hello = Hello::new(before.device, own);
+    let mut capabilities = before.capabilities;
+    capabilities.tasks |= TaskKind::Private12.bit();
+    let hello = Hello::new(before.device, capabilities);
     assert_eq!((hello.wire_version, hello.schema_hash), (before.wire_version, before.schema_hash));
 }
 

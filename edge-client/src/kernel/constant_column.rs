@@ -164,7 +164,7 @@ impl ConstantColumn {
         for i in (1..k).filter(|_| self.is_some()) {
             let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
             let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
-            // The condition is written so that a NaN counts as a deviation.
+            // In this form of the condition a NaN counts as no deviation.
             let deviates = deviations > size * size || size * size == 0.0;
             if !deviates {
                 for row in 1..=i {
@@ -179,14 +179,14 @@ impl ConstantColumn {
     /// Writes the weights of the original columns into `w` (k x c), which holds the weights of the columns of
     /// the finished `r`.
     pub fn restore_weights(&self, r: &[f32], w: &mut [f32], k: usize, c: usize) {
-        let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
+        let (constant_weights, others) = w.split_at_mut_checked(c).unwrap_or_default();
         for (i, weights) in others.chunks_exact_mut(c.max(1)).enumerate() {
             if self.is_some() {
-                subtract(at(r, (i + 1) * k) / self.value, weights, own, 1);
+                subtract(at(r, (i + 1) * k) / self.value, weights, constant_weights, 1);
             }
         }
         if let Some(other) = self.column().checked_sub(1) {
-            exchange(own, from_mut(others, other * c));
+            exchange(constant_weights, from_mut(others, other * c));
         }
     }
 

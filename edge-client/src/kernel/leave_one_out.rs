@@ -35,8 +35,8 @@ pub const RIDGES: [f32; 12] = [
     10.0,
 ];
 
-/// Smallest `1 - h` to divide by: the quotient then has an error of at most a thousand roundings. A ridge
-/// under which a leverage is closer to one explains a sample by that sample alone, and is rejected.
+/// Smallest `1 - h` to divide by: the quotient then has a relative error of about a thousand roundings. A
+/// ridge under which a leverage is closer to one explains a sample by that sample alone, and is rejected.
 pub const LEAST_REMAINDER: f32 = 1.0 / 1024.0;
 
 /// Leave-one-out errors of the candidate ridges.

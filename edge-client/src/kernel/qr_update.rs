@@ -117,11 +117,13 @@ impl Reflection {
 
 /// Splits eight values into the first and the last four.
 #[inline(always)]
+/// Returns the sum of the magnitudes.
 fn halves(&[v0, v1, v2, v3, v4, v5, v6, v7]: &Eight) -> [Four; 2] {
     [[v0, v1, v2, v3], [v4, v5, v6, v7]]
 }
 
 #[inline(always)]
+/// Multiplies four values by `scale`.
 fn magnitudes([v0, v1, v2, v3]: Four) -> f32 {
     v0.abs() + v1.abs() + v2.abs() + v3.abs()
 }

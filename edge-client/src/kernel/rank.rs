@@ -231,8 +231,8 @@ fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
 pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
     for i in (0..k).rev() {
         let Some((&pivot, row)) = r.get(i * k + i..i * k + k).and_then(<[f32]>::split_first) else { return };
-        let (own, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
-        solve_row(row, later, own, pivot);
+        let (right_side, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
+        solve_row(row, later, right_side, pivot);
     }
 }
 

@@ -184,6 +184,7 @@ struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
+    /// Divides the buffer for the sizes of a layer.
     fn split(lstm: &Lstm, memory: &'a mut [f32]) -> Self {
         let capacity = memory.len().checked_div(lstm.memory(1)).unwrap_or(0);
         let mut rest = memory;

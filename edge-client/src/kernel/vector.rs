@@ -91,11 +91,11 @@ pub fn take(values: &mut [f32], index: usize) -> f32 {
     values.get_mut(index).map(core::mem::take).unwrap_or(0.0)
 }
 
-/// Solves a row of a triangular system: `own[i] = (own[i] - sum of v[j] others[j c + i]) / pivot`, c values.
+/// Solves a row of a triangular system: `row[i] = (row[i] - sum of v[j] others[j c + i]) / pivot`, c values.
 #[inline(never)]
-pub fn solve_row(v: &[f32], others: &[f32], own: &mut [f32], pivot: f32) {
-    let c = own.len();
-    for (output, value) in own.iter_mut().enumerate() {
+pub fn solve_row(v: &[f32], others: &[f32], row: &mut [f32], pivot: f32) {
+    let c = row.len();
+    for (output, value) in row.iter_mut().enumerate() {
         *value = (*value - dot(v, from(others, output), c)) / pivot;
     }
 }

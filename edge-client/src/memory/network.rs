@@ -340,7 +340,6 @@ pub trait NetworkSizes {
 /// outputs of the body during the epochs of the head. The size of this type is the RAM of the whole model:
 /// `4 (P + V + S + F) + N` bytes, where `S = N (d + sum of h + C + 2 w)` for hidden widths h, and w is the
 /// largest of the widths and C.
-/// of them and C.
 ///
 /// A convolutional layer with f filters on patches of p values and o outputs counts as width o, and adds `o`
 /// bytes for each sample of a batch. The largest scratch memory of a convolutional layer,

@@ -2,9 +2,9 @@
 //!
 //! Every seed starts with the start-up test of NIST SP 800-90B, section 4.3, on 1024 samples: each sample
 //! passes through the [health tests](super::HealthTests). If no test fails, the seed is computed from the
-//! same samples, as the section allows. They have at least 1024 bits of min-entropy if the claim for the
-//! source is true, and a seed has 256 bits. The samples are conditioned by SHA-256, one of the vetted
-//! conditioning functions of the recommendation (3.1.5.1.1).
+//! same samples, as the section allows. The samples have at least 1024 bits of min-entropy if the claim for
+//! the source is true, and a seed has 256 bits. SHA-256, one of the vetted conditioning functions of the
+//! recommendation (3.1.5.1.1), conditions the samples.
 //!
 //! No state is kept between seeds. A source that has failed can be used again, and is then tested from the
 //! start.

@@ -28,8 +28,8 @@ const SENSITIVITY_TOO_LARGE: u64 = 1 << 29;
 /// continuous Gaussian, then y from the discrete Gaussian of variance 16 around x. The density of x times the
 /// probability of y, integrated over x, is the discrete Gaussian of variance `s^2 + 16` up to the variation
 /// of the sums `sum over integers y of exp(-(y - x)^2 / 32)` with x. This variation is a factor between
-/// `1 - 10^-130` and `1 + 10^-130`, because by Poisson's formula the sums are `4 sqrt(2 pi) (1 + 2 exp(-2
-/// pi^2 16) cos(2 pi x) + ...)`, and `exp(-2 pi^2 16) < 10^-137`.
+/// `1 - 10^-130` and `1 + 10^-130`, because by Poisson's formula the sums are
+/// `4 sqrt(2 pi) (1 + 2 exp(-2 pi^2 16) cos(2 pi x) + ...)`, and `exp(-2 pi^2 16) < 10^-137`.
 const SMOOTHING: u128 = 16;
 
 /// Noise multiplier `z`: standard deviation divided by sensitivity. The type stores `z^2` in units of 2^-16;

@@ -97,6 +97,7 @@ struct Stream {
 }
 
 impl Stream {
+    /// Starts the key stream of a coordinate.
     fn new(seed: &Seed, coordinate: u64) -> Self {
         let [p, q, r, s] = PURPOSE;
         let [a, b, c, d, e, f, g, h] = coordinate.to_le_bytes();
@@ -105,6 +106,7 @@ impl Stream {
         Self { cipher, block: Block::<Cipher>::default(), next: WORDS }
     }
 
+    /// Returns the next word of the key stream.
     fn word(&mut self) -> u32 {
         if self.next >= WORDS {
             self.cipher.write_keystream_block(&mut self.block);

@@ -41,14 +41,17 @@ pub(super) fn leading_bytes<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
+/// Reads a u16 at offset `at`; bytes beyond the end count as zeros.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
 }
 
+/// Reads a u32 at offset `at`; bytes beyond the end count as zeros.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
 }
 
+/// Reads a u64 at offset `at`; bytes beyond the end count as zeros.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
 }

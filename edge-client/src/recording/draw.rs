@@ -52,12 +52,12 @@ impl DrawRng {
         for i in 0..count.min(n).min(DRAW_MAX) {
             let j = i + self.below(n - i);
             let value = |at: usize| moved.iter().find(|(place, _)| *place == at).map_or(at, |(_, v)| *v);
-            let (own, other) = (value(i), value(j));
-            take(other);
+            let (value_i, value_j) = (value(i), value(j));
+            take(value_j);
             // The value at i has moved to j; position i is not used again.
             let known = moved.iter().position(|(place, _)| *place == j).unwrap_or(i);
             if let Some(entry) = moved.get_mut(known) {
-                *entry = (j, own);
+                *entry = (j, value_i);
             }
         }
     }

@@ -30,7 +30,7 @@
 //! | 0 | u8 | class of all its windows |
 //! | 1 | 3 bytes | 0 |
 //! | 4 | u32 | samples |
-//! | 8 | u16 | windows `0..` this are for training |
+//! | 8 | u16 | end of the training windows, which are `0..` this number |
 //! | 10, 12 | u16, u16 | first test window, and the end of the test windows |
 //! | 14 | u16 | 0 |
 //!

@@ -33,6 +33,7 @@ impl WindowList {
         list
     }
 
+    /// Returns the window number at `index`; `None` beyond the end of the list.
     fn get(&self, index: usize) -> Option<usize> {
         self.numbers.get(index).filter(|_| index < self.len).copied().map(usize::from)
     }

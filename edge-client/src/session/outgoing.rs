@@ -20,8 +20,8 @@ struct BodyRange {
     elements: Range<usize>,
 }
 
-/// Range without tensors.
 impl BodyRange {
+    /// Range without tensors.
     const EMPTY: Self = Self { tensors: 0..0, elements: 0..0 };
 
     /// Returns the range, limited to the elements of `tensor`.
@@ -46,8 +46,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             for (index, tensor) in range.tensors.clone().zip(tensors) {
                 let elements = range.elements_of(tensor);
                 let length = tensor.encoding.byte_len(elements.len());
-                let (own, rest) = body.split_at_mut_checked(length).unwrap_or_default();
-                finite &= write_elements(&self.task, index, tensor, elements, own);
+                let (bytes, rest) = body.split_at_mut_checked(length).unwrap_or_default();
+                finite &= write_elements(&self.task, index, tensor, elements, bytes);
                 body = rest;
             }
         };

@@ -38,6 +38,7 @@ pub struct SecureLayer {
 }
 
 impl SecureLayer {
+    /// Creates the layer before the first connection.
     pub fn new(protection: Protection) -> Self {
         let key = match protection {
             Protection::Plaintext => None,

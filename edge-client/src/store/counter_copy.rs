@@ -129,6 +129,7 @@ pub struct ScanResult {
 }
 
 impl ScanResult {
+    /// Returns the largest value of a counter and the end of its last copy.
     fn get(&self, kind: CounterKind) -> Option<(u64, u32)> {
         self.newest.get(kind.index()).copied().flatten()
     }

@@ -129,6 +129,7 @@ pub struct KnownCounters {
 }
 
 impl KnownCounters {
+    /// Returns the largest known value of a protected counter.
     pub fn get(&self, kind: CounterKind) -> Option<u64> {
         match kind {
             CounterKind::Handshakes => self.handshakes,

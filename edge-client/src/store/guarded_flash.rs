@@ -30,6 +30,7 @@ pub struct GuardedFlash<F> {
 }
 
 impl<F: NorFlash> GuardedFlash<F> {
+    /// Guards the pages of `range`.
     pub fn new(flash: F, range: Range<u32>) -> Self {
         Self { flash, range, refused: false }
     }
@@ -88,8 +89,8 @@ impl<F: NorFlash> GuardedFlash<F> {
     }
 
     /// Returns true if `page` begins like an erased page but is not erased. The library marks pages in use in
-    /// their first READ_SIZE bytes. It ignores a mark with fewer than half a byte of zero bits, and would
-    /// write its own mark over it.
+    /// their first READ_SIZE bytes. The library ignores a mark with fewer than [`MARK_ZEROS_MIN`] zero bits,
+    /// and would write its own mark over it.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         let (mut read, mut zeros, mut dirty) = (0, 0, false);
         self.for_each_byte(page, &mut |byte| {

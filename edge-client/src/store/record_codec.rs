@@ -18,8 +18,11 @@
 use super::counter_copy::has_magic;
 use super::{Record, RecordHeader};
 
+/// Version of the format.
 const VERSION: u8 = 2;
+/// Length of the fixed fields after the mask, in bytes.
 const FIELDS: usize = 16;
+/// Length of all fields before the head, in bytes.
 const HEADER: usize = 2 + FIELDS;
 
 /// Returns the number of bytes of RAM for the record of a `k` x `c` head, including its key.

@@ -138,7 +138,8 @@ pub trait Task {
     }
 
     /// Returns the response time of a private device, in milliseconds after the start of a computation; 0
-    /// without noise. It must be longer than any computation, and is the same for all computations.
+    /// without noise. The response time must be longer than any computation, and is the same for all
+    /// computations.
     fn slot(&self) -> Millis {
         Millis::ZERO
     }

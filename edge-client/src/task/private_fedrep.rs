@@ -132,9 +132,9 @@ fn over_all<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f
     let all = parts.shape.features * parts.shape.width;
     let mut piece = [0.0; PIECE];
     (0..all).step_by(PIECE).fold(start, |folded, first| {
-        let own = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
-        scaled(parts, factor, first, own);
-        each(folded, own)
+        let values = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
+        scaled(parts, factor, first, values);
+        each(folded, values)
     })
 }
 

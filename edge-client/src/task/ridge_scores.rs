@@ -275,11 +275,12 @@ fn score(
 /// Returns true if `place` is the first index of the largest value. Returns false if the value at `place` is
 /// NaN.
 fn is_first_largest(values: &[f32], place: usize) -> bool {
-    let own = at(values, place);
-    let beats = |(other, value): (usize, &f32)| if other < place { *value < own } else { *value <= own };
-    own.is_finite() && values.iter().enumerate().all(beats)
+    let score = at(values, place);
+    let beats = |(other, value): (usize, &f32)| if other < place { *value < score } else { *value <= score };
+    score.is_finite() && values.iter().enumerate().all(beats)
 }
 
+/// Writes a value, or nothing if the index is out of range.
 fn put(values: &mut [f32], place: usize, value: f32) {
     if let Some(old) = values.get_mut(place) {
         *old = value;

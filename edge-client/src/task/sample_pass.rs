@@ -1,4 +1,4 @@
-//! Passes over the samples in f32: every loop that reads samples is in this file.
+//! Passes over the samples of a round in f32, which project the samples and accumulate sums.
 //!
 //! Samples are processed four at a time if the source returns that many at once; the sums and their order are
 //! the same for any number of samples per call.

@@ -26,17 +26,18 @@ use crate::time::Millis;
 /// assert_eq!(tasks.capabilities().model, tasks.first().capabilities().model);
 /// ```
 ///
-/// # What the pair announces
+/// # Capabilities of the pair
 ///
 /// | capability | of the pair |
 /// | --- | --- |
-/// | tasks, roles that may leave, sizes | of either task |
+/// | tasks, roles that may be sent, sizes | of either task |
 /// | model, arithmetic | of the first task |
-/// | encodings, a scale ([`Role::Scale`]) | of both tasks: they hold for any round. To scale the samples of both, wrap the pair in `Scaled` |
-/// | choice of a ridge | of both tasks, as far as they fit heads |
+/// | encodings, a scale ([`Role::Scale`]) | of both tasks, because they apply to any round |
+/// | choice of a ridge | of both tasks, if both fit heads |
 ///
 /// If both tasks support a kind of round, the first task opens it. If one task supports no kind that the pair
-/// can use, the pair announces the capabilities of the other task.
+/// can use, the pair announces the capabilities of the other task. To scale the samples of both tasks, wrap
+/// the pair in `Scaled`.
 ///
 /// # Privacy
 ///
@@ -96,9 +97,9 @@ impl<A: Task, B: Task> Tasks<A, B> {
     pub fn new(first: A, second: B) -> Self {
         let (a, b) = (first.capabilities(), second.capabilities());
         let noise = a.privacy != Privacy::None || b.privacy != Privacy::None;
-        let admitted = |own: &Capabilities| match own.privacy {
+        let admitted = |task: &Capabilities| match task.privacy {
             Privacy::None if noise => 0,
-            _ => own.tasks,
+            _ => task.tasks,
         };
         let of_first = admitted(&a);
         let of_second = admitted(&b) & !of_first;
@@ -150,7 +151,7 @@ const FIT_HEADS: u16 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKi
 /// they open.
 fn union(a: &Capabilities, b: &Capabilities) -> Capabilities {
     // Every task that fits heads must be able to choose the ridge.
-    let chooses = |own: &Capabilities| own.tasks & FIT_HEADS == 0 || own.roles & CHOOSES_RIDGE != 0;
+    let chooses = |task: &Capabilities| task.tasks & FIT_HEADS == 0 || task.roles & CHOOSES_RIDGE != 0;
     let of_both = Role::Scale.bit() | if chooses(a) && chooses(b) { 0 } else { CHOOSES_RIDGE };
     Capabilities {
         frame_limit: 0,

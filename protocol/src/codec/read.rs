@@ -15,6 +15,7 @@ pub struct Reader<'de> {
 }
 
 impl<'de> Reader<'de> {
+    /// Creates a deserializer at the start of `bytes`.
     pub fn new(bytes: &'de [u8]) -> Self {
         Self { rest: Some(bytes) }
     }

@@ -16,6 +16,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Creates a serializer at the start of `out`.
     pub fn new(out: &'a mut [u8]) -> Self {
         Self { out, length: Some(0) }
     }
@@ -36,6 +37,7 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// Result of writing a value.
 type Written = Result<(), Unsuitable>;
 
 /// Implements the serialisation of numbers. A varint has the same bytes for every integer type, so u16 uses

@@ -34,9 +34,9 @@ pub enum OpenError {
 /// ```
 pub struct Channel {
     /// Key for outgoing frames.
-    own: [u8; KEY],
+    outgoing_key: [u8; KEY],
     /// Key for incoming frames.
-    peer: [u8; KEY],
+    incoming_key: [u8; KEY],
     /// Counter of the next outgoing frame.
     next: u64,
     /// Counters of accepted incoming frames.
@@ -48,14 +48,14 @@ impl Channel {
     #[must_use]
     pub fn device(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
-        Self { own: keys.up, peer: keys.down, next: 0, window: Window::default() }
+        Self { outgoing_key: keys.up, incoming_key: keys.down, next: 0, window: Window::default() }
     }
 
     /// Creates the server's side from the `transcript` of the received hello and the server's `nonce`.
     #[must_use]
     pub fn server(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
-        Self { own: keys.down, peer: keys.up, next: 0, window: Window::default() }
+        Self { outgoing_key: keys.down, incoming_key: keys.up, next: 0, window: Window::default() }
     }
 
     /// Encodes and seals `message` and its body, like [`encode`](crate::frame::encode) without keys.
@@ -74,7 +74,7 @@ impl Channel {
         // The counter is advanced before any step that can fail, so that no counter is used twice.
         self.next = counter.checked_add(1).ok_or(Error::Exhausted)?;
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
-        let key = &self.own;
+        let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
             encrypt(key, counter, HEADER + COUNTER, frame);
@@ -98,7 +98,7 @@ impl Channel {
         }
         self.next = 1;
         let envelope = Envelope { before: HEADER + NONCE, after: TAG };
-        let key = &self.own;
+        let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
             encrypt(key, 0, HEADER + NONCE, frame);
@@ -142,7 +142,7 @@ impl Channel {
             return Err(OpenError::Replayed);
         }
         let end = before + secret.len();
-        if !aead::decrypt(&self.peer, &aead::nonce(counter), head, secret, tag) {
+        if !aead::decrypt(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
             return Err(OpenError::Forged);
         }
         self.window.accept(counter);
@@ -186,8 +186,8 @@ fn encrypt(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.own.zeroize();
-        self.peer.zeroize();
+        self.outgoing_key.zeroize();
+        self.incoming_key.zeroize();
     }
 }
 

@@ -23,8 +23,8 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Computes `HKDF-Expand(HKDF-Extract(salt: transcript, key), "fedspan 1" | nonce,
-    /// 64)`, whose halves are `up` and `down`.
+    /// Computes `HKDF-Expand(HKDF-Extract(salt: transcript, key), "fedspan 1" | nonce, 64)`. The halves of
+    /// the result are `up` and `down`.
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn derive(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         // This code needs one copy of HMAC in the firmware; the `hkdf` crate would need three.
@@ -36,10 +36,10 @@ impl Keys {
     }
 }
 
-/// Derives a secret for one purpose: `HKDF-Expand(HKDF-Extract(no salt, secret), info,
-/// 32)`, with the parts of `info` concatenated. The first part must be different for each purpose of a
-/// secret. Must not be used with the pre-shared key of a connection, from which [`Channel`](super::Channel)
-/// derives keys in another way.
+/// Derives a secret for one purpose: `HKDF-Expand(HKDF-Extract(no salt, secret), info, 32)`, with the parts
+/// of `info` concatenated. The first part must be different for each purpose of a secret. Must not be used
+/// with the pre-shared key of a connection, from which [`Channel`](super::Channel) derives keys in another
+/// way.
 #[must_use]
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn derive(secret: &[u8; KEY], info: &[&[u8]]) -> [u8; KEY] {

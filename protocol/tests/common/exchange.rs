@@ -25,7 +25,7 @@ pub fn greeting() -> HandshakeInit {
     }
 }
 
-/// Returns the server's nonce. It contains a zero byte, which COBS must encode.
+/// Returns the server's nonce, which contains a zero byte that COBS must encode.
 pub fn nonce() -> [u8; 16] {
     std::array::from_fn(|i| 0x10 * i as u8)
 }

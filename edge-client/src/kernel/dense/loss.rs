@@ -35,7 +35,7 @@ pub fn softmax_errors(logits: &mut [f32], classes: &[u8], scale: f32) -> bool {
             *logit /= sum;
         }
         match logits.get_mut(usize::from(class)) {
-            Some(own) => *own -= 1.0,
+            Some(probability) => *probability -= 1.0,
             None => sound = false,
         }
         for logit in logits.iter_mut() {
@@ -63,11 +63,13 @@ fn largest(values: &[f32]) -> f32 {
     values.iter().copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
+/// Returns the exponential of `x`.
 #[cfg(not(feature = "micromath"))]
 fn exp(x: f32) -> f32 {
     libm::expf(x)
 }
 
+/// Returns an approximation of the exponential of `x`.
 #[cfg(feature = "micromath")]
 fn exp(x: f32) -> f32 {
     // The approximation maps NaN and infinities to finite numbers.

@@ -109,6 +109,7 @@ impl<'a, T: Target> Gradient<'a, T> {
         Self::with_sizes(x, delta, [inputs, outputs], false, target)
     }
 
+    /// Creates the gradient, limited to the samples that have both an input and an error.
     fn with_sizes(
         x: &'a [f32],
         delta: &'a [f32],

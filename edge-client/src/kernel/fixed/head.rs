@@ -1,9 +1,9 @@
 //! Least-squares head in fixed point: solved from integer sums by a triangular factor of `Z^T Z` in f32.
 //!
-//! A more precise method would bring nothing. `Z` has errors of about 2^-16 of its size, so directions much
+//! A more precise method would gain nothing. `Z` has errors of about 2^-16 of its size, so directions much
 //! shorter than the longest one are noise with any method. For directions longer than [`CUT`] the normal
-//! equations, although they square the condition number, are exact enough in f32: `(2^10)^2 2^-24` is 6 % of
-//! the squared length of the shortest such direction.
+//! equations, although they square the condition number, are exact enough in f32: the rounding error,
+//! `(2^10)^2 2^-24`, is 6 % of the squared length of the shortest such direction.
 
 use libm::sqrtf;
 
@@ -42,21 +42,21 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
     let most = gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |most, &pivot| most.max(pivot));
     let mut least = most;
     for j in 0..k {
-        let (own, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
-        let (own_rhs, rhs_below) = rhs.split_at_mut_checked((j + 1) * c).unwrap_or_default();
-        let own_rhs = from_mut(own_rhs, j * c);
-        let Some((pivot, row)) = from_mut(own, j * k + j).split_first_mut() else { return false };
+        let (upper, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
+        let (rhs_row, rhs_below) = rhs.split_at_mut_checked((j + 1) * c).unwrap_or_default();
+        let rhs_row = from_mut(rhs_row, j * c);
+        let Some((pivot, row)) = from_mut(upper, j * k + j).split_first_mut() else { return false };
         least = least.min(*pivot);
         if *pivot > CUT * CUT * most {
             *pivot = sqrtf(*pivot);
             let inverse = 1.0 / *pivot;
-            for value in row.iter_mut().chain(&mut *own_rhs) {
+            for value in row.iter_mut().chain(&mut *rhs_row) {
                 *value *= inverse;
             }
         } else {
             *pivot = 0.0;
             row.fill(0.0);
-            own_rhs.fill(0.0);
+            rhs_row.fill(0.0);
         }
         let (mut below, mut rhs_below) = (below, rhs_below);
         for (i, &factor) in row.iter().enumerate() {
@@ -64,7 +64,7 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
                 break;
             };
             subtract(factor, from(row, i), from_mut(below, j + 1 + i), 1);
-            subtract(factor, own_rhs, rhs, 1);
+            subtract(factor, rhs_row, rhs, 1);
         }
     }
     least >= PIVOT_RATIO * most && most > 0.0

@@ -5,8 +5,7 @@
 //! one [`Scale`], a power of two chosen by the block's largest magnitude: `value = integer 2^e`, with
 //! integers of at most 15 bits and a sign. Floats are converted by shifting bits, without float arithmetic.
 //! Products of two such integers are summed as integers, in the order of features and samples; sums over
-//! samples share a scale that is raised as the sums grow ([`Sums`](sums::Sums)). Sums never overflow, for any
-//! samples.
+//! samples share a scale that is raised as the sums grow ([`Sums`]). Sums never overflow, for any samples.
 //!
 //! # Error
 //!

@@ -83,6 +83,7 @@ struct Words {
 }
 
 impl Words {
+    /// Adds one term, split into the two words.
     #[inline(always)]
     fn add(&mut self, term: i32) {
         self.high += term >> 16;
@@ -98,11 +99,13 @@ impl Words {
     }
 }
 
+/// Returns the lower half of a 64-bit number.
 #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
 fn word(value: u64) -> u32 {
     value as u32
 }
 
+/// Returns the product of two integers, which fits 32 bits.
 fn product(a: i16, b: i16) -> i32 {
     i32::from(a) * i32::from(b)
 }

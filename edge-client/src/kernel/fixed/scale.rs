@@ -153,6 +153,7 @@ pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
     Scale::new(exponent + shift)
 }
 
+/// Converts an integer of at most 15 bits and a sign.
 #[allow(clippy::cast_possible_truncation, reason = "the shift leaves 15 bits")]
 fn short(integer: i32) -> i16 {
     integer as i16

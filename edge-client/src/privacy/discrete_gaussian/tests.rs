@@ -23,8 +23,8 @@ fn words(mut state: u64) -> impl FnMut() -> u32 {
 type Tape<'a> = Bits<&'a mut dyn FnMut() -> u32>;
 
 /// Applies `draw` to each of the 2^length bit strings. Returns how often each result occurs, and how many
-/// strings are too short. The probability P of a result then satisfies `count / 2^length <= P <= (count +
-/// short) / 2^length`, exactly.
+/// strings are too short. The probability P of a result then satisfies
+/// `count / 2^length <= P <= (count + short) / 2^length`, exactly.
 fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeMap<T, u64>, u64) {
     let (mut counts, mut short) = (BTreeMap::new(), 0);
     for prefix in 0..1u32 << length {
@@ -83,8 +83,8 @@ fn trials_with_small_denominators_are_exact() {
     }
 }
 
-/// The digits of `p / (2^length - 1)` repeat those of p, and the digits of `p / 2^length` are those of p
-/// once.
+/// Tests trials whose probability has known binary digits: the digits of `p / (2^length - 1)` repeat those of
+/// p, and the digits of `p / 2^length` are those of p once.
 #[test]
 fn trials_with_large_denominators_are_exact() {
     let mut random = words(3);
@@ -151,8 +151,8 @@ fn laplace_is_exact_to_22_bits() {
     }
 }
 
-/// Values beyond 6 sigma occur once in 500 million samples. Their probability is the product of two factors
-/// that can be counted: the probability of the candidate, and the probability of its acceptance.
+/// Tests values beyond 6 sigma, which occur once in 500 million samples. Their probability is the product of
+/// two factors that can be counted: the probability of the candidate, and the probability of its acceptance.
 #[test]
 fn tails_beyond_six_sigma_are_exact() {
     const DRAWS: u32 = 10_000_000;

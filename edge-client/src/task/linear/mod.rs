@@ -55,6 +55,7 @@ struct State {
 }
 
 impl State {
+    /// Creates the state without a representation and a head.
     const fn new() -> Self {
         Self {
             representation: None,

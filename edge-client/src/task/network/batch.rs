@@ -76,8 +76,8 @@ impl EpochSampler {
         Self { order: SampleOrder::new(count, seed), place: 0 }
     }
 
-    /// Returns the result of `load` for the next sample number for which it is not `None`; `None` at the end
-    /// of the epoch.
+    /// Tries the sample numbers in order, and returns the next result of `load` that is not `None`. Returns
+    /// `None` at the end of the epoch.
     pub fn next(&mut self, mut load: impl FnMut(usize) -> Option<u8>) -> Option<u8> {
         loop {
             let number = self.order.at(self.place)?;

@@ -170,11 +170,11 @@ fn backward(
     target: &mut Target<'_>,
 ) -> bool {
     let NetworkParts { shape, parameters, scratch, classes, pool_indices, .. } = parts;
-    let Scratch { inputs, activations, saved, errors: (mut own, mut below), layer_scratch } =
+    let Scratch { inputs, activations, saved, errors: (mut current, mut below), layer_scratch } =
         Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
     let logits = activations.get(activations_range(*shape, last, size)).unwrap_or_default();
-    let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
+    let (Some(errors), Some(classes)) = (current.get_mut(..logits.len()), classes.get(..size)) else {
         return false;
     };
     for (error, &logit) in errors.iter_mut().zip(logits) {
@@ -187,7 +187,7 @@ fn backward(
         let layer = shape.layer(number);
         let range = shape.range(number..number + 1);
         let (Some(errors), Some(weights)) =
-            (own.get(..size * layer.outputs()), parameters.get_mut(range.clone()))
+            (current.get(..size * layer.outputs()), parameters.get_mut(range.clone()))
         else {
             return false;
         };
@@ -206,7 +206,7 @@ fn backward(
             room,
         };
         layer.backward(seen, errors, weights, out, gradient);
-        core::mem::swap(&mut own, &mut below);
+        core::mem::swap(&mut current, &mut below);
     }
     true
 }

@@ -36,7 +36,7 @@ pub use batches::{Batches, add_gradient};
 ///
 /// The head is initially zero. The body exists only after it was received, [set](Self::set_parameters) or
 /// [drawn](Self::draw). If a part of the body is personal (LG-FedAvg), the firmware must set or draw it. That
-/// part is lost at a power loss, because the [store](crate::store) keeps only the head. Rounds that need a
+/// part is lost when power is lost, because the [store](crate::store) keeps only the head. Rounds that need a
 /// missing body are declined ([`DeclineReason::Tensors`](fedspan_protocol::message::DeclineReason)).
 ///
 /// If the loss becomes infinite or NaN, the round is declined and the trained layers become invalid: a head

@@ -103,10 +103,10 @@ impl<M: NetworkMemory> Task for Network<M> {
         if missing & layers_bits(&(0..head)) != 0 {
             return Err(DeclineReason::Tensors);
         }
-        let own = layers_bits(&(head..head + 1));
-        if missing & own != 0 {
+        let head_bit = layers_bits(&(head..head + 1));
+        if missing & head_bit != 0 {
             self.head_mut().fill(0.0);
-            self.state.missing &= !own;
+            self.state.missing &= !head_bit;
         }
         self.state.task = Some(round.task);
         self.state.shared = shared;

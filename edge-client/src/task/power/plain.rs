@@ -99,10 +99,10 @@ impl Pass<'_> {
         let Some(x) = rows_of_four(x, self.features) else { return false };
         let mut rows = [Row::default(); 4];
         for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
-            let Some(own) = Row::from_sample(self.rows, x, targets, index + number, self.y) else {
+            let Some(sample_row) = Row::from_sample(self.rows, x, targets, index + number, self.y) else {
                 return false;
             };
-            *row = own;
+            *row = sample_row;
         }
         project_four(self.basis, x, self.fours);
         for four in self.fours.iter_mut() {

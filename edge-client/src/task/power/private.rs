@@ -131,13 +131,13 @@ fn make_row(
 
 /// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has its own coordinate.
 /// Returns the next unused coordinate.
-fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
+fn add_noise(sums: &mut [f32], settings: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
     // All factors are powers of two, except the public number of rows, so there is a single rounding.
     #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
-    let units = (1u64 << own.grid) as f32 * usage.samples as f32;
+    let units = (1u64 << settings.grid) as f32 * usage.samples as f32;
     for sum in sums {
         // The sum has 31 bits, and the noise 34 bits.
-        let noisy = i64::from(to_int(*sum)) + noise(&own.seed, coordinate, &own.variance);
+        let noisy = i64::from(to_int(*sum)) + noise(&settings.seed, coordinate, &settings.variance);
         #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
         let value = noisy as f32 / units;
         *sum = value;

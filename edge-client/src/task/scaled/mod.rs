@@ -49,6 +49,7 @@ pub struct Scaled<T, V> {
     state: State,
 }
 
+/// State of a scaled task in addition to its buffers.
 #[derive(Clone, Copy, Debug)]
 struct State {
     features: usize,
@@ -71,7 +72,7 @@ enum Round {
     Sums { first: u16, count: u16 },
 }
 
-/// Returns the number of values that a [`Scaled`] needs for samples of so many features.
+/// Returns the number of values that a [`Scaled`] needs for samples with this many features.
 #[must_use]
 pub const fn scaled_values(features: usize) -> usize {
     let values = (2 + ROWS) * features;
@@ -105,8 +106,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         &self.task
     }
 
-    /// Returns the inner task for changes. It does not apply the scale: its predictions are for scaled
-    /// samples.
+    /// Returns the inner task, mutable. The inner task does not apply the scale: its predictions are for
+    /// scaled samples.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }
@@ -189,20 +190,20 @@ impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<sup
 
 impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
     fn capabilities(&self) -> Capabilities {
-        let own = self.task.capabilities();
+        let inner = self.task.capabilities();
         let d = self.state.features;
-        let open = own.privacy == Privacy::None;
+        let open = inner.privacy == Privacy::None;
         let wide = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let sums = wide(self.values.as_ref().len() / sums::COLUMNS * sums::COLUMNS);
         let (task, role) = if open { (TaskKind::FeatureSums.bit(), Role::FeatureSums.bit()) } else { (0, 0) };
-        let tensors = u8::try_from(TENSORS_MAX).unwrap_or(u8::MAX).min(own.tensors.saturating_add(1));
+        let tensors = u8::try_from(TENSORS_MAX).unwrap_or(u8::MAX).min(inner.tensors.saturating_add(1));
         Capabilities {
-            tasks: own.tasks | task,
-            roles: own.roles | role | Role::Scale.bit(),
+            tasks: inner.tasks | task,
+            roles: inner.roles | role | Role::Scale.bit(),
             tensors,
-            tensor_elements: own.tensor_elements.max(wide(2 * d)).max(sums),
-            total_elements: own.total_elements.saturating_add(wide(2 * d)).max(sums),
-            ..own
+            tensor_elements: inner.tensor_elements.max(wide(2 * d)).max(sums),
+            total_elements: inner.total_elements.saturating_add(wide(2 * d)).max(sums),
+            ..inner
         }
     }
 
@@ -215,8 +216,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             self.state.round = self.opened_sums(round, first, count)?;
             return Ok(());
         }
-        let own = |tensor: &&TensorDescriptor| tensor.role == Role::Scale;
-        let Some(scale) = round.tensors.last().filter(own).copied() else {
+        let is_scale = |tensor: &&TensorDescriptor| tensor.role == Role::Scale;
+        let Some(scale) = round.tensors.last().filter(is_scale).copied() else {
             self.task.open(round)?;
             self.state.round = Round::Plain;
             return Ok(());

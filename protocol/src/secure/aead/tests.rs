@@ -76,14 +76,14 @@ proptest! {
         let expected_tag = oracle
             .encrypt_inout_detached(&nonce.into(), &head, InOutBuf::from(expected.as_mut_slice()))
             .unwrap();
-        let mut own = text.clone();
-        let tag = encrypt(&key, &nonce, &head, &mut own).unwrap();
-        prop_assert_eq!(&own, &expected);
+        let mut ciphertext = text.clone();
+        let tag = encrypt(&key, &nonce, &head, &mut ciphertext).unwrap();
+        prop_assert_eq!(&ciphertext, &expected);
         prop_assert_eq!(&tag[..], &expected_tag[..]);
 
         // Flipping one bit of the header, the ciphertext or the tag must prevent the decryption.
-        let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), own.clone(), tag);
-        let bits = 8 * (head.len() + own.len() + TAG);
+        let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), ciphertext.clone(), tag);
+        let bits = 8 * (head.len() + ciphertext.len() + TAG);
         let bit = flip.index(bits);
         let all = bent_head.iter_mut().chain(&mut bent).chain(&mut bent_tag);
         *all.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
@@ -91,7 +91,7 @@ proptest! {
         prop_assert!(!decrypt(&key, &nonce, &bent_head, &mut bent, &bent_tag));
         prop_assert_eq!(bent, before);
 
-        prop_assert!(decrypt(&key, &nonce, &head, &mut own, &tag));
-        prop_assert_eq!(own, text);
+        prop_assert!(decrypt(&key, &nonce, &head, &mut ciphertext, &tag));
+        prop_assert_eq!(ciphertext, text);
     }
 }
