@@ -33,7 +33,7 @@ pub(crate) mod vector;
 #[cfg(feature = "network")]
 pub use layer::Layer;
 
-/// Values of four consecutive samples, one per sample.
+/// Values of four consecutive samples, one per sample; called a *four* in the documentation.
 pub type Four = [f32; 4];
 
 /// Returns the largest magnitude, or a NaN if there is one. Compares magnitudes by their bits, which have the

@@ -26,8 +26,8 @@ pub struct Fixed<'a> {
 /// `2 (D K + D + K + C + K C)` additional bytes, and two bytes for a scale. Samples must be readable twice;
 /// streamed rounds are declined.
 ///
-/// The device announces this arithmetic in its hello. Only the computations of a start (the power method,
-/// rows of moments) use f32, once before the first update.
+/// The device announces this arithmetic in its hello. Only the computation of an initial representation (by
+/// the power method or rows of moments) uses f32, once before the first update.
 #[derive(Clone, Debug)]
 pub struct FixedWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,

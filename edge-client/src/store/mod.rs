@@ -99,7 +99,7 @@ pub trait Store {
     fn load_spent(&mut self) -> Result<u64, StoreError>;
 }
 
-/// Spent budget of a device that has lost its ledger: it covers any budget.
+/// Spent budget of a device that has lost its ledger: at least as large as any budget.
 pub const ALL_SPENT: u64 = u64::MAX;
 
 /// Store that keeps nothing, for hosts, emulators and simulations. After a restart, handshakes are only as

@@ -1,10 +1,10 @@
-//! Device side of the computation of a start from data: one power iteration, or rows of the moment matrix,
-//! computed in the buffers of a round.
+//! Device side of the computation of an initial representation from data: one power iteration, or rows of the
+//! moment matrix, computed in the buffers of a round.
 //!
-//! A power iteration multiplies a basis by the moment matrix `(1/m) sum |y|^2 x x^T`. It computes one column
-//! per pass, because there is no memory for a second d x k matrix. A start by moments requests rows of the
-//! matrix itself (Collins et al. 2021, appendix B.4). The leading direction of the matrix can equal a record,
-//! so sending rows requires the feature `reveal-moments`.
+//! A power iteration multiplies a basis by the moment matrix `(1/m) sum |y|^2 x x^T`. Each pass computes one
+//! column, because there is no memory for a second d x k matrix. Initialisation by moments requests rows of
+//! the matrix itself (Collins et al. 2021, appendix B.4). The leading direction of the matrix can equal a
+//! record, so sending rows requires the feature `reveal-moments`.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 

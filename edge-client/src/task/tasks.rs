@@ -33,7 +33,7 @@ use crate::time::Millis;
 /// | tasks, roles that may be sent, sizes | of either task |
 /// | model, arithmetic | of the first task |
 /// | encodings, a scale ([`Role::Scale`]) | of both tasks, because they apply to any round |
-/// | choice of a ridge | of both tasks, if both fit heads |
+/// | choice of a ridge | of every task that fits heads |
 ///
 /// If both tasks support a kind of round, the first task opens it. If one task supports no kind that the pair
 /// can use, the pair announces the capabilities of the other task. To scale the samples of both tasks, wrap

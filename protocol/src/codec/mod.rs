@@ -1,4 +1,4 @@
-//! Serde format for messages: the same bytes as postcard, with code of postcard only for numbers.
+//! Serde format for messages: the same bytes as postcard, but using postcard's code only for numbers.
 //!
 //! postcard's own serializer puts a loop into each of a hundred fields and returns an error through every
 //! struct, which costs 7 kB of a device's flash. This format reads and writes each kind of number in one

@@ -38,8 +38,8 @@ pub enum Task {
         /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// One step of the power method, for a start from data: `(1/m) sum |y|^2 x (x^T Q)`. Down and up:
-    /// subspace.
+    /// One step of the power method that computes an initial representation from data:
+    /// `(1/m) sum |y|^2 x (x^T Q)`. Down and up: subspace.
     PowerStart,
     /// Rows of the upper half of the moment matrix `(1/m) sum |y|^2 x x^T`. Up: moment. The rows can reveal
     /// single records, so only firmware built with a special feature supports this task.
@@ -420,8 +420,8 @@ pub enum PowerRows {
     /// Features of the sample.
     #[default]
     Features,
-    /// Features of the sample times the norm of its target. The principal directions of these rows are a
-    /// start for FedRep, because regression finds the representation in them.
+    /// Features of the sample times the norm of its target. The principal directions of these rows are an
+    /// initial representation for FedRep, because regression finds the representation in them.
     Weighted,
 }
 
