@@ -64,9 +64,13 @@ pub struct WindowFeatures {
     origin: [f32; CHANNELS],
     /// Most recent sample, relative to `origin` like all values below.
     previous: [f32; CHANNELS],
+    /// Sum of each channel.
     sum: [f32; CHANNELS],
+    /// Minimum of each channel.
     least: [f32; CHANNELS],
+    /// Maximum of each channel.
     most: [f32; CHANNELS],
+    /// Sum of the absolute differences of neighbouring samples, by channel.
     jerk: [f32; CHANNELS],
     /// Sums of products of pairs of channels, lower triangle.
     products: [f32; PAIRS],
@@ -279,10 +283,12 @@ mod tests {
         features
     }
 
+    /// Returns the sum of the squared deviations from the mean.
     fn square(x: &[f64], mean: f64) -> f64 {
         x.iter().map(|v| (v - mean) * (v - mean)).sum()
     }
 
+    /// Returns a window of sines with noise and offsets, with gravity as the offset of channel 2.
     fn window(seed: u32, amplitude: f32) -> [[f32; CHANNELS]; WINDOW] {
         let mut state = seed;
         let mut noise = || {

@@ -312,8 +312,11 @@ async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Resul
 
 /// Output of [`select`].
 enum Selected<A, B> {
+    /// Output of the link's future.
     Io(A),
+    /// Output of the sensor's future.
     Sample(B),
+    /// The timeout was first.
     Timeout,
 }
 

@@ -143,6 +143,7 @@ pub struct Recording<'a> {
     features: usize,
     outputs: usize,
     targets: Targets<'a>,
+    /// True if the current pass has returned all samples.
     done: bool,
 }
 

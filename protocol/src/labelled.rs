@@ -56,6 +56,8 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|draw| drawn(draw, 0, 8, 1).trailing_zeros()), DRAWN);
     }
 
+    /// Hashes of 0, 1 and 2.
     const SPECIFIED: [u32; 3] = [0x0000_0000, 0x6889_90c0, 0xd113_2181];
+    /// Labelled sample of the first four draws of one sample from eight.
     const DRAWN: [u32; 4] = [7, 1, 4, 6];
 }

@@ -16,6 +16,7 @@ use proptest::prelude::*;
 
 const ID: RoundId = RoundId { round: 3, stage: 0 };
 
+/// Returns a descriptor of `elements` elements in chunks of `chunk`.
 fn descriptor(chunk: u16, elements: u16) -> TensorDescriptor {
     TensorDescriptor { chunk, ..TensorDescriptor::inline(Role::Moment, Encoding::F32, elements, 1) }
 }

@@ -31,6 +31,7 @@ fn compile_and_run(source: &Path) {
     );
 }
 
+/// Returns the folder of the golden vectors.
 fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }

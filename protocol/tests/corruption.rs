@@ -35,9 +35,11 @@ enum Layer {
 }
 
 const LAYERS: [Layer; 2] = [Layer::Plain, Layer::Wire];
+/// Message of the intact frame after the damaged one.
 const SENTINEL: &[u8] = b"sentinel";
 
 impl Bench {
+    /// Returns a bench for each golden frame.
     fn all(layer: Layer) -> impl Iterator<Item = Self> {
         let tail = [&[0], &seal(SENTINEL)[..]].concat();
         golden::all().into_iter().map(move |golden| {
@@ -62,10 +64,12 @@ impl Bench {
         })
     }
 
+    /// Returns the number of bits that can be damaged.
     fn bits(&self) -> usize {
         self.frame.len() * 8
     }
 
+    /// Flips one bit.
     fn flip(&mut self, bit: usize) {
         self.frame[bit / 8] ^= 1 << (bit % 8);
     }

@@ -38,6 +38,7 @@ fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
     }
 }
 
+/// Decodes a `RetryAfter` and returns its number of 32 bits.
 fn retry(bytes: &[u8]) -> Result<u64, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RetryAfter { milliseconds }, _) => Ok(milliseconds.into()),
@@ -45,6 +46,7 @@ fn retry(bytes: &[u8]) -> Result<u64, Error> {
     }
 }
 
+/// Decodes a `RoundClosed` of round 1 and returns its stage, a number of 16 bits.
 fn stage(bytes: &[u8]) -> Result<u64, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RoundClosed(RoundId { round: 1, stage }), _) => Ok(stage.into()),

@@ -21,8 +21,10 @@ use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// Environment variable with which the tests rewrite the files.
 const REGENERATE: &str = "FEDSPAN_REGENERATE_VECTORS";
 
+/// Returns the folder of the golden vectors.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
@@ -34,6 +36,7 @@ struct Pinned {
     bytes: Vec<u8>,
 }
 
+/// Returns the frames of all golden messages.
 fn frames() -> Vec<Pinned> {
     let pin = |g: Golden| Pinned { name: g.name, meaning: g.meaning, bytes: g.frame() };
     golden::all().into_iter().map(pin).collect()
@@ -78,6 +81,7 @@ fn others() -> Vec<Pinned> {
     others
 }
 
+/// Appends a vector to `text` as a C array.
 fn array(text: &mut String, pinned: &Pinned) {
     let Pinned { name, meaning, bytes } = pinned;
     write!(text, "/* {meaning}. */\nstatic const uint8_t {name}[{}] = {{", bytes.len()).unwrap();
@@ -88,6 +92,7 @@ fn array(text: &mut String, pinned: &Pinned) {
     text.push_str("\n};\n\n");
 }
 
+/// Returns the C header with all vectors.
 fn c_header() -> String {
     let mut text = format!(
         "/* Golden vectors of the FedSpan wire, version {WIRE_VERSION}. See README.md beside this file.\n   \
@@ -109,6 +114,7 @@ fn c_header() -> String {
     text
 }
 
+/// Returns the list of all vectors in Markdown.
 fn manifest() -> String {
     let mut text = String::from(
         "# Golden vectors\n\n\
@@ -129,6 +135,7 @@ fn manifest() -> String {
     text
 }
 
+/// Returns the names and contents of all generated files.
 fn files() -> Vec<(String, Vec<u8>)> {
     let bin = |p: Pinned| (format!("{}.bin", p.name), p.bytes);
     let mut files: Vec<_> = frames().into_iter().chain(others()).map(bin).collect();
@@ -214,6 +221,7 @@ fn names_are_distinct_c_identifiers() {
     );
 }
 
+/// Returns the text of SPEC.md.
 fn specification() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap()
 }

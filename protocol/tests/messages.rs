@@ -23,10 +23,12 @@ fn same<M: Serialize>(a: &M, b: &M) -> bool {
     head(a) == head(b)
 }
 
+/// Returns true if SPEC.md allows a body after the message.
 fn server_has_body(message: &ToServer) -> bool {
     matches!(message, ToServer::Hello(_) | ToServer::Update(_) | ToServer::Chunk(_))
 }
 
+/// Returns true if SPEC.md allows a body after the message.
 fn device_has_body(message: &ToDevice) -> bool {
     matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_))
 }

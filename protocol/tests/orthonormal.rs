@@ -7,6 +7,7 @@ use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
+/// Converts values to f64.
 fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }

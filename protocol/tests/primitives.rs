@@ -5,6 +5,7 @@ use hkdf::hmac::{Hmac, KeyInit, Mac};
 use hkdf::{Hkdf, HkdfExtract};
 use sha2::{Digest, Sha256};
 
+/// Decodes a hexadecimal string.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()

@@ -14,15 +14,18 @@ use proptest::prelude::*;
 /// Length of a task for private use, in bytes: tag, encoding, parameters.
 const LENGTH: usize = 2 + 4 * PRIVATE_PARAMETERS;
 
+/// Returns the four tasks for private use with these parameters.
 fn variants(task: PrivateTask) -> [Task; 4] {
     [Task::Private12(task), Task::Private13(task), Task::Private14(task), Task::Private15(task)]
 }
 
+/// Encodes a `RoundOpen` of a task.
 fn round_open(task: Task) -> Vec<u8> {
     let id = RoundId { round: 7, stage: 1 };
     head(&ToDevice::RoundOpen(RoundOpen { id, task, tensors: Descriptors::new() }))
 }
 
+/// Decodes a `RoundOpen` and returns its task.
 fn task_of(bytes: &[u8]) -> Result<Task, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RoundOpen(open), _) => Ok(open.task),

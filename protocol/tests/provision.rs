@@ -10,11 +10,13 @@ use fedspan_protocol::secure::{
 };
 use proptest::prelude::*;
 
+/// Returns the golden record without noise.
 fn golden() -> Provision {
     let (device, epoch, key) = PROVISIONED;
     Provision { device, key: Key::new(epoch, key), noise: None }
 }
 
+/// Returns the golden record with noise.
 fn noisy() -> Provision {
     Provision { noise: Some(NOISE), ..golden() }
 }
@@ -160,6 +162,7 @@ fn skippable_entries_are_skipped_others_rejected() {
     assert_eq!(Provision::read(&with_entries(&fits)), Ok(golden()));
 }
 
+/// Strategy for noise entries with any numbers; the clipping norm is not negative.
 fn noise() -> impl Strategy<Value = ProvisionedNoise> {
     let clip = any::<f32>().prop_map(f32::abs);
     (any::<(u64, u64, u32, u32, u16)>(), clip).prop_map(|(numbers, clip)| {

@@ -12,6 +12,7 @@ use fedspan_protocol::secure::{
     Channel, HANDSHAKE_INIT, HandshakeInit, NONCE, OpenError, answer_nonce, transcript,
 };
 
+/// Message of the intact frame after the damaged one.
 const SENTINEL: &[u8] = b"sentinel";
 
 /// Returns the sealed frames of the exchange, without the forged frame.
@@ -86,6 +87,7 @@ struct Bench {
 }
 
 impl Bench {
+    /// Returns a bench for each sealed frame of the exchange.
     fn all() -> impl Iterator<Item = Self> {
         frames().map(|Sealed { name, payload, wire, .. }| Self {
             name,
@@ -99,10 +101,12 @@ impl Bench {
         })
     }
 
+    /// Returns the number of bits that can be damaged.
     fn bits(&self) -> usize {
         self.frame * 8
     }
 
+    /// Flips one bit.
     fn flip(&mut self, bit: usize) {
         self.stream[bit / 8] ^= 1 << (bit % 8);
     }

@@ -16,7 +16,9 @@ struct Kind {
 
 const KINDS: [Kind; 1] = [Kind { name: "CRC-32C", seal }];
 
+/// Message of the hidden frame.
 const HIDDEN: &[u8] = &[6, 7, 1];
+/// Message of the frame that must be decoded.
 const SENTINEL: &[u8] = b"sentinel";
 
 /// Returns nonzero bytes to place before the hidden frame: consecutive COBS blocks, a block that covers the

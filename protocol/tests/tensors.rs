@@ -10,11 +10,13 @@ use proptest::prelude::*;
 
 const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
+/// Encodes values.
 fn encode(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
     let mut bytes = vec![0xAA; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).map(|()| bytes)
 }
 
+/// Encodes and decodes values.
 fn round_trip(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     let bytes = encode(encoding, values).unwrap();
     let mut back = vec![f32::NAN; values.len()];

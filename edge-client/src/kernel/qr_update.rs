@@ -94,8 +94,11 @@ fn growth(pivot: f32, squares: f32) -> f32 {
 /// `(|(pivot, column)|, 0)`.
 #[derive(Clone, Copy, Debug)]
 struct Reflection {
+    /// First element of `v`.
     top: f32,
+    /// Other elements of `v`.
     column: [Four; 2],
+    /// Factor of the reflection.
     tau: f32,
 }
 

@@ -42,7 +42,9 @@ const EXPONENT_MIN: i32 = -40;
 /// reverses a gradient attains the bound, twice the radius.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clip {
+    /// Radius in units of the grid.
     units: u16,
+    /// Exponent of the grid's unit.
     exponent: i8,
 }
 

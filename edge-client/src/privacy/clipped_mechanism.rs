@@ -14,7 +14,9 @@ use super::noise::Seed;
 /// of the settings does not apply, because the radius bounds the influence of all rows together.
 #[derive(Debug)]
 pub struct Clipped<P> {
+    /// Mechanism that provides noise and seeds.
     pub(crate) mechanism: P,
+    /// Radius and state of the clipping.
     pub(crate) clipping: Clipping,
 }
 
@@ -39,6 +41,7 @@ pub struct Clipping {
     release: Option<Release>,
     /// True if the memory's second matrix holds a gradient with noise.
     hidden: bool,
+    /// Counts of the gradients of all rounds.
     counts: ClipCounts,
 }
 

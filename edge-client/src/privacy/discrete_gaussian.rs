@@ -159,7 +159,9 @@ pub fn sample(variance: &Variance, words: impl FnMut() -> u32) -> i64 {
 
 /// Random bits, and the distributions drawn from them.
 struct Bits<F> {
+    /// Source of random words.
     words: F,
+    /// Word whose bits are being used.
     word: u32,
     /// Number of unused bits of `word`.
     left: u32,

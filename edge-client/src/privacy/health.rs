@@ -31,8 +31,11 @@ const PATTERN: usize = 32;
 /// sensitive; a claim that is too high makes the noise predictable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinEntropy {
+    /// Claimed number of bits per sample.
     bits: u8,
+    /// Cutoff of the repetition count test.
     repetition: u16,
+    /// Cutoff of the adaptive proportion test.
     proportion: u16,
 }
 
@@ -130,6 +133,7 @@ impl core::error::Error for HealthFailure {}
 /// State of the health tests of one source.
 #[derive(Clone, Debug)]
 pub struct HealthTests {
+    /// Claim that the tests check.
     claim: MinEntropy,
     /// Number of samples tested.
     samples: u32,

@@ -47,7 +47,9 @@ const SMOOTHING: u128 = 16;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NoiseMultiplier {
+    /// Square `z^2` in units of 2^-16.
     square: u64,
+    /// Cost of one release, in units of 2^-30.
     release: u32,
 }
 

@@ -92,6 +92,7 @@ impl<'a> Table<'a> {
 /// Sample source over one part of a table with `D` features, which returns one sample at a time.
 #[derive(Clone, Debug)]
 pub struct Rows<'a, const D: usize> {
+    /// Bytes of all rows of the part.
     all: &'a [u8],
     /// Number of rows read in the current pass.
     next: usize,

@@ -13,6 +13,7 @@ use crate::source::{SampleSource, Samples, Targets};
 /// Short list of window numbers.
 #[derive(Clone, Copy, Debug)]
 struct WindowList {
+    /// Window numbers; only the first `len` are valid.
     numbers: [u16; CLASSES_MAX * DRAW_MAX],
     len: usize,
 }
@@ -42,8 +43,11 @@ impl WindowList {
 /// Set of windows that a pass covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
+    /// All training windows.
     All,
+    /// Labelled windows.
     Labelled,
+    /// Windows on which the round's head is fitted.
     Head,
 }
 
@@ -57,8 +61,11 @@ pub struct WearerSource<'a> {
     labelled: WindowList,
     /// Windows on which this round's head is fitted.
     head: WindowList,
+    /// Round for which `head` was drawn.
     round: Option<RoundId>,
+    /// Set of windows of the current pass.
     pass: Pass,
+    /// Index of the next window in the pass.
     next: usize,
     x: [f32; FEATURES],
     class: [u8; 1],

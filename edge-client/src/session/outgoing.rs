@@ -16,7 +16,9 @@ use crate::time::Millis;
 
 /// Part of the update that the body of a frame contains: the same range of elements of each of these tensors.
 struct BodyRange {
+    /// Indices of the tensors.
     tensors: Range<usize>,
+    /// Range of elements of each tensor.
     elements: Range<usize>,
 }
 

@@ -25,6 +25,7 @@ pub enum Protection {
 /// State of the handshake and of the encrypted channel of a connection.
 #[derive(Debug)]
 pub struct SecureLayer {
+    /// Pre-shared key; `None` for plaintext.
     key: Option<Key>,
     /// Range of reserved but unused handshake numbers, which a reset never reuses. `None` until the range is
     /// first read from storage.

@@ -50,6 +50,7 @@ pub enum UploadCursor {
 /// State of a session, except its keys and its privacy ledger.
 #[derive(Clone, Debug)]
 pub struct SessionState {
+    /// Current phase.
     pub phase: Phase,
     /// Time at which the current phase acts: connects, or sends its hello, request or update again.
     pub timeout_at: Millis,

@@ -153,6 +153,7 @@ pub struct Scanner {
     window: [u8; MAX_LEN],
     /// Number of bytes scanned.
     read: u32,
+    /// Result of the scan so far.
     pub found: ScanResult,
 }
 

@@ -24,8 +24,11 @@ pub const MARK_ZEROS_MIN: u32 = u8::BITS / 2;
 /// of the flash. The storage library repairs damage without regard to what it discards, and blank flash would
 /// mean a new device whose whole budget is unspent.
 pub struct GuardedFlash<F> {
+    /// Flash driver.
     pub flash: F,
+    /// Pages that are guarded, in addresses of the flash.
     pub(super) range: Range<u32>,
+    /// True if an erase or a write has been refused since the last query.
     refused: bool,
 }
 

@@ -10,6 +10,7 @@ use crate::source::{SampleSource, Samples};
 pub struct CountingSource<'a> {
     source: &'a mut dyn SampleSource,
     features: usize,
+    /// Number of samples in the current pass.
     samples: u32,
 }
 

@@ -31,7 +31,9 @@ const SMALLEST_PIVOT: f32 = 1e-6;
 pub struct Grid {
     /// Number of labelled samples per class.
     pub labels: u32,
+    /// First ridge.
     first: f32,
+    /// Ratio of neighbouring ridges.
     factor: f32,
     /// Number of ridges.
     pub count: usize,

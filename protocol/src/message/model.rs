@@ -13,6 +13,7 @@ use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
 /// Model shape: its kind and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Model {
+    /// Kind of the model.
     kind: Kind,
     /// Sizes in the order of `SPEC.md`; unused entries at the end are zero.
     sizes: [u16; SIZES_MAX],

@@ -40,6 +40,7 @@ pub struct Sealed {
     pub wire: Vec<u8>,
 }
 
+/// Returns the golden message with this name.
 fn find(name: &str) -> Golden {
     golden::all().into_iter().find(|golden| golden.name == name).unwrap()
 }

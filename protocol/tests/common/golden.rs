@@ -146,24 +146,29 @@ fn no_zero_byte(count: usize) -> Vec<f32> {
         .collect()
 }
 
+/// Encodes values.
 pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();
     bytes
 }
 
+/// Returns a list of descriptors.
 fn list(tensors: &[TensorDescriptor]) -> Descriptors {
     tensors.iter().copied().collect()
 }
 
+/// Returns a descriptor of a tensor in the message body.
 fn inline(role: Role, encoding: Encoding, rows: u16, cols: u16) -> TensorDescriptor {
     TensorDescriptor::inline(role, encoding, rows, cols)
 }
 
+/// Returns a FedRep task.
 fn fed_rep(upload: Upload, encoding: Encoding) -> Task {
     Task::FedRep { step_size: 0.25, head: LEAST_SQUARES, upload, encoding }
 }
 
+/// Returns a FedPower task on the features.
 fn fed_power(iterations: u16, upload: PowerUpload) -> Task {
     Task::FedPower { iterations, rows: PowerRows::Features, upload, encoding: Encoding::F32 }
 }

@@ -105,6 +105,7 @@ pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, Fram
 pub struct Random(pub u64);
 
 impl Random {
+    /// Returns 64 random bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -113,6 +114,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// Returns an integer below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
@@ -122,6 +124,7 @@ impl Random {
         (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
+    /// Returns a matrix of random elements, row-major.
     pub fn matrix(&mut self, rows: usize, cols: usize) -> Vec<f32> {
         (0..rows * cols).map(|_| self.unit()).collect()
     }

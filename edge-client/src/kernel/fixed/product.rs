@@ -78,7 +78,9 @@ fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
 
 /// Integer `high 2^16 + low`. Neither word overflows with up to 65535 terms of 32 bits.
 struct Words {
+    /// Upper word.
     high: i32,
+    /// Lower word.
     low: u32,
 }
 

@@ -17,6 +17,7 @@ pub(super) const LEAST: i16 = -110 - 14;
 /// Power of two that is the unit of a block of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
+    /// Exponent `e` of the unit `2^e`.
     exponent: i16,
 }
 

@@ -25,7 +25,9 @@ pub struct Sums {
 /// Shift and rounding of a sample's products to the scale of the sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Aligned {
+    /// Number of bits by which a product is shifted down.
     shift: u32,
+    /// Half of the last remaining bit, added before the shift to round to nearest.
     half: i32,
 }
 

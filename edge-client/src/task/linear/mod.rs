@@ -45,11 +45,13 @@ struct State {
     /// True if the open round does not send the adapter's down-projection because it is already in memory.
     #[cfg(feature = "shared-head")]
     kept: bool,
+    /// Numbers of used and skipped samples of the last round.
     usage: Usage,
     /// Statistics of head fits.
     fits: HeadFits,
     /// Constant column of streamed samples.
     constant: ConstantColumn,
+    /// Row counts of the last FedPower round.
     #[cfg(feature = "power")]
     power: PowerCounts,
 }

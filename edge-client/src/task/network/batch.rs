@@ -66,7 +66,9 @@ pub fn load(
 /// Sampler of an epoch, which visits each sample once, in random order.
 #[derive(Debug)]
 pub struct EpochSampler {
+    /// Order of the samples.
     order: SampleOrder,
+    /// Position of the next sample in the order.
     place: u32,
 }
 

@@ -13,10 +13,13 @@ use crate::task::Usage;
 /// seed.
 #[derive(Debug)]
 pub struct Batches {
+    /// Numbers of usable and skipped samples of the round.
     usage: Usage,
+    /// Number of samples in a batch.
     size: usize,
     /// Seed of the next epoch's order.
     seed: u64,
+    /// Sampler of the current epoch.
     draw: EpochSampler,
     /// Number of samples drawn in the current epoch.
     drawn: u32,

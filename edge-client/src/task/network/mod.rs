@@ -64,6 +64,7 @@ struct State {
     task: Option<Wire>,
     /// Shared layers of the open round.
     shared: Range<usize>,
+    /// Numbers of used and skipped samples of the last round.
     usage: Usage,
 }
 

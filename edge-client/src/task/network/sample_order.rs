@@ -9,9 +9,11 @@ const ROUNDS: usize = 4;
 /// (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). It is not meant to be secure.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleOrder {
+    /// Number of samples.
     count: u32,
     /// Number of bits in half of a number.
     half: u32,
+    /// Keys of the rounds of the Feistel network.
     keys: [u32; ROUNDS],
 }
 

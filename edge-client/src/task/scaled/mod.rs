@@ -43,6 +43,7 @@ use sums::Block;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Scaled<T, V> {
+    /// Inner task.
     task: T,
     /// Scale, 2 x d, then rows of samples, 4 x d. Feature sums use both parts.
     values: V,
@@ -52,8 +53,11 @@ pub struct Scaled<T, V> {
 /// State of a scaled task in addition to its buffers.
 #[derive(Clone, Copy, Debug)]
 struct State {
+    /// Number of features of a sample.
     features: usize,
+    /// Number of targets of a sample.
     outputs: usize,
+    /// Kind of the open round.
     round: Round,
     /// Hash of the scale that the task's representation was received with; 0 for none.
     hash: u32,
