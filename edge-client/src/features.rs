@@ -54,8 +54,8 @@ impl Scale {
     }
 }
 
-/// Feature extractor: sums over one window. Values are relative to the window's first sample, so that the
-/// rounding of gravity does not hide the motion.
+/// Feature extractor: sums over one window. Values are relative to the window's first sample, because the
+/// rounding of large constant values such as gravity would hide small motions.
 #[derive(Clone, Debug)]
 pub struct WindowFeatures {
     /// Number of samples in the window.

@@ -1,5 +1,5 @@
-//! Privacy mechanisms: the treatment of an update before it is sent, which is either none or the noise of
-//! differential privacy.
+//! Privacy mechanisms, which either leave an update unchanged or add the noise of differential privacy before
+//! the update is sent.
 
 use fedspan_protocol::message::Privacy;
 

@@ -1,5 +1,5 @@
-//! Model memory: the buffers of a model, owned by the caller. This file contains linear models; `network`
-//! contains networks.
+//! Model memory: the buffers of a model, owned by the caller. This file defines the memory of linear models,
+//! the module `network` the memory of networks.
 //!
 //! [`Workspace`] fixes the sizes of the buffers at compile time. The algorithms take [`Parts`], a view
 //! without sizes in its type, so that their code is compiled once, in this crate.

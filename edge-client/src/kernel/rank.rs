@@ -3,7 +3,8 @@
 //! A factor far from singular is solved by substitution. Otherwise the rows of the factor are rotated until
 //! they are orthogonal (one-sided Jacobi; Demmel and Veselić 1992, Golub and Van Loan, section 8.6.3): the
 //! rows of `J R = S V^T` are then the right singular vectors times their singular values, and `J Q` the
-//! corresponding right-hand sides. Rows that are too short are cut. The method needs no second matrix.
+//! corresponding right-hand sides. Rows that are too short are cut: they count as zero. The method needs no
+//! second matrix.
 //!
 //! **Units.** The error of adding rows to `R` is, for each column, a fraction of the column's own size. The
 //! rank is therefore full if `R`, with columns scaled to length one, is far from singular

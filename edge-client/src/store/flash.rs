@@ -97,7 +97,7 @@ impl core::error::Error for FlashError {}
 ///
 /// Blank pages (every byte 0xFF) mean a new device. A new device writes a ledger of 0 before any other
 /// content; if the power fails during this write, the next start repeats it. Pages with other content but
-/// without a valid copy of a ledger belong to a device that has lost its account, so its whole budget counts
+/// without a valid copy of a ledger belong to a device that has lost its ledger, so its whole budget counts
 /// as spent ([`ALL_SPENT`](super::ALL_SPENT)), permanently. This includes a device that has run without
 /// privacy: to enable privacy, erase the range once. Erasing also restarts the handshake counter, so the
 /// device needs a new key. Anyone who can erase the range can reset the ledger.

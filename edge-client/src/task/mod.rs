@@ -2,11 +2,11 @@
 //!
 //! [`Task`] is the interface between the session and a model: the buffers of incoming tensors, the
 //! computation, and the outgoing tensors. [`Linear`] implements it for linear models: FedRep, fit-head and
-//! the computation of an initial representation; with features also FedAvg, RoLoRA, FedPower and the selection
-//! of a ridge. `Network` (with a feature) implements it for networks: FedRep and FedPer; with a feature also
-//! FedAvg and LG-FedAvg. `Scaled` (with a feature) wraps any task and scales the samples as they are read.
-//! [`Tasks`] combines two tasks, for example a model and a custom task under a number for private use
-//! (`examples/own_device_task.rs`).
+//! the computation of an initial representation; with features also FedAvg, RoLoRA, FedPower and the
+//! selection of a ridge. `Network` (with a feature) implements it for networks: FedRep and FedPer; with a
+//! feature also FedAvg and LG-FedAvg. `Scaled` (with a feature) wraps any task and scales the samples as they
+//! are read. [`Tasks`] combines two tasks, for example a model and a custom task under a number for private
+//! use (`examples/own_device_task.rs`).
 
 #[cfg(feature = "privacy")]
 mod counting_source;

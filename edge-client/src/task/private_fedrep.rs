@@ -1,11 +1,11 @@
 //! FedRep with differential privacy: the gradient is clipped as a whole to a radius, in integers, and
 //! discrete Gaussian noise is added to each integer.
 //!
-//! A first step searches a factor for which the squares of the integers `round(factor s_i w_j)` sum to at
-//! most the squared radius. A second step recomputes the integers and writes each integer with its noise into
-//! the memory's second d x k matrix. Both steps are complete before a byte is sent, so the time of sending
-//! does not depend on any record. Both steps compute the integers by [`scaled`] and [`integer`], so the
-//! checked integers are the ones that are sent. Privacy does not depend on the values of sums and factor
+//! A first step searches for a factor with which the squares of the integers `round(factor s_i w_j)` sum to
+//! at most the squared radius. A second step recomputes the integers and writes each integer with its noise
+//! into the memory's second d x k matrix. Both steps are complete before a byte is sent, so the time of
+//! sending does not depend on any record. Both steps compute the integers by [`scaled`] and [`integer`], so
+//! the checked integers are the ones that are sent. Privacy does not depend on the values of sums and factor
 //! ([`Clip`]).
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
