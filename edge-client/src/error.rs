@@ -2,13 +2,13 @@
 
 use core::fmt;
 
-/// Reason why `predict` cannot answer.
+/// Reason why `predict` cannot make a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotReady {
     /// No verified representation is in memory: none was received, or a download is in progress.
     NoRepresentation,
-    /// The head was fitted on another representation, or not at all.
+    /// The head was never fitted, or was fitted on another representation.
     NoHead,
     /// The sample or the output has the wrong length.
     Length {
@@ -37,7 +37,7 @@ impl fmt::Display for NotReady {
 
 impl core::error::Error for NotReady {}
 
-/// A slice has another number of elements than the model needs.
+/// Error of a slice with the wrong number of elements for the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShapeMismatch {
     /// Number of elements that the model needs.

@@ -1,8 +1,9 @@
-//! Window features: 57 features of inertial data and a constant 1, from 100 samples of 6 channels.
+//! Features of windows of inertial data: 57 features and a constant 1, computed from 100 samples of 6
+//! channels.
 //!
-//! [`WindowFeatures`] takes one sensor sample at a time and keeps sums instead of the window, in 1 KB. All scales
-//! are constants from physical ranges (one g, a few rad/s), not fitted to data, so that a board knows them before
-//! its first sample. Overlapping windows need one extractor each.
+//! [`WindowFeatures`] takes one sensor sample at a time and stores sums instead of the window, in 1 KB. All
+//! scales are constants derived from physical ranges (one g, a few rad/s) and not fitted to data, so a board
+//! can compute features from its first sample on. Overlapping windows need one extractor each.
 //!
 //! | features | per channel or pair | scale: acceleration in g, rotation in rad/s |
 //! | --- | --- | --- |
@@ -21,17 +22,20 @@ use libm::sqrtf;
 pub const CHANNELS: usize = 6;
 /// Number of samples in a window: 2 s at 50 Hz.
 pub const WINDOW: usize = 100;
-/// Number of features of a window, the constant included.
+/// Number of features of a window, including the constant.
 pub const FEATURES: usize = 58;
 /// Lags of the autocorrelations, in samples: 60 ms and half a second.
 pub const LAGS: [usize; 2] = [3, 25];
 
+/// Number of pairs of channels, including the pair of each channel with itself.
 const PAIRS: usize = CHANNELS * (CHANNELS + 1) / 2;
+/// Number of samples in the history: the largest lag.
 const HISTORY: usize = LAGS[1];
 
-/// Divisor of a feature, for acceleration and rotation.
+/// Divisor of a feature: for channels of acceleration, and for channels of rotation.
 struct Scale(f32, f32);
 
+// Scales of the table in the module documentation.
 const MEAN: Scale = Scale(1.0, 2.0);
 const DEVIATION: Scale = Scale(1.0 / 3.0, 4.0 / 3.0);
 const EXTREME: Scale = Scale(3.0, 10.0);
@@ -39,33 +43,42 @@ const JERK: Scale = Scale(0.1, 0.3);
 const AUTOCORRELATION: Scale = Scale(2.0, 2.0);
 const CORRELATION: f32 = 10.0;
 
-/// Regularisation added to every sum of squares, so that a channel at rest has correlations near zero instead of
-/// noise: deviations of 0.02 g and 0.05 rad/s over the window.
+/// Regularisation added to every sum of squares, so that a channel at rest has correlations near zero instead
+/// of noise. Corresponds to standard deviations of 0.02 g and 0.05 rad/s over the window.
 const STILL: Scale = Scale(100.0 * 0.02 * 0.02, 100.0 * 0.05 * 0.05);
 
 impl Scale {
-    const fn of(&self, channel: usize) -> f32 {
+    /// Returns the divisor of a channel.
+    const fn divisor(&self, channel: usize) -> f32 {
         if channel < 3 { self.0 } else { self.1 }
     }
 }
 
-/// Sums over one window. Values are relative to the window's first sample, so that rounding of gravity does not
-/// hide the motion.
+/// Feature extractor: sums over one window. Values are relative to the window's first sample, because the
+/// rounding of large constant values such as gravity would hide small motions.
 #[derive(Clone, Debug)]
 pub struct WindowFeatures {
+    /// Number of samples in the window.
     count: usize,
+    /// First sample of the window.
     origin: [f32; CHANNELS],
+    /// Most recent sample, relative to `origin` like all values below.
     previous: [f32; CHANNELS],
+    /// Sum of each channel.
     sum: [f32; CHANNELS],
+    /// Minimum of each channel.
     least: [f32; CHANNELS],
+    /// Maximum of each channel.
     most: [f32; CHANNELS],
+    /// Sum of the absolute differences of neighbouring samples, by channel.
     jerk: [f32; CHANNELS],
-    /// Products of pairs of channels, lower triangle.
+    /// Sums of products of pairs of channels, lower triangle.
     products: [f32; PAIRS],
-    /// Products with the sample one lag before.
+    /// Sums of products of each sample with the sample one lag earlier.
     lagged: [[f32; CHANNELS]; LAGS.len()],
-    /// Sums of the samples of the first lag.
+    /// Sums of the samples that have no sample one lag earlier.
     head: [[f32; CHANNELS]; LAGS.len()],
+    /// Last [`HISTORY`] samples, as a ring.
     history: [[f32; CHANNELS]; HISTORY],
 }
 
@@ -106,8 +119,8 @@ impl WindowFeatures {
         self.count == 0
     }
 
-    /// Adds one sensor sample, in g and rad/s. The hundredth sample completes the window: the function writes the
-    /// features to `out`, starts a new window and returns true.
+    /// Adds one sensor sample, in g and rad/s. The hundredth sample completes the window: the function writes
+    /// the features to `out`, starts a new window and returns true.
     pub fn push(&mut self, sample: &[f32; CHANNELS], out: &mut [f32; FEATURES]) -> bool {
         if self.count == 0 {
             *self = Self::new();
@@ -127,6 +140,7 @@ impl WindowFeatures {
         true
     }
 
+    /// Adds one sample, relative to the origin, to all sums.
     fn add(&mut self, value: &[f32; CHANNELS]) {
         let t = self.count;
         for (channel, &v) in value.iter().enumerate() {
@@ -158,6 +172,7 @@ impl WindowFeatures {
         self.previous = *value;
     }
 
+    /// Computes the features from the sums.
     fn write(&self, out: &mut [f32; FEATURES]) {
         const N: f32 = WINDOW as f32;
         let mut places = out.iter_mut();
@@ -174,35 +189,35 @@ impl WindowFeatures {
         // Rounding can make the sum of a channel at rest slightly negative.
         let squares = |c: usize| covariance(c, c).max(0.0);
         for c in 0..CHANNELS {
-            put((at(&self.origin, c) + mean(c)) / MEAN.of(c));
+            put((at(&self.origin, c) + mean(c)) / MEAN.divisor(c));
         }
         for c in 0..CHANNELS {
-            put(sqrtf(squares(c) / N) / DEVIATION.of(c));
+            put(sqrtf(squares(c) / N) / DEVIATION.divisor(c));
         }
         for c in 0..CHANNELS {
-            put((mean(c) - at(&self.least, c)) / EXTREME.of(c));
+            put((mean(c) - at(&self.least, c)) / EXTREME.divisor(c));
         }
         for c in 0..CHANNELS {
-            put((at(&self.most, c) - mean(c)) / EXTREME.of(c));
+            put((at(&self.most, c) - mean(c)) / EXTREME.divisor(c));
         }
         for c in 0..CHANNELS {
-            put(at(&self.jerk, c) / (N - 1.0) / JERK.of(c));
+            put(at(&self.jerk, c) / (N - 1.0) / JERK.divisor(c));
         }
         for ((lagged, head), &lag) in self.lagged.iter().zip(&self.head).zip(&LAGS) {
             for c in 0..CHANNELS {
-                // sum of (x_t - mean)(x_{t+lag} - mean) over the n - lag pairs.
+                // Sum of (x_t - mean)(x_{t+lag} - mean) over the n - lag pairs.
                 let tail: f32 = (WINDOW - lag..WINDOW)
                     .filter_map(|t| self.history.get(t % HISTORY))
                     .fold(0.0, |sum, value| sum + at(value, c));
-                let both = 2.0 * at(&self.sum, c) - tail - at(head, c);
+                let pair_sum = 2.0 * at(&self.sum, c) - tail - at(head, c);
                 let pairs = N - lag as f32;
-                let sum = at(lagged, c) - mean(c) * both + pairs * mean(c) * mean(c);
-                put(sum / (squares(c) + STILL.of(c)) / AUTOCORRELATION.of(c));
+                let sum = at(lagged, c) - mean(c) * pair_sum + pairs * mean(c) * mean(c);
+                put(sum / (squares(c) + STILL.divisor(c)) / AUTOCORRELATION.divisor(c));
             }
         }
         for i in 0..CHANNELS {
             for j in i + 1..CHANNELS {
-                let scale = sqrtf((squares(i) + STILL.of(i)) * (squares(j) + STILL.of(j)));
+                let scale = sqrtf((squares(i) + STILL.divisor(i)) * (squares(j) + STILL.divisor(j)));
                 put(covariance(j, i) / scale / CORRELATION);
             }
         }
@@ -210,10 +225,12 @@ impl WindowFeatures {
     }
 }
 
+/// Returns the value of a channel.
 fn at(values: &[f32; CHANNELS], channel: usize) -> f32 {
     values.get(channel).copied().unwrap_or(0.0)
 }
 
+/// Adds `by` to the value of a channel.
 fn bump(values: &mut [f32; CHANNELS], channel: usize, by: f32) {
     if let Some(value) = values.get_mut(channel) {
         *value += by;
@@ -227,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// Slow two-pass reference in f64, written from the table above.
+    /// Reference implementation in f64 with two passes, written from the table of the module documentation.
     fn reference(window: &[[f32; CHANNELS]]) -> [f64; FEATURES] {
         let n = window.len() as f64;
         let column = |c: usize| window.iter().map(|row| f64::from(row[c])).collect::<Vec<f64>>();
@@ -266,10 +283,12 @@ mod tests {
         features
     }
 
+    /// Returns the sum of the squared deviations from the mean.
     fn square(x: &[f64], mean: f64) -> f64 {
         x.iter().map(|v| (v - mean) * (v - mean)).sum()
     }
 
+    /// Returns a window of sines with noise and offsets, with gravity as the offset of channel 2.
     fn window(seed: u32, amplitude: f32) -> [[f32; CHANNELS]; WINDOW] {
         let mut state = seed;
         let mut noise = || {

@@ -1,14 +1,14 @@
-//! Drivers that run a [`Session`] over a byte stream: blocking ([`run`], `embedded-io`) and asynchronous
-//! ([`run_async`], `embedded-io-async`).
+//! Drivers that run a [`Session`] over a byte stream: a blocking driver ([`run`], on `embedded-io`) and an
+//! asynchronous driver ([`run_async`], on `embedded-io-async`).
 //!
-//! Both return when the link is lost, with the time at which to connect again; connecting is the caller's
-//! task, since only the caller knows the link. Sessions that stream get their samples from a [`Sensor`]
+//! Both drivers return when the link is lost, with the time at which to connect again. The caller reconnects,
+//! since only the caller knows the link. Sessions in streaming mode get their samples from a [`Sensor`]
 //! through the `_with_sensor` variants.
 //!
 //! While a private device is silent ([`Session::silent_until`]) the drivers do not read: input waits in the
-//! link or is lost there, as it is while the device computes. Neither the bytes that are handled nor the
-//! moment at which a lost link is noticed then depends on the duration of a computation. A driver of your own
-//! must do the same.
+//! link or is lost there, as it is while the device computes. Neither the set of processed bytes nor the time
+//! at which a lost link is detected then depends on the duration of a computation. A custom driver must do
+//! the same.
 
 use core::future::{Future, poll_fn};
 use core::pin::pin;
@@ -22,37 +22,38 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-/// Bytes per read.
+/// Size of the read buffer, in bytes.
 const READ_SIZE: usize = 64;
 
-/// Result of a driver: the link is lost.
+/// Result of a driver whose link was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed<E> {
     /// Time at which to connect again, on the caller's clock.
     pub retry_at: Millis,
-    /// The link's error. `None` if the peer or the session closed the link, or if it accepted no more bytes.
+    /// Error of the link. `None` if the peer or the session closed the link, or if the link accepted no more
+    /// bytes.
     pub error: Option<E>,
     /// Numbers of frames accepted and dropped on this link.
     pub frames: FrameCounters,
 }
 
-/// The two buffers of a link, owned by the caller.
+/// The two frame buffers of a link, owned by the caller.
 #[derive(Debug)]
 pub struct Buffers<'a> {
-    /// Buffer for received frames: as long as the session's frame limit.
+    /// Buffer for received frames, as long as the session's frame limit.
     pub receive: &'a mut [u8],
     /// Buffer for one outgoing frame: [`crate::session::Config::transmit_capacity`] bytes.
     pub transmit: &'a mut [u8],
 }
 
-/// A sensor whose samples are seen once, for a session that streams ([`crate::session::Sampling::Stream`]).
-/// The driver polls it only while a round collects samples.
+/// Sensor for a session in streaming mode ([`crate::session::Sampling::Stream`]), which uses each sample
+/// once. The driver polls the sensor only while a round collects samples.
 pub trait Sensor {
-    /// The next sample (d values) with its target, if one is available now.
+    /// Returns the next sample (d values) with its target, if a sample is available.
     fn poll(&mut self) -> Option<(&[f32], Targets<'_>)>;
 }
 
-/// Sensor of a session that does not stream: it never has a sample.
+/// Sensor without samples, for a session that is not in streaming mode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSensor;
 
@@ -62,7 +63,7 @@ impl Sensor for NoSensor {
     }
 }
 
-/// Runs a session that does not stream: [`run_with_sensor`] without a sensor.
+/// Runs a session that is not in streaming mode: [`run_with_sensor`] without a sensor.
 pub fn run<T, S, P, R, IO>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -80,13 +81,14 @@ where
     run_with_sensor(session, io, buffers, clock, wait, &mut NoSensor)
 }
 
-/// Runs `session` over a link that has just come up, until it goes down.
+/// Runs `session` over a connected link until the link is lost.
 ///
-/// `clock` returns the current time. `wait` is called when there is nothing to do until the given time; it
-/// may return early, on an interrupt or a byte: `|_| cortex_m::asm::wfi()` will do.
+/// `clock` returns the current time. `wait` is called when the driver has nothing to do until the given time;
+/// `wait` may return early, for example on an interrupt or a received byte, so `|_| cortex_m::asm::wfi()` is
+/// sufficient.
 ///
 /// End of file (a read of 0 bytes) and errors end the link. Each frame is written completely before the next
-/// is encoded, so a slow link slows the session down and nothing is queued.
+/// frame is encoded, so a slow link slows the session down and no frames are queued.
 pub fn run_with_sensor<T, S, P, R, IO>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -108,7 +110,7 @@ where
     let mut step = || -> Result<(), Option<IO::Error>> {
         let mut progress = send(session, io, Event::LinkUp, &mut clock, transmit)?;
         while !progress.close {
-            // Timeouts first: a link that never falls silent must not starve them.
+            // Timeouts come first, so that a link with continuous input cannot starve them.
             if progress.again || clock() >= progress.wake {
                 progress = send(session, io, Event::Tick, &mut clock, transmit)?;
             } else if session.is_silent(clock()) {
@@ -141,6 +143,7 @@ where
     Closed { retry_at: last.wake, error, frames: decoder.counters() }
 }
 
+/// Passes an event to the session and writes the resulting frame to the link.
 fn send<T, S, P, R, IO>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -166,15 +169,16 @@ where
     Ok(progress)
 }
 
-/// The rest of `bytes` after a write of `written`. A write of 0 bytes ends the link; `write_all` would panic.
+/// Returns the bytes after a write of `written` bytes. A write of 0 bytes ends the link; `write_all` would
+/// panic.
 fn unwritten<E>(written: usize, bytes: &[u8]) -> Result<&[u8], Option<E>> {
     if written == 0 { Err(None) } else { Ok(bytes.get(written..).unwrap_or_default()) }
 }
 
 /// [`Sensor`] for an asynchronous link.
 pub trait AsyncSensor {
-    /// The next sample (d values) with its target. Must be cancel-safe: a sample that was not returned must
-    /// be returned by the next call.
+    /// Returns the next sample (d values) with its target. Must be cancel-safe: a sample that was not
+    /// returned must be returned by the next call.
     fn next(&mut self) -> impl Future<Output = (&[f32], Targets<'_>)>;
 }
 
@@ -184,7 +188,7 @@ impl AsyncSensor for NoSensor {
     }
 }
 
-/// Runs a session that does not stream: [`run_async_with_sensor`] without a sensor.
+/// Runs a session that is not in streaming mode: [`run_async_with_sensor`] without a sensor.
 pub async fn run_async<T, S, P, R, IO, F>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -203,11 +207,12 @@ where
     run_async_with_sensor(session, io, buffers, clock, sleep_until, &mut NoSensor).await
 }
 
-/// Like [`run_with_sensor`], for an asynchronous link. `sleep_until` completes at the given time.
+/// Runs `session` over an asynchronous link until the link is lost, like [`run_with_sensor`]. The future of
+/// `sleep_until` must complete at the given time.
 ///
-/// Reads are cancelled when the wake-up time comes first: the link's `read` must be cancel-safe, as
-/// `embedded-io-async` requires. Dropping the future is safe; pass [`Event::LinkDown`] to the session
-/// afterwards.
+/// The driver cancels a read when the wake-up time comes first, so the link's `read` must be cancel-safe, as
+/// `embedded-io-async` requires. Dropping the driver's future is safe; pass [`Event::LinkDown`] to the
+/// session afterwards.
 pub async fn run_async_with_sensor<T, S, P, R, IO, F>(
     session: &mut Session<T, S, P, R>,
     io: &mut IO,
@@ -271,7 +276,7 @@ where
             }
         };
         progress.sent = 0;
-        // A link that never falls silent must not starve the timeouts.
+        // Timeouts must not be starved by a link with continuous input.
         progress.again |= clock() >= progress.wake;
         let mut input = bytes.get(..read).unwrap_or_default();
         loop {
@@ -293,6 +298,7 @@ where
     Closed { retry_at: last.wake, error, frames: decoder.counters() }
 }
 
+/// Writes all bytes and flushes the link.
 async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Result<(), Option<IO::Error>> {
     if bytes.is_empty() {
         return Ok(());
@@ -306,13 +312,16 @@ async fn write<IO: embedded_io_async::Write>(io: &mut IO, bytes: &[u8]) -> Resul
 
 /// Output of [`select`].
 enum Selected<A, B> {
+    /// Output of the link's future.
     Io(A),
+    /// Output of the sensor's future.
     Sample(B),
+    /// The timeout was first.
     Timeout,
 }
 
-/// Waits for the first of three futures. On a tie the link wins over the sensor, and the sensor over the
-/// clock.
+/// Waits for the first of three futures. If several are ready, the link has priority over the sensor, and the
+/// sensor over the timeout.
 async fn select<A, B>(
     io: impl Future<Output = A>,
     sample: impl Future<Output = B>,

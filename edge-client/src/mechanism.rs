@@ -1,5 +1,5 @@
-//! Privacy mechanisms: the treatment of an update before it leaves the device, nothing or the noise of differential
-//! privacy.
+//! Privacy mechanisms, which either leave an update unchanged or add the noise of differential privacy before
+//! the update is sent.
 
 use fedspan_protocol::message::Privacy;
 
@@ -8,9 +8,9 @@ use crate::privacy::{Clipped, Clipping, EntropySource, Gaussian, NoEntropy, Priv
 #[cfg(feature = "privacy")]
 use crate::release::Release;
 
-/// Mechanism of differential privacy: [`NoPrivacy`], or `privacy::Gaussian` (a feature).
+/// Mechanism of differential privacy: [`NoPrivacy`], or `privacy::Gaussian` with the feature `privacy`.
 pub trait Mechanism {
-    /// Returns the settings of the noise; `None` without noise.
+    /// Returns the settings of the noise; `None` for a mechanism without noise.
     #[cfg(feature = "privacy")]
     fn settings(&self) -> Option<PrivacySettings> {
         None
@@ -19,37 +19,37 @@ pub trait Mechanism {
     /// Prepares the seed of a release before its cost is charged, so that a failure charges nothing.
     ///
     /// # Errors
-    /// [`NoEntropy`] if no seed can be drawn; the device must not release anything then.
+    /// [`NoEntropy`] if no seed can be drawn. The device must then release nothing.
     #[cfg(feature = "privacy")]
     fn prepare(&mut self, _release: &Release) -> Result<(), NoEntropy> {
         Ok(())
     }
 
-    /// Returns the seed of the [prepared](Self::prepare) release, once. If two releases used one seed, the
-    /// difference of both would have no noise.
+    /// Returns the seed of the [prepared](Self::prepare) release; a second call fails. If two releases used
+    /// the same seed, their difference would contain no noise.
     ///
     /// # Errors
-    /// [`NoEntropy`] if no release is prepared; the device must not release anything then.
+    /// [`NoEntropy`] if no release is prepared. The device must then release nothing.
     #[cfg(feature = "privacy")]
     fn draw_seed(&mut self) -> Result<Seed, NoEntropy> {
         Err(NoEntropy)
     }
 
-    /// Returns the clipping of whole gradients; `None` if no gradient may leave. The answer is the same for the
-    /// mechanism's whole life.
+    /// Returns the clipping of whole gradients; `None` if gradients must not be sent. The result never
+    /// changes between `Some` and `None`.
     #[cfg(feature = "privacy")]
     fn clipping(&self) -> Option<&Clipping> {
         None
     }
 
-    /// Returns the clipping for changes.
+    /// Returns the clipping of [`Self::clipping`], mutable.
     #[cfg(feature = "privacy")]
     fn clipping_mut(&mut self) -> Option<&mut Clipping> {
         None
     }
 }
 
-/// Mechanism without noise: the update leaves as computed.
+/// Mechanism without noise: the update is sent as computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoPrivacy;
 
@@ -93,7 +93,8 @@ impl<P: Mechanism> Mechanism for Clipped<P> {
     }
 }
 
-/// Returns the privacy capability of a mechanism, with nothing spent; the session fills in the spent budget.
+/// Returns the privacy capability of a mechanism with a spent budget of zero; the session fills in the spent
+/// budget.
 pub(crate) fn declared_privacy(mechanism: &impl Mechanism) -> Privacy {
     #[cfg(feature = "privacy")]
     if let Some(settings) = mechanism.settings() {
@@ -103,12 +104,12 @@ pub(crate) fn declared_privacy(mechanism: &impl Mechanism) -> Privacy {
     Privacy::None
 }
 
-/// Returns true if a record may influence an upload only through noise.
+/// Returns true if records influence uploads only through noise.
 pub(crate) fn is_private(mechanism: &impl Mechanism) -> bool {
     declared_privacy(mechanism) != Privacy::None
 }
 
-/// Returns true if gradients may leave, clipped or unchanged.
+/// Returns true if gradients may be sent, clipped or unchanged.
 pub(crate) fn sends_gradients(mechanism: &impl Mechanism) -> bool {
     #[cfg(feature = "privacy")]
     if is_private(mechanism) {

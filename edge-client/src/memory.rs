@@ -1,7 +1,8 @@
-//! Model memory: the buffers of a model, owned by the caller. Linear models here, networks in `network`.
+//! Model memory: the buffers of a model, owned by the caller. This file defines the memory of linear models,
+//! the module `network` the memory of networks.
 //!
-//! [`Workspace`] fixes their sizes at compile time. The algorithms take [`Parts`], a view without sizes in its
-//! type, so that their code is compiled once, in this crate.
+//! [`Workspace`] fixes the sizes of the buffers at compile time. The algorithms take [`Parts`], a view
+//! without sizes in its type, so that their code is compiled once, in this crate.
 
 #[cfg(feature = "i16")]
 mod fixed;
@@ -25,7 +26,7 @@ pub use network::{NetworkMemory, NetworkParts, NetworkShape, NetworkSizes, Netwo
 #[cfg(feature = "power")]
 pub use power::PowerWorkspace;
 
-/// One value of each of eight samples.
+/// Values of eight samples, one per sample.
 pub type Eight = [f32; 8];
 
 /// Sizes of a linear model.
@@ -40,8 +41,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the smallest memory for one update, in bytes, if samples can be read twice: `B`, the head, `X^T R`,
-    /// the triangle of `Z^T Z`, `Z^T Y`, and one `z` and `y`.
+    /// Returns the smallest memory for one update, in bytes, if samples can be read twice: memory for `B`,
+    /// the head, `X^T R`, the triangle of `Z^T Z`, `Z^T Y`, and one `z` and `y`.
     #[must_use]
     pub const fn arithmetic_minimum(&self) -> usize {
         let (d, k, c) = (self.features, self.width, self.outputs);
@@ -49,7 +50,7 @@ impl Shape {
     }
 }
 
-/// All buffers of one linear model. [`crate::task`] defines their content.
+/// All buffers of one linear model. [`crate::task`] defines the content of the buffers.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// Sizes of the buffers.
@@ -58,16 +59,16 @@ pub struct Parts<'a> {
     pub representation: &'a mut [f32],
     /// Head `W`, k x C.
     pub head: &'a mut [f32],
-    /// Scratch matrix, k x k: `Z^T Z`, its Cholesky factor, or the triangular factor.
+    /// Scratch matrix, k x k: `Z^T Z`, its Cholesky factor, or the triangular factor of `Z`.
     pub factor: &'a mut [f32],
     /// Right-hand side, k x C: `Z^T Y`, `Q^T Y`, then the solution.
     pub rhs: &'a mut [f32],
     /// Residual products `S = X^T R`, d x C.
     pub residual: &'a mut [f32],
-    /// Second d x k matrix, if the memory has one: `X^T Z` of streamed samples, the product of a power iteration,
-    /// or a gradient with noise.
+    /// Second d x k matrix, if the memory has one: `X^T Z` of streamed samples, the product of a power
+    /// iteration, or a gradient with noise.
     pub extra_matrix: Option<&'a mut [f32]>,
-    /// Block of eight samples, only for streamed samples.
+    /// Block of eight samples; used only for streamed samples.
     pub blocks: Option<Blocks<'a>>,
     /// One projected sample, k values.
     pub z: &'a mut [f32],
@@ -78,9 +79,9 @@ pub struct Parts<'a> {
 /// Buffers for streamed samples, in addition to [`Parts::extra_matrix`].
 #[derive(Debug)]
 pub struct Blocks<'a> {
-    /// Projections of eight samples, k of them.
+    /// Projections of eight samples, k values per sample.
     pub z: &'a mut [Eight],
-    /// Targets of the same samples, C of them.
+    /// Targets of the same eight samples, C values per sample.
     pub y: &'a mut [Eight],
 }
 
@@ -107,19 +108,19 @@ pub trait Memory {
     /// Returns a read-only view of the buffers.
     fn parts_ref(&self) -> PartsRef<'_>;
 
-    /// Returns the arithmetic of an update in this memory.
+    /// Returns the number format in which this memory computes updates.
     fn numeric(&self) -> Numeric {
         Numeric::F32
     }
 
-    /// Returns all buffers, with those of integers, if the memory is for 16-bit fixed point.
+    /// Returns all buffers and the integer buffers, if the memory is for 16-bit fixed point.
     #[cfg(feature = "i16")]
     fn fixed(&mut self) -> Option<(Parts<'_>, Fixed<'_>)> {
         None
     }
 }
 
-/// Memory by reference: a large buffer in a `static` is then never moved through the stack.
+/// Memory by reference, so that a large buffer in a `static` is never moved through the stack.
 ///
 /// ```
 /// use fedspan_client::{Linear, Workspace};
@@ -147,8 +148,8 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     }
 }
 
-/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the RAM of the whole model:
-/// `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
+/// Memory for `D` features, a representation of width `K` and `C` outputs. Its size is the RAM of the whole
+/// model: `4 (2 K C + D K + D C + K^2 + K + C)` bytes.
 #[derive(Clone, Debug)]
 pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
     representation: [[f32; K]; D],
@@ -161,7 +162,7 @@ pub struct Workspace<const D: usize, const K: usize, const C: usize = 1> {
 }
 
 impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
-    /// Creates zeroed memory, in a `const` context too.
+    /// Creates zeroed memory; can be called in a `const` context.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(K >= 1 && K <= D && C >= 1 && D <= u16::MAX as usize && C <= 256) };
@@ -176,6 +177,7 @@ impl<const D: usize, const K: usize, const C: usize> Workspace<D, K, C> {
         }
     }
 
+    /// Returns a view of the buffers together with the given additional ones.
     fn view<'a>(&'a mut self, extra_matrix: Option<&'a mut [f32]>, blocks: Option<Blocks<'a>>) -> Parts<'a> {
         Parts {
             shape: Shape { features: D, width: K, outputs: C },
@@ -214,8 +216,8 @@ impl<const D: usize, const K: usize, const C: usize> Memory for Workspace<D, K, 
     }
 }
 
-/// [`Workspace`] for streamed samples, which are seen once: `4 D K + 32 (K + C)` bytes more, independent of the
-/// number of samples.
+/// [`Workspace`] for streamed samples, which are read once: it has `4 D K + 32 (K + C)` additional bytes,
+/// independent of the number of samples.
 #[derive(Clone, Debug)]
 pub struct StreamingWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
@@ -225,7 +227,7 @@ pub struct StreamingWorkspace<const D: usize, const K: usize, const C: usize = 1
 }
 
 impl<const D: usize, const K: usize, const C: usize> StreamingWorkspace<D, K, C> {
-    /// Creates zeroed memory, in a `const` context too.
+    /// Creates zeroed memory; can be called in a `const` context.
     #[must_use]
     pub const fn new() -> Self {
         Self { workspace: Workspace::new(), products: [[0.0; K]; D], z: [[0.0; 8]; K], y: [[0.0; 8]; C] }

@@ -1,58 +1,58 @@
-//! Sample sources: the device's own training data.
+//! Sample sources: access to the device's training data.
 //!
-//! A *replayable* source can be read several times in a round: a recording in flash or RAM. It implements
-//! [`SampleSource`]. A sensor whose samples are used once and dropped needs no source: the firmware passes each
-//! sample to the session as an event ([`crate::session::Event::Sample`]), and no buffer grows with the number of
-//! samples.
+//! A *replayable* source can be read several times in a round, such as a recording in flash or RAM; it
+//! implements [`SampleSource`]. A sensor whose samples are used once and dropped needs no source: the
+//! firmware passes each sample to the session as an event ([`crate::session::Event::Sample`]), and no buffer
+//! grows with the number of samples.
 
 use fedspan_protocol::message::RoundId;
 
 use crate::error::SourceError;
 use crate::kernel::Four;
 
-/// Source of samples that can be read more than once. The implementor decides how a sample gets its label (a
-/// button, a schedule, a message over the same serial line); see `examples/own_sensor.rs`.
+/// Source of samples that can be read more than once. The implementation decides how a sample gets its label
+/// (a button, a schedule, a message over the same serial line); see `examples/own_sensor.rs`.
 pub trait SampleSource {
-    /// Starts a pass over the samples of round `id`. All passes of one round must return the same samples in the
-    /// same order; another round may have others.
+    /// Starts a pass over the samples of round `id`. All passes of one round must return the same samples in
+    /// the same order; another round may have other samples.
     ///
     /// # Errors
     /// [`SourceError`] if the storage fails. The device then declines the round.
     fn rewind(&mut self, id: RoundId) -> Result<(), SourceError>;
 
-    /// Starts a pass over the samples for fitting the *head* in a training round, if these are not all samples. A
-    /// source that returns a small selection here (a few windows per class, drawn for each round) trains a
-    /// representation on which a head can be fitted from few samples.
+    /// Starts a pass over the samples on which the *head* is fitted in a training round, if the source
+    /// distinguishes them from all samples. A source that returns a small selection here (a few windows per
+    /// class, drawn for each round) trains a representation on which a head can be fitted from few samples.
     ///
-    /// Returns false, and does nothing, if they are all samples: the caller then uses [`Self::rewind`] and reuses
-    /// values computed for the head.
+    /// Returns false and does nothing if the head is fitted on all samples. The caller then uses
+    /// [`Self::rewind`], and reuses values computed for the head.
     ///
     /// # Errors
-    /// [`SourceError`] as [`Self::rewind`].
+    /// [`SourceError`] for the reasons of [`Self::rewind`].
     fn rewind_for_head(&mut self, _id: RoundId) -> Result<bool, SourceError> {
         Ok(false)
     }
 
     /// Returns sample `index` of the last rewound round, in the order of a pass, if the source allows random
-    /// access, which stochastic gradient descent needs. `None` beyond the last sample, and always if the source
-    /// allows passes only.
+    /// access, which stochastic gradient descent needs. Returns `None` beyond the last sample, and always if
+    /// the source allows passes only.
     fn at(&mut self, _index: usize) -> Option<Samples<'_>> {
         None
     }
 
-    /// Returns samples of the last started pass from `index` on, at least one and at most `max`. `None` beyond the
-    /// last sample, and always if the source allows passes only. The default returns one at a time; the number of
-    /// samples per call does not change the result.
+    /// Returns samples of the last started pass from `index` on, at least one and at most `max`. Returns
+    /// `None` beyond the last sample, and always if the source allows passes only. The default implementation
+    /// returns one sample; the number of samples per call does not change the result.
     fn samples_from(&mut self, index: usize, _max: usize) -> Option<Samples<'_>> {
         self.at(index)
     }
 
-    /// Returns the next samples of the pass, at least one; `None` at the end. The number of samples per call does
-    /// not change the result, not even its last bit.
+    /// Returns the next samples of the pass, at least one; `None` at the end. Results are bit-identical for
+    /// any number of samples per call.
     fn next(&mut self) -> Option<Samples<'_>>;
 }
 
-/// Some samples with their targets.
+/// One or several samples with their targets.
 #[derive(Clone, Copy, Debug)]
 pub struct Samples<'a> {
     /// Features, row-major, n x d.
@@ -61,17 +61,18 @@ pub struct Samples<'a> {
     pub targets: Targets<'a>,
 }
 
-/// Targets that the head is fitted to.
+/// Targets to which the head is fitted.
 #[derive(Clone, Copy, Debug)]
 pub enum Targets<'a> {
     /// Regression targets: row-major, n x C.
     Values(&'a [f32]),
-    /// Class numbers: n of them, below C, fitted as one-hot vectors.
+    /// Class numbers: n values below C, fitted as one-hot vectors.
     Classes(&'a [u8]),
 }
 
 impl Targets<'_> {
-    /// Returns value `output` of C of target `index`. `None` if there is none, or its class is C or more.
+    /// Returns value `output` (of C values) of target `index`. Returns `None` if there is no such target, or
+    /// its class is C or more.
     pub(crate) fn value(&self, index: usize, output: usize, outputs: usize) -> Option<f32> {
         match *self {
             Self::Values(values) => values.get(index * outputs + output).copied(),
@@ -83,7 +84,8 @@ impl Targets<'_> {
         }
     }
 
-    /// Writes target `index` into `y` (C values). Returns false if there is none, or its class is C or more.
+    /// Writes target `index` into `y` (C values). Returns false if there is no such target, or its class is C
+    /// or more.
     #[must_use]
     pub(crate) fn write(&self, index: usize, y: &mut [f32]) -> bool {
         let outputs = y.len();
@@ -92,8 +94,8 @@ impl Targets<'_> {
             .all(|(output, place)| self.value(index, output, outputs).map(|value| *place = value).is_some())
     }
 
-    /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is C or
-    /// more.
+    /// Writes targets `first..first + 4` into `y` (C fours). Returns false if one is missing or its class is
+    /// C or more.
     #[must_use]
     pub(crate) fn write_four(&self, first: usize, y: &mut [Four]) -> bool {
         if let (Self::Values(values), [four]) = (self, &mut *y) {
@@ -108,7 +110,8 @@ impl Targets<'_> {
 }
 
 impl<'a> Samples<'a> {
-    /// Returns sample `index` alone. `features` and `outputs` are the lengths of a sample and a regression target.
+    /// Returns sample `index` alone. `features` is the length of a sample, `outputs` the length of a
+    /// regression target.
     #[must_use]
     pub fn one(self, index: usize, features: usize, outputs: usize) -> Option<Samples<'a>> {
         self.slice(index, 1, features, outputs)
@@ -133,19 +136,20 @@ impl<'a> Samples<'a> {
     }
 }
 
-/// Replayable source over slices: samples in RAM, or linked into flash.
+/// Replayable source over slices: samples in RAM, or linked into the firmware in flash.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording<'a> {
     x: &'a [f32],
     features: usize,
     outputs: usize,
     targets: Targets<'a>,
+    /// True if the current pass has returned all samples.
     done: bool,
 }
 
 impl<'a> Recording<'a> {
-    /// Creates a source for regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the end are
-    /// ignored.
+    /// Creates a source for regression: `x` is n x `features`, `y` is n x `outputs`. Surplus values at the
+    /// end are ignored.
     #[must_use]
     pub fn regression(x: &'a [f32], y: &'a [f32], features: usize, outputs: usize) -> Self {
         let n = x.len().checked_div(features).unwrap_or(0).min(y.len().checked_div(outputs).unwrap_or(0));
@@ -195,7 +199,7 @@ impl SampleSource for Recording<'_> {
     }
 }
 
-/// Source of a streaming device: it has no samples to replay.
+/// Source of a streaming device, which has no samples to replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRecording;
 

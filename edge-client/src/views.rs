@@ -1,4 +1,4 @@
-//! Conversions to and from nalgebra: fixed-size matrices, copied from and into the client's memory.
+//! Conversions between nalgebra's fixed-size matrices and the client's memory, by copying.
 
 use nalgebra::SMatrix;
 
@@ -10,13 +10,13 @@ impl<const D: usize, const K: usize, const C: usize> Linear<Workspace<D, K, C>> 
     /// Returns the verified representation, D x K.
     ///
     /// # Errors
-    /// [`NotReady::NoRepresentation`] if none is in memory.
+    /// [`NotReady::NoRepresentation`] if no representation is in memory.
     pub fn representation_matrix(&self) -> Result<SMatrix<f32, D, K>, NotReady> {
         let b = self.representation().ok_or(NotReady::NoRepresentation)?;
         Ok(SMatrix::from_row_slice(b))
     }
 
-    /// Returns the head, K x C, fitted or not.
+    /// Returns the head, K x C, whether fitted or not.
     #[must_use]
     pub fn head_matrix(&self) -> SMatrix<f32, K, C> {
         SMatrix::from_row_slice(self.head())

@@ -1,5 +1,5 @@
-//! Chunk bookkeeping of a receiver: which chunks of a set of tensors have arrived, where they belong, and which to
-//! request. Holds no tensor bytes; both sides use it.
+//! Chunk bookkeeping of a receiver: the chunks of a set of tensors that have arrived, their positions, and
+//! the chunks to request. Contains no tensor bytes; used by both devices and servers.
 
 use core::ops::Range;
 
@@ -10,14 +10,16 @@ use crate::limits::{CHUNKS_MAX, DESCRIPTOR_MAX, HEADER, OPEN_HEAD_MAX, SEAL_MAX}
 use crate::message::{Chunk, Descriptors, Missing, RoundId};
 use crate::tensor::TensorDescriptor;
 
+/// Number of words of the bitmap of received chunks.
 const WORDS: usize = CHUNKS_MAX / 32;
 
 /// Record of the received chunks of one direction of one round.
 #[derive(Clone, Debug)]
 pub struct Assembly {
     tensors: Descriptors,
-    /// Bitmap of received chunks, one tensor after the other.
+    /// Bitmap of received chunks, tensor by tensor.
     received: [u32; WORDS],
+    /// Number of chunks that have not arrived.
     outstanding: usize,
 }
 
@@ -26,7 +28,7 @@ pub struct Assembly {
 pub struct TensorRange {
     /// Index of the tensor.
     pub tensor: usize,
-    /// Range of its elements.
+    /// Range of elements of this tensor.
     pub elements: Range<usize>,
 }
 
@@ -37,11 +39,12 @@ impl Assembly {
         Self { tensors: Descriptors::new(), received: [0; WORDS], outstanding: 0 }
     }
 
-    /// Checks the descriptors and starts with no chunk received. Tensors in the message body have no chunks.
+    /// Checks the descriptors, and creates a record without received chunks. Tensors in the message body have
+    /// no chunks.
     ///
     /// # Errors
     /// [`Error::BadDescriptor`] if a descriptor is impossible, if some tensors are in the body and others in
-    /// chunks, or if there are more than [`CHUNKS_MAX`] chunks in all.
+    /// chunks, or if the total number of chunks is above [`CHUNKS_MAX`].
     pub fn new(tensors: &Descriptors) -> Result<Self, Error> {
         let mut outstanding = 0;
         for tensor in tensors {
@@ -67,11 +70,12 @@ impl Assembly {
         self.outstanding == 0
     }
 
-    /// Records a chunk and returns the elements that its body holds, or `None` if it arrived before.
+    /// Records a chunk and returns the elements that its body contains. Returns `None` if the chunk has
+    /// arrived before.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] if no such chunk was announced, [`Error::LengthMismatch`] if the body has another
-    /// length.
+    /// [`Error::BadDescriptor`] if no such chunk was announced, [`Error::LengthMismatch`] if the body has the
+    /// wrong length.
     pub fn accept(&mut self, chunk: &Chunk, body: usize) -> Result<Option<TensorRange>, Error> {
         let tensor = usize::from(chunk.tensor);
         let descriptor = self.tensors.get(tensor).filter(|d| d.chunk > 0).ok_or(Error::BadDescriptor)?;
@@ -96,7 +100,8 @@ impl Assembly {
         Ok(Some(TensorRange { tensor, elements }))
     }
 
-    /// Returns the next request for missing chunks, one tensor at a time; `None` if all have arrived.
+    /// Returns the next request for missing chunks, which concerns one tensor; `None` if all chunks have
+    /// arrived.
     #[must_use]
     pub fn missing(&self, id: RoundId) -> Option<Missing> {
         for (tensor, descriptor) in self.tensors.iter().enumerate() {
@@ -121,17 +126,18 @@ impl Assembly {
         None
     }
 
+    /// Returns the number of the first bit of a tensor in the bitmap.
     fn first_bit(&self, tensor: usize) -> usize {
         self.tensors.iter().take(tensor).map(TensorDescriptor::chunks).sum()
     }
 }
 
-/// Decides how tensors are sent under a frame limit: all in the message body if they fit with the longest head (and
-/// the overhead of sealing), otherwise all in chunks of the greatest length that fits.
+/// Decides how tensors are sent under a frame limit: in the message body if all tensors fit together with the
+/// longest head and the overhead of sealing, otherwise all in chunks of the greatest length that fits.
 ///
 /// # Errors
-/// [`Error::BadDescriptor`] if a descriptor is impossible, needs more than [`CHUNKS_MAX`] chunks, or if the frame
-/// limit leaves no room for a chunk.
+/// [`Error::BadDescriptor`] if a descriptor is impossible or needs more than [`CHUNKS_MAX`] chunks, or if no
+/// chunk fits the frame limit.
 pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> {
     let head = HEADER + OPEN_HEAD_MAX + tensors.len() * DESCRIPTOR_MAX + SEAL_MAX;
     let fits = byte_len(tensors.iter()).saturating_add(head) <= frame_limit;
@@ -145,10 +151,11 @@ pub fn plan(tensors: &mut Descriptors, frame_limit: usize) -> Result<(), Error> 
     Assembly::new(tensors).map(drop)
 }
 
-/// Splits a body that holds all tensors into the bytes of each, in order, with its index and descriptor.
+/// Splits a body that contains all tensors. Returns the index, the descriptor and the bytes of each tensor,
+/// in order.
 ///
 /// # Errors
-/// [`Error::LengthMismatch`] if `body` is not exactly as long as the tensors.
+/// [`Error::LengthMismatch`] if `body` does not have exactly the length of the tensors.
 pub fn split_body<'a>(
     tensors: &'a [TensorDescriptor],
     body: &'a [u8],
@@ -165,6 +172,7 @@ pub fn split_body<'a>(
     }))
 }
 
+/// Returns the number of bytes of all tensors together.
 fn byte_len<'a>(tensors: impl Iterator<Item = &'a TensorDescriptor>) -> usize {
     tensors.map(TensorDescriptor::byte_len).fold(0, usize::saturating_add)
 }

@@ -1,18 +1,18 @@
-//! CRC-32C (Castagnoli): a nibble table of 64 bytes on a device; with the feature `wide` the CPU instructions of a
-//! host.
+//! Implementations of the CRC-32C (Castagnoli): with a nibble table of 64 bytes for devices, and, with the
+//! feature `wide`, with the CPU instructions of a host.
 
 #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 pub use small::Digest;
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 pub use wide::Digest;
 
-/// Number of floats hashed in one call: large enough to amortise the call on a host, small enough for a device's
-/// stack.
+/// Number of floats hashed per call: large enough to amortise the call on a host, and small enough for the
+/// stack of a device.
 pub const FLOATS: usize = if cfg!(all(feature = "wide", not(target_os = "none"))) { 1024 } else { 16 };
 
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 mod wide {
-    /// Running CRC-32C.
+    /// Running CRC-32C, computed with CPU instructions.
     #[derive(Debug)]
     pub struct Digest(u32);
 
@@ -23,7 +23,7 @@ mod wide {
     }
 
     impl Digest {
-        /// Creates the checksum of no bytes.
+        /// Creates the checksum of an empty string of bytes.
         #[must_use]
         pub fn new() -> Self {
             Self(0)
@@ -34,7 +34,7 @@ mod wide {
             self.0 = crc32c::crc32c_append(self.0, bytes);
         }
 
-        /// Returns the checksum of all bytes.
+        /// Returns the checksum of all appended bytes.
         #[must_use]
         pub fn finish(self) -> u32 {
             self.0
@@ -46,7 +46,7 @@ mod wide {
 mod small {
     use crc::CRC_32_ISCSI;
 
-    /// Contribution of the four lowest bits to the rest once they are shifted out.
+    /// Contribution of the four lowest bits to the remaining bits after these four are shifted out.
     static TABLE: [u32; 16] = {
         let mut table = [0; 16];
         let mut bits = 1;
@@ -67,7 +67,7 @@ mod small {
         table
     };
 
-    /// Running CRC-32C.
+    /// Running CRC-32C, computed with a nibble table.
     #[derive(Debug)]
     pub struct Digest(u32);
 
@@ -78,7 +78,7 @@ mod small {
     }
 
     impl Digest {
-        /// Creates the checksum of no bytes.
+        /// Creates the checksum of an empty string of bytes.
         #[must_use]
         pub fn new() -> Self {
             Self(CRC_32_ISCSI.init)
@@ -89,7 +89,7 @@ mod small {
             self.0 = bytes.iter().fold(self.0, |crc, byte| shift(shift(crc ^ u32::from(*byte))));
         }
 
-        /// Returns the checksum of all bytes.
+        /// Returns the checksum of all appended bytes.
         #[must_use]
         pub fn finish(self) -> u32 {
             self.0 ^ CRC_32_ISCSI.xorout
@@ -109,7 +109,7 @@ mod tests {
     use super::{Digest, small};
 
     proptest! {
-        /// Tests the compiled implementation against the device's, for any split of the bytes.
+        /// Tests that the compiled implementation agrees with the device's, for any split of the bytes.
         #[test]
         fn host_and_device_checksums_agree(bytes in proptest::collection::vec(any::<u8>(), 0..5000), cut in any::<usize>()) {
             let (first, second) = bytes.split_at(cut % (bytes.len() + 1));

@@ -1,5 +1,5 @@
-//! COBS encoding in place (consistent overhead byte stuffing): byte by byte on a device, to save flash; with the
-//! feature `wide` whole runs of nonzero bytes at a time, for a host.
+//! In-place encoders for COBS (consistent overhead byte stuffing): byte by byte for devices, to save flash,
+//! and, with the feature `wide`, run by run of nonzero bytes for hosts.
 
 #[cfg(not(all(feature = "wide", not(target_os = "none"))))]
 pub use bytewise::{encode_in_place, first_zero};
@@ -8,22 +8,22 @@ pub use runs::{encode_in_place, first_zero};
 
 #[cfg(any(test, not(all(feature = "wide", not(target_os = "none")))))]
 mod bytewise {
-    /// Returns the index of the first zero. Inlined: a call would take more flash than the loop.
+    /// Returns the index of the first zero. Inlined, because a call would take more flash than the loop.
     #[inline(always)]
     pub fn first_zero(bytes: &[u8]) -> Option<usize> {
         bytes.iter().position(|&b| b == 0)
     }
 
-    /// Encodes `out[start..end]` to the front of `out`, appends the zero delimiter, and returns the length. `start`
-    /// must be at least `end - start` divided by 254, rounded up, and one byte must follow `end`; the write
-    /// position then never passes the read position.
+    /// Encodes `out[start..end]` to the front of `out`, appends the zero delimiter, and returns the encoded
+    /// length. `start` must be at least `end - start` divided by 254, rounded up, and one byte must follow
+    /// `end`; then the write position never passes the read position.
     pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
         let mut code_at = 0;
         let mut write = 1;
         let mut code = 1u8;
         for read in start..end {
-            // A full block implies no zero. It is closed only when a byte follows, so that no empty block is
-            // written.
+            // A full block implies no zero. A full block is closed only if another byte follows, so that no
+            // empty block is written.
             if code == 0xff {
                 *out.get_mut(code_at)? = code;
                 code_at = write;
@@ -57,14 +57,14 @@ mod runs {
         memchr::memchr(0, bytes)
     }
 
-    /// Encodes as the byte-wise version does, under the same conditions.
+    /// Encodes like the byte-wise version, under the same conditions.
     pub fn encode_in_place(out: &mut [u8], start: usize, end: usize) -> Option<usize> {
         let (mut read, mut write) = (start, 0);
         loop {
             let rest = out.get(read..end)?;
             let block = rest.get(..BLOCK).unwrap_or(rest);
             let run = first_zero(block).unwrap_or(block.len());
-            // Code byte, followed by the run.
+            // Moves the run behind its code byte.
             let place = out.get_mut(write..read + run)?;
             let from = read.checked_sub(write).filter(|from| *from > 0)?;
             place.copy_within(from.., 1);
@@ -74,7 +74,7 @@ mod runs {
             if read == end {
                 break;
             }
-            // A full block implies no zero; every other block implies the one after it.
+            // A full block implies no zero; every other block implies the zero after it.
             read += usize::from(run < BLOCK);
         }
         *out.get_mut(write)? = 0;
@@ -88,7 +88,7 @@ mod tests {
 
     use super::{bytewise, encode_in_place, first_zero};
 
-    /// Byte strings with as many zeros as floats have, only zeros, or none.
+    /// Strategy for byte strings with as many zeros as in floats, with only zeros, or without zeros.
     fn bytes() -> impl Strategy<Value = std::vec::Vec<u8>> {
         let of = |most| proptest::collection::vec(0..=most, 0..1200);
         prop_oneof![of(255u8), of(1), of(20), of(0), of(255).prop_map(|b| b.iter().map(|b| b | 1).collect())]
@@ -97,7 +97,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
-        /// Tests the compiled implementation against the device's.
+        /// Tests that the compiled implementation agrees with the device's.
         #[test]
         fn host_and_device_encodings_agree(bytes in bytes()) {
             let start = bytes.len().div_ceil(254).max(1);

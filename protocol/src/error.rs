@@ -1,8 +1,8 @@
-//! Error type of this crate.
+//! Error type of encoding and decoding.
 
 use core::fmt;
 
-/// Error of encoding or decoding. Every variant carries its numbers.
+/// Error of encoding or decoding. Every variant contains the numbers that describe the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,20 +27,20 @@ pub enum Error {
         /// Number of bytes received.
         got: usize,
     },
-    /// A descriptor is impossible: a side of zero, too many elements, or a chunk length that splits an encoding
-    /// block.
+    /// A descriptor is impossible: a side of zero, too many elements, or a chunk length that splits an
+    /// encoding block.
     BadDescriptor,
     /// A value to encode is not finite.
     NonFinite {
-        /// Index of the first such value.
+        /// Index of the first value that is not finite.
         index: usize,
     },
     /// The columns are linearly dependent and cannot be orthonormalised.
     RankDeficient {
-        /// First column that depends linearly on those before it.
+        /// Index of the first column that depends linearly on earlier columns.
         column: usize,
     },
-    /// A channel has used all its frame counters and cannot seal another frame.
+    /// A channel has used all frame counters and cannot seal another frame.
     Exhausted,
 }
 

@@ -1,15 +1,16 @@
-//! Frames on a byte stream: COBS (consistent overhead byte stuffing), a length limit and a check.
+//! Frames on a byte stream: encoder and decoder with COBS (consistent overhead byte stuffing), a length limit
+//! and a check.
 //!
-//! A frame is `header | message | check`, COBS-encoded and terminated by one zero byte. The header's low nibble
-//! names the protection: 0 is CRC-32C (Castagnoli), 1 and 2 are authenticated encryption
-//! ([`secure`](crate::secure)); the high nibble is the frame format, 1.
+//! A frame is `header | message | check`, COBS-encoded and terminated by one zero byte. The header's low
+//! nibble is the protection: 0 is CRC-32C (Castagnoli), 1 and 2 are authenticated encryption
+//! ([`secure`](crate::secure)). The high nibble is the frame format, 1.
 //!
-//! After *any* error (overflow, bad COBS, bad check, unknown header) the decoder discards everything up to and
-//! including the next zero byte, and counts it. A frame can therefore not hide in the tail of an oversized one, for
-//! any split of the stream into reads.
+//! After *any* error (overflow, bad COBS, bad check, unknown header) the decoder discards everything up to
+//! and including the next zero byte, and counts the error. A frame can therefore not be hidden in the tail of
+//! an oversized frame, for any split of the stream into reads.
 //!
-//! The COBS code is part of this crate because the available decoders panic on some inputs or accept such a hidden
-//! frame; the `cobs` crate is the oracle in the tests.
+//! This crate contains its own COBS code because the available decoders panic on some inputs or accept such a
+//! hidden frame; the tests compare it with the `cobs` crate.
 
 use core::ops::Range;
 
@@ -36,8 +37,8 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     digest.finish()
 }
 
-/// Returns the CRC-32C of `f32` values in little-endian byte order. It identifies the representation that a head
-/// was fitted on.
+/// Returns the CRC-32C of `f32` values in little-endian byte order. It identifies the representation that a
+/// head was fitted on.
 #[must_use]
 pub fn crc32c_f32(values: &[f32]) -> u32 {
     let mut digest = Digest::new();
@@ -51,11 +52,11 @@ pub fn crc32c_f32(values: &[f32]) -> u32 {
     digest.finish()
 }
 
-/// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`. Returns the number
-/// of bytes on the wire, delimiter included.
+/// Encodes `message` and a body of `body_len` bytes, written by `fill`, as one frame into `out`. Returns the
+/// number of bytes on the wire, including the delimiter.
 ///
-/// The frame is built and COBS-encoded in place, without other memory. A buffer of [`wire_capacity`] of the frame's
-/// length is always sufficient.
+/// The frame is built and COBS-encoded in place, without other memory. A buffer of [`wire_capacity`] bytes
+/// for the frame's length is always sufficient.
 ///
 /// # Errors
 /// [`Error::BufferTooSmall`] if the frame does not fit; the content of `out` is then unspecified. If even the
@@ -70,7 +71,7 @@ pub fn encode<M: Message>(
     encode_in(envelope, message, body_len, &mut fill, close_with_crc, out)
 }
 
-/// Writes header and check.
+/// Writes the header and the CRC-32C of a frame.
 pub(crate) fn close_with_crc(frame: &mut [u8]) {
     if let Some((checked, check)) = frame.split_last_chunk_mut::<CHECK>() {
         if let Some(header) = checked.first_mut() {
@@ -89,7 +90,7 @@ pub(crate) struct Envelope {
     pub after: usize,
 }
 
-/// Encodes a frame of any protection. `close` writes header and check, and may encrypt the message.
+/// Encodes a frame with any protection. `close` writes the header and the check, and may encrypt the message.
 pub(crate) fn encode_in<M: Message>(
     envelope: Envelope,
     message: &M,
@@ -106,15 +107,15 @@ pub(crate) fn encode_in<M: Message>(
     complete(envelope, start..end, head_len, body_len, fill, &mut close, out)
 }
 
-/// Returns the range of the unencoded frame in a buffer of `length` bytes. The last byte is the delimiter's. The
-/// encoder moves the frame to the front and adds at most one byte in 254; the range starts so late that it never
-/// overwrites unread bytes.
+/// Returns the range of the unencoded frame in a buffer of `length` bytes. The last byte of the buffer is
+/// reserved for the delimiter. The encoder moves the frame to the front and adds at most one byte in 254; the
+/// range starts so late that the encoder never overwrites unread bytes.
 fn plain_frame(length: usize) -> (usize, usize) {
     let end = length.saturating_sub(1);
     (end.div_ceil(255), end)
 }
 
-/// Adds the body and the envelope to the `head_len` bytes of message in `place`, and encodes the frame.
+/// Adds the body and the envelope to the message of `head_len` bytes in `place`, and encodes the frame.
 #[cfg_attr(target_os = "none", inline(never))]
 fn complete(
     envelope: Envelope,
@@ -144,7 +145,7 @@ fn complete(
 pub enum FrameError {
     /// The frame is longer than the receiver's buffer.
     Oversize,
-    /// The bytes are not COBS (a zero inside a block), or too short for header and check.
+    /// The bytes are not COBS (a zero inside a block), or too few for a header and a check.
     Framing,
     /// The check does not match.
     Check,
@@ -152,20 +153,20 @@ pub enum FrameError {
     Header(u8),
 }
 
-/// Numbers of accepted and discarded frames, by reason.
+/// Numbers of accepted and discarded frames, by reason of the discard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameCounters {
     /// Number of frames with a correct check.
     pub accepted: u32,
     /// Number of frames longer than the buffer.
     pub oversize: u32,
-    /// Number of frames that are not COBS or too short.
+    /// Number of frames that are not valid COBS or too short.
     pub framing: u32,
     /// Number of frames with a wrong check.
     pub check: u32,
     /// Number of frames with an unknown header.
     pub header: u32,
-    /// Number of sealed frames, not yet verified.
+    /// Number of complete sealed frames, whose tags the decoder does not verify.
     pub sealed: u32,
 }
 
@@ -174,26 +175,28 @@ pub struct FrameCounters {
 pub enum FeedResult<'a> {
     /// The input is consumed and no frame is complete.
     NeedMore,
-    /// Message and body of one checked frame.
+    /// Message and body of one frame with a correct check.
     Message(&'a [u8]),
-    /// Complete sealed frame, unverified until a [`Channel`](crate::secure::Channel) opens it.
+    /// Complete sealed frame, which is unverified until a [`Channel`](crate::secure::Channel) opens it.
     Sealed(&'a mut [u8]),
-    /// A frame was discarded (reported at its end).
+    /// A frame was discarded; reported at the end of the frame.
     Dropped(FrameError),
 }
 
-/// Frame decoder over a byte stream, in a buffer of the caller whose length is the frame limit. End of stream needs
-/// no call: an unfinished frame is not reported.
+/// Frame decoder over a byte stream, in a buffer of the caller whose length is the frame limit. The end of
+/// the stream needs no call: an unfinished frame is not reported.
 #[derive(Debug)]
 pub struct Decoder<B> {
     buffer: B,
+    /// Number of decoded bytes of the current frame.
     len: usize,
-    /// Remaining bytes of the current COBS block; 0 before a code byte.
+    /// Number of remaining bytes of the current COBS block; 0 before a code byte.
     block: u8,
     /// True if the current block ends with an implied zero.
     zero_after: bool,
-    /// True if only delimiters were read since the last frame.
+    /// True if only delimiters have been read since the last frame.
     empty: bool,
+    /// Reason why the current frame is being discarded.
     discard: Option<FrameError>,
     counters: FrameCounters,
 }
@@ -218,13 +221,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         self.counters
     }
 
-    /// Returns true if a frame has begun and not ended.
+    /// Returns true if a frame has begun and not yet ended.
     #[must_use]
     pub fn is_mid_frame(&self) -> bool {
         !self.empty
     }
 
-    /// Discards an unfinished frame, for a link that was interrupted.
+    /// Discards an unfinished frame, for use after an interruption of the link.
     pub fn reset(&mut self) {
         self.len = 0;
         self.block = 0;
@@ -233,7 +236,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         self.discard = None;
     }
 
-    /// Replaces the buffer, and with it the frame limit; an unfinished frame is lost.
+    /// Replaces the buffer, and with it the frame limit. An unfinished frame is lost.
     pub fn set_buffer(&mut self, buffer: B) {
         self.buffer = buffer;
         self.reset();
@@ -278,13 +281,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
                 None => chunk,
             };
             self.push(chunk);
-            // Cannot fail: `chunk` is at most `block` bytes long, and a block at most 254.
+            // Cannot fail, because `chunk` has at most `block` bytes, and a block has at most 254.
             self.block -= u8::try_from(chunk.len()).unwrap_or(self.block);
             *input = input.get(chunk.len()..).unwrap_or_default();
         }
         FeedResult::NeedMore
     }
 
+    /// Appends decoded bytes to the current frame, or discards the frame if it is too long.
     fn push(&mut self, bytes: &[u8]) {
         match self.buffer.as_mut().get_mut(self.len..self.len + bytes.len()) {
             Some(place) => {
@@ -295,7 +299,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
         }
     }
 
-    /// Ends the frame at a delimiter and classifies it; `None` for an empty frame.
+    /// Ends the frame at a delimiter and classifies it. Returns `None` for an empty frame.
     fn finish(&mut self) -> Result<Option<Decoded>, FrameError> {
         let (len, block, empty, discard) = (self.len, self.block, self.empty, self.discard);
         self.reset();
@@ -320,7 +324,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
     }
 }
 
-/// Decoded frame, with the end of its content in the buffer.
+/// Classification of a decoded frame, with the end of its content in the buffer.
 #[derive(Clone, Copy)]
 enum Decoded {
     /// End of the message of a frame with a correct check.

@@ -1,15 +1,16 @@
-//! Random draws of labelled samples for [`Task::RidgeScores`](crate::message::Task::RidgeScores). Devices, the
-//! simulator and independent checks draw the same samples.
+//! Random draws of labelled samples for [`Task::RidgeScores`](crate::message::Task::RidgeScores),
+//! reproducible by devices, the simulator and independent checks.
 
-/// Returns true if draw number `draw` labels usable sample number `number` (both from 0). `left` is the number of
-/// samples of its class still to come, this one included, and `needed` the number of labels still to assign. A
-/// uniform draw without replacement in one pass (selection sampling; Knuth, volume 2, algorithm 3.4.2 S).
+/// Returns true if draw number `draw` labels usable sample number `number` (both counted from 0). `left` is
+/// the number of remaining samples of the sample's class, including this sample, and `needed` is the number
+/// of labels still to assign. The result is a uniform draw without replacement in one pass (selection
+/// sampling; Knuth, volume 2, algorithm 3.4.2 S).
 #[must_use]
 pub fn is_labelled(draw: u32, number: u32, left: u32, needed: u32) -> bool {
     (u64::from(mix(number ^ mix(draw.wrapping_add(1)))) * u64::from(left)) >> 32 < u64::from(needed)
 }
 
-/// Integer hash: a bijection of 32-bit numbers (Wellons, hash-prospector).
+/// Hashes an integer: a bijection of 32-bit numbers (Wellons, hash-prospector).
 fn mix(number: u32) -> u32 {
     let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
     let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);
@@ -20,6 +21,7 @@ fn mix(number: u32) -> u32 {
 mod tests {
     use super::*;
 
+    /// Returns the labelled samples of a draw, as a bitmap.
     fn drawn(draw: u32, first: u32, count: u32, labels: u32) -> u32 {
         let mut needed = labels.min(count);
         let mut labelled = 0;
@@ -47,13 +49,15 @@ mod tests {
         assert!(pairs.clone().all(|count| count.abs_diff(1000) < 150), "{seen:?}");
     }
 
-    /// The values of SPEC.md.
+    /// Tests the values that SPEC.md lists.
     #[test]
     fn draws_match_the_specification() {
         assert_eq!([mix(0), mix(1), mix(2)], SPECIFIED);
         assert_eq!([0, 1, 2, 3].map(|draw| drawn(draw, 0, 8, 1).trailing_zeros()), DRAWN);
     }
 
+    /// Hashes of 0, 1 and 2.
     const SPECIFIED: [u32; 3] = [0x0000_0000, 0x6889_90c0, 0xd113_2181];
+    /// Labelled sample of the first four draws of one sample from eight.
     const DRAWN: [u32; 4] = [7, 1, 4, 6];
 }

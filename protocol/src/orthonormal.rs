@@ -1,14 +1,15 @@
-//! Orthonormal columns: a check, and the f32 QR factorisation that both sides of the wire run.
+//! Orthonormal columns: a check of orthonormality, and the f32 QR factorisation that devices and servers run.
 //!
-//! A representation sent as i8 is no longer orthonormal after decoding. Both sides must use the same `B` to the
-//! last bit, so decoding includes this factorisation, and `SPEC.md` specifies it.
+//! A representation sent as i8 is not orthonormal after decoding. Both sides must use a bit-identical `B`, so
+//! decoding includes this factorisation, and `SPEC.md` specifies it.
 //!
-//! It uses only `+ - * /` and a correctly rounded square root, in a fixed order: the bits are the same on every
-//! core.
+//! The factorisation uses only `+ - * /` and a correctly rounded square root, in a fixed order, so its result
+//! is bit-identical on every core.
 
 use crate::Error;
 
-/// Returns `max |B^T B - I|` over all pairs of columns. `b` is row-major, rows x `cols`. Not finite if `b` is not.
+/// Returns `max |B^T B - I|` over all pairs of columns. `b` is row-major, rows x `cols`. The result is not
+/// finite if a value of `b` is not finite.
 #[must_use]
 pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
     let mut worst = 0.0f32;
@@ -26,13 +27,13 @@ pub fn orthonormality_error(b: &[f32], cols: usize) -> f32 {
     worst
 }
 
-/// Replaces `b` (row-major, rows x `cols`, rows >= `cols`) by the orthonormal factor of its thin QR factorisation
-/// with a positive diagonal of R. Modified Gram-Schmidt, run twice, is orthonormal to rounding (Giraud, Langou and
-/// Rozloznik 2005).
+/// Replaces `b` (row-major, rows x `cols`, rows >= `cols`) by the orthonormal factor of its thin QR
+/// factorisation with a positive diagonal of R. Modified Gram-Schmidt is run twice, which gives
+/// orthonormality up to rounding (Giraud, Langou and Rozloznik 2005).
 ///
 /// # Errors
-/// [`Error::RankDeficient`] if less than 1e-6 of a column's norm remains, or if it is not finite; `b` is then
-/// partly overwritten.
+/// [`Error::RankDeficient`] if less than 1e-6 of a column's norm remains, or if the norm is not finite; `b`
+/// is then partly overwritten.
 pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
     for j in 0..cols {
         let before = column_dot(b, cols, j, j);
@@ -48,7 +49,7 @@ pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
             }
         }
         let after = column_dot(b, cols, j, j);
-        // Negated so that a NaN fails too. 1e-12 is the square of 1e-6.
+        // The condition is negated so that a NaN fails too. 1e-12 is the square of 1e-6.
         if !(after > before * 1e-12 && after.is_finite() && after >= f32::MIN_POSITIVE) {
             return Err(Error::RankDeficient { column: j });
         }
@@ -62,6 +63,7 @@ pub fn orthonormalise(b: &mut [f32], cols: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Returns the dot product of columns `i` and `j`.
 fn column_dot(b: &[f32], cols: usize, i: usize, j: usize) -> f32 {
     b.chunks_exact(cols.max(1)).fold(0.0, |sum, row| match (row.get(i), row.get(j)) {
         (Some(p), Some(q)) => sum + p * q,

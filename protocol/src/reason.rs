@@ -1,4 +1,4 @@
-//! Texts of the typed reasons, for logs and people.
+//! Display texts of the typed reasons for refusals, declines and rejections.
 
 use core::fmt;
 
@@ -78,7 +78,7 @@ impl core::error::Error for Refusal {}
 impl core::error::Error for DeclineReason {}
 impl core::error::Error for Rejection {}
 
-/// Converts a privacy cost to squared sensitivity over variance.
+/// Converts a privacy cost to the ratio of squared sensitivity to variance.
 #[allow(clippy::cast_precision_loss, reason = "for a message")]
 fn units(count: u64) -> f64 {
     count as f64 / f64::from(1 << 30)

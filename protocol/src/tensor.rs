@@ -1,8 +1,8 @@
 //! Tensors on the wire: the role of a matrix, the encoding of its elements, its descriptor and its chunks.
 //!
-//! All matrices are row-major. A tensor that fits one frame is sent in the body of `RoundOpen` or `Update`; a
-//! larger one in `Chunk`s of a fixed number of elements, each a whole number of encoding blocks, so that a receiver
-//! decodes every chunk straight into place, in any order.
+//! All matrices are row-major. A tensor that fits one frame is sent in the body of `RoundOpen` or `Update`. A
+//! larger tensor is sent in `Chunk`s of a fixed number of elements. Each chunk is a whole number of encoding
+//! blocks, so that a receiver can decode every chunk directly to its final position, in any order.
 
 use half::f16;
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::limits::{CHUNK_OVERHEAD, CHUNKS_MAX, FRAME_LIMIT_MAX};
 
-/// Role of a tensor in an algorithm. A firmware is compiled with the set of roles that may leave the device.
+/// Role of a tensor in an algorithm. Firmware is compiled with the set of roles that the device may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Role {
-    /// Shared representation `B`, d x k: the server's, or a device's updated `B_i`.
+    /// Shared representation `B`, d x k: the server's `B`, or a device's updated `B_i`.
     Representation,
     /// Gradient of a device's loss with respect to `B`, d x k.
     Gradient,
@@ -28,19 +28,20 @@ pub enum Role {
     AdapterUp,
     /// Head of a model that all devices share, k x C.
     SharedHead,
-    /// Factors of a gradient, one of them a personal head.
+    /// Factors of a gradient, one of which is a personal head.
     FactoredHead,
-    /// Sums and sums of squares of features, as integers in limbs, one row a feature.
+    /// Sums and sums of squares of features, as integers in limbs, one row per feature.
     FeatureSums,
     /// Number of correct predictions for each ridge of a grid, 1 x ridges.
     RidgeScores,
-    /// Scale of the fleet, 2 x d: the shift subtracted from each feature, then the factor it is multiplied by. Only
-    /// sent to devices; its bit in the capabilities means that the device applies a scale.
+    /// Scale of the fleet, 2 x d: the shift subtracted from each feature, then the factor by which the result
+    /// is multiplied. A scale is sent only to devices; its bit in the capabilities means that the device
+    /// applies a scale.
     Scale,
 }
 
-/// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum, four
-/// limbs of its sum of squares.
+/// Number of columns of [`Role::FeatureSums`]: the exponent of the feature's grid, three limbs of its sum,
+/// four limbs of its sum of squares.
 pub const SUMS_COLUMNS: u16 = 8;
 
 impl Role {
@@ -60,8 +61,8 @@ pub enum Encoding {
     F32,
     /// IEEE 754 binary16, little endian, rounded to nearest, ties to even.
     F16,
-    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte per element. A value
-    /// is `scale * byte`, and the scale is the largest magnitude divided by 127.
+    /// Blocks of 32 elements (the last may be shorter): a binary32 scale, then one signed byte per element. A
+    /// value is `scale * byte`, and the scale is the largest magnitude divided by 127.
     I8,
 }
 
@@ -75,8 +76,8 @@ impl Encoding {
         1 << self as u8
     }
 
-    /// Returns the number of bytes of `elements` elements. Saturates, because a peer can announce more than a
-    /// 32-bit device can count.
+    /// Returns the number of bytes of `elements` elements. Saturates, because a peer can announce more
+    /// elements than a 32-bit device can count.
     #[must_use]
     pub const fn byte_len(self, elements: usize) -> usize {
         match self {
@@ -86,7 +87,7 @@ impl Encoding {
         }
     }
 
-    /// Returns the number of elements that a chunk length must be a multiple of.
+    /// Returns the number of which every chunk length must be a multiple.
     #[must_use]
     pub const fn granularity(self) -> usize {
         match self {
@@ -106,8 +107,8 @@ impl Encoding {
         }
     }
 
-    /// Returns the largest accepted deviation from orthonormality of a received representation, `max |B^T B - I|`:
-    /// rounding for f32 and f16, quantisation for i8.
+    /// Returns the largest accepted deviation from orthonormality of a received representation,
+    /// `max |B^T B - I|`. The deviation is due to rounding for f32 and f16, and to quantisation for i8.
     #[must_use]
     pub const fn orthonormality_tolerance(self) -> f32 {
         match self {
@@ -120,7 +121,8 @@ impl Encoding {
     const fn largest(self) -> f32 {
         match self {
             Self::F32 => f32::MAX,
-            // Numbers from halfway between the largest f16 and the next power of two are rounded up to infinity.
+            // Numbers from halfway between the largest f16 and the next power of two on are rounded up to
+            // infinity.
             Self::F16 => 65520.0f32.next_down(),
             // A scale that was rounded up can overflow in decoding.
             Self::I8 => f32::MAX.next_down(),
@@ -130,15 +132,15 @@ impl Encoding {
     /// Encodes `values` into `out`.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a value is not
-    /// finite or would not be finite after decoding (65520 and above in f16; the largest f32 in i8).
+    /// [`Error::LengthMismatch`] unless `out` has [`Self::byte_len`] bytes; [`Error::NonFinite`] if a value
+    /// is not finite or would not be finite after decoding (65520 and above in f16; the largest f32 in i8).
     pub fn encode(self, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
         let expected = self.byte_len(values.len());
         if out.len() != expected {
             return Err(Error::LengthMismatch { expected, got: out.len() });
         }
         let largest = self.largest();
-        // No early exit: the compiler can then vectorise the loop.
+        // The loop has no early exit, so that the compiler can vectorise it.
         let sound =
             cfg!(feature = "wide") && values.iter().fold(true, |sound, v| sound & (v.abs() <= largest));
         if !sound && let Some(index) = values.iter().position(|v| v.is_nan() || v.abs() > largest) {
@@ -164,10 +166,11 @@ impl Encoding {
         Ok(())
     }
 
-    /// Decodes `bytes` into `out`. Accepts every bit pattern; the receiver checks for finite values.
+    /// Decodes `bytes` into `out`. Accepts every bit pattern; the receiver must check that the values are
+    /// finite.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`] unless `bytes` has [`Self::byte_len`] of `out`'s length.
+    /// [`Error::LengthMismatch`] unless the length of `bytes` is [`Self::byte_len`] for the length of `out`.
     pub fn decode(self, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
         let expected = self.byte_len(out.len());
         if bytes.len() != expected {
@@ -199,8 +202,8 @@ impl Encoding {
     }
 }
 
-/// 1.5 * 2^23. Floats of this size are consecutive integers, so adding a small number rounds it to an integer, ties
-/// to even, and the lowest byte of the sum is that integer in two's complement.
+/// The number 1.5 * 2^23. Floats of this size are consecutive integers, so adding a small number rounds it to
+/// an integer, ties to even, and the lowest byte of the sum is that integer in two's complement.
 const TO_INTEGER: f32 = 12_582_912.0;
 
 /// Encodes one block: its scale, then its bytes.
@@ -210,7 +213,7 @@ fn encode_i8_block(block: &[f32], place: &mut [u8]) {
     let Some((head, quanta)) = place.split_first_chunk_mut() else { return };
     *head = scale.to_le_bytes();
     for (quantum, value) in quanta.iter_mut().zip(block) {
-        // The scale underflows to zero if the block is zero at this precision.
+        // The scale underflows to zero if all values of the block are very small.
         let steps = if scale > 0.0 { (value / scale).clamp(-127.0, 127.0) } else { 0.0 };
         let [byte, ..] = (steps + TO_INTEGER).to_le_bytes();
         *quantum = byte;
@@ -222,7 +225,7 @@ fn encode_i8_block(block: &[f32], place: &mut [u8]) {
 pub struct TensorDescriptor {
     /// Role of the tensor.
     pub role: Role,
-    /// Encoding of its elements.
+    /// Encoding of the tensor's elements.
     pub encoding: Encoding,
     /// Number of rows.
     pub rows: u16,
@@ -252,14 +255,14 @@ impl TensorDescriptor {
     }
 
     /// Returns the number of chunks; 0 if the tensor is in the message body.
-    // Not inlined: a division with many callers.
+    // Not inlined, because it contains a division and has many callers.
     #[must_use]
     #[inline(never)]
     pub fn chunks(&self) -> usize {
         if self.chunk == 0 { 0 } else { self.elements().div_ceil(usize::from(self.chunk)) }
     }
 
-    /// Returns the elements of chunk `index`, or `None` beyond the end.
+    /// Returns the range of elements of chunk `index`, or `None` beyond the last chunk.
     #[must_use]
     pub fn chunk_range(&self, index: usize) -> Option<core::ops::Range<usize>> {
         let first = index.checked_mul(usize::from(self.chunk))?;
@@ -267,11 +270,11 @@ impl TensorDescriptor {
         (first < end).then_some(first..end)
     }
 
-    /// Checks the conditions on every descriptor, independent of its sender.
+    /// Checks the conditions that every descriptor must meet, independent of its sender.
     ///
     /// # Errors
-    /// [`Error::BadDescriptor`] for a side of zero, a chunk that splits an encoding block, more than [`CHUNKS_MAX`]
-    /// chunks, or more bytes in one frame than [`FRAME_LIMIT_MAX`].
+    /// [`Error::BadDescriptor`] for a side of zero, a chunk that splits an encoding block, more than
+    /// [`CHUNKS_MAX`] chunks, or more bytes in one frame than [`FRAME_LIMIT_MAX`].
     pub fn validate(&self) -> Result<(), Error> {
         let whole_blocks = usize::from(self.chunk).is_multiple_of(self.encoding.granularity());
         let together = match usize::from(self.chunk) {

@@ -1,4 +1,4 @@
-//! Time as clients and servers count it: [`Millis`].
+//! Time type of clients and servers: [`Millis`].
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
@@ -6,33 +6,33 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds: a point in time on a monotonic clock with any origin, or a span of time.
+/// Time in milliseconds: a point in time on a monotonic clock with any origin, or a duration.
 ///
-/// `+` and `-` saturate: a wake-up at [`Millis::MAX`] never comes, and the span to a point in the past is
-/// [`Millis::ZERO`].
+/// `+` and `-` saturate: a wake-up time of [`Millis::MAX`] is never reached, and the duration to a point in
+/// the past is [`Millis::ZERO`].
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(u64);
 
 impl Millis {
-    /// The start of the clock, or no time at all.
+    /// Origin of the clock, or a duration of zero.
     pub const ZERO: Self = Self(0);
-    /// The end of time: a wake-up that never comes.
+    /// Point in time that is never reached.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A number of milliseconds.
+    /// Creates a time from a number of milliseconds.
     #[must_use]
     pub const fn new(milliseconds: u64) -> Self {
         Self(milliseconds)
     }
 
-    /// The number of milliseconds.
+    /// Returns the number of milliseconds.
     #[must_use]
     pub const fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// True for [`Millis::ZERO`].
+    /// Returns true for [`Millis::ZERO`].
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
@@ -51,7 +51,7 @@ impl From<u64> for Millis {
     }
 }
 
-/// Whole milliseconds; [`Millis::MAX`] for what is longer.
+/// Converts to whole milliseconds. Longer durations than [`Millis::MAX`] become [`Millis::MAX`].
 impl From<Duration> for Millis {
     fn from(span: Duration) -> Self {
         Self(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
@@ -80,14 +80,14 @@ impl Sub for Millis {
     }
 }
 
-/// The number alone, without a unit.
+/// Formats the number of milliseconds, without a unit.
 impl fmt::Display for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
     }
 }
 
-/// The number alone, without a unit.
+/// Formats the number of milliseconds, without a unit.
 impl fmt::Debug for Millis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)

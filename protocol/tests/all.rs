@@ -1,4 +1,5 @@
-//! Integration tests of the protocol, in one program: linking each file by itself takes longer than its tests do.
+//! Integration tests of the protocol crate, linked into one program: linking each file separately would take
+//! longer than running the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

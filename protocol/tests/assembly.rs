@@ -1,5 +1,5 @@
-//! Property tests of chunk bookkeeping against a model: any order completes, duplicates count once, unannounced
-//! chunks are rejected, and requests name the gaps exactly.
+//! Property tests of chunk bookkeeping against a model. Chunks complete in any order, duplicates are counted
+//! once, unannounced chunks are rejected, and requests contain exactly the missing chunks.
 
 use std::collections::BTreeSet;
 
@@ -16,17 +16,19 @@ use proptest::prelude::*;
 
 const ID: RoundId = RoundId { round: 3, stage: 0 };
 
+/// Returns a descriptor of `elements` elements in chunks of `chunk`.
 fn descriptor(chunk: u16, elements: u16) -> TensorDescriptor {
     TensorDescriptor { chunk, ..TensorDescriptor::inline(Role::Moment, Encoding::F32, elements, 1) }
 }
 
-/// All chunks of all tensors, as pairs of tensor and chunk number.
+/// Returns all chunks of all tensors, as pairs of tensor index and chunk number.
 fn chunks(tensors: &[TensorDescriptor]) -> Vec<(usize, usize)> {
     let numbers = |(t, d): (usize, &TensorDescriptor)| (0..d.chunks()).map(move |c| (t, c));
     tensors.iter().enumerate().flat_map(numbers).collect()
 }
 
-/// Request that the specification demands: the first tensor with gaps, its first 16 gaps.
+/// Returns the request that the specification demands: for the first tensor with missing chunks, its first 16
+/// missing chunks.
 fn expected_request(left: &BTreeSet<(usize, usize)>) -> Option<Missing> {
     let tensor = left.first()?.0;
     let gaps = left.iter().filter(|(t, _)| *t == tensor).map(|(_, c)| u16::try_from(*c).unwrap());
@@ -67,7 +69,7 @@ proptest! {
         prop_assert_eq!(assembly.missing(ID), None);
     }
 
-    /// Only announced chunks are accepted, and a rejected chunk changes nothing.
+    /// Tests that only announced chunks are accepted, and that a rejected chunk changes nothing.
     #[test]
     fn unannounced_chunks_change_nothing(
         tensors in strategies::chunked(),
@@ -106,7 +108,7 @@ proptest! {
         }
     }
 
-    /// The parts of a body are the tensors, one after the other, without gap or overlap.
+    /// Tests that the parts of a body are the tensors, in order, without gap or overlap.
     #[test]
     fn body_is_split_exactly(chunked in strategies::chunked(), seed: u64, off in 1..9usize) {
         let tensors: Vec<_> = chunked.iter().map(|d| TensorDescriptor { chunk: 0, ..*d }).collect();
@@ -131,8 +133,8 @@ proptest! {
         }
     }
 
-    /// A plan is accepted by the other side and fits the frame limit; tensors that cannot be sent under the limit
-    /// are an error.
+    /// Tests that the other side accepts a plan and that it fits the frame limit. Tensors that cannot be sent
+    /// under the limit must be an error.
     #[test]
     fn plan_fits_the_frame_limit(
         tensors in prop_oneof![strategies::chunked(), strategies::descriptors()],
@@ -209,7 +211,7 @@ fn assembly_rejects_inline_and_chunked_tensors_together() {
     assert_eq!(Assembly::new(&mixed).map(|_| ()), Err(Error::BadDescriptor));
 }
 
-/// Tensors in the message body announce no chunks.
+/// Tests that a tensor in the message body has no chunks.
 #[test]
 fn inline_tensor_accepts_no_chunks() {
     let mut assembly = Assembly::new(&[descriptor(0, 40)].into_iter().collect()).unwrap();

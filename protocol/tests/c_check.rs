@@ -1,9 +1,10 @@
-//! C programs written from SPEC.md read the golden vectors, and the C code in SPEC.md compiles and is correct.
+//! Tests that C programs written from SPEC.md can read the golden vectors, and that the C code in SPEC.md
+//! compiles and is correct.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles and runs a C file, whose last line of output must be `OK`.
+/// Compiles and runs a C file. The last line of its output must be `OK`.
 fn compile_and_run(source: &Path) {
     let name = source.file_stem().unwrap();
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -30,6 +31,7 @@ fn compile_and_run(source: &Path) {
     );
 }
 
+/// Returns the folder of the golden vectors.
 fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
@@ -49,7 +51,7 @@ fn check_qr_c_has_the_same_bits() {
     compile_and_run(&vectors().join("check_qr.c"));
 }
 
-/// Compiles the functions of SPEC.md with a `main` that runs them over every vector.
+/// Tests the C functions in SPEC.md with a `main` function that runs them over every vector.
 #[test]
 fn specification_code_reads_every_vector() {
     const MAIN: &str = r#"

@@ -1,22 +1,24 @@
-//! Tests that damaged golden frames never decode to another message: flipped bits, pairs, bursts and splices, in
-//! the frame's own bytes (header, message, check) and in the bytes on the wire, COBS codes and delimiters included.
+//! Tests that damaged golden frames never decode to another message. The damage consists of flipped bits,
+//! pairs, bursts and splices, in the frame's bytes (header, message, check) and in the bytes on the wire,
+//! including COBS codes and delimiters.
 //!
-//! For damage to the frame's own bytes CRC-32C guarantees this: its Hamming distance is 6 up to 655 bytes, and it
-//! detects every burst of up to 32 bits. A flip in a COBS code moves bytes and goes undetected with a chance of 1
-//! in 2^32 per frame; the tests therefore try every golden frame and print the numbers.
+//! For damage to the frame's bytes CRC-32C guarantees this: its Hamming distance is 6 up to 655 bytes, and it
+//! detects every burst of up to 32 bits. A flipped bit in a COBS code moves bytes, and is not detected with a
+//! probability of 2^-32 per frame; the tests therefore try every golden frame and print the number of damaged
+//! frames.
 
 use crate::common::{Event, Random, feed, golden, plain, seal, stuff};
 use fedspan_protocol::frame::Decoder;
 
-/// One golden frame under damage.
+/// Golden frame that a test damages.
 struct Bench {
     name: &'static str,
     layer: Layer,
     original: Vec<u8>,
-    /// Bytes to damage: the frame itself, or its bytes on the wire.
+    /// Bytes to damage: the frame before COBS encoding, or its bytes on the wire.
     frame: Vec<u8>,
     clean: Vec<u8>,
-    /// Received stream: the frame, a delimiter in case the frame's own was hit, and an intact frame.
+    /// Received stream: the frame, a delimiter in case the frame's delimiter is damaged, and an intact frame.
     stream: Vec<u8>,
     decoder: Decoder<[u8; 1024]>,
     tried: u64,
@@ -25,16 +27,19 @@ struct Bench {
 /// Layer that is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layer {
-    /// Header, message and check: noise in a receiver's memory, or on a line with other framing.
+    /// Header, message and check, before COBS encoding: damage in a receiver's memory, or on a line with
+    /// other framing.
     Plain,
     /// Bytes on the wire.
     Wire,
 }
 
 const LAYERS: [Layer; 2] = [Layer::Plain, Layer::Wire];
+/// Message of the intact frame after the damaged one.
 const SENTINEL: &[u8] = b"sentinel";
 
 impl Bench {
+    /// Returns a bench for each golden frame.
     fn all(layer: Layer) -> impl Iterator<Item = Self> {
         let tail = [&[0], &seal(SENTINEL)[..]].concat();
         golden::all().into_iter().map(move |golden| {
@@ -59,15 +64,17 @@ impl Bench {
         })
     }
 
+    /// Returns the number of bits that can be damaged.
     fn bits(&self) -> usize {
         self.frame.len() * 8
     }
 
+    /// Flips one bit.
     fn flip(&mut self, bit: usize) {
         self.frame[bit / 8] ^= 1 << (bit % 8);
     }
 
-    /// Flips the bits of a pattern from `first` on, and checks the result.
+    /// Flips the bits of `pattern`, shifted to start at bit `first`, and checks the result.
     fn burst(&mut self, first: usize, pattern: u64) {
         let mut left = pattern;
         while left != 0 {
@@ -79,7 +86,7 @@ impl Bench {
         self.frame[first / 8..end].copy_from_slice(&self.clean[first / 8..end]);
     }
 
-    /// Checks that the stream yields the sentinel, and before it at most the original message.
+    /// Checks that the stream decodes to the sentinel frame, preceded by at most the original message.
     fn check(&mut self) {
         self.tried += 1;
         match self.layer {
@@ -140,7 +147,7 @@ fn flipped_bits_and_pairs_yield_no_other_message() {
     }
 }
 
-/// Tries all bursts of up to this many bits.
+/// Tries all bursts of up to `longest` bits.
 fn every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -> u64 {
     on_all(&format!("every burst of up to {longest} bits"), layer, |bench| {
         if !selects(bench) {
@@ -160,7 +167,7 @@ fn every_burst(layer: Layer, longest: usize, selects: impl Fn(&Bench) -> bool) -
 #[test]
 fn bursts_up_to_12_bits_yield_no_other_message() {
     for layer in LAYERS {
-        // The long frames are tested by the ignored test: half a minute more.
+        // Another test, which is ignored by default, covers the long frames: it takes half a minute.
         let tried = every_burst(layer, 12, |bench| bench.frame.len() <= 128);
         assert!(tried > 9_000_000, "{tried}");
         assert!(every_burst(layer, 9, |bench| bench.frame.len() > 128) > 1_000_000);
@@ -175,7 +182,8 @@ fn bursts_up_to_12_bits_in_long_frames_yield_no_other_message() {
     }
 }
 
-/// Longer bursts are too many to try all: random ones of every length at every position.
+/// Tests random bursts of every length at every position, because there are too many longer bursts to try
+/// all.
 #[test]
 fn bursts_up_to_32_bits_yield_no_other_message() {
     let mut random = Random(1);
@@ -194,7 +202,8 @@ fn bursts_up_to_32_bits_yield_no_other_message() {
     }
 }
 
-/// The start of one frame and the end of another: at equal distance from start or end, and anywhere.
+/// Tests the start of one frame followed by the end of another: cut at the same distance from the start or
+/// the end, and anywhere.
 #[test]
 fn spliced_frames_yield_no_message() {
     let frames: Vec<Vec<u8>> = golden::all().iter().map(golden::Golden::frame).collect();
@@ -212,7 +221,7 @@ fn spliced_frames_yield_no_message() {
                 let spliced = [&a[..i], &b[j..]].concat();
                 if spliced != *a && spliced != *b {
                     feed(&mut decoder, &spliced, |event| {
-                        // A sealed frame is not accepted before a key has opened it.
+                        // A sealed frame does not count as accepted before a key has opened it.
                         let nothing = matches!(event, Event::Dropped(_) | Event::Sealed(_));
                         assert!(nothing, "{a:x?}[..{i}] {b:x?}[{j}..]");
                     });

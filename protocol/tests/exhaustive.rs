@@ -1,5 +1,5 @@
-//! Exhaustive tests of small domains: varints, headers, short streams, descriptors on a grid of edge values, every
-//! frame limit. They replace a model checker.
+//! Exhaustive tests over small domains: varints, headers, short streams, descriptors on a grid of edge
+//! values, and all frame limits. These tests replace a model checker.
 
 use crate::common;
 use crate::common::{Event, events, head, plain, stuff};
@@ -14,9 +14,9 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 const ENCODINGS: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
-/// Decodes a varint of at most `bits` bits as SPEC.md defines it: seven bits a byte, lowest first, the top bit set
-/// if more bytes follow. Returns the number and the remaining bytes, or `None` if the bytes end early, continue too
-/// long, or the number is too large.
+/// Decodes a varint of at most `bits` bits as SPEC.md defines it: seven bits per byte, the lowest first, with
+/// the top bit set if more bytes follow. Returns the number and the remaining bytes. Returns `None` if the
+/// bytes end too early or continue too long, or if the number is too large.
 fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
     let mut value = 0u128;
     for (index, byte) in bytes.iter().enumerate().take(bits.div_ceil(7) as usize) {
@@ -29,7 +29,7 @@ fn varint(bytes: &[u8], bits: u32) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Expected result of decoding a message of one tag and one number.
+/// Returns the expected result of decoding a message that consists of a tag and one number.
 fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
     match varint(bytes, bits) {
         Some((value, [])) => Ok(value),
@@ -38,6 +38,7 @@ fn expected(bytes: &[u8], bits: u32) -> Result<u64, Error> {
     }
 }
 
+/// Decodes a `RetryAfter` and returns its number of 32 bits.
 fn retry(bytes: &[u8]) -> Result<u64, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RetryAfter { milliseconds }, _) => Ok(milliseconds.into()),
@@ -45,6 +46,7 @@ fn retry(bytes: &[u8]) -> Result<u64, Error> {
     }
 }
 
+/// Decodes a `RoundClosed` of round 1 and returns its stage, a number of 16 bits.
 fn stage(bytes: &[u8]) -> Result<u64, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RoundClosed(RoundId { round: 1, stage }), _) => Ok(stage.into()),
@@ -52,7 +54,7 @@ fn stage(bytes: &[u8]) -> Result<u64, Error> {
     }
 }
 
-/// Decodes every sequence of up to three bytes as a `u32` and as a `u16`: 2 x 16,843,009.
+/// Tests every sequence of up to three bytes, decoded as a `u32` and as a `u16`: 2 x 16,843,009 sequences.
 #[test]
 fn varints_of_up_to_three_bytes_decode_as_specified() {
     let tag = |message: &ToDevice| head(message)[0];
@@ -71,7 +73,7 @@ fn varints_of_up_to_three_bytes_decode_as_specified() {
     }
 }
 
-/// Decodes every length at which a number of 16, 32 or 64 bits can end, with every value of its last byte.
+/// Tests numbers of 1 to 12 bytes, with every value of their last byte, as numbers of 32 and 64 bits.
 #[test]
 fn varints_at_their_maximum_length_decode_as_specified() {
     let welcome_tag = head(&ToDevice::Welcome(Welcome { campaign: 0, idle_milliseconds: 0 }))[0];
@@ -83,7 +85,7 @@ fn varints_at_their_maximum_length_decode_as_specified() {
                 number[length - 1] = last;
                 let short = [&[retry_tag][..], &number].concat();
                 assert_eq!(retry(&short), expected(&number, 32), "{number:x?}");
-                // A number of 64 bits, followed by one of 32.
+                // The message has a number of 64 bits, followed by one of 32 bits.
                 let two = [&number[..], &[0]].concat();
                 let long = [&[welcome_tag][..], &two].concat();
                 let fields = varint(&two, 64)
@@ -102,8 +104,8 @@ fn varints_at_their_maximum_length_decode_as_specified() {
     }
 }
 
-/// Tries every first byte of a frame with a correct check: only the CRC-32C header makes it a message, and only
-/// sealed headers pass it on as a sealed frame.
+/// Tests every first byte of a frame with a correct check: only the CRC-32C header makes the frame a message,
+/// and only sealed headers make it a sealed frame.
 #[test]
 fn only_known_headers_are_accepted() {
     let sealed = plain(&[7, 1, 0]);
@@ -125,8 +127,9 @@ fn only_known_headers_are_accepted() {
     }
 }
 
-/// Tries every stream of up to three bytes, and of up to nine symbols at which a COBS decoder branches: no message,
-/// and one discarded frame for each sequence between delimiters.
+/// Tests every stream of up to three bytes, and every stream of up to nine bytes among the values at which a
+/// COBS decoder branches: no stream yields a message, and each sequence between delimiters is one discarded
+/// frame.
 #[test]
 fn short_streams_yield_no_message() {
     let check = |stream: &[u8]| {
@@ -157,8 +160,8 @@ fn short_streams_yield_no_message() {
     }
 }
 
-/// Tries every combination of sides, chunk lengths and encodings at the edges: an accepted descriptor has at most
-/// [`CHUNKS_MAX`] chunks, which tile its elements and fit a frame.
+/// Tests every combination of sides, chunk lengths and encodings at the edges: an accepted descriptor has at
+/// most [`CHUNKS_MAX`] chunks, which tile its elements and fit a frame.
 #[test]
 fn accepted_descriptors_tile_their_elements() {
     let sides = [
@@ -198,7 +201,7 @@ fn accepted_descriptors_tile_their_elements() {
     assert!(accepted > 1000 && refused > 1000);
 }
 
-/// Tries every frame limit that a hello can name.
+/// Tests every frame limit that a hello can contain.
 #[test]
 fn every_frame_limit_can_be_planned() {
     let shapes = [(1u16, 1u16), (20, 2), (64, 4), (128, 8), (784, 10), (65_535, 1)];
@@ -211,7 +214,7 @@ fn every_frame_limit_can_be_planned() {
             assert!(elements.is_multiple_of(encoding.granularity()));
             assert!(limit < FRAME_LIMIT_MIN || elements > 0);
         }
-        // Planning takes longer: it is tried for all limits up to the largest frame limit, and for some above.
+        // Planning takes longer, so only some limits above the largest frame limit are tested.
         if limit > FRAME_LIMIT_MAX && !limit.is_multiple_of(97) {
             continue;
         }

@@ -1,5 +1,6 @@
-//! Property tests of the frame layer: the encoder equals an oracle, the decoder inverts it for any split of the
-//! stream, buffers have exact sizes, and every error ends at the next delimiter and is counted.
+//! Property tests of the frame layer: the encoder matches the `cobs` crate, the decoder inverts the encoder
+//! for any split of the stream, buffer sizes are exact, and every error ends at the next delimiter and is
+//! counted.
 
 use crate::common;
 use crate::common::{Event, Random, events, feed, plain, seal, stuff, wire};
@@ -9,12 +10,12 @@ use fedspan_protocol::limits::{CHECK, HEADER, cobs_overhead, wire_capacity};
 use fedspan_protocol::message::{RoundId, ToDevice, ToServer};
 use proptest::prelude::*;
 
-/// Lengths at which COBS blocks fill up.
+/// Returns the lengths near multiples of a COBS block's length.
 fn near_block_edges() -> impl Iterator<Item = usize> {
     (0..=5usize).flat_map(|blocks| (blocks * 254).saturating_sub(12)..=blocks * 254 + 12)
 }
 
-/// Runs of zeros and of nonzero bytes, of lengths around a COBS block.
+/// Strategy for runs of zeros and of nonzero bytes, with lengths around that of a COBS block.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![3 => 0..20usize, 3 => 240..=260usize, 1 => 500..=520usize];
     let piece = (length, any::<u64>(), 0..4u8).prop_map(|(length, seed, kind)| {
@@ -78,7 +79,8 @@ proptest! {
         prop_assert_eq!(c.header, count(|e| matches!(e, Event::Dropped(FrameError::Header(_)))));
     }
 
-    /// The helper `events` asserts that every call of `feed` consumes input.
+    /// Tests that random bytes yield no message. The helper `events` also asserts that every call of `feed`
+    /// consumes input.
     #[test]
     fn random_bytes_yield_no_message(
         garbage in prop::collection::vec(any::<u8>(), 0..3000),
@@ -243,7 +245,8 @@ fn each_frame_error_occurs() {
     }
 }
 
-/// Some encoders end a message of full blocks with an empty block; it decodes to the same bytes.
+/// Tests the form of encoders that end a message of full blocks with an empty block: it decodes to the same
+/// bytes.
 #[test]
 fn empty_block_after_a_full_one_is_accepted() {
     let message = (0u64..).find_map(|seed| {

@@ -1,5 +1,5 @@
-//! Golden tests: every message variant has a frame in `vectors/`, and a change of any byte fails here.
-//! `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
+//! Golden tests: every message variant has a frame in `vectors/`, and a change of any byte fails a test. With
+//! the environment variable `FEDSPAN_REGENERATE_VECTORS=1` the tests rewrite the files instead.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
@@ -21,26 +21,29 @@ use fedspan_protocol::tensor::{Encoding, Role};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+/// Environment variable with which the tests rewrite the files.
 const REGENERATE: &str = "FEDSPAN_REGENERATE_VECTORS";
 
+/// Returns the folder of the golden vectors.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-/// Pinned bytes with name and description.
+/// Bytes of a golden vector, with its name and description.
 struct Pinned {
     name: &'static str,
     meaning: &'static str,
     bytes: Vec<u8>,
 }
 
+/// Returns the frames of all golden messages.
 fn frames() -> Vec<Pinned> {
     let pin = |g: Golden| Pinned { name: g.name, meaning: g.meaning, bytes: g.frame() };
     golden::all().into_iter().map(pin).collect()
 }
 
-/// Vectors that are not frames of section 1: the decoded body of `to_device_round_open_i8` as f32, little endian,
-/// the provisioning records, and an exchange under a key.
+/// Returns the vectors that are not frames of section 1: the decoded body of `to_device_round_open_i8` as
+/// f32, little endian, the provisioning records, and an exchange under a key.
 fn others() -> Vec<Pinned> {
     let mut b = vec![0.0; 40];
     Encoding::I8.decode(&encoded(Encoding::I8, &representation()), &mut b).unwrap();
@@ -78,6 +81,7 @@ fn others() -> Vec<Pinned> {
     others
 }
 
+/// Appends a vector to `text` as a C array.
 fn array(text: &mut String, pinned: &Pinned) {
     let Pinned { name, meaning, bytes } = pinned;
     write!(text, "/* {meaning}. */\nstatic const uint8_t {name}[{}] = {{", bytes.len()).unwrap();
@@ -88,6 +92,7 @@ fn array(text: &mut String, pinned: &Pinned) {
     text.push_str("\n};\n\n");
 }
 
+/// Returns the C header with all vectors.
 fn c_header() -> String {
     let mut text = format!(
         "/* Golden vectors of the FedSpan wire, version {WIRE_VERSION}. See README.md beside this file.\n   \
@@ -109,6 +114,7 @@ fn c_header() -> String {
     text
 }
 
+/// Returns the list of all vectors in Markdown.
 fn manifest() -> String {
     let mut text = String::from(
         "# Golden vectors\n\n\
@@ -129,6 +135,7 @@ fn manifest() -> String {
     text
 }
 
+/// Returns the names and contents of all generated files.
 fn files() -> Vec<(String, Vec<u8>)> {
     let bin = |p: Pinned| (format!("{}.bin", p.name), p.bytes);
     let mut files: Vec<_> = frames().into_iter().chain(others()).map(bin).collect();
@@ -167,8 +174,8 @@ fn files_match_the_golden_bytes() {
 
 #[test]
 fn schema_hash_covers_the_golden_messages() {
-    // The excluded hello contains the hash itself; the others cover the layout of all hellos. No peer needs to know
-    // the tasks for private use, so that builds with and without them accept each other.
+    // The excluded hello contains the hash itself; other hellos cover its layout. Peers do not need to
+    // support the tasks for private use, and builds with and without these tasks accept each other.
     let excluded = |name: &str| name == "to_server_hello" || name.contains(golden::PRIVATE_USE);
     let hashed = golden::all().into_iter().filter(|g| !excluded(g.name));
     let bytes: Vec<u8> = hashed.flat_map(|golden| golden.payload()).collect();
@@ -179,7 +186,8 @@ fn schema_hash_covers_the_golden_messages() {
     );
 }
 
-/// The bytes equal those of an independent encoder and checksum, and decode to the message.
+/// Tests that the frames equal those of an independent encoder and checksum, and that they decode to the
+/// message.
 #[test]
 fn golden_frames_agree_with_independent_framing() {
     for golden in golden::all() {
@@ -213,11 +221,13 @@ fn names_are_distinct_c_identifiers() {
     );
 }
 
+/// Returns the text of SPEC.md.
 fn specification() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap()
 }
 
-/// The hex dumps in SPEC.md are the vectors: `wire` the whole frame, `plain` without COBS.
+/// Tests that the hex dumps in SPEC.md are the vectors: `wire` is the whole frame, `plain` the frame before
+/// COBS encoding.
 #[test]
 fn specification_shows_the_golden_bytes() {
     let specification = specification();
@@ -248,8 +258,8 @@ fn specification_shows_the_golden_bytes() {
     );
 }
 
-/// Every tag that a type decodes (followed by enough zeros) has a golden value, and SPEC.md has a row with this tag
-/// and name.
+/// Asserts that every tag which a type decodes (followed by enough zeros) occurs in a golden value, and that
+/// SPEC.md has a row with this tag and its name.
 fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Item = T>) {
     let specification = specification();
     let mut golden = BTreeSet::new();
@@ -259,7 +269,7 @@ fn covers<T: Serialize + DeserializeOwned + Debug>(values: impl IntoIterator<Ite
         assert!(specification.contains(&format!("| {tag} {name} |")), "SPEC.md has no row for {tag} {name}");
         golden.insert(tag);
     }
-    // A byte of 128 or more is only the first of a varint.
+    // A byte of 128 or more is not a whole varint.
     let known: BTreeSet<u8> = (0..128)
         .filter(|tag| {
             let mut bytes = [0; 64];

@@ -1,5 +1,5 @@
-//! Property tests of messages: every message round-trips, no proper prefix is a message, bodies occur only where
-//! allowed, sizes stay in their bounds, and no bytes cause a panic.
+//! Property tests of messages: every message round-trips, no proper prefix of a message decodes, bodies occur
+//! only where allowed, sizes stay within their bounds, and no bytes cause a panic.
 
 use crate::common::golden::{self, Message};
 use crate::common::{head, strategies};
@@ -18,15 +18,17 @@ use serde::Serialize;
 
 const LAST: RoundId = RoundId { round: u32::MAX, stage: u16::MAX };
 
-/// Compares bytes, because floats may be NaN.
+/// Compares the encoded bytes of two messages, because floats may be NaN.
 fn same<M: Serialize>(a: &M, b: &M) -> bool {
     head(a) == head(b)
 }
 
+/// Returns true if SPEC.md allows a body after the message.
 fn server_has_body(message: &ToServer) -> bool {
     matches!(message, ToServer::Hello(_) | ToServer::Update(_) | ToServer::Chunk(_))
 }
 
+/// Returns true if SPEC.md allows a body after the message.
 fn device_has_body(message: &ToDevice) -> bool {
     matches!(message, ToDevice::RoundOpen(_) | ToDevice::Chunk(_))
 }
@@ -53,8 +55,7 @@ proptest! {
                 prop_assert_eq!(error, Error::TrailingBytes { count: body.len() });
             }
         }
-        // The result depends only on the bytes read. So a proper prefix of a header is never a message: its decoder
-        // needs the byte that was cut off.
+        // A proper prefix is never a message: decoding reads the same bytes, and fails at the missing byte.
         for cut in 0..bytes.len() {
             prop_assert_eq!(decode::<ToServer>(&bytes[..cut]), Err(Error::Malformed));
         }
@@ -84,7 +85,7 @@ proptest! {
         }
     }
 
-    /// Messages decode as with postcard's own deserializer.
+    /// Tests that messages decode as with postcard's own deserializer.
     #[test]
     fn any_bytes_decode_as_with_postcard(
         tag in 0..12u8,
@@ -103,8 +104,8 @@ proptest! {
         }
     }
 
-    /// Bytes that decode are a message, which encodes to a message of the same value. (Not to the same bytes: a
-    /// varint may be longer than necessary.)
+    /// Tests that bytes which decode give a message that encodes to an equal message. (The bytes can differ,
+    /// because a varint may be longer than necessary.)
     #[test]
     fn any_bytes_round_trip_or_are_malformed(
         tag in 0..12u8,
@@ -121,7 +122,7 @@ proptest! {
         }
     }
 
-    /// The first three fields of a hello of any version are readable, whatever follows.
+    /// Tests that the first three fields of a hello of any version are readable, with any bytes after them.
     #[test]
     fn hello_prefix_of_any_version_is_readable(
         hello in strategies::hello(),
@@ -149,7 +150,8 @@ proptest! {
     }
 }
 
-/// A golden message cut anywhere is malformed, or lost a part of its body, which the descriptors' lengths show.
+/// Tests golden messages cut at any position: either the message is malformed, or a part of its body is
+/// missing, which the lengths in the descriptors show.
 #[test]
 fn golden_messages_cut_anywhere_are_detected() {
     for golden in golden::all() {
@@ -255,7 +257,7 @@ fn largest_hello_fits_its_frame() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// A message without a body fits the smallest frame, whatever its numbers.
+    /// Tests that a message without a body fits the smallest frame for all values of its numbers.
     #[test]
     fn every_message_without_body_fits_the_smallest_frame(up in strategies::to_server(), down in strategies::to_device()) {
         prop_assert!(HEADER + head(&up).len() + SEAL_MAX <= FRAME_LIMIT_MIN);
@@ -268,7 +270,7 @@ fn seal_is_counter_and_tag() {
     assert_eq!(SEAL_MAX, 8 + 16);
 }
 
-/// Exact, so that no byte of a frame is wasted.
+/// Tests that the constant is exact, so that no byte of a frame is wasted.
 #[test]
 fn chunk_overhead_is_exact() {
     let largest = Chunk { id: LAST, tensor: u8::MAX, offset: u32::MAX };
@@ -291,7 +293,7 @@ fn longest_chunk_fits_every_frame_limit() {
     }
 }
 
-/// A device that selects no ridge is sent the same task with a fixed ridge.
+/// Tests that a device that cannot select a ridge gets the same task with a fixed ridge.
 #[test]
 fn without_ridge_choice_keeps_the_rest_of_the_task() {
     let choice = HeadSolve::LeaveOneOut { fallback_ridge: 0.25 };
@@ -310,6 +312,6 @@ fn without_ridge_choice_keeps_the_rest_of_the_task() {
         assert_eq!(with.bit(), without.bit());
     }
     assert_eq!(Task::PowerStart.without_ridge_choice(), None);
-    // The bit of this ability is not a role's bit.
+    // The bit of this ability is not the bit of a role.
     assert_eq!(CHOOSES_RIDGE & ((Role::Scale.bit() << 1) - 1), 0);
 }

@@ -1,5 +1,5 @@
-//! Tests of the shared QR factorisation against an f64 one: same Q, upper triangular R with a positive diagonal,
-//! orthonormal to rounding; matrices without a Q are rejected.
+//! Tests of the QR factorisation against one in f64: it computes the same Q, R is upper triangular with a
+//! positive diagonal, and Q is orthonormal up to rounding. Matrices without a Q are rejected.
 
 use crate::common::{Random, golden::encoded};
 use fedspan_protocol::Error;
@@ -7,6 +7,7 @@ use fedspan_protocol::orthonormal::{orthonormalise, orthonormality_error};
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
+/// Converts values to f64.
 fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
@@ -24,8 +25,8 @@ fn gram(a: &[f64], b: &[f64], cols: usize) -> Vec<f64> {
     gram
 }
 
-/// Computes the Q of `A = QR` with a positive diagonal in another way: `R^T R = A^T A` (Cholesky), `Q = A R^-1`,
-/// and once more on the result to remove rounding.
+/// Computes the Q of `A = QR` with a positive diagonal of R by another method: `R^T R = A^T A` (Cholesky) and
+/// `Q = A R^-1`. A second pass over the result removes rounding errors.
 fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
     let mut q = wide(a);
     for _ in 0..2 {
@@ -47,7 +48,7 @@ fn oracle(a: &[f32], cols: usize) -> Vec<f64> {
     q
 }
 
-/// Realistic sizes, and a seed.
+/// Strategy for realistic sizes (rows, columns) and a seed.
 fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
     (1..=8usize).prop_flat_map(|cols| (cols..=100, Just(cols), any::<u64>()))
 }
@@ -55,7 +56,8 @@ fn shape() -> impl Strategy<Value = (usize, usize, u64)> {
 proptest! {
     #[test]
     fn q_equals_the_oracle((rows, cols, seed) in shape(), exponent in -30..30i32) {
-        // Half the identity on top keeps the condition number low, so that only rounding counts.
+        // A multiple of the identity in the top rows keeps the condition number low, so that only rounding
+        // matters.
         let mut a = Random(seed).matrix(rows, cols);
         (0..cols).for_each(|i| a[i * cols + i] += 2.0 + (rows as f32).sqrt());
         a.iter_mut().for_each(|v| *v *= 2.0f32.powi(exponent));
@@ -70,7 +72,7 @@ proptest! {
     fn q_is_orthonormal_and_r_has_a_positive_diagonal((rows, cols, seed) in shape()) {
         let a = Random(seed).matrix(rows, cols);
         let mut q = a.clone();
-        // A random square matrix may be singular; if it is accepted, the laws hold.
+        // A random square matrix may be singular. If it is accepted, the properties must hold.
         if orthonormalise(&mut q, cols).is_ok() {
             prop_assert!(orthonormality_error(&q, cols) < 1e-5);
             let r = gram(&wide(&q), &wide(&a), cols);
@@ -84,7 +86,7 @@ proptest! {
         }
     }
 
-    /// An ill-conditioned matrix is rejected or its Q is orthonormal: two passes are enough.
+    /// Tests that an ill-conditioned matrix is rejected or its Q is orthonormal: two passes are enough.
     #[test]
     fn near_dependent_columns_are_rejected_or_orthonormal(
         (rows, cols, seed) in shape(),
@@ -128,8 +130,8 @@ proptest! {
         prop_assert!(refused);
     }
 
-    /// A server's representation passes the receiver's check in each encoding; i8 is orthonormal after the QR and
-    /// close to the sent values.
+    /// Tests that a server's representation passes the receiver's check in each encoding, and that a
+    /// representation in i8 is orthonormal after the QR factorisation and close to the sent values.
     #[test]
     fn encoded_representations_pass_the_tolerance((rows, cols, seed) in shape(), spike in 0..3u8) {
         let mut b = Random(seed).matrix(rows, cols);
@@ -180,7 +182,7 @@ fn equal_and_zero_columns_are_rejected() {
     }
 }
 
-/// More columns than rows are linearly dependent.
+/// Tests that matrices with more columns than rows, whose columns are linearly dependent, are rejected.
 #[test]
 fn wide_matrices_are_rejected() {
     for seed in 0..200 {

@@ -1,16 +1,17 @@
-//! The hash functions of the key schedule against NIST's and Wycheproof's vectors, valid and invalid, and RFC 5869.
-//! (ChaCha20-Poly1305 is tested in its module.)
+//! Tests of the key schedule's hash functions against the vectors of NIST and Wycheproof, valid and invalid,
+//! and RFC 5869. The module of ChaCha20-Poly1305 contains its own tests.
 
 use hkdf::hmac::{Hmac, KeyInit, Mac};
 use hkdf::{Hkdf, HkdfExtract};
 use sha2::{Digest, Sha256};
 
+/// Decodes a hexadecimal string.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// Splits each line into its fields.
+/// Splits each line of a file into its fields.
 fn tests<const N: usize>(file: &str) -> Vec<[&str; N]> {
     let lines = file.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap()).collect()
@@ -22,7 +23,7 @@ fn sha256_passes_the_nist_vectors() {
     for [number, text, digest] in &tests {
         let text = bytes(text);
         assert_eq!(Sha256::digest(&text).to_vec(), bytes(digest), "{number}");
-        // In two pieces, as for a transcript.
+        // Hashed in two pieces, like a transcript.
         let (first, second) = text.split_at(text.len() / 3);
         assert_eq!(Sha256::new().chain_update(first).chain_update(second).finalize().to_vec(), bytes(digest));
     }
@@ -44,7 +45,8 @@ fn hmac_passes_the_wycheproof_vectors() {
     assert_eq!((valid, invalid), (66, 108));
 }
 
-/// Expected values from Python's `hmac` and `hashlib`. The split of `info` into parts makes no difference.
+/// Tests against values computed with Python's `hmac` and `hashlib`, and that the split of `info` into parts
+/// has no effect.
 #[test]
 fn derived_secret_matches_python() {
     let secret = std::array::from_fn(|i| i as u8);
@@ -66,7 +68,7 @@ fn hkdf_passes_the_wycheproof_vectors() {
         *if expanded.is_ok() { &mut valid } else { &mut invalid } += 1;
         if expanded.is_ok() {
             assert_eq!(okm, bytes(output), "{number}");
-            // As the key schedule calls it, with `info` in parts.
+            // Called in the same way as in the key schedule, with `info` in parts.
             let (first, second) = (&bytes(info)[..info.len() / 4], &bytes(info)[info.len() / 4..]);
             let mut extract = HkdfExtract::<Sha256>::new(Some(&bytes(salt)));
             extract.input_ikm(&bytes(key));

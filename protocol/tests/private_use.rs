@@ -1,6 +1,6 @@
-//! Tests of tasks for private use, and the numbers of all tasks: a task's number on the wire is its bit in a set of
-//! tasks, the parameters of an own task have a fixed length, and builds with and without these tasks accept each
-//! other.
+//! Tests of tasks for private use, and of the numbers of all tasks: a task's number on the wire is its bit in
+//! a set of tasks, the parameters of a private task have a fixed length, and builds with and without these
+//! tasks accept each other.
 
 use crate::common::{Event, events, golden, head, strategies};
 use fedspan_protocol::Error;
@@ -11,18 +11,21 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
-/// Bytes of a task for private use: tag, encoding, parameters.
+/// Length of a task for private use, in bytes: tag, encoding, parameters.
 const LENGTH: usize = 2 + 4 * PRIVATE_PARAMETERS;
 
+/// Returns the four tasks for private use with these parameters.
 fn variants(task: PrivateTask) -> [Task; 4] {
     [Task::Private12(task), Task::Private13(task), Task::Private14(task), Task::Private15(task)]
 }
 
+/// Encodes a `RoundOpen` of a task.
 fn round_open(task: Task) -> Vec<u8> {
     let id = RoundId { round: 7, stage: 1 };
     head(&ToDevice::RoundOpen(RoundOpen { id, task, tensors: Descriptors::new() }))
 }
 
+/// Decodes a `RoundOpen` and returns its task.
 fn task_of(bytes: &[u8]) -> Result<Task, Error> {
     match decode::<ToDevice>(bytes)? {
         (ToDevice::RoundOpen(open), _) => Ok(open.task),
@@ -37,11 +40,12 @@ fn kinds_are_numbered_in_order_and_private_ones_come_last() {
         assert_eq!(kind.is_in(PRIVATE_TASKS), number >= 12);
         assert!(!kind.is_in(!kind.bit()));
     }
-    let own = variants(PrivateTask::default()).map(|task| task.bit());
-    assert_eq!(own.iter().sum::<u16>(), PRIVATE_TASKS);
+    let private_bits = variants(PrivateTask::default()).map(|task| task.bit());
+    assert_eq!(private_bits.iter().sum::<u16>(), PRIVATE_TASKS);
 }
 
-/// The memory of a round's task does not grow by the tasks for private use: the longest is `Baseline`.
+/// Tests that the tasks for private use do not increase the size of [`Task`], whose longest variant is
+/// `Baseline`.
 #[test]
 fn task_has_the_size_of_its_longest_assigned_variant() {
     assert_eq!(size_of::<Task>(), 28);
@@ -52,7 +56,7 @@ fn task_has_the_size_of_its_longest_assigned_variant() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// The tag that a task is encoded with is the number of its kind, and the place of its bit.
+    /// Tests that the tag in a task's encoding is the number of its kind, and the position of its bit.
     #[test]
     fn kind_is_the_number_on_the_wire(task in strategies::task()) {
         let tag = head(&task)[0];
@@ -62,7 +66,7 @@ proptest! {
         prop_assert_eq!(TaskKind::ALL[usize::from(tag)], task.kind());
     }
 
-    /// Any bits after the two tags are parameters, and exactly these bits are encoded again.
+    /// Tests that any bits after the two tags are parameters, and that the same bits are encoded again.
     #[test]
     fn parameters_are_any_bits_of_a_fixed_length(
         index in 0..4usize,
@@ -77,8 +81,8 @@ proptest! {
         prop_assert_eq!(round_open(decoded), message);
     }
 
-    /// A peer cannot lie about a length, because there is none: a shorter task and an unknown encoding are malformed,
-    /// and bytes after the fixed block are read as the number of tensors.
+    /// Tests that a shorter task and an unknown encoding are malformed. Since the parameters have no length
+    /// field, bytes after the fixed block are read as the number of tensors.
     #[test]
     fn other_lengths_and_encodings_are_malformed(
         index in 0..4u8,
@@ -86,7 +90,7 @@ proptest! {
         bytes in prop::collection::vec(any::<u8>(), 0..60),
     ) {
         let message = [&[2, 7, 1, 12 + index, encoding], &bytes[..]].concat();
-        // An encoding of 128 or more is the start of a varint.
+        // A byte of 128 or more is the start of a varint.
         let complete = encoding < 3 && bytes.len() > 4 * PRIVATE_PARAMETERS;
         let decoded = task_of(&message);
         if let Ok(task) = decoded {
@@ -94,7 +98,7 @@ proptest! {
             prop_assert!(matches!(task.kind() as u8, 12..16));
         } else {
             prop_assert_eq!(decoded, Err(Error::Malformed));
-            // Complete, but its list of tensors is not.
+            // The task is complete, but the list of tensors is not.
             prop_assert!(!complete || bytes[4 * PRIVATE_PARAMETERS] != 0);
         }
     }
@@ -110,11 +114,11 @@ fn numbers_above_fifteen_are_malformed() {
     }
 }
 
-/// Builds of version 2 before these tasks had fields, whose bytes are pinned here, and this build accept each other:
-/// each side compares version and hash only, and the hello is the same to the last byte.
+/// Tests that builds of version 2 from before these tasks had fields, and this build, accept each other: each
+/// side compares only version and hash, and the bytes of the hello are the same.
 #[test]
 fn builds_before_private_use_are_accepted() {
-    /// Hello of such a build, as it was in `vectors/to_server_hello.bin`.
+    /// Hello of such a build, a copy of `vectors/to_server_hello.bin` at that time.
     const BEFORE: &[u8] = include_bytes!("data/hello_before_private_use.bin");
     let golden = golden::all().into_iter().find(|golden| golden.name == "to_server_hello").unwrap();
     assert_eq!(golden.frame(), BEFORE);
@@ -124,14 +128,14 @@ fn builds_before_private_use_are_accepted() {
     assert_eq!((before.wire_version, before.schema_hash), (WIRE_VERSION, SCHEMA_HASH));
     assert_eq!(before, Hello::new(before.device, before.capabilities));
     assert_eq!(before.capabilities.tasks & PRIVATE_TASKS, 0);
-    // Own tasks change nothing but their bits.
-    let mut own = before.capabilities;
-    own.tasks |= TaskKind::Private12.bit();
-    let hello = Hello::new(before.device, own);
+    // Private tasks change only their bits.
+    let mut capabilities = before.capabilities;
+    capabilities.tasks |= TaskKind::Private12.bit();
+    let hello = Hello::new(before.device, capabilities);
     assert_eq!((hello.wire_version, hello.schema_hash), (before.wire_version, before.schema_hash));
 }
 
-/// The schema hash leaves out the messages with these tasks and no others.
+/// Tests that the schema hash excludes the messages with these tasks and no others.
 #[test]
 fn messages_outside_the_schema_hash_have_private_tasks() {
     let mut outside = 0;

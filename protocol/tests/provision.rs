@@ -1,4 +1,4 @@
-//! Tests of the provisioning record: the golden bytes are read, and modified ones are rejected.
+//! Tests of the provisioning record: the golden bytes are read, and modified bytes are rejected.
 
 use std::path::Path;
 
@@ -10,16 +10,18 @@ use fedspan_protocol::secure::{
 };
 use proptest::prelude::*;
 
+/// Returns the golden record without noise.
 fn golden() -> Provision {
     let (device, epoch, key) = PROVISIONED;
     Provision { device, key: Key::new(epoch, key), noise: None }
 }
 
+/// Returns the golden record with noise.
 fn noisy() -> Provision {
     Provision { noise: Some(NOISE), ..golden() }
 }
 
-/// Builds a record with entries, and a correct length and check, from the table in SPEC.md alone.
+/// Builds a record with entries, and with a correct length and check, from the table in SPEC.md alone.
 fn with_entries(entries: &[u8]) -> Vec<u8> {
     let mut record = provision_record();
     record.truncate(PROVISION - 4);
@@ -72,7 +74,7 @@ fn truncated_record_is_an_error_with_its_lengths() {
             let needed = if got < 8 { PROVISION } else { record.len() };
             assert_eq!(error, ProvisionError::Truncated { needed, got });
         }
-        // On a page, a truncated record is followed by erased flash.
+        // On a flash page, a truncated record is followed by erased flash.
         for end in 0..record.len() {
             let mut page = record[..end].to_vec();
             page.resize(PROVISION_MAX, 0xff);
@@ -83,7 +85,7 @@ fn truncated_record_is_an_error_with_its_lengths() {
     }
 }
 
-/// Tries every other value of every byte, and every pair of bits within 64.
+/// Tests every other value of every byte, and every pair of flipped bits within 64 bits.
 #[test]
 fn flipped_bits_are_an_error() {
     for record in [provision_record(), provision_with_noise(), with_entries(&[0x80, 3, 1, 2, 3])] {
@@ -143,7 +145,7 @@ fn skippable_entries_are_skipped_others_rejected() {
     ] {
         assert_eq!(Provision::read(&with_entries(entries)), Err(error), "{entries:?}");
     }
-    // The noise entry has one length only in this version.
+    // In this version the noise entry has only one valid length.
     for length in (0..=255).filter(|length| *length != 30) {
         let entry = [&[1, length][..], &vec![0; length.into()]].concat();
         assert_eq!(Provision::read(&with_entries(&entry)), Err(ProvisionError::Entry { offset: 50 }));
@@ -160,6 +162,7 @@ fn skippable_entries_are_skipped_others_rejected() {
     assert_eq!(Provision::read(&with_entries(&fits)), Ok(golden()));
 }
 
+/// Strategy for noise entries with any numbers; the clipping norm is not negative.
 fn noise() -> impl Strategy<Value = ProvisionedNoise> {
     let clip = any::<f32>().prop_map(f32::abs);
     (any::<(u64, u64, u32, u32, u16)>(), clip).prop_map(|(numbers, clip)| {
@@ -182,7 +185,8 @@ proptest! {
         prop_assert!(Provision::read(&bytes).is_err());
     }
 
-    /// Reading ends for any entries, and an accepted record has the same fixed fields as without them.
+    /// Tests that reading terminates for any entries, and that an accepted record has the same fixed fields
+    /// as without entries.
     #[test]
     fn random_entries_are_read_or_rejected(entries in prop::collection::vec(any::<u8>(), 0..=458)) {
         if let Ok(read) = Provision::read(&with_entries(&entries)) {
@@ -191,7 +195,7 @@ proptest! {
     }
 }
 
-/// The bytes in SPEC.md are those of the record.
+/// Tests that the bytes in SPEC.md are those of the records.
 #[test]
 fn specification_shows_the_records() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SPEC.md")).unwrap();

@@ -1,5 +1,5 @@
-//! Tests that no frame is accepted twice, in any order of arrival: the window against the set of all accepted
-//! counters.
+//! Tests that no frame is accepted twice, in any order of arrival, by comparing the window with the set of
+//! all accepted counters.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::common::{Event, Random, events};
 use fedspan_protocol::message::ToServer;
 use fedspan_protocol::secure::{OpenError, WINDOW, Window};
 
-/// Counters in a hostile order: forwards, backwards, repeated, at the edges, far away.
+/// Returns the next counter of a hostile sequence: forwards, backwards, repeated, at the edges, or far away.
 fn next(random: &mut Random, largest: u64, sent: &[u64]) -> u64 {
     let near = random.next() % 70;
     match random.below(16) {
@@ -26,7 +26,8 @@ fn next(random: &mut Random, largest: u64, sent: &[u64]) -> u64 {
     }
 }
 
-/// Rule of SPEC.md: not accepted before, less than 64 behind the largest, never 2^64 - 1.
+/// Tests the rule of SPEC.md: a counter is accepted if it was not accepted before, is less than 64 below the
+/// largest, and is not 2^64 - 1.
 #[test]
 fn window_accepts_no_counter_twice_in_ten_million_steps() {
     const STEPS: usize = 10_000_000;
@@ -53,7 +54,7 @@ fn window_accepts_no_counter_twice_in_ten_million_steps() {
             assert_eq!(window.admits(counter), may, "{counter} after {largest}");
             assert_eq!(window, before);
             if random.below(10) == 0 {
-                // A forged frame: the counter is not accepted.
+                // The frame is forged, so its counter is not accepted.
                 continue;
             }
             window.accept(counter);
@@ -76,8 +77,8 @@ fn window_accepts_no_counter_twice_in_ten_million_steps() {
     assert!(accepted > 3_000_000 && refused > 3_000_000 && ends > 100);
 }
 
-/// The same with sealed frames: in a stream that is shuffled, repeated and damaged, each frame opens at most once,
-/// and every frame that arrives in time does.
+/// Tests sealed frames in a stream that is shuffled, repeated and damaged: each frame opens at most once, and
+/// every frame that arrives in time opens.
 #[test]
 fn sealed_frames_open_once_in_any_order() {
     let mut random = Random(6);
@@ -106,7 +107,7 @@ fn sealed_frames_open_once_in_any_order() {
             let mut frame = frame.clone();
             let in_time = !seen.contains(&at) && (!any || at > largest || largest - at < WINDOW as usize);
             if random.below(4) == 0 {
-                // Flips any bit after the header.
+                // Flips a random bit after the header.
                 let bit = 8 + random.below(8 * frame.len() - 8);
                 frame[bit / 8] ^= 1 << (bit % 8);
                 let before = format!("{server:?}");

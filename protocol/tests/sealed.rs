@@ -1,5 +1,6 @@
-//! Tests of damaged, spliced and hidden sealed frames never open: every flipped bit, pair and burst of the sealed
-//! vectors, and frames in the tails of oversized ones. A frame that opens has the sealed content.
+//! Tests that damaged, spliced and hidden sealed frames never open: every flipped bit, pair and burst of the
+//! sealed vectors, and frames in the tails of oversized frames. A frame that opens must have the sealed
+//! content.
 
 use crate::common;
 use crate::common::exchange::{self, Sealed, seal, shake};
@@ -11,14 +12,15 @@ use fedspan_protocol::secure::{
     Channel, HANDSHAKE_INIT, HandshakeInit, NONCE, OpenError, answer_nonce, transcript,
 };
 
+/// Message of the intact frame after the damaged one.
 const SENTINEL: &[u8] = b"sentinel";
 
-/// Sealed frames of the exchange, without the forged one.
+/// Returns the sealed frames of the exchange, without the forged frame.
 fn frames() -> impl Iterator<Item = Sealed> {
     exchange::all().into_iter().filter(|frame| frame.name != "sealed_forged")
 }
 
-/// Channel that opens the frame, in its state before the exchange's first frame.
+/// Returns the channel that opens the frame, in its state before the first frame of the exchange.
 fn receiver(name: &str) -> Channel {
     let (device, server, ..) = shake();
     if matches!(name, "sealed_alive" | "sealed_update") { server } else { device }
@@ -28,7 +30,7 @@ fn receiver(name: &str) -> Channel {
 fn both_ends_open_the_exchange() {
     let all = exchange::all();
     let (mut device, mut server, ..) = shake();
-    // The forged frame first: it has the counter of the acknowledgement.
+    // The forged frame comes before the acknowledgement, because it has the same counter.
     let order = [
         "sealed_answer",
         "sealed_alive",
@@ -58,7 +60,7 @@ fn both_ends_open_the_exchange() {
     assert!(!format!("{device:?} {:?}", exchange::key()).contains("1f"), "keys are not printed");
 }
 
-/// The handshake initiation is the hello's body, and both sides hash the same bytes.
+/// Tests that the handshake initiation is the hello's body, and that both sides hash the same bytes.
 #[test]
 fn hello_contains_the_handshake_init() {
     let hello = frames().find(|frame| frame.name == "sealed_hello").unwrap();
@@ -71,7 +73,7 @@ fn hello_contains_the_handshake_init() {
     }
 }
 
-/// One sealed frame under damage.
+/// Sealed frame that a test damages.
 struct Bench {
     name: &'static str,
     payload: Vec<u8>,
@@ -80,11 +82,12 @@ struct Bench {
     receiver: Channel,
     decoder: Decoder<[u8; 1024]>,
     tried: u64,
-    /// Number of damages that COBS decoding undid: the same frame once more.
+    /// Number of damaged streams from which the COBS decoder still recovers the original frame.
     opened: u64,
 }
 
 impl Bench {
+    /// Returns a bench for each sealed frame of the exchange.
     fn all() -> impl Iterator<Item = Self> {
         frames().map(|Sealed { name, payload, wire, .. }| Self {
             name,
@@ -98,22 +101,24 @@ impl Bench {
         })
     }
 
+    /// Returns the number of bits that can be damaged.
     fn bits(&self) -> usize {
         self.frame * 8
     }
 
+    /// Flips one bit.
     fn flip(&mut self, bit: usize) {
         self.stream[bit / 8] ^= 1 << (bit % 8);
     }
 
-    /// Checks that the stream yields the sentinel, and before it at most the sealed content.
+    /// Checks that the stream decodes to the sentinel frame, preceded by at most the sealed content.
     fn check(&mut self) {
         let (mut sentinels, mut opened, name) = (0, false, self.name);
         let (channel, payload) = (&mut self.receiver, &self.payload);
         self.tried += 1;
         feed(&mut self.decoder, &self.stream, |event| match event {
             Event::Message(message) if message == SENTINEL => sentinels += 1,
-            // The hello is not encrypted: its message is all its content.
+            // The hello is not encrypted, so its message is the whole content.
             Event::Message(message) => {
                 assert!(name == "sealed_hello" && message == *payload, "{name} became another message");
                 opened = true;
@@ -160,7 +165,8 @@ fn frames_with_flipped_bits_do_not_open() {
     }
 }
 
-/// Tries all bursts of up to 9 bits at every position, and three patterns of the longer ones at every position.
+/// Tests all bursts of up to 9 bits at every position, and three patterns of each longer burst at every
+/// position.
 #[test]
 fn frames_with_bursts_up_to_32_bits_do_not_open() {
     let mut random = Random(1);
@@ -188,7 +194,7 @@ fn frames_with_bursts_up_to_32_bits_do_not_open() {
     }
 }
 
-/// The start of one frame and the end of another, both sealed with the same key.
+/// Tests the start of one frame followed by the end of another, where both are sealed with the same key.
 #[test]
 fn spliced_sealed_frames_do_not_open() {
     let all: Vec<Sealed> = frames().collect();
@@ -220,8 +226,9 @@ fn spliced_sealed_frames_do_not_open() {
     println!("{tried} splices");
 }
 
-/// The tail of an oversized frame contains a whole sealed frame, without the delimiter before it: every length of
-/// the filler, every length of the reads. The frame after the next delimiter is decoded.
+/// Tests an oversized frame whose tail contains a whole sealed frame without the delimiter before it, for
+/// every length of the filler and every length of the reads. The frame after the next delimiter must be
+/// decoded.
 #[test]
 fn oversized_frame_hides_no_sealed_frame() {
     const LIMIT: usize = 64;
@@ -232,7 +239,8 @@ fn oversized_frame_hides_no_sealed_frame() {
         let after = seal(&mut device, &ToServer::Alive, &[]);
         for filler in LIMIT..3 * LIMIT {
             let mut stream = match kind {
-                // Fillers: blocks of one byte, each a zero; one long block that covers the filler; noise.
+                // Fillers: COBS blocks of one byte, each of which decodes to a zero; one long block that
+                // covers the filler; random bytes.
                 0 => vec![1; filler],
                 1 => [vec![0xff], vec![0x11; filler - 1]].concat(),
                 _ => {
@@ -261,7 +269,8 @@ fn oversized_frame_hides_no_sealed_frame() {
     println!("{tried} streams, 0 hidden frames accepted");
 }
 
-/// Frames of a wrong length or header are not decrypted, and are zeroed like others.
+/// Tests that frames with a wrong length or header are not decrypted, and are zeroed like other rejected
+/// frames.
 #[test]
 fn short_frames_and_other_headers_are_malformed() {
     let (mut device, mut server, _, answer) = shake();
@@ -278,15 +287,16 @@ fn short_frames_and_other_headers_are_malformed() {
         frame[0] = header;
         assert_eq!(server.open(&mut frame), Err(OpenError::Malformed), "{header}");
     }
-    // The answer reflected to its sender, and sent twice to its receiver.
+    // The answer is reflected to its sender, and sent twice to its receiver.
     assert_eq!(server.open(&mut plain.clone()), Err(OpenError::Forged));
     assert!(device.open(&mut plain.clone()).is_ok());
     assert_eq!(device.open(&mut plain), Err(OpenError::Replayed));
-    // No message is empty, but a frame of an empty message has a valid length.
+    // No message is empty, but the frame of an empty message would have a valid length.
     assert_eq!(server.open(&mut [0x11; 1 + 8 + 16]), Err(OpenError::Forged));
 }
 
-/// A sealed frame takes 21 bytes more than one with a checksum, and its buffer size is exact too.
+/// Tests that a sealed frame is 20 bytes longer than a frame with a checksum, before COBS encoding, and that
+/// its buffer size is exact too.
 #[test]
 fn sealed_frame_fits_the_promised_buffer() {
     let mut random = Random(3);
@@ -303,7 +313,7 @@ fn sealed_frame_fits_the_promised_buffer() {
         let fill = |place: &mut [u8]| place.copy_from_slice(&body);
         let short = exact.len() - 1;
         assert!(device.seal(&ToServer::Alive, body.len(), fill, &mut exact[..short]).is_err());
-        // The failed frame was encrypted, so its counter is used and the next frame has another.
+        // The failed frame was encrypted, so its counter is used and the next frame has the next counter.
         let fill = |place: &mut [u8]| place.copy_from_slice(&body);
         let sent = device.seal(&ToServer::Alive, body.len(), fill, &mut exact).unwrap();
         let mut frame = cobs::decode_vec(&exact[..sent - 1]).unwrap();

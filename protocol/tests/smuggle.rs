@@ -1,10 +1,11 @@
-//! Tests that no frame hides in another: not in the tail of an oversized one, not after a lost, doubled or cut
-//! delimiter, for any split of the stream into reads and every kind of frame that a decoder accepts.
+//! Tests that no frame can hide in another: not in the tail of an oversized frame, and not after a lost,
+//! doubled or cut delimiter, for any split of the stream into reads and every kind of frame that a decoder
+//! accepts.
 
 use crate::common::{Event, Random, feed, golden, seal};
 use fedspan_protocol::frame::Decoder;
 
-/// Frame limits that are searched exhaustively.
+/// Frame limits that the tests cover exhaustively.
 const LIMITS: [usize; 2] = [64, 128];
 
 /// Kind of frame, with the function that frames a message.
@@ -15,11 +16,13 @@ struct Kind {
 
 const KINDS: [Kind; 1] = [Kind { name: "CRC-32C", seal }];
 
+/// Message of the hidden frame.
 const HIDDEN: &[u8] = &[6, 7, 1];
+/// Message of the frame that must be decoded.
 const SENTINEL: &[u8] = b"sentinel";
 
-/// Nonzero bytes before the hidden frame: consecutive COBS blocks, a block that covers the hidden frame, one that
-/// ends just before it, and arbitrary bytes.
+/// Returns nonzero bytes to place before the hidden frame: consecutive COBS blocks, a block that covers the
+/// hidden frame, a block that ends just before it, and arbitrary bytes.
 fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
     let mut random = Random(offset as u64);
     let code = u8::try_from(offset).unwrap_or(0xFF);
@@ -27,13 +30,13 @@ fn fillers(offset: usize) -> impl Iterator<Item = Vec<u8>> {
     let mut ends_before = vec![0x02; offset];
     ends_before[0] = code;
     let mut valid = seal(&vec![1; offset.saturating_sub(6)]);
-    // A whole frame without its delimiter, as long as the offset.
+    // A whole frame without its delimiter, cut or extended to the length of the filler.
     valid.truncate(offset);
     valid.resize(offset, 0x03);
     [vec![0x01; offset], vec![0x02; offset], vec![0xFF; offset], ends_before, noise, valid].into_iter()
 }
 
-/// Decodes a stream in reads of one length; returns the messages and the number of discarded frames.
+/// Decodes a stream in reads of one length. Returns the messages and the number of discarded frames.
 fn messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
     let (mut decoder, mut messages, mut dropped) = (Decoder::new(vec![0; limit]), Vec::new(), 0);
     for part in stream.chunks(read) {
@@ -46,8 +49,8 @@ fn messages(limit: usize, stream: &[u8], read: usize) -> (Vec<Vec<u8>>, u32) {
     (messages, dropped)
 }
 
-/// The tail of an oversized frame contains a whole valid frame, without the delimiter before it: every offset and
-/// every read length up to twice the limit.
+/// Tests an oversized frame whose tail contains a whole valid frame without the delimiter before it, at every
+/// offset and for every read length up to twice the limit.
 #[test]
 fn oversized_frame_hides_no_frame() {
     let mut streams = 0;
@@ -69,8 +72,8 @@ fn oversized_frame_hides_no_frame() {
     println!("{streams} streams, 0 hidden frames accepted");
 }
 
-/// After an oversized frame only a delimiter begins a new frame: a frame whose delimiter was lost is discarded,
-/// doubled delimiters have no effect, and later frames are decoded.
+/// Tests that only a delimiter begins a new frame after an oversized frame: a frame whose delimiter was lost
+/// is discarded, doubled delimiters have no effect, and later frames are decoded.
 #[test]
 fn frames_resume_at_the_delimiter_after_an_oversized_frame() {
     for Kind { name, seal } in KINDS {
@@ -81,7 +84,8 @@ fn frames_resume_at_the_delimiter_after_an_oversized_frame() {
                 for zeros in 1..4 {
                     let gap = vec![0; zeros];
                     let cut = &hidden[..hidden.len() - 1];
-                    // The hidden frame's own delimiter is lost; it is cut anywhere; empty frames surround it.
+                    // Cases: the hidden frame's delimiter is lost; the frame is cut at any position; empty
+                    // frames surround it.
                     let lost = [&gap, &filler[..], cut, &filler, &gap, &seal(SENTINEL)].concat();
                     let tails = (0..hidden.len() - 1)
                         .map(|at| [&filler[..], &hidden[at..], &gap, &seal(SENTINEL), &gap].concat());
@@ -97,8 +101,8 @@ fn frames_resume_at_the_delimiter_after_an_oversized_frame() {
     }
 }
 
-/// Two frames, the first without its delimiter: neither is decoded, for any two golden messages, at every split of
-/// the stream into two reads.
+/// Tests two frames of which the first has no delimiter: neither is decoded, for any two golden messages, at
+/// every split of the stream into two reads.
 #[test]
 fn frames_without_delimiter_between_are_not_decoded() {
     let goldens = golden::all();
@@ -109,7 +113,7 @@ fn frames_without_delimiter_between_are_not_decoded() {
                 stream.pop();
                 stream.extend(second);
                 stream.extend(seal(SENTINEL));
-                // Every split for short frames, some for all.
+                // Tries every split for short frames, and some splits for all frames.
                 let step = (stream.len() / 24).max(1);
                 for at in (1..stream.len()).step_by(step) {
                     let (mut decoder, mut read) = (Decoder::new([0; 2048]), Vec::new());

@@ -1,5 +1,5 @@
-//! Property tests of encodings and descriptors: f32 is exact, f16 the nearest value, i8 within half a step; byte
-//! lengths are exact, chunks tile a tensor, and impossible descriptors are rejected.
+//! Property tests of encodings and descriptors: f32 is exact, f16 is the nearest value, i8 is within half a
+//! step; byte lengths are exact, chunks tile a tensor, and impossible descriptors are rejected.
 
 use crate::common::{Random, strategies};
 use fedspan_protocol::Error;
@@ -10,11 +10,13 @@ use proptest::prelude::*;
 
 const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
+/// Encodes values.
 fn encode(encoding: Encoding, values: &[f32]) -> Result<Vec<u8>, Error> {
     let mut bytes = vec![0xAA; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).map(|()| bytes)
 }
 
+/// Encodes and decodes values.
 fn round_trip(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     let bytes = encode(encoding, values).unwrap();
     let mut back = vec![f32::NAN; values.len()];
@@ -22,13 +24,13 @@ fn round_trip(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     back
 }
 
-/// Any finite value, subnormals included.
+/// Strategy for finite values, including subnormals.
 fn finite() -> impl Strategy<Value = f32> {
     strategies::float().prop_map(|v| if v.is_finite() { v } else { 1.0 })
 }
 
-/// Checks the error bound of i8 for one block: half a step, the roundings of quotient and product (largest at 127.5
-/// steps), and for a subnormal scale 127 times its own rounding error.
+/// Checks the error bound of i8 for one block: half a step, plus the rounding of quotient and product
+/// (largest at 127.5 steps), plus, for a subnormal scale, 127 times the rounding error of the scale.
 fn check_i8_block(block: &[f32], back: &[f32]) {
     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
     let step = f64::from(largest) / 127.0;
@@ -104,7 +106,8 @@ proptest! {
         prop_assert_eq!(encoding.decode(&vec![0; got], &mut vec![0.0; elements]), judged);
     }
 
-    /// A chunk decodes to the same values as its part of the whole, and chunks tile the tensor.
+    /// Tests that a chunk decodes to the same values as its part of the whole tensor, and that chunks tile
+    /// the tensor.
     #[test]
     fn chunks_tile_a_tensor_and_decode_in_place(descriptors in strategies::chunked(), seed: u64) {
         for descriptor in &descriptors {
@@ -154,7 +157,7 @@ fn byte_lengths_match_the_specification() {
     }
 }
 
-/// On a 32-bit device the byte length of an announced tensor must not wrap to a small number.
+/// Tests that on a 32-bit device the byte length of an announced tensor does not wrap to a small number.
 #[test]
 fn byte_lengths_do_not_wrap() {
     for encoding in ALL {
@@ -174,7 +177,7 @@ fn every_half_round_trips_and_midpoints_round_to_even() {
         assert_eq!(encode(Encoding::F16, &[value]).unwrap(), bits.to_le_bytes());
         let above = f16::from_bits(bits + 1);
         if above.is_finite() && bits != 0x7FFF && bits != u16::MAX {
-            // Halves have 11 bits, so the midpoint is exact in f32.
+            // Halves have 11 bits, so the midpoint between two halves is exact in f32.
             let middle = f32::midpoint(value, above.to_f32());
             let even = if bits % 2 == 0 { bits } else { bits + 1 };
             assert_eq!(encode(Encoding::F16, &[middle]).unwrap(), even.to_le_bytes(), "{middle}");
@@ -194,11 +197,12 @@ fn i8_rounds_extremes_as_specified() {
     for block in [vec![0.0; 32], vec![-0.0; 5]] {
         assert!(encode(Encoding::I8, &block).unwrap().iter().all(|b| *b == 0));
     }
-    // The largest magnitude is 127 steps, positive or negative; halves of a step go to even.
+    // The largest magnitude is 127 steps, positive or negative; values halfway between two steps are rounded
+    // to even.
     let bytes = encode(Encoding::I8, &[127.0, -127.0, 0.5, 1.5, -0.5, -2.5]).unwrap();
     assert_eq!(bytes[..4], 1.0f32.to_le_bytes());
     assert_eq!(bytes[4..].iter().map(|b| *b as i8).collect::<Vec<_>>(), [127, -127, 0, 2, 0, -2]);
-    // At the end of the range 127 steps may round to infinity; those few values are rejected.
+    // At the end of the range 127 steps may round to infinity; these few values are rejected.
     for ulps in 0..2000 {
         let largest = f32::from_bits(f32::MAX.to_bits() - ulps);
         match encode(Encoding::I8, &[0.0, largest]) {
@@ -234,7 +238,7 @@ fn impossible_descriptors_are_rejected() {
         TensorDescriptor { chunk: 33, ..i8 },
         TensorDescriptor { chunk: 31, ..i8 },
         TensorDescriptor { rows: 257, cols: 1, chunk: 1, ..good },
-        // No frame can hold these; the first has 2^32 bytes, which is 0 in 32 bits.
+        // No frame can hold these tensors. The first has 2^32 bytes, a number that is 0 in 32 bits.
         TensorDescriptor { rows: 32768, cols: 32768, ..good },
         TensorDescriptor { rows: 4097, cols: 1, ..good },
         TensorDescriptor { rows: 4000, cols: 2, chunk: 4097, ..good },

@@ -1,34 +1,35 @@
-//! Constant columns: a column of `Z` with the same value for every sample, such as the 1 of an intercept. While it
-//! is constant, the other columns are taken relative to the first sample.
+//! Constant columns of `Z`: a column with the same value for every sample, such as the 1 of an intercept, and
+//! the subtraction of the first sample from all other columns.
 //!
-//! A column of `1013 +- 5` next to a 1 is ill-conditioned in f32 only because of their common part. Differences to
-//! the first sample are exact for values close to each other, so the deviations lose nothing, and the triangular
-//! factor of the differences has the condition of the deviations. It is a column operation,
-//! `z_i <- z_i - f_i z_j / v` for the constant column `j` of value `v`: it applies to any rows, and the head of the
-//! original columns follows from `w_j <- w_j - sum of f_i w_i / v`.
+//! A column of `1013 +- 5` next to a column of ones is ill-conditioned in f32 only because of the part that
+//! the two columns share. Differences to the first sample are exact for values close to each other, so no
+//! precision is lost, and the triangular factor of the differences is as well conditioned as the deviations.
+//! The subtraction is a column operation, `z_i <- z_i - f_i z_j / v`, where `j` is the constant column, `v`
+//! its value, and `f_i` the value of column `i` in the first sample. The operation applies to any rows, and
+//! the head of the original columns follows from `w_j <- w_j - sum of f_i w_i / v`.
 //!
-//! The constant column is swapped with the first one, so that its column of `R` has one entry and the operation is
-//! cheap to undo when a later sample has another value. `f_i` is stored in `R` below the diagonal, in the first
-//! column of row `i`.
+//! The constant column is swapped with the first column. The constant column of `R` then has one nonzero
+//! entry, and the operation is cheap to undo when a later sample has another value in that column. `f_i` is
+//! stored in `R` below the diagonal, in the first column of row `i`.
 
 use super::vector::{at, dot, exchange, from_mut, put, squares, subtract, take};
 use crate::memory::Eight;
 
-/// Smallest magnitude of a constant column.
+/// Smallest magnitude of a column's value for which the column counts as constant.
 const SMALLEST: f32 = 1e-18;
 
-/// Largest quotient of an entry and the constant's entry in rank detection: lifting of columns does not reach
-/// further.
+/// Largest quotient of any entry of `R` and the constant column's entry. Above this quotient rank detection
+/// could not lift the constant column far enough.
 const LARGEST_QUOTIENT: f32 = 1e15;
 
-/// Deviations below this fraction of a column's size are rounding errors of its values, and the column is treated
-/// as constant. Sixteen roundings of f32 (2^-20).
+/// Sixteen roundings of f32 (2^-20). Deviations below this fraction of a column's size are rounding errors of
+/// the column's values, and the column is treated as constant.
 const LEAST_DEVIATION: f32 = 9.536_743e-7;
 
-/// Constant column of a matrix, or none.
+/// Constant column of a matrix, or [`ConstantColumn::NONE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ConstantColumn {
-    /// Index of the column that was swapped with the first, whether still constant or not.
+    /// Index of the column that was swapped with the first, even if that column is not constant any more.
     column: u16,
     /// Value of the column; 0 if no column is constant.
     value: f32,
@@ -38,8 +39,9 @@ impl ConstantColumn {
     /// State without a constant column.
     pub const NONE: Self = Self { column: 0, value: 0.0 };
 
-    /// Searches the first `rows` rows of the first block for a constant column: the last one, if another column
-    /// varies. Stores the values of the first row in `r` (all zero, k x k).
+    /// Searches the first `rows` rows of the first block for a constant column, if at least one other column
+    /// varies. Chooses the last of several constant columns. Stores the values of the first row in `r` (all
+    /// zero, k x k).
     #[inline(never)]
     pub fn find(r: &mut [f32], block: &[Eight], rows: usize) -> Self {
         let k = block.len();
@@ -56,7 +58,8 @@ impl ConstantColumn {
         for (row, [first, ..]) in block.iter().enumerate() {
             put(r, row * k, *first);
         }
-        // The constant's own value is not stored: its place takes the value of the column it is swapped with.
+        // The value of the constant column is not stored in `r`: the entry takes the value of the column
+        // swapped with it.
         let first = take(r, 0);
         if found.column > 0 {
             put(r, found.column() * k, first);
@@ -82,8 +85,8 @@ impl ConstantColumn {
         self.column.into()
     }
 
-    /// Checks the constant column in further samples. If a value differs, undoes the operation in `r`, and no
-    /// column is constant any longer.
+    /// Compares further values of the constant column. If a value differs, undoes the operation in `r`;
+    /// afterwards no column is constant.
     #[inline(always)]
     pub fn check(&mut self, r: &mut [f32], k: usize, values: &[f32]) {
         if self.is_some() && values.iter().any(|value| *value != self.value) {
@@ -91,22 +94,23 @@ impl ConstantColumn {
         }
     }
 
-    /// Undoes the operation if the ridge exceeds the squared constant: the ridge's row would be longer than the
-    /// columns.
+    /// Undoes the operation if the ridge exceeds the squared constant: the row that adds the ridge would be
+    /// longer than the columns.
     pub fn undo_if_ridge_exceeds(&mut self, ridge: f32, r: &mut [f32], k: usize) {
         if self.is_some() && ridge > self.value * self.value {
             self.undo(r, k);
         }
     }
 
-    /// Undoes the operation if the constant is negligible compared with an entry of this size: rank detection would
-    /// cut it.
+    /// Undoes the operation if the constant is negligible compared with `largest`, the largest entry: rank
+    /// detection would cut the constant column.
     pub fn undo_if_negligible(&mut self, largest: f32, r: &mut [f32], k: usize) {
         if self.is_some() && largest > at(r, 0) * LARGEST_QUOTIENT {
             self.undo(r, k);
         }
     }
 
+    /// Undoes the column operation in `r`. Afterwards no column is constant.
     #[inline(never)]
     fn undo(&mut self, r: &mut [f32], k: usize) {
         let quotient = at(r, 0) / self.value;
@@ -119,7 +123,7 @@ impl ConstantColumn {
         self.value = 0.0;
     }
 
-    /// Makes the columns of a block relative to the first sample.
+    /// Subtracts the first sample from the columns of a block.
     #[inline(always)]
     pub fn subtract(&self, r: &[f32], block: &mut [Eight]) {
         if *self != Self::NONE {
@@ -127,6 +131,7 @@ impl ConstantColumn {
         }
     }
 
+    /// Swaps the columns of a block and subtracts the first sample.
     #[inline(never)]
     fn change(&self, r: &[f32], block: &mut [Eight]) {
         self.swap_columns(block);
@@ -142,6 +147,7 @@ impl ConstantColumn {
         }
     }
 
+    /// Swaps the constant column of a block with the first column.
     fn swap_columns(&self, block: &mut [Eight]) {
         if let Some((first, others)) = block.split_first_mut()
             && let Some(other) = self.column().checked_sub(1).and_then(|other| others.get_mut(other))
@@ -150,14 +156,15 @@ impl ConstantColumn {
         }
     }
 
-    /// Zeroes columns of the finished factor whose deviations are rounding errors. Returns true if there are none.
+    /// Zeroes columns of the finished factor whose deviations are rounding errors. Returns true if no column
+    /// was zeroed.
     pub fn zero_rounding_columns(&self, r: &mut [f32], k: usize) -> bool {
         let mut all = true;
         let root = at(r, 0) / self.value;
         for i in (1..k).filter(|_| self.is_some()) {
             let size = (at(r, i * k) * root).abs() * LEAST_DEVIATION;
             let deviations = squares(r.get(k..).unwrap_or_default(), i, k);
-            // Negated so that a NaN counts as no deviation.
+            // In this form of the condition a NaN counts as no deviation.
             let deviates = deviations > size * size || size * size == 0.0;
             if !deviates {
                 for row in 1..=i {
@@ -169,20 +176,21 @@ impl ConstantColumn {
         all
     }
 
-    /// Writes the weights of the original columns into `w` (k x c), from those of the columns of the finished `r`.
+    /// Writes the weights of the original columns into `w` (k x c), which holds the weights of the columns of
+    /// the finished `r`.
     pub fn restore_weights(&self, r: &[f32], w: &mut [f32], k: usize, c: usize) {
-        let (own, others) = w.split_at_mut_checked(c).unwrap_or_default();
+        let (constant_weights, others) = w.split_at_mut_checked(c).unwrap_or_default();
         for (i, weights) in others.chunks_exact_mut(c.max(1)).enumerate() {
             if self.is_some() {
-                subtract(at(r, (i + 1) * k) / self.value, weights, own, 1);
+                subtract(at(r, (i + 1) * k) / self.value, weights, constant_weights, 1);
             }
         }
         if let Some(other) = self.column().checked_sub(1) {
-            exchange(own, from_mut(others, other * c));
+            exchange(constant_weights, from_mut(others, other * c));
         }
     }
 
-    /// Centres the other columns of the finished `r`: their mean becomes zero. Columns that are constant too keep
+    /// Centres the other columns of the finished `r`: their mean becomes zero. Further constant columns keep
     /// their original value in the first row. The entries below the diagonal move to `first` (k values).
     pub fn centre(&self, r: &mut [f32], first: &mut [f32], k: usize) {
         first.fill(0.0);
@@ -201,9 +209,10 @@ impl ConstantColumn {
         }
     }
 
-    /// Restores the original columns in rows of directions, as [`Self::restore_weights`] does for weights. The
-    /// first direction is that of all constant columns, which share the constant parts of the others. `first` comes
-    /// from [`Self::centre`]; `factor` makes the prediction of the first row one.
+    /// Restores the original columns in rows of directions, as [`Self::restore_weights`] does for weights.
+    /// The first direction represents all constant columns, which share the constant parts of the other
+    /// columns. `first` is the output of [`Self::centre`]; `factor` scales the prediction of the first row to
+    /// one.
     pub fn restore_rows(&self, r: &mut [f32], first: &[f32], factor: f32, k: usize) {
         if let Some((constants, rows)) = r.split_at_mut_checked(k).filter(|_| self.is_some()) {
             for row in rows.chunks_exact_mut(k.max(1)) {

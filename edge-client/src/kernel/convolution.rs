@@ -1,20 +1,22 @@
-//! Convolutions and pooling, in one and two dimensions, on the kernels of [`dense`].
+//! Convolutional layers and max pooling, in one and two dimensions, built on the kernels of [`dense`].
 //!
-//! An image is height x width x channels values, row-major, with the channels of a pixel adjacent; a signal is an
-//! image of height one. The input window of a filter, a *patch*, becomes a row of a batch, and the filters are the
-//! outputs of a dense layer. So a convolutional layer is (patch + 1) x filters values with the bias in the last
-//! row, its output is an image with the filters as channels, and its SGD step is [`dense::descend`] on the patches.
+//! An image is height x width x channels values, row-major, with the channels of a pixel adjacent; a signal
+//! is an image of height one. The input window of a filter is called a *patch*. Each patch is one row of a
+//! batch, and the filters are the outputs of a dense layer. A convolutional layer therefore has (patch + 1) x
+//! filters values with the bias in the last row, its output is an image with the filters as channels, and its
+//! SGD step is [`dense::descend`] on the patches.
 //!
-//! A network processes one image at a time, and a few of its rows at a time ([`Convolution::strip`]), so that it
-//! needs memory for their patches only; the bits are those of a whole batch. Batches are consecutive images. If
-//! lengths do not match, the functions process the whole images that all slices contain; nothing panics.
+//! A network processes one image at a time, and a few rows of the image at a time ([`Convolution::strip`]),
+//! so that only the patches of these rows need memory; the results are bit-identical to those of a whole
+//! batch. Batches are consecutive images. If lengths do not match, the functions process the whole images
+//! that all slices contain; nothing panics.
 
 use super::dense;
 
 /// Convolution without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Convolution {
-    /// Number of rows of the image: one for a signal.
+    /// Number of rows of the image; one for a signal.
     pub height: usize,
     /// Number of pixels in a row.
     pub width: usize,
@@ -73,13 +75,15 @@ impl Convolution {
         (self.patch() + 1) * self.filters
     }
 
-    /// Returns the convolution that computes `count` rows of the output from the part of the image they depend on.
+    /// Returns the convolution that computes `count` rows of the output from the part of the image that they
+    /// depend on.
     #[must_use]
     pub const fn strip(&self, count: usize) -> Self {
         Self { height: count.saturating_sub(1) * step(self.stride) + self.rows, ..*self }
     }
 
-    /// Returns the start of each row of each patch in an image, patch by patch, and the length of such a row.
+    /// Returns the start of each row of each patch in an image, patch by patch, and the length of such a row
+    /// in values.
     fn runs(self) -> (impl Iterator<Item = usize>, usize) {
         let line = self.width * self.channels;
         let step = step(self.stride);
@@ -105,7 +109,7 @@ impl Convolution {
     }
 
     /// Adds patches (n x positions x patch) to their positions in `images` (n x inputs): the transpose of
-    /// [`Convolution::patches`]. Sums run by position, ascending.
+    /// [`Convolution::patches`]. Sums run in ascending order of positions.
     pub fn add_patches(&self, patches: &[f32], images: &mut [f32]) {
         let (image, patch) = (self.inputs().max(1), (self.positions() * self.patch()).max(1));
         for (image, patches) in images.chunks_exact_mut(image).zip(patches.chunks_exact(patch)) {
@@ -119,27 +123,27 @@ impl Convolution {
         }
     }
 
-    /// Applies the filters to `images` (n x inputs): `out` receives n x outputs, `patches` the result of
+    /// Applies the filters to `images` (n x inputs): `out` receives n x outputs, and `patches` the result of
     /// [`Convolution::patches`].
     pub fn forward(&self, images: &[f32], layer: &[f32], patches: &mut [f32], out: &mut [f32]) {
         self.patches(images, patches);
         dense::forward(patches, layer, self.filters, out);
     }
 
-    /// Adds the errors of the inputs to `images` (n x inputs), from those of the outputs (`delta`, n x outputs). A
-    /// ReLU before the layer is not masked ([`dense::relu_errors`]). `errors` is scratch memory of n x positions x
-    /// patch values.
+    /// Computes the errors of the inputs from the errors of the outputs (`delta`, n x outputs), and adds them
+    /// to `images` (n x inputs). The caller masks a ReLU before the layer ([`dense::relu_errors`]). `errors`
+    /// is scratch memory of n x positions x patch values.
     pub fn add_errors(&self, delta: &[f32], layer: &[f32], errors: &mut [f32], images: &mut [f32]) {
         dense::backward_linear(delta, layer, self.filters, errors);
         self.add_patches(errors, images);
     }
 }
 
-/// Max pooling: the largest value of each channel in adjacent windows of at most 256 pixels. Pixels at the edges
-/// that do not fill a window are ignored.
+/// Max pooling: the largest value of each channel in adjacent windows of at most 256 pixels. Pixels at the
+/// edges that do not fill a window are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaxPooling {
-    /// Number of rows of the image: one for a signal.
+    /// Number of rows of the image; one for a signal.
     pub height: usize,
     /// Number of pixels in a row.
     pub width: usize,
@@ -177,8 +181,8 @@ impl MaxPooling {
     }
 
     /// Pools `images` (n x inputs): `out` receives the maxima, n x outputs, and `kept` their indices in the
-    /// windows, row by row from zero. Of equal values the first is taken; a NaN counts as the largest value, so
-    /// that it is not lost.
+    /// windows, counted row by row from zero. The first of equal values is chosen; a NaN counts as the
+    /// largest value, so that it reaches the output.
     pub fn forward(&self, images: &[f32], out: &mut [f32], kept: &mut [u8]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
@@ -190,7 +194,7 @@ impl MaxPooling {
                     let values = image.get(start..start + channels).unwrap_or_default();
                     let first = number == 0;
                     for ((out, kept), &value) in out.iter_mut().zip(kept.iter_mut()).zip(values) {
-                        // No branches: the work is the same for all values.
+                        // Written without branches, so that every value takes the same work.
                         let larger = first | (value > *out) | (value.is_nan() & !out.is_nan());
                         *out = select(larger, value, *out);
                         let mask = u8::from(larger).wrapping_neg();
@@ -201,8 +205,8 @@ impl MaxPooling {
         }
     }
 
-    /// Propagates errors back: the maxima get the errors of the outputs (`delta`, n x outputs), other inputs get
-    /// zero. `out` receives n x inputs.
+    /// Propagates errors back: the inputs that were maxima get the errors of the outputs (`delta`, n x
+    /// outputs), all other inputs get zero. `out` receives n x inputs.
     pub fn backward(&self, delta: &[f32], kept: &[u8], out: &mut [f32]) {
         let (image, pooled) = (self.inputs().max(1), self.outputs().max(1));
         let channels = self.channels.max(1);
@@ -224,7 +228,7 @@ impl MaxPooling {
         }
     }
 
-    /// Returns the start of each pixel in the window of output pixel `pixel`, row by row.
+    /// Returns the index of each input pixel in the window of output pixel `pixel`, row by row.
     fn window(&self, pixel: usize) -> impl Iterator<Item = usize> {
         let Self { width, channels, rows, columns, .. } = *self;
         let across = self.out_width().max(1);
@@ -234,18 +238,18 @@ impl MaxPooling {
     }
 }
 
-/// Selects one of two values by masks, which compilers vectorise.
+/// Returns `one` if `first` is true, else `other`. Uses masks, which compilers vectorise.
 fn select(first: bool, one: f32, other: f32) -> f32 {
     let mask = u32::from(first).wrapping_neg();
     f32::from_bits((one.to_bits() & mask) | (other.to_bits() & !mask))
 }
 
-/// Returns the stride, at least one.
+/// Returns the stride, or one for a stride of zero.
 const fn step(stride: usize) -> usize {
     if stride == 0 { 1 } else { stride }
 }
 
-/// Returns the number of positions of a window of `size` in `length` with this `stride`.
+/// Returns the number of positions of a window of `size` in `length` pixels with this `stride`.
 const fn places(length: usize, size: usize, stride: usize) -> usize {
     match length.checked_sub(size) {
         Some(rest) if size > 0 => rest / step(stride) + 1,

@@ -1,18 +1,18 @@
-//! Frozen dense layer, read directly from flash.
+//! Dense layer with frozen weights, read directly from flash.
 
 use fedspan_protocol::frame::{Crc32c, crc32c_f32};
 
 use super::dense;
 
-/// Layer from d inputs to o outputs with fixed weights.
+/// Layer with fixed weights from d inputs to o outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Frozen<'a> {
-    /// No layer: its outputs are zero.
+    /// No layer: all outputs are zero.
     #[default]
     Nothing,
-    /// Weights as (d + 1) x o values as in [`dense`], the last row the bias.
+    /// Weights as (d + 1) x o values as in [`dense`], with the bias in the last row.
     F32(&'a [f32]),
-    /// Weights in a quarter of the flash: a weight is its byte times the scale of its output.
+    /// Weights as bytes, a quarter of the size: a weight is its byte times the scale of its output.
     I8 {
         /// Weights, d x o, row-major.
         weights: &'a [i8],
@@ -24,7 +24,8 @@ pub enum Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Returns true if the layer has these numbers of inputs and outputs and is finite, or if there is none.
+    /// Returns true if the layer has these numbers of inputs and outputs and all values are finite, or if
+    /// there is no layer.
     #[must_use]
     pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
         let finite = |values: &[f32]| super::all_within(values, f32::MAX);
@@ -41,7 +42,8 @@ impl Frozen<'_> {
         }
     }
 
-    /// Returns the CRC-32C of the numbers, little endian, in the order of the fields; 0 without a layer.
+    /// Returns the CRC-32C of the layer's numbers, little endian, in the order of the fields; 0 without a
+    /// layer.
     #[must_use]
     pub fn checksum(&self) -> u32 {
         match self {
@@ -62,8 +64,9 @@ impl Frozen<'_> {
 
     /// Computes `out = x W + bias` for n samples: `x` is n x d, `out` receives n x o, where o is `outputs`.
     ///
-    /// In `f32` as [`dense::forward`]. With bytes a sum starts with zero; products with the bytes follow by input,
-    /// ascending; then the sum is multiplied by the scale, and the bias added.
+    /// Weights in f32 are applied by [`dense::forward`]. With weights in bytes a sum starts with zero, and
+    /// products with the bytes are added in ascending order of inputs; then the sum is multiplied by the
+    /// scale, and the bias is added.
     pub fn forward(&self, x: &[f32], outputs: usize, out: &mut [f32]) {
         match *self {
             Self::Nothing => out.fill(0.0),

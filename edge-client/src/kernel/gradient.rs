@@ -1,7 +1,7 @@
 //! Gradient of `1/(2m) |X B W - Y|^2` with respect to `B`, stored as its factors.
 //!
-//! `G = (1/m) S W^T` with `S = X^T R`, `R = X B W - Y`. With few outputs this matrix has low rank, so only `S` (d x
-//! c) is accumulated, and `G` (d x k) is computed element by element when it is sent.
+//! `G = (1/m) S W^T` with `S = X^T R` and `R = X B W - Y`. With few outputs this matrix has low rank, so only
+//! `S` (d x c) is accumulated, and `G` (d x k) is computed element by element when it is sent.
 
 use super::{Four, add_product, add_products};
 
@@ -37,8 +37,8 @@ pub fn accumulate_four(s: &mut [f32], x: [&[f32]; 4], r: &[Four]) {
     }
 }
 
-/// Computes elements `first..first + out.len()` of `G = scale * S W^T`, row-major d x k. `s` is d x c, `w` is k x
-/// c. With one output `scale` multiplies the common factor of a row, otherwise each element.
+/// Computes elements `first..first + out.len()` of `G = scale * S W^T`, row-major d x k. `s` is d x c, `w` is
+/// k x c. With one output the common factor of a row is multiplied by `scale`, otherwise each element is.
 #[inline(never)]
 pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usize, out: &mut [f32]) {
     if k == 0 || c == 0 {
@@ -63,7 +63,7 @@ pub fn elements(s: &[f32], w: &[f32], k: usize, c: usize, scale: f32, first: usi
     }
 }
 
-/// Computes whole rows of `G` for one output: four columns of all rows, then the next four.
+/// Computes whole rows of `G` for one output: four columns of all rows at a time.
 fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
     let (fours, rest) = w.as_chunks::<4>();
     let mut first = 0;
@@ -85,7 +85,7 @@ fn whole_rows(s: &[f32], w: &[f32], k: usize, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// Computes a part of one row of `G`, as long as `out`, from the first column of `w` on.
+/// Computes a part of one row of `G`, with the length of `out`, starting at the first column of `w`.
 fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
     let Some(s) = s.get(..c) else { return };
     for (place, w) in out.iter_mut().zip(w.chunks_exact(c)) {
@@ -97,8 +97,9 @@ fn part_of_row(s: &[f32], w: &[f32], c: usize, scale: f32, out: &mut [f32]) {
     }
 }
 
-/// Finishes the one-pass form: turns `X^T Y` (d x c, in `s`) into `S = (X^T Z) W - X^T Y`, the sum that two passes
-/// accumulate, because `X^T (X B W - Y) = (X^T Z) W - X^T Y`. `xz` is d x k, `w` is k x c.
+/// Finishes the accumulation in one pass: turns `X^T Y` (d x c, in `s`) into `S = (X^T Z) W - X^T Y`. This is
+/// the sum that the two-pass method accumulates, because `X^T (X B W - Y) = (X^T Z) W - X^T Y`. `xz` is d x
+/// k, `w` is k x c.
 #[inline(never)]
 pub fn finish_one_pass(s: &mut [f32], xz: &[f32], w: &[f32], k: usize, c: usize) {
     if k == 0 || c == 0 {

@@ -1,10 +1,10 @@
-//! Layers of a network, of all kinds: forward pass, and backward pass with a gradient or a step of SGD with
+//! Layers of a network, of all kinds: forward pass, and backward pass with a gradient or an SGD step with
 //! momentum.
 //!
-//! The parameters of a layer are a matrix of (i + 1) x o values, the last row the bias. Here i and o are the inputs
-//! and outputs of a dense layer, the values of a patch and the filters of a [convolution](super::convolution), or
-//! the inputs of the gates and the gates of an [LSTM](super::recurrent). [`dense`] defines batches and the order of
-//! sums.
+//! The parameters of a layer are a matrix of (i + 1) x o values whose last row is the bias. For a dense layer
+//! i and o are the numbers of inputs and outputs; for a [convolution](super::convolution) the values of a
+//! patch and the filters; for an [LSTM](super::recurrent) the inputs of the gates and the gates. [`dense`]
+//! defines batches and the order of sums.
 
 #[cfg(feature = "convolution")]
 mod filters;
@@ -19,7 +19,7 @@ use super::recurrent::Lstm;
 #[cfg(feature = "convolution")]
 use filters::Filters;
 
-/// Kind and sizes of a layer.
+/// Kind of a layer with its sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
     /// Dense layer: every output depends on every input.
@@ -37,7 +37,7 @@ pub enum Layer {
         /// Rank, r.
         rank: usize,
     },
-    /// Up-projection B of an adapter: no bias. Its output is added to that of the frozen layer.
+    /// Up-projection B of an adapter: no bias. Its output is added to the output of the frozen layer.
     #[cfg(feature = "adapter")]
     Up {
         /// Rank, r.
@@ -50,7 +50,7 @@ pub enum Layer {
     Filters {
         /// Convolution of the layer.
         convolution: Convolution,
-        /// Pooling of its output.
+        /// Max pooling of the convolution's output.
         pooling: MaxPooling,
     },
     /// LSTM over a sequence.
@@ -77,27 +77,27 @@ pub struct ForwardPass<'a> {
     /// True if the inputs are the output of a ReLU, whose zeros receive no errors.
     #[cfg(feature = "recurrent")]
     pub after_relu: bool,
-    /// Buffers as the forward pass left them.
+    /// Buffers, unchanged since the forward pass.
     pub room: LayerBuffers<'a>,
 }
 
 /// Use of a layer's gradient in the backward pass.
 #[derive(Debug)]
 pub enum Gradient<'a> {
-    /// Not needed: errors are only passed to a layer below.
+    /// The gradient is not needed: errors are only passed to the layer below.
     Unused,
-    /// Added to these sums, as long as the layer.
+    /// The gradient is added to these sums, whose length is that of the layer.
     Added(&'a mut [f32]),
-    /// Step along it, as [`dense::descend`].
+    /// The layer takes a step along the gradient, as in [`dense::descend`].
     Step(Step<'a>),
 }
 
 /// Step of gradient descent.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Momentum factor: the fraction of the velocity that is kept, 0 to 1.
+    /// Momentum factor, 0 to 1: the fraction of the velocity that each step keeps.
     pub momentum: f32,
-    /// Velocity, as long as the layer; not needed without momentum.
+    /// Velocity, with the length of the layer; not needed without momentum.
     pub velocity: Option<&'a mut [f32]>,
     /// Step size.
     pub size: f32,
@@ -132,7 +132,7 @@ impl Layer {
         }
     }
 
-    /// Returns the rows of the matrix, without the bias, and its columns.
+    /// Returns the number of rows of the parameter matrix without the bias, and the number of columns.
     #[must_use]
     pub const fn matrix(&self) -> (usize, usize) {
         match self {
@@ -146,7 +146,7 @@ impl Layer {
         }
     }
 
-    /// Returns the rows of the matrix, with the bias if there is one.
+    /// Returns the number of rows of the parameter matrix, including the bias if there is one.
     #[must_use]
     pub const fn rows(&self) -> usize {
         let (rows, _) = self.matrix();
@@ -163,8 +163,8 @@ impl Layer {
         self.rows() * self.matrix().1
     }
 
-    /// Returns the fan-in of initialisation, the number of inputs or LSTM cells: initial weights are uniform within
-    /// one over its square root.
+    /// Returns the fan-in for the initialisation: the number of inputs, or of cells for an LSTM. Initial
+    /// weights are uniform with a magnitude of at most `1 / sqrt(fan-in)`.
     pub(crate) const fn init_fan_in(&self) -> usize {
         match self {
             #[cfg(feature = "recurrent")]
@@ -173,7 +173,7 @@ impl Layer {
         }
     }
 
-    /// Returns the range of the forget gates' biases, which are initially one (Gers et al. 2000).
+    /// Returns the range of the forget gates' biases, which are initialised to one (Gers et al. 2000).
     pub(crate) const fn forget_biases(&self) -> Range<usize> {
         match self {
             #[cfg(feature = "recurrent")]
@@ -205,8 +205,9 @@ impl Layer {
         }
     }
 
-    /// Returns the number of values of scratch memory, independent of the batch: for a convolutional layer the
-    /// patches of one row of outputs, the filters' outputs before pooling, and their gradient.
+    /// Returns the number of values of scratch memory, independent of the batch size. A convolutional layer
+    /// needs memory for the patches of one row of outputs, the filters' outputs before pooling, and the
+    /// gradient.
     #[must_use]
     pub const fn scratch(&self) -> usize {
         match self {
@@ -218,7 +219,8 @@ impl Layer {
         }
     }
 
-    /// Returns true if a ReLU follows the layer unless it is the last; the state of LSTM cells needs none.
+    /// Returns true if a ReLU follows the layer, unless the layer is the last one; the state of LSTM cells
+    /// needs no ReLU.
     #[must_use]
     pub const fn has_relu(&self) -> bool {
         match self {
@@ -230,9 +232,9 @@ impl Layer {
         }
     }
 
-    /// Computes the layer's output for `x`, n x inputs, before the ReLU: `out` receives n x outputs.
+    /// Computes the layer's output for `x` (n x inputs) before the ReLU. `out` receives n x outputs.
     pub fn forward(&self, x: &[f32], weights: &[f32], out: &mut [f32], room: LayerBuffers<'_>) {
-        // Not all kinds of layers use the buffers.
+        // Some kinds of layers do not use the buffers.
         let _ = &room;
         match self {
             Self::Dense { outputs, .. } => dense::forward(x, weights, *outputs, out),
@@ -252,8 +254,8 @@ impl Layer {
         }
     }
 
-    /// Propagates the errors of the outputs back (`delta`, n x outputs, before the ReLU). `below` receives the
-    /// errors of the inputs, n x inputs, if wanted, computed with the weights before a step.
+    /// Propagates the errors of the outputs back (`delta`, n x outputs, before the ReLU). `below`, if
+    /// present, receives the errors of the inputs, n x inputs, computed with the weights before the step.
     pub fn backward(
         &self,
         seen: ForwardPass<'_>,

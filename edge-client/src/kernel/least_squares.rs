@@ -1,23 +1,26 @@
-//! Least-squares head: `min_W |Z W - Y|^2` from samples that are read one by one and not stored.
+//! Solver of the least-squares head, `min_W |Z W - Y|^2`, from samples that are read one by one and not
+//! stored.
 //!
-//! There are two methods. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are cheaper but square the condition
-//! number. Their result is used only if no pivot is below [`PIVOT_RATIO`] of its diagonal, a ratio that does not
-//! depend on units. Otherwise the *triangular* method adds the rows of `[Z | Y]` to a factor `R` and `Q^T Y`
-//! ([`super::qr_update`]), at the condition of `Z` itself, and [`super::rank`] solves at any rank.
+//! There are two methods. The *normal equations* (`Z^T Z`, `Z^T Y`, Cholesky) are cheaper but square the
+//! condition number. Their result is used only if every squared pivot is at least [`PIVOT_RATIO`] of its
+//! diagonal element, a ratio that does not depend on units. Otherwise the *triangular* method adds the rows
+//! of `[Z | Y]` to a factor `R` and to `Q^T Y` ([`super::qr_update`]), with the condition number of `Z`
+//! itself, and [`super::rank`] solves the system at any rank.
 
 use libm::sqrtf;
 
 use super::vector::{at, dot, from, from_mut, solve_row, subtract};
 use super::{Four, add_products, add_products_to_two};
 
-/// Smallest ratio of a squared Cholesky pivot to the diagonal of the matrix for which the normal equations are
-/// used: the part of the column that the earlier ones do not explain. Pivots underestimate the condition: at a
-/// ratio of 1e-2 the condition of `Z` can be 60, and the head's error 3e-4; at 1e-1 the error stays within 5e-5 of
-/// the triangular method, and mostly within a hundred roundings of f32 (`tests/streaming.rs`).
+/// Smallest ratio of a squared Cholesky pivot to the diagonal element of the matrix for which the normal
+/// equations are used. The ratio is the part of a column that earlier columns do not explain. Pivots
+/// underestimate the condition number: at a ratio of 1e-2 the condition number of `Z` can be 60, and the
+/// head's error 3e-4; at 1e-1 the error stays within 5e-5 of the triangular method, and mostly within a
+/// hundred roundings of f32 (`tests/streaming.rs`).
 pub const PIVOT_RATIO: f32 = 1e-1;
 
-/// Smallest squared pivot that is used: smaller ones lose digits to underflow. The triangular method treats
-/// features of that size as zero ([`super::rank`]), so both methods agree.
+/// Smallest squared pivot that is used: smaller pivots lose digits to underflow. The triangular method treats
+/// features of that size as zero ([`super::rank`]), so the two methods agree.
 const SMALLEST_SQUARE: f32 = 1e-36;
 
 /// Adds one sample to the normal equations: the lower triangle of `gram` (k x k), and `rhs` (k x c).
@@ -30,8 +33,8 @@ pub fn add_normal(gram: &mut [f32], rhs: &mut [f32], z: &[f32], y: &[f32]) {
     }
 }
 
-/// Adds four samples: `z` holds k fours, `y` holds c. Processes two rows of `gram` at a time, up to the diagonal of
-/// the second: one element above the diagonal is written too.
+/// Adds four samples to the normal equations: `z` holds k fours, `y` holds c. Processes two rows of `gram` at
+/// a time, up to the diagonal of the second row, so one element above the diagonal is written too.
 #[inline(never)]
 pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]) {
     let k = z.len().max(1);
@@ -53,20 +56,20 @@ pub fn add_normal_four(gram: &mut [f32], rhs: &mut [f32], z: &[Four], y: &[Four]
     }
 }
 
-/// Solves the normal equations in place: `rhs` (k x c) becomes `W`, `gram` its Cholesky factor. Returns false, with
-/// both overwritten, if a pivot is too small.
+/// Solves the normal equations in place: `rhs` (k x c) becomes `W`, and `gram` its Cholesky factor. Returns
+/// false if a pivot is too small; both matrices are then overwritten.
 #[must_use]
 #[inline(never)]
 pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
     for j in 0..k {
         let Some((above, row)) = gram.split_at_mut_checked(j * k) else { return false };
-        // Row j of L from the finished rows, then its pivot.
+        // Computes row j of L from the finished rows, then its pivot.
         for i in 0..j {
             forward(from(above, i * k), row, 1, i);
         }
         let Some((done, [pivot, ..])) = row.split_at_mut_checked(j) else { return false };
         let square = *pivot - dot(done, done, 1);
-        // Negated so that a NaN fails too.
+        // The condition is negated so that a NaN fails too.
         if !(square >= SMALLEST_SQUARE && square >= PIVOT_RATIO * *pivot && pivot.is_finite()) {
             return false;
         }
@@ -81,7 +84,7 @@ pub fn solve_normal(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bo
     true
 }
 
-/// Computes row `j` of `rhs <- L^-1 rhs`, from the rows above and row `j` of `L`.
+/// Computes row `j` of `rhs <- L^-1 rhs` from the rows above it and from row `j` of `L`.
 fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
     else {
@@ -90,7 +93,7 @@ fn forward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     solve_row(l, above, own.get_mut(..c).unwrap_or_default(), pivot);
 }
 
-/// Computes row `j` of `rhs <- L^-T rhs`, and subtracts its part from the rows above.
+/// Computes row `j` of `rhs <- L^-T rhs`, and subtracts its contribution from the rows above it.
 fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     let Some(((l, &[pivot, ..]), (above, own))) = l.split_at_checked(j).zip(rhs.split_at_mut_checked(j * c))
     else {
@@ -102,19 +105,19 @@ fn backward(l: &[f32], rhs: &mut [f32], c: usize, j: usize) {
     }
 }
 
-/// Largest entry of a head after gradient steps. With samples of at most 1e12 every prediction then stays in the
-/// range of f32; larger entries mean divergence.
+/// Largest entry of a head after gradient steps. With samples of at most 1e12 every prediction then stays in
+/// the range of f32; larger entries mean that the steps diverge.
 pub const HEAD_MAX: f32 = 1e24;
 
 /// Returns true if gradient steps have diverged: an entry is beyond [`HEAD_MAX`], or NaN.
 #[must_use]
 pub fn has_diverged(head: &[f32]) -> bool {
-    // Negated so that a NaN counts.
+    // The condition is negated so that a NaN counts as divergence.
     !head.iter().all(|w| w.abs() <= HEAD_MAX)
 }
 
-/// Takes `steps` gradient steps `W <- W - step ((Z^T Z) W - Z^T Y) / m` on the head, from the sums alone. `gram`
-/// needs its lower triangle only; `scratch` holds k values.
+/// Takes `steps` gradient steps `W <- W - step ((Z^T Z) W - Z^T Y) / m` on the head, using only the sums.
+/// `gram` needs only its lower triangle; `scratch` holds k values.
 #[inline(never)]
 pub fn gradient_steps(
     gram: &[f32],

@@ -1,23 +1,25 @@
-//! Leave-one-out: the ridge of least leave-one-out error, exact and without a fit for each sample.
+//! Choice of the ridge by leave-one-out error: exact, and without a fit for each sample.
 //!
-//! With `Z = U S V^T`, the ridge `a` and `m` samples, a prediction is `sum over j of u_ij p_j q_j` with the shares
-//! `p_j = s_j^2 / (s_j^2 + m a)` and `q = U^T Y`; the leverage of sample i is `h_i = sum of u_ij^2 p_j`; and the
-//! residual of the sample under a head fitted on all others is `r_i / (1 - h_i)` (Golub, Heath and Wahba 1979,
-//! section 2; Hastie, Tibshirani and Friedman, section 7.10). It takes one pass over the samples after the factor
-//! is complete, and only `u_i` (k values) of each sample.
+//! Let `Z = U S V^T` with m samples, let `a` be the ridge, and let `q = U^T Y`. A prediction is
+//! `sum over j of u_ij p_j q_j` with the shrinkage factors `p_j = s_j^2 / (s_j^2 + m a)`, and the leverage of
+//! sample i is `h_i = sum of u_ij^2 p_j`. The residual of the sample under a head fitted on all other samples
+//! is `r_i / (1 - h_i)` (Golub, Heath and Wahba 1979, section 2; Hastie, Tibshirani and Friedman, section
+//! 7.10). The computation takes one pass over the samples after the factor is complete, and needs only `u_i`
+//! (k values) of each sample.
 //!
-//! Ridges are multiples of the mean square of `Z`, `|Z|^2 / (m k)`, so a common unit of all features has no effect;
-//! features whose units differ by more than a factor of 32 are lifted as in [`super::rank`]. A constant column is
-//! centred out: its weight has no ridge, and it does not count in the mean square.
+//! Ridges are multiples of the mean square of `Z`, `|Z|^2 / (m k)`, so a common unit of all features has no
+//! effect; features whose units differ by more than a factor of 32 are lifted as in [`super::rank`]. A
+//! constant column is centred out: no ridge applies to its weight, and it does not count in the mean square.
 //!
-//! Classes too are compared by the squared error of their one-hot targets. On handwritten digits and windows of a
-//! smartwatch, k of 8 to 24 and 2 to 30 samples per class, the accuracy of such heads is at most 0.015 below the
-//! best fixed ridge; by counts of wrong classes it would be up to 0.048 below.
+//! For classes, the squared error of the one-hot targets is used too. On handwritten digits and on windows of
+//! a smartwatch, with k of 8 to 24 and 2 to 30 samples per class, the accuracy of the resulting heads is at
+//! most 0.015 below that of the best fixed ridge; with the number of wrong classes as criterion it is up to
+//! 0.048 below.
 
 use super::rank::Directions;
 use super::vector::{dot, from};
 
-/// Candidate ridges, in mean squares of `Z`: none, and half decades from 1e-4 to 10.
+/// Candidate ridges, in units of the mean square of `Z`: zero, and half decades from 1e-4 to 10.
 pub const RIDGES: [f32; 12] = [
     0.0,
     1e-4,
@@ -33,21 +35,21 @@ pub const RIDGES: [f32; 12] = [
     10.0,
 ];
 
-/// Smallest `1 - h` to divide by: a thousand roundings remain. A ridge under which a leverage is closer to one
-/// explains a sample by that sample alone, and is rejected.
+/// Smallest `1 - h` to divide by: the quotient then has a relative error of about a thousand roundings. A
+/// ridge under which a leverage is closer to one explains a sample by that sample alone, and is rejected.
 pub const LEAST_REMAINDER: f32 = 1.0 / 1024.0;
 
 /// Leave-one-out errors of the candidate ridges.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaveOneOut {
-    /// Ridge of one mean square, in squared lengths of directions.
+    /// Ridge that equals the mean square of `Z`, in squared lengths of directions.
     unit: f32,
     /// Sums of squared leave-one-out residuals.
     errors: [f32; RIDGES.len()],
 }
 
 impl LeaveOneOut {
-    /// Creates errors of zero. `squares` are those of [`super::rank::decompose`].
+    /// Creates the state before the first sample. `squares` is the output of [`super::rank::decompose`].
     #[must_use]
     pub fn new(directions: &Directions, squares: &[f32]) -> Self {
         let free = usize::from(directions.first_is_free);
@@ -57,8 +59,8 @@ impl LeaveOneOut {
         Self { unit: squares.iter().sum::<f32>() / count, errors: [0.0; RIDGES.len()] }
     }
 
-    /// Adds a sample `z` (k values) with its target `y`. `r` and `q` are those of [`super::rank::decompose`];
-    /// `scratch` holds 2 k values.
+    /// Adds a sample `z` (k values) with its target `y`. The factors `r` and `q` are outputs of
+    /// [`super::rank::decompose`]; `scratch` holds 2 k values.
     #[inline(never)]
     pub fn add(
         &mut self,
@@ -80,7 +82,7 @@ impl LeaveOneOut {
                 *share = u * directions.share(number, square, ridge * self.unit);
                 remainder -= u * *share;
             }
-            // False for a NaN.
+            // The comparison is false for a NaN.
             let compares = remainder >= LEAST_REMAINDER;
             if !compares {
                 *error = f32::INFINITY;
@@ -93,8 +95,8 @@ impl LeaveOneOut {
         }
     }
 
-    /// Returns the ridge of least error, the smallest of several, in squared lengths of directions. `None` if no
-    /// ridge has a finite error.
+    /// Returns the ridge of least error, in squared lengths of directions; the smallest of several equally
+    /// good ridges. Returns `None` if no ridge has a finite error.
     #[must_use]
     pub fn best(&self) -> Option<f32> {
         let mut best = (f32::INFINITY, None);

@@ -1,13 +1,13 @@
-//! Kernels: arithmetic on slices without generic sizes, state or allocation.
+//! Numerical kernels: arithmetic on slices, without generic sizes, state or allocation.
 //!
-//! The kernels are written for firmware built with `opt-level = "s"`. At that level the compiler does not unroll
-//! loops, so loops that need it are unrolled by hand, and shaped so that it uses post-increment loads. Small code
-//! is then also fast (`tests/budgets.toml`).
+//! The kernels are written for firmware built with `opt-level = "s"`. At that level the compiler does not
+//! unroll loops, so critical loops are unrolled by hand, in a form for which the compiler uses post-increment
+//! loads. Small code is then also fast (`tests/budgets.toml`).
 //!
-//! Letters: `d` features, `k` width of the representation, `c` outputs, `m` samples. All matrices are row-major.
-//! Every sum runs in a fixed order, so the bits are the same on every core and for any number of samples per call
-//! of a source. Functions for one sample and for four add the same products in the same order; four need fewer
-//! loads and stores.
+//! Letters: `d` features, `k` width of the representation, `c` outputs, `m` samples. All matrices are
+//! row-major. Every sum runs in a fixed order, so results are bit-identical on every core and for any number
+//! of samples per call of a source. Functions for one sample and for four samples add the same products in
+//! the same order; the functions for four samples need fewer loads and stores.
 
 pub mod constant_column;
 #[cfg(feature = "convolution")]
@@ -33,19 +33,19 @@ pub(crate) mod vector;
 #[cfg(feature = "network")]
 pub use layer::Layer;
 
-/// One value of each of four consecutive samples.
+/// Values of four consecutive samples, one per sample; called a *four* in the documentation.
 pub type Four = [f32; 4];
 
-/// Returns the largest magnitude, or a NaN if there is one. The bits of floats without sign have the order of their
-/// values, and comparing them is fast on cores without floating point too.
+/// Returns the largest magnitude, or a NaN if there is one. Compares magnitudes by their bits, which have the
+/// same order as their values: this is fast even on cores without floating point.
 #[must_use]
 #[inline(never)]
 pub fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |most, value| most.max(value.abs().to_bits())))
 }
 
-/// Returns true if no magnitude is larger than `most` and no value is a NaN. Compares bits as [`largest`]: the sign
-/// of a difference records a value that is too large.
+/// Returns true if no magnitude is larger than `most` and no value is a NaN. Compares bits like [`largest`];
+/// the sign of a difference is negative for a value that is too large.
 #[must_use]
 #[inline(never)]
 pub fn all_within(values: &[f32], most: f32) -> bool {
@@ -67,7 +67,7 @@ fn add_products(row: &mut [f32], a: Four, b: &[Four]) {
     }
 }
 
-/// Computes the same for two rows, and loads `b` once.
+/// Computes [`add_products`] for two rows, and loads `b` only once.
 #[inline(never)]
 fn add_products_to_two(rows: (&mut [f32], &mut [f32]), a: [Four; 2], b: &[Four]) {
     for ((first, second), b) in rows.0.iter_mut().zip(rows.1).zip(b) {

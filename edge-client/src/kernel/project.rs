@@ -1,7 +1,8 @@
 //! Projection `z = B^T x` of samples onto the representation.
 //!
-//! Sums run over features, ascending, and stay in registers: those of a few columns for all features, then the next
-//! columns. With four samples an element of `B` is loaded once for all.
+//! Sums run in ascending order of features and stay in registers: the sums of a few columns are computed over
+//! all features, then those of the next columns. The functions for four samples load each element of `B` once
+//! for the four.
 
 use super::{Four, add_scaled};
 

@@ -1,10 +1,11 @@
-//! QR updates: rows of `[Z | Y]` are added to `R` and `Q^T Y` by orthogonal transformations. Eight rows at a time
-//! use Householder reflections, one per column, with fewer roundings and less work per row; a single row, where
-//! memory for eight is missing, uses Givens rotations.
+//! QR updates: rows of `[Z | Y]` are added to `R` and `Q^T Y` by orthogonal transformations. Householder
+//! reflections, one per column, add eight rows at a time, with fewer roundings and less work per row; Givens
+//! rotations add a single row where the memory for eight rows is missing.
 //!
-//! A pivot is increased by the column's contribution. As the root of a sum it would be rounded down more often than
-//! up, and over ten thousand samples that bias costs three digits. For the same reason a reflection keeps the sign
-//! of the pivot, and a rotation is computed from half its angle: a short column then changes the vectors little.
+//! The growth of a pivot is computed and added to the pivot. A pivot computed as the root of a sum would be
+//! rounded down more often than up, a bias that costs three digits over ten thousand samples. For the same
+//! reason a reflection keeps the sign of the pivot, and a rotation is computed from half its angle: a short
+//! column then changes the vectors little.
 
 use libm::sqrtf;
 
@@ -12,21 +13,23 @@ use super::vector::rotate;
 use super::{Four, add_product, add_scaled};
 use crate::memory::Eight;
 
-/// Columns of a block below this size, absolute or relative to the pivot, count as zero: their reciprocal or their
-/// share of the pivot would leave the range of f32. The size is far below the zero threshold of [`super::rank`],
-/// and below the rounding of the pivot.
+/// Size below which columns of a block count as zero: their reciprocal would leave the range of f32. The size
+/// is far below the zero threshold of [`super::rank`].
 const NEGLIGIBLE: f32 = 1e-30;
+/// Size relative to the pivot below which columns of a block count as zero: their share of the pivot would
+/// leave the range of f32. The size is below the rounding of the pivot.
 const NEGLIGIBLE_SHARE: f32 = 1e-18;
 
-/// Adds eight rows of `[Z | Y]` to `r` (k x k, upper triangle, no negative pivot) and `qty` (k x c). Rows of zeros
-/// change nothing.
+/// Adds eight rows of `[Z | Y]` to `r` (k x k, upper triangle, no negative pivot) and `qty` (k x c). Rows of
+/// zeros change nothing.
 ///
-/// `z` holds k columns of the block and `y` c. Both are overwritten.
+/// `z` holds the k columns of the block and `y` the c columns of targets. Both are overwritten.
 #[inline(never)]
 pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [Eight]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
-    // Not zipped: the compiler would count the chunks by a division it cannot prove to be nonzero.
+    // Not zipped: for a zip the compiler counts the chunks by a division, and cannot prove that the divisor
+    // is nonzero.
     let mut qty = qty.chunks_exact_mut(c);
     for (j, row) in r.chunks_exact_mut(k).enumerate() {
         let Some(qty) = qty.next() else { return };
@@ -34,7 +37,7 @@ pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [
         later = rest;
         let Some((pivot, row)) = row.get_mut(j..).and_then(<[f32]>::split_first_mut) else { return };
         let [low, high] = halves(column);
-        // An upper bound of the largest magnitude, which is faster to compute.
+        // An upper bound of the largest magnitude, which is cheaper to compute than the maximum.
         let size = magnitudes(low) + magnitudes(high);
         if is_negligible(size, *pivot) {
             continue;
@@ -51,12 +54,13 @@ pub fn add_eight_rows(r: &mut [f32], qty: &mut [f32], z: &mut [Eight], y: &mut [
     }
 }
 
-/// Adds one row: `z` (k values) and `y` (c values) are overwritten.
+/// Adds one row: `z` has k values, `y` has c values, and both are overwritten.
 #[inline(never)]
 pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     let (k, c) = (z.len().max(1), y.len().max(1));
     let mut later = z;
-    // Not zipped: the compiler would count the chunks by a division it cannot prove to be nonzero.
+    // Not zipped: for a zip the compiler counts the chunks by a division, and cannot prove that the divisor
+    // is nonzero.
     let mut qty = qty.chunks_exact_mut(c);
     for (j, row) in r.chunks_exact_mut(k).enumerate() {
         let Some(qty) = qty.next() else { return };
@@ -76,12 +80,12 @@ pub fn add_row(r: &mut [f32], qty: &mut [f32], z: &mut [f32], y: &mut [f32]) {
     }
 }
 
-/// Returns true for negligible values. Negated so that a NaN is negligible.
+/// Returns true for negligible values. The condition is negated so that a NaN is negligible.
 fn is_negligible(size: f32, pivot: f32) -> bool {
     !(size > NEGLIGIBLE && size > NEGLIGIBLE_SHARE * pivot)
 }
 
-/// Returns the growth of a pivot of this length when a column with this sum of squares is added.
+/// Returns the growth of a pivot when a column with this sum of squares is added.
 fn growth(pivot: f32, squares: f32) -> f32 {
     squares / (pivot + sqrtf(pivot * pivot + squares))
 }
@@ -90,8 +94,11 @@ fn growth(pivot: f32, squares: f32) -> f32 {
 /// `(|(pivot, column)|, 0)`.
 #[derive(Clone, Copy, Debug)]
 struct Reflection {
+    /// First element of `v`.
     top: f32,
+    /// Other elements of `v`.
     column: [Four; 2],
+    /// Factor of the reflection.
     tau: f32,
 }
 
@@ -113,11 +120,13 @@ impl Reflection {
 
 /// Splits eight values into the first and the last four.
 #[inline(always)]
+/// Returns the sum of the magnitudes.
 fn halves(&[v0, v1, v2, v3, v4, v5, v6, v7]: &Eight) -> [Four; 2] {
     [[v0, v1, v2, v3], [v4, v5, v6, v7]]
 }
 
 #[inline(always)]
+/// Multiplies four values by `scale`.
 fn magnitudes([v0, v1, v2, v3]: Four) -> f32 {
     v0.abs() + v1.abs() + v2.abs() + v3.abs()
 }

@@ -1,30 +1,32 @@
-//! Least squares from a triangular factor, with rank detection.
+//! Least-squares solver for a triangular factor, with rank detection.
 //!
-//! A factor far from singular is solved by substitution. Otherwise its rows are rotated until they are orthogonal
-//! (one-sided Jacobi; Demmel and Veselić 1992, Golub and Van Loan, section 8.6.3): the rows of `J R = S V^T` are
-//! then the right singular vectors times their singular values, and `J Q` the corresponding right-hand sides. Rows
-//! that are too short are cut. No second matrix is needed.
+//! A factor far from singular is solved by substitution. Otherwise the rows of the factor are rotated until
+//! they are orthogonal (one-sided Jacobi; Demmel and Veselić 1992, Golub and Van Loan, section 8.6.3): the
+//! rows of `J R = S V^T` are then the right singular vectors times their singular values, and `J Q` the
+//! corresponding right-hand sides. Rows that are too short are cut: they count as zero. The method needs no
+//! second matrix.
 //!
-//! **Units.** The error of adding rows to `R` is a fraction of each column's own size. The rank is therefore full
-//! if `R`, with columns scaled to length one, is far from singular ([`least_squares`]), for any units of the
-//! columns. A power of two as a factor of a column changes no decision, and only the exponents of that column's
-//! weights.
+//! **Units.** The error of adding rows to `R` is, for each column, a fraction of the column's own size. The
+//! rank is therefore full if `R`, with columns scaled to length one, is far from singular
+//! ([`least_squares`]), for any units of the columns. Multiplying a column by a power of two changes no
+//! decision, and changes only the exponents of that column's weights.
 //!
-//! **Bound.** At full rank the error of predictions `Z W` is at most `4 n |Y| / s`. Here `s` is the least singular
-//! value of the columns scaled to length one, without the part a constant column explains. `n^2` is the sum over
-//! columns of the squares of `(u |z_i| + e d_i) / l_i`: the column's size times the rounding `u = 2^-24` of the
-//! features, plus its distance `d_i` to its first value (its size, if no column is constant) times the error
-//! `e = (sqrt(m + k) + 1) u` of adding m samples, divided by its length `l_i` without the constant's part. An
-//! offset of R deviations therefore costs `R u / s`. `tests/common/linear.rs` derives the bound, and
-//! `tests/units.rs` and `tests/extremes.rs` check fits against it; if a prediction could exceed it, the rank is
-//! below k.
+//! **Bound.** At full rank the error of predictions `Z W` is at most `4 n |Y| / s`. Here `s` is the least
+//! singular value of the columns scaled to length one, without the part that a constant column explains.
+//! `n^2` is the sum over columns of the squares of `(u |z_i| + e d_i) / l_i`: the column's size times the
+//! rounding `u = 2^-24` of the features, plus the column's distance `d_i` to its first value (its size, if no
+//! column is constant) times the error `e = (sqrt(m + k) + 1) u` of adding m samples, divided by the column's
+//! length `l_i` without the constant's part. An offset of R deviations therefore costs `R u / s`.
+//! `tests/common/linear.rs` derives the bound, and `tests/units.rs` and `tests/extremes.rs` check fits
+//! against it; if a prediction could exceed the bound, the rank is below k.
 //!
-//! **Minimum norm.** Below full rank the head has the least `sum of (s_i w_i)^2` among those that fit best. `s_i`
-//! is 1 for columns of comparable size: there it is the plain norm, equal columns share their weight, and a
-//! rotation of the columns changes no prediction. A column shorter than the longest by a factor of 32 or more is
-//! lifted by a power of two `s_i` to between a thirty-second and a sixteenth of it, so that its unit does not cut
-//! its directions. With a constant column the norm is that of the weights of centred columns
-//! ([`ConstantColumn::centre`]), and an offset changes predictions by roundings only.
+//! **Minimum norm.** Below full rank the head is, among the heads that fit best, the one with the least
+//! `sum of (s_i w_i)^2`. If all columns have comparable size, every `s_i` is 1 and the sum is the squared
+//! norm: equal columns get equal weights, and a rotation of the columns changes no prediction. A column
+//! shorter than the longest by a factor of 32 or more is lifted by a power of two `s_i` to between a
+//! thirty-second and a sixteenth of the longest, so that its directions are not cut because of its unit. With
+//! a constant column the norm is that of the weights of centred columns ([`ConstantColumn::centre`]), and an
+//! offset changes predictions only by roundings.
 
 use libm::sqrtf;
 
@@ -32,29 +34,30 @@ use super::constant_column::ConstantColumn;
 use super::largest;
 use super::vector::{at, dot, from, from_mut, multiply, rotate, solve_row, squares, subtract, take};
 
-/// Fraction of the largest singular value below which singular values are cut: about a hundred roundings of f32.
+/// Fraction of the largest singular value below which singular values are cut: about a hundred roundings of
+/// f32.
 pub const RANK_CUT: f32 = 1e-5;
 
-/// Smallest magnitude of a nonzero matrix's largest entry.
+/// Smallest value of a nonzero matrix's largest entry.
 const SMALLEST: f32 = 1e-18;
 
-/// Biased exponent of 2^4: a column shorter than the longest by a factor below 2^5 is not lifted.
+/// Biased exponent of 2^4. A column shorter than the longest by a factor below 2^5 is not lifted.
 const LIFTED: u32 = 127 + 4;
 
-/// Upper bound of a lift's exponent: the squares of shorter columns underflow.
+/// Upper bound on the exponent of a lift: the squares of shorter columns underflow.
 const LIFT_MAX: u32 = 56;
 
-/// Maximum number of sweeps over all pairs of rows, so that the loop ends for any input. Normally it ends after a
-/// sweep without a rotation; the last sweeps converge quadratically.
+/// Maximum number of sweeps over all pairs of rows, so that the loop ends for any input. Normally the loop
+/// ends after a sweep without a rotation; the last sweeps converge quadratically.
 const SWEEPS: usize = 24;
 
-/// Solves `min |R W - Q|`. `r` is k x k (overwritten), zero below the diagonal except for the values of `constant`;
-/// `q` is k x c and becomes `W`; `scratch` holds k values and `room` twice as many (k if no column is constant).
-/// Returns the numerical rank. Never fails: a head beyond the range of f32 becomes zero.
+/// Solves `min |R W - Q|`. `r` is k x k (overwritten), zero below the diagonal except for the values of
+/// `constant`; `q` is k x c and becomes `W`; `scratch` holds k values; `room` holds 2 k values, or k if no
+/// column is constant. Returns the numerical rank. Never fails: a head beyond the range of f32 becomes zero.
 ///
-/// The rank is k if the sum over i of the squares of `|R_i| |row i of R^-1|` is at most `0.25 / RANK_CUT^2`. This
-/// sum bounds the amplification of the relative errors of each column, and the condition of `R` with columns of
-/// length one; scales of columns do not change it.
+/// The rank is k if the sum over i of the squares of `|R_i| |row i of R^-1|` is at most `0.25 / RANK_CUT^2`.
+/// This sum bounds the amplification of the relative errors of each column, and the condition number of `R`
+/// with columns of length one; the sum does not depend on the scales of columns.
 #[inline(never)]
 pub fn least_squares(
     r: &mut [f32],
@@ -81,9 +84,9 @@ pub fn least_squares(
     finish(q, rank)
 }
 
-/// Solves `min |R W - Q|` for the `W` of least norm without regard to units: the error of all entries of `R` is a
-/// fraction of its largest column. Singular values below `cut` times the largest are cut. Otherwise as
-/// [`least_squares`].
+/// Solves `min |R W - Q|` for the `W` of least norm without regard to units, for an `R` whose entries all
+/// have an error relative to the largest column. Singular values below `cut` times the largest are cut. The
+/// arguments and the result are otherwise those of [`least_squares`].
 #[cfg(feature = "i16")]
 #[inline(never)]
 pub fn minimum_norm(r: &mut [f32], q: &mut [f32], scratch: &mut [f32], cut: f32) -> usize {
@@ -112,17 +115,18 @@ fn finish(w: &mut [f32], rank: usize) -> usize {
     rank
 }
 
-/// Returns true if nothing must be cut. Compares the inverse with the length of each column, or with `size`.
+/// Returns true if no direction must be cut. Multiplies the inverse by the length of each column, or by
+/// `size` if given.
 fn is_well_conditioned(r: &[f32], scratch: &mut [f32], size: Option<f32>, cut: f32) -> bool {
     let k = scratch.len();
     let mut sum = 0.0f32;
     for i in 0..k {
         let size = size.unwrap_or_else(|| length(r, k, i));
-        // Negated so that a NaN fails.
+        // The condition is negated so that a NaN fails.
         if !(size >= SMALLEST && size.is_finite()) {
             return false;
         }
-        // Solves x R = size e_i: a row of the inverse.
+        // Solves x R = size e_i for x, a row of the inverse times `size`.
         let mut right = size;
         for j in i..k {
             let (done, place) = scratch.split_at_mut_checked(j).unwrap_or_default();
@@ -149,15 +153,15 @@ fn length(r: &[f32], k: usize, i: usize) -> f32 {
 pub struct Directions {
     /// Number of directions that are not cut.
     pub rank: usize,
-    /// Scale factor of the rows.
+    /// Factor by which the rows were scaled.
     pub scale: f32,
-    /// True if the first row is a constant's direction, whose weight has no ridge.
+    /// True if the first row is the direction of a constant column, whose weight has no ridge.
     pub first_is_free: bool,
 }
 
-/// Turns the rows of the finished `[R | Q]` into orthogonal directions of the original columns: `r` then maps `z`
-/// to coordinates of directions. `squares` (k values) receives their squared lengths, 0 if cut. `None` if the
-/// matrix is zero. `room` as in [`least_squares`].
+/// Turns the rows of the finished `[R | Q]` into orthogonal directions of the original columns: `r` then maps
+/// `z` to coordinates of directions. `squares` (k values) receives their squared lengths, or 0 for directions
+/// that are cut. Returns `None` if the matrix is zero. `room` has the size stated in [`least_squares`].
 #[inline(never)]
 pub fn decompose(
     r: &mut [f32],
@@ -187,10 +191,11 @@ pub fn decompose(
     Some(directions)
 }
 
-/// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is zero.
+/// Scales the largest entry to one, so that no square overflows. Returns the factor; `None` if the matrix is
+/// zero.
 fn shrink(r: &mut [f32]) -> Option<f32> {
     let size = largest(r);
-    // Negated so that a NaN counts as zero.
+    // The condition is negated so that a NaN counts as zero.
     if !(size >= SMALLEST && size.is_finite()) {
         return None;
     }
@@ -199,9 +204,9 @@ fn shrink(r: &mut [f32]) -> Option<f32> {
     Some(scale)
 }
 
-/// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the factor less
-/// than
-/// 32. Columns below `smallest` are not changed. `factors` receives the power of each.
+/// Lifts columns shorter than the longest by a factor of 32 or more, by the power of two that makes the
+/// factor less than 32. Columns shorter than `smallest` are not changed. `factors` receives the power of two
+/// of each column.
 fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
     let k = factors.len();
     let mut longest = 0.0f32;
@@ -212,7 +217,7 @@ fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
         }
     }
     for (i, factor) in factors.iter_mut().enumerate() {
-        // Biased exponent of the quotient.
+        // Biased exponent of the quotient of the lengths.
         let exponent = (longest / *factor).to_bits() >> 23;
         let counts = *factor >= smallest && (LIFTED + 1..LIFTED + LIFT_MAX).contains(&exponent);
         *factor = 1.0;
@@ -227,12 +232,12 @@ fn lift(r: &mut [f32], factors: &mut [f32], smallest: f32) {
 pub(super) fn substitute(r: &[f32], q: &mut [f32], k: usize, c: usize) {
     for i in (0..k).rev() {
         let Some((&pivot, row)) = r.get(i * k + i..i * k + k).and_then(<[f32]>::split_first) else { return };
-        let (own, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
-        solve_row(row, later, own, pivot);
+        let (right_side, later) = from_mut(q, i * c).split_at_mut_checked(c).unwrap_or_default();
+        solve_row(row, later, right_side, pivot);
     }
 }
 
-/// Rotates pairs of rows of `[R | Q]` until those of `R` (entries of at most one) are orthogonal.
+/// Rotates pairs of rows of `[R | Q]` until the rows of `R` (entries of at most one) are orthogonal.
 fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
     #[allow(clippy::cast_precision_loss, reason = "a tolerance may round")]
     let tolerance = k as f32 * f32::EPSILON;
@@ -242,7 +247,8 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
             let (mut above, below) = r.split_at_mut_checked(second * k).unwrap_or_default();
             let (mut q_above, q_below) = q.split_at_mut_checked(second * c).unwrap_or_default();
             let (Some(b), Some(q_b)) = (below.get_mut(..k), q_below.get_mut(..c)) else { return };
-            // Not zipped chunks: the compiler would count them by a division it cannot prove to be nonzero.
+            // Not zipped: for zipped chunks the compiler counts them by a division, and cannot prove that the
+            // divisor is nonzero.
             while let (Some(a), Some(q_a)) = (above.split_off_mut(..k), q_above.split_off_mut(..c)) {
                 if let Some((sine, half)) = angle(a, b, tolerance) {
                     rotate(sine, half, a, b);
@@ -257,8 +263,8 @@ fn orthogonalise_rows(r: &mut [f32], q: &mut [f32], k: usize, c: usize) {
     }
 }
 
-/// Returns the sine, and the tangent of half the angle, of the rotation that makes two rows orthogonal. `None` if
-/// they are.
+/// Returns the sine, and the tangent of half the angle, of the rotation that makes two rows orthogonal.
+/// Returns `None` if the rows are orthogonal.
 fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     let (aa, bb, ab) = (dot(a, a, 1), dot(b, b, 1), dot(a, b, 1));
     // A NaN counts as orthogonal.
@@ -272,7 +278,7 @@ fn angle(a: &[f32], b: &[f32], tolerance: f32) -> Option<(f32, f32)> {
     })
 }
 
-/// Computes the squared lengths of orthogonal rows, 0 for those under `cut` times the longest.
+/// Computes the squared lengths of orthogonal rows; 0 for rows shorter than `cut` times the longest.
 fn measure(r: &[f32], squares: &mut [f32], scale: f32, cut: f32) -> Directions {
     let k = squares.len().max(1);
     let mut longest = 0.0f32;
@@ -306,8 +312,8 @@ impl Directions {
         }
     }
 
-    /// Divides the right-hand side of each direction by its squared length plus ridge: `q` becomes the weights of
-    /// rows.
+    /// Divides the right-hand side of each direction by its squared length plus the ridge: `q` becomes the
+    /// weights of the rows.
     pub fn weigh(&self, q: &mut [f32], squares: &[f32], extra: f32) {
         let c = q.len().checked_div(squares.len()).unwrap_or(0);
         for (number, (q, &square)) in q.chunks_exact_mut(c.max(1)).zip(squares).enumerate() {
@@ -319,7 +325,7 @@ impl Directions {
     }
 }
 
-/// Computes `W`, the weighted sum of rows, in place of the weights.
+/// Replaces the weights of the rows in `q` by `W`, the weighted sum of the rows.
 pub fn combine(r: &[f32], q: &mut [f32], scratch: &mut [f32]) {
     let k = scratch.len().max(1);
     let c = q.len() / k;

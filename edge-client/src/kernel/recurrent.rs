@@ -1,28 +1,29 @@
-//! Recurrent layer on the kernels of [`dense`]: long short-term memory (LSTM; Hochreiter and Schmidhuber 1997, with
-//! the forget gates of Gers et al. 2000) as in PyTorch, but with one bias: PyTorch's second bias only doubles the
-//! step of the biases.
+//! Recurrent layer built on the kernels of [`dense`]: long short-term memory (LSTM; Hochreiter and
+//! Schmidhuber 1997, with the forget gates of Gers et al. 2000). The layer computes the same as PyTorch's,
+//! but has one bias: PyTorch's second bias only doubles the step of the biases.
 //!
-//! A sample is a sequence: steps x channels values, row-major. The four gates of a step are the outputs of one
-//! dense layer whose inputs are the step's channels and the previous hidden state, a *row*. With `z` these outputs,
-//! `c` the state of the cells and `h` the hidden state, both zero before the first step:
+//! A sample is a sequence: steps x channels values, row-major. The four gates of a step are the outputs of
+//! one dense layer. The inputs of this layer, called a *row*, are the step's channels and the previous hidden
+//! state. Let `z` be the outputs of the dense layer, `c` the state of the cells and `h` the hidden state,
+//! both zero before the first step:
 //!
 //! ```text
 //! z = [x h] W + bias     i, f, g, o = sigmoid(z1), sigmoid(z2), tanh(z3), sigmoid(z4)
 //! c = f c + i g          h = o tanh(c)
 //! ```
 //!
-//! So the layer is (channels + cells + 1) x 4 cells values with the bias in the last row, its columns the gates in
-//! the order input, forget, candidate, output. The next layer's input is the hidden state after the last step. It
-//! passes **no ReLU**: errors reach it by [`dense::backward_linear`]; [`dense::backward`] would lose those of its
-//! negative values.
+//! The layer thus has (channels + cells + 1) x 4 cells values with the bias in the last row; its columns are
+//! the gates in the order input, forget, candidate, output. The next layer's input is the hidden state after
+//! the last step. **No ReLU** follows the layer, so its errors must be computed by
+//! [`dense::backward_linear`]; [`dense::backward`] would drop the errors of negative values.
 //!
-//! **Bits.** As in [`dense`]: the bits of a sequence are the same in every batch, and those of a gradient for every
-//! split of a batch. Exponentials and hyperbolic tangents are those of libm on every machine, even with the feature
-//! `micromath`.
+//! **Reproducibility.** A sequence gives bit-identical results in every batch, and every split of a batch
+//! gives a bit-identical gradient. Exponentials and hyperbolic tangents are computed by libm on every
+//! machine, even with the feature `micromath`.
 //!
 //! **Lengths.** Batches are consecutive sequences. If lengths do not match, the functions process the whole
-//! sequences that all slices contain (whole steps of the inputs' errors), and none if the layer is too short;
-//! nothing panics.
+//! sequences that all slices contain (whole steps for the errors of the inputs), and none if the layer is too
+//! short; nothing panics.
 
 use super::dense;
 
@@ -71,18 +72,19 @@ impl Lstm {
         (self.row() + 1) * self.gates()
     }
 
-    /// Returns the number of values of memory for a batch of `n` sequences, n x (steps + 1) x (channels + 6 cells):
-    /// rows, gates and cell states of every step, and of the current one.
+    /// Returns the number of values of memory for a batch of `n` sequences, n x (steps + 1) x (channels + 6
+    /// cells): rows, gates and cell states of every step, and of the current step.
     #[must_use]
     pub const fn memory(&self, n: usize) -> usize {
         n * (self.steps + 1) * (self.row() + self.gates() + self.cells)
     }
 
-    /// Computes the hidden states after the last step of `sequences` (n x inputs): `out` receives n x outputs,
-    /// `memory` the data for [`Lstm::backward`].
+    /// Computes the hidden states after the last step of `sequences` (n x inputs): `out` receives n x
+    /// outputs, and `memory` the data for [`Lstm::backward`].
     ///
-    /// A gate's sum starts with the bias; products follow by channel, then by hidden state, ascending. A cell's
-    /// state is the forget gate's product, rounded, plus the input gate's.
+    /// The sum of a gate starts with the bias; products are added in ascending order of channels, then of
+    /// hidden states. A cell's state is the product of the forget gate, rounded, plus the product of the
+    /// input gate.
     pub fn forward(&self, sequences: &[f32], layer: &[f32], memory: &mut [f32], out: &mut [f32]) {
         let Self { steps, channels, cells } = *self;
         let Some(layer) = self.whole(layer) else { return };
@@ -113,13 +115,15 @@ impl Lstm {
         }
     }
 
-    /// Propagates the errors of the outputs (`delta`, n x outputs) back through all steps (Werbos 1990). Returns
-    /// the rows of the batch of the last [`Lstm::forward`], n x steps x row, and the errors of their gates, n x
-    /// steps x gates: from both [`dense::add_gradient`] computes the gradient of the layer, and [`dense::descend`]
-    /// its step. `out` receives the errors of the inputs, n x inputs, or is empty.
+    /// Propagates the errors of the outputs (`delta`, n x outputs) back through all steps (Werbos 1990).
+    /// Returns the rows of the batch of the last [`Lstm::forward`], n x steps x row, and the errors of their
+    /// gates, n x steps x gates. From the two slices [`dense::add_gradient`] computes the gradient of the
+    /// layer, and [`dense::descend`] takes a step. `out` receives the errors of the inputs, n x inputs, or is
+    /// empty.
     ///
-    /// `memory` must be as `forward` left it, and serves one backward pass. Sums of errors run by gate, ascending;
-    /// a gradient's by sequence, then by step, ascending.
+    /// `memory` must be unchanged since `forward`, and can be used for one backward pass only. Sums of errors
+    /// run in ascending order of gates; sums of a gradient run in ascending order of sequences, then of
+    /// steps.
     pub fn backward<'a>(
         &self,
         delta: &[f32],
@@ -133,7 +137,8 @@ impl Lstm {
         let n = (delta.len() / cells).min(capacity);
         copy(delta.get(..n * cells).unwrap_or_default(), hidden);
         state.fill(0.0);
-        // Rows of weights; the last row of each slice (the bias, the first of the hidden state) is skipped.
+        // Rows of weights. The last row of each slice is skipped: the bias, or the first row of the hidden
+        // state.
         let (_, from_hidden) = layer.split_at_checked(channels * self.gates()).unwrap_or_default();
         let from_inputs = layer.get(..(channels + 1) * self.gates()).unwrap_or_default();
         for step in (0..steps).rev() {
@@ -157,27 +162,29 @@ impl Lstm {
         (rows, errors)
     }
 
-    /// Returns the layer's values, if the slice is long enough.
+    /// Returns the layer's values, or `None` if the slice is too short.
     fn whole<'a>(&self, layer: &'a [f32]) -> Option<&'a [f32]> {
         layer.get(..self.layer()).filter(|_| self.cells > 0)
     }
 }
 
-/// Buffer, divided for as many sequences as it has room for.
+/// Buffer of [`Lstm::memory`] values, divided for as many sequences as fit.
 struct Memory<'a> {
+    /// Number of sequences that fit the buffer.
     capacity: usize,
-    /// Rows of every step, by sequence, then by step; gates and states likewise.
+    /// Rows of every step, by sequence, then by step; `gates` and `states` have the same order.
     rows: &'a mut [f32],
     gates: &'a mut [f32],
     states: &'a mut [f32],
-    /// Row of the current step, by sequence; gate and state likewise. In the backward pass the errors of hidden
-    /// states replace the rows, and those of cells the states.
+    /// Row of the current step of each sequence; `gate` and `state` have the same order. In the backward pass
+    /// the errors of hidden states replace the rows, and the errors of cells replace the states.
     row: &'a mut [f32],
     gate: &'a mut [f32],
     state: &'a mut [f32],
 }
 
 impl<'a> Memory<'a> {
+    /// Divides the buffer for the sizes of a layer.
     fn split(lstm: &Lstm, memory: &'a mut [f32]) -> Self {
         let capacity = memory.len().checked_div(lstm.memory(1)).unwrap_or(0);
         let mut rest = memory;
@@ -193,7 +200,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Computes one step of one sequence: sums become gates, and `state` and `hidden` are updated.
+/// Computes one step of one sequence: turns sums into gates, and updates `state` and `hidden`.
 fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
     let [inputs, forgets, candidates, outputs] = quarters(gates);
     let gates = inputs.iter_mut().zip(forgets).zip(candidates.iter_mut().zip(outputs));
@@ -204,9 +211,10 @@ fn advance(gates: &mut [f32], state: &mut [f32], hidden: &mut [f32]) {
     }
 }
 
-/// Propagates errors back through one step of one sequence: gates become the errors of their sums. `states` are
-/// those of the cells after the step, `before` those before it (empty if zero). The first of `errors` are those of
-/// the hidden state; the second, of the cells, are replaced by those before the step.
+/// Propagates errors back through one step of one sequence, and replaces the gates by the errors of their
+/// sums. `states` and `before` are the states of the cells after and before the step (`before` is empty for
+/// states of zero). The first slice of `errors` are the errors of the hidden state; the second, the errors of
+/// the cells, is replaced by the errors before the step.
 fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &mut [f32])) {
     let before = before.iter().copied().chain(core::iter::repeat(0.0));
     let [inputs, forgets, candidates, outputs] = quarters(gates);
@@ -224,28 +232,28 @@ fn go_back(gates: &mut [f32], states: &[f32], before: &[f32], errors: (&[f32], &
     }
 }
 
-/// Returns a value from 0 to 1; 0 if the exponential is infinite.
+/// Returns `1 / (1 + exp(-x))`, a value from 0 to 1; 0 if the exponential is infinite.
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + libm::expf(-x))
 }
 
-/// Splits the gates of all cells into the four kinds.
+/// Splits the gates of all cells into the four kinds of gates.
 fn quarters(gates: &mut [f32]) -> [&mut [f32]; GATES] {
     let mut quarters = gates.chunks_exact_mut((gates.len() / GATES).max(1));
     core::array::from_fn(|_| quarters.next().unwrap_or_default())
 }
 
-/// Returns `width` values from `index width` on.
+/// Returns the part with this index: `width` values from index `index * width` on.
 fn part(values: &[f32], index: usize, width: usize) -> &[f32] {
     values.get(index * width..(index + 1) * width).unwrap_or_default()
 }
 
-/// Returns the same values for changes.
+/// Returns the same part as [`part`], mutable.
 fn part_mut(values: &mut [f32], index: usize, width: usize) -> &mut [f32] {
     values.get_mut(index * width..(index + 1) * width).unwrap_or_default()
 }
 
-/// Copies as many values as both slices have.
+/// Copies values up to the end of the shorter slice.
 fn copy(values: &[f32], places: &mut [f32]) {
     for (place, value) in places.iter_mut().zip(values) {
         *place = *value;

@@ -1,5 +1,5 @@
-//! Strided vectors: columns of row-major matrices, or rows with a step of one. For the small dense algebra at the
-//! end of a pass; each loop exists once, to save flash.
+//! Operations on strided vectors: columns of row-major matrices, or rows (stride one). Used for the small
+//! dense algebra at the end of a pass; each loop exists once, to save flash.
 
 /// Computes `sum of v[i] x[i step]`.
 #[inline(never)]
@@ -56,7 +56,7 @@ pub fn multiply(values: &mut [f32], first: usize, step: usize, factor: f32) {
     }
 }
 
-/// Swaps two vectors. Not [`slice::swap`] of arrays, which would link a large `memmove`.
+/// Swaps two vectors. Avoids [`slice::swap`] of arrays, which would link a large `memmove`.
 #[inline(never)]
 pub fn exchange(a: &mut [f32], b: &mut [f32]) {
     for (a, b) in a.iter_mut().zip(b) {
@@ -64,22 +64,22 @@ pub fn exchange(a: &mut [f32], b: &mut [f32]) {
     }
 }
 
-/// Returns the values from `first` on; empty if out of range.
+/// Returns the values from index `first` on; empty if `first` is out of range.
 pub fn from(values: &[f32], first: usize) -> &[f32] {
     values.get(first..).unwrap_or_default()
 }
 
-/// Returns the same values for changes.
+/// Returns the same values as [`from`], mutable.
 pub fn from_mut(values: &mut [f32], first: usize) -> &mut [f32] {
     values.get_mut(first..).unwrap_or_default()
 }
 
-/// Returns one element, zero if out of range.
+/// Returns one element, or zero if the index is out of range.
 pub fn at(values: &[f32], index: usize) -> f32 {
     values.get(index).copied().unwrap_or(0.0)
 }
 
-/// Writes an element, if it exists.
+/// Writes an element, or nothing if the index is out of range.
 pub fn put(values: &mut [f32], index: usize, value: f32) {
     if let Some(place) = values.get_mut(index) {
         *place = value;
@@ -91,11 +91,11 @@ pub fn take(values: &mut [f32], index: usize) -> f32 {
     values.get_mut(index).map(core::mem::take).unwrap_or(0.0)
 }
 
-/// Solves a row of a triangular system: `own[i] = (own[i] - sum of v[j] others[j c + i]) / pivot`, c values.
+/// Solves a row of a triangular system: `row[i] = (row[i] - sum of v[j] others[j c + i]) / pivot`, c values.
 #[inline(never)]
-pub fn solve_row(v: &[f32], others: &[f32], own: &mut [f32], pivot: f32) {
-    let c = own.len();
-    for (output, value) in own.iter_mut().enumerate() {
+pub fn solve_row(v: &[f32], others: &[f32], row: &mut [f32], pivot: f32) {
+    let c = row.len();
+    for (output, value) in row.iter_mut().enumerate() {
         *value = (*value - dot(v, from(others, output), c)) / pivot;
     }
 }

@@ -1,11 +1,11 @@
-//! Memory for 16-bit fixed point: the buffers of floats, and integer copies.
+//! Memory of a linear model in 16-bit fixed point: buffers of floats, and buffers of integers.
 
 use fedspan_protocol::message::Numeric;
 
 use super::{Memory, Parts, PartsRef, Workspace};
 use crate::kernel::fixed::Scale;
 
-/// Integer buffers for fixed point. Each buffer has one scale.
+/// Integer buffers for fixed point. The values of a buffer share one scale.
 #[derive(Debug)]
 pub struct Fixed<'a> {
     /// Representation `B` in column-major order, k x d.
@@ -22,11 +22,12 @@ pub struct Fixed<'a> {
     pub head: &'a mut [i16],
 }
 
-/// [`Workspace`] for updates in 16-bit fixed point ([`crate::kernel::fixed`]): `2 (D K + D + K + C + K C)` bytes
-/// more and the two of a scale. For samples that can be read twice; streamed rounds are declined.
+/// [`Workspace`] for updates in 16-bit fixed point ([`crate::kernel::fixed`]): it has
+/// `2 (D K + D + K + C + K C)` additional bytes, and two bytes for a scale. Samples must be readable twice;
+/// streamed rounds are declined.
 ///
-/// The device announces this arithmetic in its hello. Only starts (the power method, rows of moments) are computed
-/// in f32, once before the first update.
+/// The device announces this arithmetic in its hello. Only the computation of an initial representation (by
+/// the power method or rows of moments) uses f32, once before the first update.
 #[derive(Clone, Debug)]
 pub struct FixedWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
@@ -39,7 +40,7 @@ pub struct FixedWorkspace<const D: usize, const K: usize, const C: usize = 1> {
 }
 
 impl<const D: usize, const K: usize, const C: usize> FixedWorkspace<D, K, C> {
-    /// Creates zeroed memory, in a `const` context too.
+    /// Creates zeroed memory; can be called in a `const` context.
     #[must_use]
     pub const fn new() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Front end of a network: the layers before its dense layers.
+//! Front end of a network: the layers before the dense layers.
 
 #[cfg(feature = "convolution")]
 use fedspan_protocol::limits::FILTERS_MAX;
@@ -15,7 +15,7 @@ use crate::kernel::recurrent::Lstm;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FrontEnd {
-    /// No layers: the first dense layer takes the samples.
+    /// No layers: the samples are the input of the first dense layer.
     #[default]
     Nothing,
     /// Frozen layer with a trainable low-rank adapter.
@@ -33,7 +33,7 @@ pub enum FrontEnd {
     Filters {
         /// Sizes of a sample.
         image: Image,
-        /// Layers in order; unused entries have a count of zero.
+        /// Layers in order; unused entries at the end have a count of zero.
         filters: [Filters; FILTERS_MAX],
     },
     /// LSTM over a sequence.
@@ -61,7 +61,7 @@ impl FrontEnd {
         }
     }
 
-    /// Returns one of the layers.
+    /// Returns layer number `layer` of the front end, counted from 0.
     pub(super) const fn layer(&self, layer: usize) -> Layer {
         let _ = layer;
         match self {
@@ -98,7 +98,7 @@ impl FrontEnd {
 const fn filters_on(image: [usize; 3], filters: Filters) -> (Convolution, MaxPooling) {
     let [height, width, channels] = image;
     let (side, pool) = (filters.side as usize, filters.pool as usize);
-    // The windows of a signal, which has one row, cover that row.
+    // The windows of a signal, which has one row, have a height of one.
     let signal = height == 1;
     let convolution = Convolution {
         height,

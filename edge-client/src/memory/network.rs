@@ -1,4 +1,4 @@
-//! Memory of a network: its sizes and its buffers, owned by the caller.
+//! Memory of a network: the network's sizes, and its buffers, owned by the caller.
 
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -16,8 +16,8 @@ use crate::kernel::frozen::Frozen;
 #[cfg(feature = "recurrent")]
 use crate::kernel::recurrent::Lstm;
 
-/// Sizes of a network: a [front end](FrontEnd), dense layers, and ReLU after each layer but the last, which is the
-/// head.
+/// Sizes of a network: a [front end](FrontEnd), then dense layers. A ReLU follows each layer except the last,
+/// which is the head.
 ///
 /// A layer is a row-major matrix with the bias in its last row ([`Layer`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct NetworkShape {
     pub features: usize,
     /// Layers before the dense layers.
     pub front_end: FrontEnd,
-    /// Widths of the hidden dense layers; zeros after the last.
+    /// Widths of the hidden dense layers; unused entries at the end are zero.
     pub hidden: [usize; HIDDEN_MAX],
     /// Number of classes C.
     pub outputs: usize,
@@ -46,8 +46,9 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// At compile time, if the shape is a constant: if there are more hidden layers than [`HIDDEN_MAX`], a size is
-    /// zero, or a layer has more than 65534 inputs or 65535 outputs, which the protocol cannot describe.
+    /// Panics (at compile time, if the shape is a constant) if there are more hidden layers than
+    /// [`HIDDEN_MAX`], if a size is zero, or if a layer has more than 65534 inputs or 65535 outputs, which
+    /// the protocol cannot describe.
     #[must_use]
     pub const fn new(features: usize, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         let shape = Self::unchecked(features, hidden, outputs, batch);
@@ -55,7 +56,8 @@ impl NetworkShape {
         shape
     }
 
-    /// Creates a shape as [`Self::new`], whose front end is set and checked afterwards.
+    /// Creates a shape like [`Self::new`], but without the check of the layers' sizes, which the caller does
+    /// after setting the front end.
     const fn unchecked(features: usize, hidden: &[usize], outputs: usize, batch: usize) -> Self {
         assert!(hidden.len() <= HIDDEN_MAX && features >= 1 && outputs >= 1 && batch >= 1);
         let mut widths = [0; HIDDEN_MAX];
@@ -90,9 +92,9 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// At compile time, if the shape is a constant: as [`Self::new`], if there are no filters or more layers of
-    /// them than [`FILTERS_MAX`], more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden layers after them, if the filters
-    /// leave no output, or if a layer has more than 65534 inputs.
+    /// Panics (at compile time, if the shape is a constant) for the reasons of [`Self::new`], if there are no
+    /// convolutional layers or more than [`FILTERS_MAX`], if more than [`HIDDEN_AFTER_FILTERS_MAX`] hidden
+    /// layers follow, if the convolutional layers have no output, or if a layer has more than 65534 inputs.
     #[cfg(feature = "convolution")]
     #[must_use]
     pub const fn convolutional(
@@ -120,7 +122,8 @@ impl NetworkShape {
         shape
     }
 
-    /// Creates a network that begins with an LSTM. The first dense layer takes its last hidden state.
+    /// Creates a network that begins with an LSTM, whose last hidden state is the input of the first dense
+    /// layer.
     ///
     /// ```
     /// use fedspan_client::kernel::recurrent::Lstm;
@@ -132,8 +135,8 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// At compile time, if the shape is a constant: as [`Self::new`], if there are no cells, more than 65535 steps,
-    /// or a layer of more than 65534 inputs.
+    /// Panics (at compile time, if the shape is a constant) for the reasons of [`Self::new`], or if there are
+    /// no cells, more than 65535 steps, or a layer with more than 65534 inputs.
     #[cfg(feature = "recurrent")]
     #[must_use]
     pub const fn recurrent(cells: Lstm, hidden: &[usize], outputs: usize, batch: usize) -> Self {
@@ -144,8 +147,9 @@ impl NetworkShape {
         shape
     }
 
-    /// Creates a network whose first layer, of `width` outputs, is frozen and has a trainable adapter of `rank` r
-    /// (LoRA, Hu et al. 2022): `x W0 + (x A) B`, A d x r, B r x width. ReLU and the other layers follow.
+    /// Creates a network whose first layer, with `width` outputs, is frozen and has a trainable adapter of
+    /// rank r (LoRA, Hu et al. 2022): the layer computes `x W0 + (x A) B`, where A is d x r and B is r x
+    /// width. A ReLU and the other layers follow.
     ///
     /// ```
     /// use fedspan_client::memory::NetworkShape;
@@ -157,8 +161,8 @@ impl NetworkShape {
     /// ```
     ///
     /// # Panics
-    /// At compile time, if the shape is a constant: as [`Self::new`], if the rank or the width is zero, or a factor
-    /// has more than 65535 inputs.
+    /// Panics (at compile time, if the shape is a constant) for the reasons of [`Self::new`], or if the rank
+    /// or the width is zero, or a factor has more than 65535 inputs.
     #[cfg(feature = "adapter")]
     #[must_use]
     pub const fn adapted(
@@ -176,7 +180,7 @@ impl NetworkShape {
         shape
     }
 
-    /// Returns true if the network begins with an adapter: its first two layers are then the factors.
+    /// Returns true if the network begins with an adapter, whose two factors are then the first two layers.
     #[must_use]
     pub const fn is_adapted(&self) -> bool {
         #[cfg(feature = "adapter")]
@@ -196,7 +200,7 @@ impl NetworkShape {
         }
     }
 
-    /// Returns the number of layers, head included.
+    /// Returns the number of layers, including the head.
     #[must_use]
     pub const fn layers(&self) -> usize {
         let mut count = 0;
@@ -206,7 +210,7 @@ impl NetworkShape {
         self.front_end.layers() + count + 1
     }
 
-    /// Returns a layer; one without inputs and outputs beyond the last.
+    /// Returns layer number `layer`; a layer without inputs and outputs if `layer` is beyond the last.
     #[must_use]
     pub const fn layer(&self, layer: usize) -> Layer {
         let (front, last) = (self.front_end.layers(), self.layers() - 1);
@@ -227,12 +231,12 @@ impl NetworkShape {
         }
     }
 
-    /// Returns the width of hidden dense layer `layer`; 0 if it does not exist.
+    /// Returns the width of hidden dense layer number `layer`; 0 if it does not exist.
     const fn width_of(&self, layer: usize) -> usize {
         if layer < HIDDEN_MAX { self.hidden[layer] } else { 0 }
     }
 
-    /// Returns the position of a layer's first value among the parameters.
+    /// Returns the index of a layer's first value among the parameters.
     #[must_use]
     pub const fn start(&self, layer: usize) -> usize {
         let mut start = 0;
@@ -244,7 +248,7 @@ impl NetworkShape {
         start
     }
 
-    /// Returns the range of these layers among the parameters.
+    /// Returns the index range of these layers among the parameters.
     #[must_use]
     pub const fn range(&self, layers: Range<usize>) -> Range<usize> {
         self.start(layers.start)..self.start(layers.end)
@@ -257,23 +261,25 @@ impl NetworkShape {
     }
 }
 
-/// All buffers of one network. [`crate::task`] defines their content.
+/// All buffers of one network. [`crate::task`] defines the content of the buffers.
 #[derive(Debug)]
 pub struct NetworkParts<'a> {
     /// Sizes of the buffers.
     pub shape: NetworkShape,
-    /// Parameters of all layers, one after the other.
+    /// Parameters of all layers, layer by layer.
     pub parameters: &'a mut [f32],
-    /// Velocity of SGD with momentum, as long as the parameters; empty without momentum.
+    /// Velocity of SGD with momentum, with the length of the parameters; empty without momentum.
     pub velocity: &'a mut [f32],
     /// Working memory, [`NetworkShape::scratch`] values.
     pub scratch: &'a mut [f32],
     /// Classes of a batch.
     pub classes: &'a mut [u8],
-    /// Indices of the maxima in pooling windows; with the classes [`NetworkShape::bytes`] bytes.
+    /// Indices of the maxima in pooling windows; `classes` and `pool_indices` together have
+    /// [`NetworkShape::bytes`] bytes.
     pub pool_indices: &'a mut [u8],
-    /// Outputs of the body for every sample of the device, if there is room ([`NetworkShape::body_cache_len`]):
-    /// epochs of the head then read no samples and do not recompute the body. The result is the same to the bit.
+    /// Outputs of the body for every sample of the device, if there is memory
+    /// ([`NetworkShape::body_cache_len`]): epochs of the head then read no samples and do not recompute the
+    /// body. The result is bit-identical.
     pub body_cache: &'a mut [f32],
     /// Frozen layer that the adapter belongs to.
     #[cfg(feature = "adapter")]
@@ -285,7 +291,7 @@ pub trait NetworkMemory {
     /// Returns all buffers, with the lengths of the shape.
     fn parts(&mut self) -> NetworkParts<'_>;
 
-    /// Returns the sizes.
+    /// Returns the sizes of the network.
     fn shape(&self) -> NetworkShape;
 
     /// Returns the parameters of all layers.
@@ -317,32 +323,35 @@ impl<M: NetworkMemory + ?Sized> NetworkMemory for &mut M {
     }
 }
 
-/// Sizes of a network as a type: zeroed memory then takes no flash.
+/// Sizes of a network as a type, so that zeroed memory takes no flash.
 pub trait NetworkSizes {
     /// Sizes of the network.
     const SHAPE: NetworkShape;
 
-    /// Frozen layer that the adapter belongs to, if there is one. As a constant it is placed in flash.
+    /// Frozen layer that the adapter belongs to, if the network has an adapter. A constant is placed in
+    /// flash.
     #[cfg(feature = "adapter")]
     const FROZEN: Frozen<'static> = Frozen::Nothing;
 }
 
-/// Memory for a network with `P` parameters, `S` values of working memory, `N` bytes for a batch (as many as
-/// samples; with filters more, see [`NetworkShape::bytes`]), and `V` values of velocity (`P` with momentum, 0
-/// without). With `F` additional values the outputs of the body for so many samples
-/// ([`NetworkShape::body_cache_len`]) are cached during the epochs of the head. Its size is the RAM of the whole
-/// model: `4 (P + V + S + F) + N` bytes, where `S = N (d + sum of h + C + 2 w)` for hidden widths h, w the largest
-/// of them and C.
+/// Memory for a network with `P` parameters, `S` values of working memory, and `N` bytes for a batch (one per
+/// sample; more with convolutional layers, see [`NetworkShape::bytes`]). `V` is the number of values of
+/// velocity: `P` with momentum, 0 without. `F` additional values ([`NetworkShape::body_cache_len`]) cache the
+/// outputs of the body during the epochs of the head. The size of this type is the RAM of the whole model:
+/// `4 (P + V + S + F) + N` bytes, where `S = N (d + sum of h + C + 2 w)` for hidden widths h, and w is the
+/// largest of the widths and C.
 ///
-/// A convolutional layer with f filters on patches of p values and o outputs counts as width o, and `o` bytes more
-/// for each sample of a batch. For the convolutional layer that needs most, `S` has `q (p + f) + (p + 1) f` values
-/// more, where q positions become one row of its outputs. An LSTM counts as its number of cells, and `S` has
+/// A convolutional layer with f filters on patches of p values and o outputs counts as width o, and adds `o`
+/// bytes for each sample of a batch. The largest scratch memory of a convolutional layer,
+/// `q (p + f) + (p + 1) f` values, is added to `S`; here q is the number of positions that become one row of
+/// outputs. An LSTM counts as its number of cells, and adds
 #[cfg_attr(feature = "recurrent", doc = "[`Lstm::memory`]")]
 #[cfg_attr(not(feature = "recurrent"), doc = "`Lstm::memory`")]
-/// more for the sequences of a batch.
+/// values to `S` for the sequences of a batch.
 ///
 /// An adapter of rank r on a layer of d x o counts as two widths, r and o, and its factors as `r (d + o)`
-/// parameters; the layer itself is in flash ([`NetworkSizes`]), `4 (d + 1) o` bytes as f32 and `d o + 8 o` as i8.
+/// parameters. The frozen layer is in flash ([`NetworkSizes`]) and takes `4 (d + 1) o` bytes as f32 or
+/// `d o + 8 o` as i8.
 ///
 /// ```
 /// use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
@@ -378,7 +387,8 @@ pub struct NetworkWorkspace<
 impl<Z: NetworkSizes, const P: usize, const S: usize, const N: usize, const V: usize, const F: usize>
     NetworkWorkspace<Z, P, S, N, V, F>
 {
-    /// Creates zeroed memory, in a `const` context too. Does not compile if the numbers do not match the sizes.
+    /// Creates zeroed memory; can be called in a `const` context. Does not compile if the numbers do not
+    /// match the sizes.
     #[must_use]
     pub const fn new() -> Self {
         const {

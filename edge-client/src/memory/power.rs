@@ -1,9 +1,10 @@
-//! Memory for power iterations: room for the product in addition to the basis.
+//! Memory for power iterations: a workspace with a second d x k matrix for the product.
 
 use super::{Memory, Parts, PartsRef, Workspace};
 
-/// [`Workspace`] with room for power iterations (FedPower): `4 D K` bytes more. For samples that can be read twice;
-/// a [`StreamingWorkspace`](super::StreamingWorkspace) has the same room.
+/// [`Workspace`] with memory for power iterations (FedPower): it has `4 D K` additional bytes. Samples must
+/// be readable twice. A [`StreamingWorkspace`](super::StreamingWorkspace) is also large enough for power
+/// iterations.
 #[derive(Clone, Debug)]
 pub struct PowerWorkspace<const D: usize, const K: usize, const C: usize = 1> {
     workspace: Workspace<D, K, C>,
@@ -11,7 +12,7 @@ pub struct PowerWorkspace<const D: usize, const K: usize, const C: usize = 1> {
 }
 
 impl<const D: usize, const K: usize, const C: usize> PowerWorkspace<D, K, C> {
-    /// Creates zeroed memory, in a `const` context too.
+    /// Creates zeroed memory; can be called in a `const` context.
     #[must_use]
     pub const fn new() -> Self {
         Self { workspace: Workspace::new(), product: [[0.0; K]; D] }

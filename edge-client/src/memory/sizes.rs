@@ -1,8 +1,8 @@
-//! Memory requirements of a network.
+//! Sizes of the buffers of a network, computed from its shape.
 
 use super::NetworkShape;
 
-/// Sizes of the outputs of some layers for one sample, and of the data kept for the backward pass.
+/// Sizes of the outputs of several layers for one sample, and of the data saved for the backward pass.
 pub(crate) struct LayerOutputs {
     /// Number of output values.
     pub outputs: usize,
@@ -13,14 +13,15 @@ pub(crate) struct LayerOutputs {
 }
 
 impl NetworkShape {
-    /// Returns the number of values that cache the body's outputs for so many samples, with their classes.
+    /// Returns the number of values needed to cache the body's outputs for this many samples, and their
+    /// classes.
     #[must_use]
     pub const fn body_cache_len(&self, samples: usize) -> usize {
         samples * (self.layer(self.layers() - 1).inputs() + 1)
     }
 
-    /// Returns the number of values of working memory: a batch, the outputs and saved values of all layers, the
-    /// errors of two layers, and the scratch memory of one layer.
+    /// Returns the number of values of working memory: a batch, the outputs and saved values of all layers,
+    /// the errors of two layers, and the scratch memory of one layer.
     #[must_use]
     pub const fn scratch(&self) -> usize {
         let made = self.outputs_before(self.layers());
@@ -36,13 +37,13 @@ impl NetworkShape {
         self.batch * (self.features + made.outputs + made.saved + 2 * self.widest()) + scratch
     }
 
-    /// Returns the number of bytes in addition: the classes of a batch, and the pooling indices.
+    /// Returns the number of bytes needed in addition: the classes of a batch, and the pooling indices.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.batch * (1 + self.outputs_before(self.layers()).pool_indices)
     }
 
-    /// Returns the sizes of all layers before `layer`, for one sample.
+    /// Returns the sums of the sizes of all layers before `layer`, for one sample.
     pub(crate) const fn outputs_before(&self, layer: usize) -> LayerOutputs {
         let mut made = LayerOutputs { outputs: 0, saved: 0, pool_indices: 0 };
         let mut before = 0;

@@ -1,23 +1,25 @@
-//! Clipping radius of a whole gradient, in integers on its own grid.
+//! Clipping radius of a whole gradient, represented by an integer and a power of two.
 
 use core::fmt;
 
 /// Number of bits of a radius.
 const BITS: u32 = 15;
 
-/// Number of fraction bits of an f32, and the bias of its exponent.
+/// Number of fraction bits of an f32.
 const MANTISSA: u32 = f32::MANTISSA_DIGITS - 1;
+/// Bias of the exponent of an f32.
 const BIAS: i32 = f32::MAX_EXP - 1;
 
-/// Range of the binary exponent of a radius: from 2^-40 to below 2^40.
+/// Largest binary exponent of a radius: radii are below 2^40.
 const EXPONENT_MAX: i32 = 39;
+/// Smallest binary exponent of a radius: radii are at least 2^-40.
 const EXPONENT_MIN: i32 = -40;
 
-/// Radius `C` that a whole gradient is clipped to before noise is added: 2^14 to 2^15 units of a grid whose unit is
-/// a power of two. It is part of the firmware, public, and fixed before any data is seen.
+/// Radius `C` to which a whole gradient is clipped before noise is added: 2^14 to 2^15 units of a grid whose
+/// unit is a power of two. The radius is part of the firmware, public, and fixed before any data is read.
 ///
-/// Most gradients should be slightly shorter than the radius: longer ones are shortened, and much shorter ones are
-/// small compared with the noise, which is proportional to the radius.
+/// Most gradients should be slightly shorter than the radius: longer gradients are shortened, and the noise,
+/// which is proportional to the radius, dominates much shorter gradients.
 ///
 /// ```
 /// use fedspan_client::privacy::Clip;
@@ -31,27 +33,30 @@ const EXPONENT_MIN: i32 = -40;
 ///
 /// # Sensitivity
 ///
-/// Before its noise the upload is a vector of integers `q`, of which `|q|^2 <= units^2` is checked by exact sums;
-/// if a gradient does not pass the check, `q = 0`. So for any two sets of records, and in particular for two that
-/// differ in one record, `|q - q'| <= |q| + |q'| <= 2 units`. The bound makes no assumption on the computation of
-/// `q`: not on the rounding of floats, the existence of heads or the number of records. It is not divided by the
-/// number of records either: the head is fitted on the same records, so one record can change the head, and with it
-/// every term of the mean. A record that reverses a gradient attains twice the radius.
+/// Before noise is added, the upload is a vector of integers `q`, and exact sums check that
+/// `|q|^2 <= units^2`; if a gradient does not pass the check, `q = 0`. For any two sets of records, and in
+/// particular for two that differ in one record, `|q - q'| <= |q| + |q'| <= 2 units` therefore holds. The
+/// bound makes no assumption on the computation of `q`: not on the rounding of floats, the existence of heads
+/// or the number of records. The bound is not divided by the number of records: the head is fitted on the
+/// same records, so one record can change the head, and with it every term of the mean. A record that
+/// reverses a gradient attains the bound, twice the radius.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clip {
+    /// Radius in units of the grid.
     units: u16,
+    /// Exponent of the grid's unit.
     exponent: i8,
 }
 
 impl Clip {
-    /// Creates a radius in units of the gradient. Only its first 15 bits are used, which makes it smaller by less
-    /// than a fraction of 2^-14.
+    /// Creates a radius in units of the gradient. Only the first 15 bits are used, so the stored radius is
+    /// smaller by a relative difference below 2^-14.
     ///
     /// # Errors
     /// [`ClipError`] for NaN, and for radii below 2^-40 or not below 2^40.
     pub const fn new(radius: f32) -> Result<Self, ClipError> {
         let bits = radius.to_bits();
-        // A sign bit makes the exponent too large.
+        // A set sign bit makes the exponent too large.
         let exponent = (bits >> MANTISSA).cast_signed() - BIAS;
         if exponent < EXPONENT_MIN || exponent > EXPONENT_MAX {
             return Err(ClipError { radius });
@@ -83,7 +88,7 @@ impl Clip {
         power_of_two(self.exponent as i32)
     }
 
-    /// Returns the number of units in one.
+    /// Returns the reciprocal of the grid's unit.
     #[must_use]
     pub const fn units_in_one(&self) -> f32 {
         power_of_two(-(self.exponent as i32))

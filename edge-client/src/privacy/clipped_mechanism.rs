@@ -1,4 +1,4 @@
-//! Mechanism that also clips whole gradients, with its state of the open round.
+//! Mechanism that also clips whole gradients, and its state during a round.
 
 use core::fmt;
 
@@ -6,15 +6,17 @@ use super::clip::Clip;
 use super::discrete_gaussian::Variance;
 use super::noise::Seed;
 
-/// Privacy mechanism that allows FedRep's gradients too. It needs memory with a second d x k matrix: a
-/// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or with the feature `power` a `PowerWorkspace`.
-/// Firmware without it contains no FedRep code.
+/// Privacy mechanism that also allows FedRep's gradients. The memory needs a second d x k matrix: use a
+/// [`StreamingWorkspace`](crate::memory::StreamingWorkspace), or a `PowerWorkspace` with the feature `power`.
+/// Firmware that does not use this type contains no FedRep code.
 ///
-/// The noise of a gradient is `multiplier x` [`Clip::sensitivity`]. The limit `rows_max` of the settings does not
-/// apply, because the radius bounds the influence of all rows together.
+/// The standard deviation of a gradient's noise is `multiplier x` [`Clip::sensitivity`]. The limit `rows_max`
+/// of the settings does not apply, because the radius bounds the influence of all rows together.
 #[derive(Debug)]
 pub struct Clipped<P> {
+    /// Mechanism that provides noise and seeds.
     pub(crate) mechanism: P,
+    /// Radius and state of the clipping.
     pub(crate) clipping: Clipping,
 }
 
@@ -30,12 +32,16 @@ impl<P> Clipped<P> {
     }
 }
 
-/// Clipping radius, and the state of the open round's gradient.
+/// Clipping radius, and the state of the current round's gradient.
 #[derive(Debug)]
 pub struct Clipping {
+    /// Radius.
     clip: Clip,
+    /// Seed and variance of the round's noise, until a gradient uses them.
     release: Option<Release>,
+    /// True if the memory's second matrix holds a gradient with noise.
     hidden: bool,
+    /// Counts of the gradients of all rounds.
     counts: ClipCounts,
 }
 
@@ -63,13 +69,14 @@ impl Clipping {
         self.hidden
     }
 
-    /// Begins a round, without a gradient so far.
+    /// Starts a round that has no gradient yet.
     pub(crate) fn begin(&mut self, seed: Seed, variance: Variance) {
         self.release = Some(Release { seed, variance });
         self.hidden = false;
     }
 
-    /// Counts the gradient, or its absence, and returns the seed and variance of its noise, once.
+    /// Counts the gradient, or its absence, and returns the seed and variance of its noise. A second call
+    /// returns `None`.
     pub(crate) fn take_release(&mut self, gradient: Option<&ClipFactor>) -> Option<Release> {
         let release = self.release.take()?;
         self.hidden = true;
@@ -89,23 +96,23 @@ impl Clipping {
     }
 }
 
-/// Counts of the gradients of all rounds, for the firmware. They are never sent.
+/// Counts of the gradients of all rounds, for use by the firmware. The counts are never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClipCounts {
     /// Number of gradients within the radius.
     pub whole: u32,
     /// Number of gradients that were shortened.
     pub clipped: u32,
-    /// Number of gradients replaced by zeros: there was no head, or a value was not finite.
+    /// Number of gradients replaced by zeros because there was no head or a value was not finite.
     pub withheld: u32,
 }
 
-/// Factor that scales a gradient into the radius.
+/// Factor by which a gradient is multiplied to fit the radius.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClipFactor {
-    /// Factor from sums to units of the grid.
+    /// Factor that converts sums to units of the grid.
     pub factor: f32,
-    /// True if the factor is smaller than that of the mean.
+    /// True if the factor is smaller than the factor of an unclipped mean.
     pub clipped: bool,
 }
 

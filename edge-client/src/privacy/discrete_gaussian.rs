@@ -1,58 +1,61 @@
-//! Exact sampler of the discrete Gaussian: `P(X = x)` is proportional to `exp(-x^2 / (2 sigma^2))` for integers x.
+//! Exact sampler of the discrete Gaussian: `P(X = x)` is proportional to `exp(-x^2 / (2 sigma^2))` for
+//! integers x.
 //!
-//! The algorithm is that of Canonne, Kamath and Steinke ("The Discrete Gaussian for Differential Privacy", 2020). With
-//! `t = floor(sigma) + 1`:
+//! The algorithm is by Canonne, Kamath and Steinke ("The Discrete Gaussian for Differential Privacy", 2020).
+//! With `t = floor(sigma) + 1` it has three steps:
 //!
-//! 1. Trial that succeeds with probability `exp(-g)`, `0 <= g <= 1`: trials with probabilities g, g/2, g/3, ...
-//!    until one fails; success if the failed one has an odd number. (It is number k + 1 with probability
-//!    `g^k/k! - g^(k+1)/(k+1)!`; summed over even k this is the series of `exp(-g)`.) For larger g as many trials of
-//!    `exp(-1)` as fit, and one of the rest.
-//! 2. Discrete Laplace distribution, `P(Y = y)` proportional to `exp(-|y| / t)`: u uniform in 0..t, kept with
-//!    probability `exp(-u / t)`; v trials of `exp(-1)` that succeed before one fails; `|y| = u + t v`; a sign. Minus
-//!    zero is rejected.
-//! 3. y is kept with probability `exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2))`, otherwise rejected. The product of
-//!    both probabilities is `exp(-y^2 / (2 sigma^2))` up to a factor without y.
+//! 1. A trial that succeeds with probability `exp(-g)`, `0 <= g <= 1`: run trials with probabilities g, g/2,
+//!    g/3, ... until one fails; succeed if the number of the failed trial is odd. (The failed trial is number
+//!    k + 1 with probability `g^k/k! - g^(k+1)/(k+1)!`; summed over even k this is the series of `exp(-g)`.)
+//!    For larger g run as many trials of `exp(-1)` as fit into g, and one trial for the remainder.
+//! 2. A candidate y from the discrete Laplace distribution, `P(Y = y)` proportional to `exp(-|y| / t)`: u is
+//!    uniform in 0..t and accepted with probability `exp(-u / t)`; v is the number of trials of `exp(-1)`
+//!    that succeed before one fails; `|y| = u + t v`; the sign is a random bit. Minus zero is rejected.
+//! 3. y is accepted with probability `exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2))`. The product of the
+//!    probabilities of steps 2 and 3 is `exp(-y^2 / (2 sigma^2))` up to a factor that does not depend on y.
 //!
 //! # Exactness
 //!
-//! Every probability above is rational, or `exp` of a rational, which step 1 reduces to trials with rational
-//! probability. A trial with probability p/q compares the binary digits of p/q, computed by long division, with
-//! random bits until they differ: U < p/q for a U whose bits are drawn as needed. It needs two bits on average and
-//! no division, and leaves no remainder that could bias it. Uniform integers below t are drawn with as many bits as
-//! t - 1 has, and rejected while they are not below t.
+//! Every probability above is rational, or `exp` of a rational number, which step 1 reduces to trials with
+//! rational probability. A trial with probability p/q compares the binary digits of p/q, computed by long
+//! division, with random bits until they differ. This decides U < p/q for a uniform U whose bits are drawn as
+//! needed; it takes two bits on average and no division, and has no remainder that could bias the result.
+//! Uniform integers below t are drawn with as many bits as t - 1 has, and rejected if they are not below t.
 //!
-//! `sigma^2 = n/d` with `t^2 d <= 2^56` ([`Variance`]), and candidates with v = 64 are rejected. Then
-//! `|y| d t < 64 t^2 d <= 2^62`, the squared distance from n is below 2^124, and the number it is compared with,
-//! `2 n d t^2`, is below 2^113: u64 and u128 hold every number, and nothing is rounded.
+//! `sigma^2 = n/d` with `t^2 d <= 2^56` ([`Variance`]), and candidates with v = 64 are rejected. Hence
+//! `|y| d t < 64 t^2 d <= 2^62`, the squared distance from n is below 2^124, and `2 n d t^2`, with which it
+//! is compared, is below 2^113: u64 and u128 can represent every number, and nothing is rounded.
 //!
-//! There are two differences from the ideal, neither observable. The distribution is that of X conditioned on
-//! `|X| < 64 t`: the rest has a probability below `exp(-63^2 / 2) < 2^-2800`. And trials are counted in 32 bits:
-//! more are needed with a probability below `1 / (2^32)!`.
+//! There are two differences from the ideal distribution, and neither can be observed. First, the
+//! distribution is that of X conditioned on `|X| < 64 t`: the complement has a probability below
+//! `exp(-63^2 / 2) < 2^-2800`. Second, trials are counted in 32 bits: more trials are needed with a
+//! probability below `1 / (2^32)!`.
 //!
 //! # Cost
 //!
-//! On average a sample needs fewer than five words of 32 bits, for any variance: 1.3 to 2.3 for sigma up to 256,
-//! 3.9 at 2^20, 4.9 at a scale of 2^27 + 1, which rejects most uniform integers. The tests check these averages.
-//! There is no upper bound.
+//! On average a sample needs fewer than five words of 32 bits, for any variance: 1.3 to 2.3 words for sigma
+//! up to 256, 3.9 at 2^20, and 4.9 at a scale of 2^27 + 1, which rejects most uniform integers. The tests
+//! check these averages. The number of words has no upper bound.
 //!
 //! # Running time
 //!
-//! The running time depends on the random bits, as in all rejection sampling. The number of rejected candidates
-//! reveals nothing about the accepted one: they are independent. But the accepted one needed `|x| / t` trials of
-//! `exp(-1)` in step 2 and about `(|x| - sigma)^2 / (2 sigma^2)` in step 3, and every trial needs bits: the time,
-//! and the use of a second block of the key stream, reveal something about the magnitude. The sign always takes one
-//! bit. The caller must hide the time, by sending at a fixed time.
+//! The running time depends on the random bits, as in all rejection sampling. The number of rejected
+//! candidates reveals nothing about the accepted candidate, because the candidates are independent. But the
+//! accepted candidate x needed `|x| / t` trials of `exp(-1)` in step 2 and about
+//! `(|x| - sigma)^2 / (2 sigma^2)` in step 3, and every trial needs bits: the time, and the use of a second
+//! block of the key stream, reveal something about the magnitude. The sign always takes one bit. The caller
+//! must hide the running time by sending at a fixed time.
 
 use core::fmt;
 
 /// Reciprocal of the smallest sigma.
 const LEAST: u64 = 4;
-/// Largest `t^2 d`.
+/// Upper bound on `t^2 d`.
 const WEIGHT_MAX: u128 = 1 << 56;
-/// Bound of the magnitude of candidates, in units of `t`.
+/// Upper bound on the magnitude of candidates, in units of `t`.
 const CANDIDATE_MAX: u32 = 64;
 
-/// Variance `sigma^2`, a rational number of squared units of the grid: sigma is at least 1/4 and below 2^28.
+/// Variance `sigma^2` in squared units of the grid, a rational number. Sigma is at least 1/4 and below 2^28.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variance {
     /// Numerator `n`, below 2^56.
@@ -67,18 +70,19 @@ impl Variance {
     /// Creates the variance `numerator / denominator`.
     ///
     /// # Errors
-    /// [`VarianceError`] for a zero denominator, for a variance below 1/16, and if the arithmetic would overflow:
-    /// the larger the variance, the smaller its denominator must be, `(floor(sigma) + 1)^2 denominator <= 2^56`.
-    /// This leaves 24 bits for sigma below 2^16, 8 bits for sigma below 2^24, none for sigma below 2^28.
+    /// [`VarianceError`] for a zero denominator, for a variance below 1/16, and if the arithmetic would
+    /// overflow. The larger the variance, the smaller its denominator must be:
+    /// `(floor(sigma) + 1)^2 denominator <= 2^56`. The denominator can then have 24 bits for sigma below
+    /// 2^16, 8 bits for sigma below 2^24, and none for sigma below 2^28.
     pub const fn new(numerator: u64, denominator: u64) -> Result<Self, VarianceError> {
         let Some(floor) = numerator.checked_div(denominator) else {
             return Err(VarianceError::ZeroDenominator { numerator });
         };
-        // A larger variance overflows the scale, and the bound for any denominator.
+        // A larger variance overflows the scale, and exceeds the bound for any denominator.
         if floor >> 56 != 0 {
             return Err(VarianceError::TooLarge { numerator, denominator });
         }
-        // The root of less than 2^56 is less than 2^28.
+        // The square root of a number below 2^56 is below 2^28.
         #[allow(clippy::cast_possible_truncation, reason = "28 bits")]
         let scale = floor.isqrt() as u32 + 1;
         let square = scale as u128 * scale as u128;
@@ -91,7 +95,7 @@ impl Variance {
         Ok(Self { numerator, denominator, scale })
     }
 
-    /// Returns numerator and denominator as given.
+    /// Returns the numerator and the denominator, as given.
     #[must_use]
     pub const fn ratio(&self) -> (u64, u64) {
         (self.numerator, self.denominator)
@@ -113,7 +117,7 @@ pub enum VarianceError {
         /// Numerator that was given.
         numerator: u64,
     },
-    /// The variance is below 1/16: the grid is too coarse for so little noise.
+    /// The variance is below 1/16: the grid is too coarse for this little noise.
     TooSmall {
         /// Numerator that was given.
         numerator: u64,
@@ -145,8 +149,9 @@ impl fmt::Display for VarianceError {
 
 impl core::error::Error for VarianceError {}
 
-/// Draws one sample from words of 32 fair bits. It takes as many words as it needs, starting with a new one. It
-/// does not return if all words are equal, so `words` must be a generator, not an entropy source.
+/// Draws one sample, using as many words of 32 fair bits as needed; no bits are kept between samples. The
+/// function does not return if all words are equal, so `words` must be a pseudorandom generator, not an
+/// entropy source.
 #[must_use]
 pub fn sample(variance: &Variance, words: impl FnMut() -> u32) -> i64 {
     Bits::new(words).gaussian(variance)
@@ -154,17 +159,21 @@ pub fn sample(variance: &Variance, words: impl FnMut() -> u32) -> i64 {
 
 /// Random bits, and the distributions drawn from them.
 struct Bits<F> {
+    /// Source of random words.
     words: F,
+    /// Word whose bits are being used.
     word: u32,
     /// Number of unused bits of `word`.
     left: u32,
 }
 
 impl<F: FnMut() -> u32> Bits<F> {
+    /// Creates a reader without unused bits.
     const fn new(words: F) -> Self {
         Self { words, word: 0, left: 0 }
     }
 
+    /// Draws one fair bit.
     fn bit(&mut self) -> bool {
         if self.left == 0 {
             self.word = (self.words)();
@@ -200,7 +209,7 @@ impl<F: FnMut() -> u32> Bits<F> {
             if digit {
                 rest -= q;
             }
-            // The first bit of U that differs from that of p/q decides which of them is less.
+            // The first bit of U that differs from the corresponding digit of p/q decides the comparison.
             if self.bit() != digit {
                 return digit;
             }
@@ -222,14 +231,15 @@ impl<F: FnMut() -> u32> Bits<F> {
     /// Returns true with probability `exp(-p / q)`, for `p <= q`.
     fn fraction(&mut self, p: u128, q: u128) -> bool {
         let mut number = 1u32;
-        // Succeeds with probability p/q divided by the number.
+        // The trial succeeds with probability p/q divided by its number.
         while self.bernoulli(p, q) && self.bernoulli(1, number.into()) {
             number = number.saturating_add(1);
         }
         number & 1 == 1
     }
 
-    /// Draws magnitude and sign of the discrete Laplace distribution of this scale, below `CANDIDATE_MAX` scales.
+    /// Draws the magnitude and the sign of the discrete Laplace distribution of this scale; the magnitude is
+    /// below `CANDIDATE_MAX` scales.
     fn laplace(&mut self, scale: u32) -> (u64, bool) {
         loop {
             let low = self.below(scale);
@@ -248,6 +258,7 @@ impl<F: FnMut() -> u32> Bits<F> {
         }
     }
 
+    /// Draws one sample of the discrete Gaussian.
     fn gaussian(&mut self, variance: &Variance) -> i64 {
         let Variance { numerator, denominator, scale } = *variance;
         let slope = denominator * u64::from(scale);

@@ -1,11 +1,13 @@
-//! Seeds from a board's entropy source.
+//! Seeds drawn from the entropy source of a board.
 //!
-//! Every seed starts with the start-up test of NIST SP 800-90B, section 4.3: 1024 samples, each through the [health
-//! tests](super::HealthTests). If all pass, the seed is made of the same samples (the section allows it): at least
-//! 1024 bits of min-entropy if the claim for the source is true, while a seed has 256. SHA-256, one of the vetted
-//! conditioning functions of the recommendation (3.1.5.1.1), conditions them.
+//! Every seed starts with the start-up test of NIST SP 800-90B, section 4.3, on 1024 samples: each sample
+//! passes through the [health tests](super::HealthTests). If no test fails, the seed is computed from the
+//! same samples, as the section allows. The samples have at least 1024 bits of min-entropy if the claim for
+//! the source is true, and a seed has 256 bits. SHA-256, one of the vetted conditioning functions of the
+//! recommendation (3.1.5.1.1), conditions the samples.
 //!
-//! No state is kept between seeds. A source that has failed can be used again, and is tested from the start.
+//! No state is kept between seeds. A source that has failed can be used again, and is then tested from the
+//! start.
 
 use core::fmt;
 
@@ -18,15 +20,16 @@ use super::noise::Seed;
 /// Number of samples for a seed.
 pub const SAMPLES: usize = 1024;
 
-/// Number of samples read at once.
+/// Number of samples per read.
 const READ: usize = 64;
+/// Number of reads for a seed.
 const READS: usize = SAMPLES / READ;
 
 /// Context string: the purpose of the hash and its version.
 const CONTEXT: &[u8] = b"fedspan entropy 1";
 
-/// Hardware entropy source. Its samples should be as raw as possible, since tests detect little after conditioning.
-/// A generator seeded from an identity, a clock or a constant is not an entropy source.
+/// Hardware entropy source. Its samples should be as raw as possible, because health tests detect little
+/// after conditioning. A generator seeded from an identity, a clock or a constant is not an entropy source.
 pub trait EntropySource {
     /// Error of the source.
     type Error;
@@ -34,8 +37,8 @@ pub trait EntropySource {
     /// Fills all of `samples` with fresh samples.
     ///
     /// # Errors
-    /// The source's own error if it reports a failure (a clock or seed error), or if samples are not available in
-    /// time. Doubtful samples must not be returned.
+    /// Returns the source's error if the source reports a failure (for example of its clock or seed), or if
+    /// samples are not available in time. The source must not return samples that may be faulty.
     fn read(&mut self, samples: &mut [u8]) -> Result<(), Self::Error>;
 }
 
@@ -47,14 +50,14 @@ pub enum EntropyError<E> {
     Source {
         /// Error of the source.
         error: E,
-        /// Number of samples read before.
+        /// Number of samples read before the error.
         samples: u32,
     },
     /// The source failed a health test.
     Health {
         /// Test that failed.
         failure: HealthFailure,
-        /// Number of samples until then.
+        /// Number of samples up to and including the failure.
         samples: u32,
         /// Claimed min-entropy that was tested.
         claim: MinEntropy,
@@ -84,8 +87,8 @@ impl<E: fmt::Debug + fmt::Display> core::error::Error for EntropyError<E> {}
 /// Draws a seed from [`SAMPLES`] samples of a source with the claimed min-entropy `claim`.
 ///
 /// # Errors
-/// [`EntropyError`] if the source cannot be read or fails a health test. There is no seed then, and the device must
-/// not release anything.
+/// [`EntropyError`] if the source cannot be read or fails a health test. The device must then release
+/// nothing.
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn draw_seed<S: EntropySource>(
     source: &mut S,
@@ -95,7 +98,7 @@ pub fn draw_seed<S: EntropySource>(
     let mut hash = Sha256::new_with_prefix(CONTEXT);
     let mut samples = [0; READ];
     let drawn = (0..READS).try_for_each(|_| {
-        // If the driver does not write all samples, the zeros fail the repetition test.
+        // Samples that the driver does not write stay zero, so the repetition test fails.
         samples.fill(0);
         let before = tests.samples();
         source.read(&mut samples).map_err(|error| EntropyError::Source { error, samples: before })?;

@@ -1,46 +1,52 @@
-//! Health tests of an entropy source: those of NIST SP 800-90B, section 4.4, and one more for repetitions.
+//! Health tests of an entropy source: the tests of NIST SP 800-90B, section 4.4, and a third test for
+//! repetitions.
 //!
-//! A sample is a byte. The tests assume a source with the claimed min-entropy of H bits per sample, independent of
-//! each other. Such a source fails
+//! A sample is a byte. The tests assume that samples are independent and have the claimed min-entropy of H
+//! bits each. Such a source fails
 //!
-//! * at a sample, with a probability of at most 2^-20, the **repetition count** (4.4.1): a run of
-//!   `1 + ceil(20 / H)` equal samples;
-//! * in a window of 512 samples, with a probability of at most 3 2^-20, the **adaptive proportion** (4.4.2): the
-//!   first sample of the window occurs as often as the cutoff (the section's cutoff for 2^-20 counts 512 trials,
-//!   while the first sample is given and 511 are left; hence the 3);
-//! * in 1024 samples, with a probability of at most 2^-22, the **recurrence** of the first 32: a source that
-//!   repeats itself (a buffer returned twice, a generator with a short cycle) passes both tests above if its period
-//!   is long, or if the claim is low.
+//! * the **repetition count** test (4.4.1), a run of `1 + ceil(20 / H)` equal samples, with a probability of
+//!   at most 2^-20 per sample;
+//! * the **adaptive proportion** test (4.4.2), the first sample of a window occurring as often as the cutoff,
+//!   with a probability of at most 3 2^-20 per window of 512 samples. (The cutoff of the section is for a
+//!   probability of 2^-20 with 512 trials, but the first sample is given and 511 trials remain; hence the
+//!   factor of 3.)
+//! * the **recurrence** test, the first 32 samples occurring again, with a probability of at most 2^-22 in
+//!   1024 samples. A source that repeats itself (a buffer returned twice, a generator with a short cycle)
+//!   passes the two other tests if its period is long or if the claim is low.
 //!
-//! The tests detect gross failures. Of sources with a quarter of the claimed entropy, because one value is too
-//! frequent, 1024 samples detect at least 97 %; of those with half of it, 12 % (8 bits claimed) to 94 % (1 bit). A
-//! repetition that does not begin with the first samples is not detected.
+//! The tests detect gross failures. For sources with a quarter of the claimed entropy, because one value is
+//! too frequent, 1024 samples detect at least 97 %; for sources with half of the claimed entropy, 12 % (8
+//! bits claimed) to 94 % (1 bit). A repetition that does not begin with the first samples is not detected.
 
 use core::fmt;
 
 /// Number of samples in a window of the adaptive proportion test.
 pub const WINDOW: u16 = 512;
 
-/// Number of first samples whose recurrence is tested: with 1 bit each, they recur at a given place once in 2^32.
+/// Number of first samples whose recurrence is tested. With 1 bit each, they recur at a given position with
+/// probability 2^-32.
 const PATTERN: usize = 32;
 
-/// Claimed min-entropy of a source, in bits per sample. A claim that is too low only makes the tests less sharp;
-/// one that is too high makes the noise predictable.
+/// Claimed min-entropy of a source, in bits per sample. A claim that is too low makes the tests less
+/// sensitive; a claim that is too high makes the noise predictable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinEntropy {
+    /// Claimed number of bits per sample.
     bits: u8,
+    /// Cutoff of the repetition count test.
     repetition: u16,
+    /// Cutoff of the adaptive proportion test.
     proportion: u16,
 }
 
 impl MinEntropy {
-    /// Creates a claim of 1 to 8 bits per sample, which is a byte.
+    /// Creates a claim of 1 to 8 bits per sample. A sample is a byte.
     ///
     /// # Errors
-    /// [`MinEntropyError`] for another number.
+    /// [`MinEntropyError`] for any other number of bits.
     pub const fn new(bits: u8) -> Result<Self, MinEntropyError> {
-        // 1 + ceil(20 / bits); and 1 plus the least count that `WINDOW` trials of probability 2^-bits exceed with a
-        // probability of at most 2^-20.
+        // The repetition cutoff is 1 + ceil(20 / bits). The proportion cutoff is 1 plus the least count that
+        // `WINDOW` trials of probability 2^-bits exceed with a probability of at most 2^-20.
         let (repetition, proportion) = match bits {
             1 => (21, 311),
             2 => (11, 177),
@@ -61,20 +67,20 @@ impl MinEntropy {
         self.bits
     }
 
-    /// Returns the length of a run of equal samples that fails the test.
+    /// Returns the length of a run of equal samples at which the repetition count test fails.
     #[must_use]
     pub const fn repetition_cutoff(self) -> u16 {
         self.repetition
     }
 
-    /// Returns the count of a window's first sample that fails the test.
+    /// Returns the count of a window's first sample at which the adaptive proportion test fails.
     #[must_use]
     pub const fn proportion_cutoff(self) -> u16 {
         self.proportion
     }
 }
 
-/// Min-entropy out of range: more than a byte can have, or none.
+/// Error of a claimed min-entropy that is zero or more than a byte can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinEntropyError {
     /// Number of bits that was claimed.
@@ -102,7 +108,7 @@ pub enum HealthFailure {
     Proportion {
         /// Number of occurrences.
         count: u16,
-        /// Number of samples in the window so far.
+        /// Number of samples in the window up to the failure.
         of: u16,
     },
     /// The first samples recur.
@@ -124,20 +130,23 @@ impl fmt::Display for HealthFailure {
 
 impl core::error::Error for HealthFailure {}
 
-/// Running health tests.
+/// State of the health tests of one source.
 #[derive(Clone, Debug)]
 pub struct HealthTests {
+    /// Claim that the tests check.
     claim: MinEntropy,
-    /// Number of samples so far.
+    /// Number of samples tested.
     samples: u32,
+    /// Previous sample, and the length of the current run of equal samples.
     previous: u8,
     run: u16,
-    /// First sample of the window, its number of occurrences, and the number of samples in the window.
+    /// First sample of the window, its number of occurrences, and the number of samples read from the window.
     reference: u8,
     count: u16,
     seen: u16,
+    /// First samples of the source, whose recurrence is tested.
     pattern: [u8; PATTERN],
-    /// Bitmap: bit i is set if the latest samples are the first i + 1 of the pattern.
+    /// Bitmap: bit i is set if the latest i + 1 samples equal the first i + 1 of the pattern.
     matches: u32,
 }
 
@@ -158,7 +167,7 @@ impl HealthTests {
         }
     }
 
-    /// Returns the number of samples so far, including a failed one.
+    /// Returns the number of samples tested, including a sample that failed.
     #[must_use]
     pub const fn samples(&self) -> u32 {
         self.samples
@@ -167,8 +176,8 @@ impl HealthTests {
     /// Tests one more sample.
     ///
     /// # Errors
-    /// [`HealthFailure`] of the first test that fails. The source must not be used then, and later results are
-    /// meaningless.
+    /// Returns the [`HealthFailure`] of the first test that fails. The source must then not be used, and
+    /// later results are meaningless.
     pub fn test(&mut self, sample: u8) -> Result<(), HealthFailure> {
         let place = self.samples;
         self.samples = place.saturating_add(1);
@@ -177,6 +186,7 @@ impl HealthTests {
         self.recurrence(sample, place)
     }
 
+    /// Runs the repetition count test.
     fn repetition(&mut self, sample: u8) -> Result<(), HealthFailure> {
         self.run = if self.run > 0 && sample == self.previous { self.run.saturating_add(1) } else { 1 };
         self.previous = sample;
@@ -186,6 +196,7 @@ impl HealthTests {
         Ok(())
     }
 
+    /// Runs the adaptive proportion test.
     fn proportion(&mut self, sample: u8) -> Result<(), HealthFailure> {
         if self.seen == 0 {
             self.reference = sample;
@@ -205,6 +216,7 @@ impl HealthTests {
         Ok(())
     }
 
+    /// Runs the recurrence test.
     fn recurrence(&mut self, sample: u8, place: u32) -> Result<(), HealthFailure> {
         let entry = usize::try_from(place).ok().and_then(|place| self.pattern.get_mut(place));
         if let Some(entry) = entry {
@@ -214,7 +226,7 @@ impl HealthTests {
         for (bit, &first) in self.pattern.iter().enumerate() {
             equal |= u32::from(first == sample) << bit;
         }
-        // From the second sample on: at the first one the pattern matches itself.
+        // Starts with the second sample: at the first one the pattern would match itself.
         self.matches = if place == 0 { 0 } else { (self.matches << 1 | 1) & equal };
         let period = place.saturating_sub(PATTERN as u32 - 1);
         if self.matches >> (PATTERN - 1) != 0 {

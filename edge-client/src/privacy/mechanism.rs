@@ -1,4 +1,4 @@
-//! Gaussian mechanism: its settings, and its seeds from the board's entropy source.
+//! Gaussian mechanism: its settings, and the seeds that it draws from the board's entropy source.
 
 use core::fmt;
 
@@ -11,14 +11,14 @@ use super::sensitivity::{GRID_MAX, sensitivity};
 use crate::release::Release;
 use crate::time::Millis;
 
-/// Number of bits of a sum of rows.
+/// Number of bits of a sum over rows.
 const SUM_BITS: u32 = 30;
 
-/// Widest basis whose certificate allows for its own rounding: the rounding adds about `2^13.4 width` to a row sum,
-/// and 2^20 is allowed.
+/// Largest width of a basis for which the certificate covers its own rounding: the rounding adds about
+/// `2^13.4 width` to a row sum, and at most 2^20 is allowed.
 const WIDTH_MAX: u16 = 64;
 
-/// Privacy settings of a device. They are public, and fixed before any data is seen.
+/// Privacy settings of a device. The settings are public, and fixed before any data is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivacySettings {
     multiplier: NoiseMultiplier,
@@ -29,22 +29,24 @@ pub struct PrivacySettings {
 }
 
 impl PrivacySettings {
-    /// Creates settings. `budget` is the total cost of all releases of the device's life, in units of
-    /// [`NoiseMultiplier::release`]. `rows_max` is the maximum number of samples of a round: sums use the finest
-    /// grid on which so many rows fit, and later samples of a pass are ignored. Up to 2^15 the grid is the finest.
+    /// Creates settings. `budget` is the total cost of all releases during the device's lifetime, in units of
+    /// [`NoiseMultiplier::release`]. `rows_max` is the maximum number of samples of a round: sums use the
+    /// finest grid on which this many rows fit, and later samples of a pass are ignored. Up to 2^15 rows the
+    /// grid is the finest possible.
     ///
-    /// `slot` is the response time in milliseconds: the device is silent from the start of a computation until
-    /// then, however long the computation takes. Measure the longest computation on the board: a whole pass over
-    /// all samples for each allowed iteration, three passes for FedRep and for a head (samples that do not
-    /// determine it), the most expensive rows (none clipped, none unusable), a gradient that is computed ten times
-    /// to shorten it, the noise of every number, and both writes to flash with an erased page; and take twice that
-    /// time. If a slot is too short, [`Counters::slots_missed`](crate::session::Counters::slots_missed) counts it,
-    /// and the response time reveals something about records. The server's idle limit and round deadlines must be
-    /// longer.
+    /// `slot` is the response time in milliseconds: the device is silent from the start of a computation
+    /// until the slot ends, however long the computation takes. Measure the longest computation on the board,
+    /// and set `slot` to twice that time. The longest computation includes a whole pass over all samples for
+    /// each allowed iteration, three passes for FedRep and for a head (on samples that do not determine the
+    /// head), the most expensive rows (none clipped, none unusable), a gradient that is computed ten times to
+    /// shorten it, the noise of every number, and both writes to flash with an erased page. If a slot is too
+    /// short, [`Counters::slots_missed`](crate::session::Counters::slots_missed) counts it, and the response
+    /// time reveals something about records. The server's idle limit and round deadlines must be longer than
+    /// the slot.
     ///
     /// # Errors
-    /// [`PrivacySettingsError::RowsMax`] for zero rows and for more than 2^30; [`PrivacySettingsError::Slot`] for
-    /// 0.
+    /// [`PrivacySettingsError::RowsMax`] for zero rows and for more than 2^30; [`PrivacySettingsError::Slot`]
+    /// for 0.
     pub const fn new(
         multiplier: NoiseMultiplier,
         budget: u64,
@@ -60,15 +62,15 @@ impl PrivacySettings {
         Ok(Self { multiplier, budget, rows_max, iterations_max: 1, slot })
     }
 
-    /// Allows rounds of up to `most` iterations: of FedPower, or gradient steps of a head. Rounds with more are
-    /// declined; otherwise a server could make a computation as long as the slot and observe which records are
-    /// slower.
+    /// Allows rounds of up to `most` iterations of FedPower, or gradient steps of a head. Rounds with more
+    /// are declined; otherwise a server could make a computation as long as the slot and observe which
+    /// records are slower.
     #[must_use]
     pub const fn with_iterations(self, most: u16) -> Self {
         Self { iterations_max: most, ..self }
     }
 
-    /// Returns the maximum number of iterations, or gradient steps of a head, of a round.
+    /// Returns the maximum number of iterations of a round, or of gradient steps of a head.
     #[must_use]
     pub const fn iterations_max(&self) -> u16 {
         self.iterations_max
@@ -104,20 +106,20 @@ impl PrivacySettings {
         self.rows_max
     }
 
-    /// Returns the exponent of a sum's grid `2^-grid`.
+    /// Returns `g`, the exponent of the grid `2^-g` of sums.
     #[must_use]
     pub const fn grid(&self) -> u32 {
-        // Exponent of the smallest power of two that is at least `rows_max`, at most 30.
+        // Exponent of the smallest power of two that is not below `rows_max`; at most 30.
         let rows = u32::BITS - (self.rows_max - 1).leading_zeros();
         let left = SUM_BITS - rows;
         if left < GRID_MAX { left } else { GRID_MAX }
     }
 
-    /// Returns the variance of the noise on each number of a d x `r` product, in squared units of the grid.
+    /// Returns the variance of the noise on each entry of a d x `r` product, in squared units of the grid.
     ///
     /// # Errors
-    /// [`PrivacySettingsError::Width`] if the basis is too wide to be certified, [`PrivacySettingsError::Variance`]
-    /// if the variance is too large for the sampler.
+    /// [`PrivacySettingsError::Width`] if the basis is too wide for the certificate,
+    /// [`PrivacySettingsError::Variance`] if the variance is too large for the sampler.
     pub fn variance(&self, d: u16, r: u16) -> Result<Variance, PrivacySettingsError> {
         if r > WIDTH_MAX {
             return Err(PrivacySettingsError::Width { width: r, most: WIDTH_MAX });
@@ -127,7 +129,7 @@ impl PrivacySettings {
     }
 }
 
-/// Settings with which no release is possible.
+/// Error of settings with which no release is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PrivacySettingsError {
@@ -149,9 +151,9 @@ pub enum PrivacySettingsError {
         /// Largest allowed number of columns.
         most: u16,
     },
-    /// Sensitivity and multiplier give a variance that cannot be sampled.
+    /// The sensitivity and the multiplier give a variance that cannot be sampled.
     Variance(VarianceError),
-    /// A side of the model is too large for the protocol.
+    /// The number of features or columns is too large for the protocol.
     Shape {
         /// Number of features.
         features: usize,
@@ -182,7 +184,7 @@ impl fmt::Display for PrivacySettingsError {
 
 impl core::error::Error for PrivacySettingsError {}
 
-/// No seed was drawn; the mechanism knows the reason ([`Gaussian::failure`]).
+/// Error of a seed that could not be drawn. [`Gaussian::failure`] returns the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoEntropy;
 
@@ -201,7 +203,9 @@ pub struct Gaussian<S: EntropySource> {
     claim: MinEntropy,
     /// Seed of the prepared release.
     seed: Option<Seed>,
+    /// Reason why the last seed could not be drawn.
     failure: Option<EntropyError<S::Error>>,
+    /// Number of seeds that could not be drawn.
     failures: u32,
 }
 
@@ -211,7 +215,7 @@ impl<S: EntropySource> Gaussian<S> {
         Self { settings, source, claim, seed: None, failure: None, failures: 0 }
     }
 
-    /// Returns the reason why the last seed could not be drawn, if it failed.
+    /// Returns the reason why the last seed could not be drawn; `None` if it was drawn.
     pub const fn failure(&self) -> Option<&EntropyError<S::Error>> {
         self.failure.as_ref()
     }
@@ -237,7 +241,7 @@ impl<S: EntropySource> Gaussian<S> {
         }
     }
 
-    /// Returns the seed of the prepared release, once.
+    /// Returns the seed of the prepared release; a second call fails.
     pub(crate) fn take_seed(&mut self) -> Result<Seed, NoEntropy> {
         self.seed.take().ok_or(NoEntropy)
     }

@@ -1,7 +1,7 @@
-//! Differential privacy in integers: an exact sampler of the discrete Gaussian, noise expanded from a seed for each
-//! coordinate, seeds from a board's entropy source, and the Gaussian mechanism, which adds noise to the uploads of
-//! a [`Linear`](crate::Linear): FedPower's products (with the feature `power`) and, with [`Clipped`], FedRep's
-//! gradients.
+//! Differential privacy in integer arithmetic: an exact sampler of the discrete Gaussian, noise expanded from
+//! a seed for each coordinate, seeds drawn from a board's entropy source, and the Gaussian mechanism. The
+//! mechanism adds noise to the uploads of a [`Linear`](crate::Linear): FedPower's products (with the feature
+//! `power`) and, with [`Clipped`], FedRep's gradients.
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -34,39 +34,45 @@
 //!
 //! # Guarantees
 //!
-//! * [`sample`](discrete_gaussian::sample) turns independent fair bits into the discrete Gaussian, conditioned on
-//!   an event of probability above 1 - 2^-2800, and into no other distribution: it uses no rounding, modulo or
-//!   floating point, on any core. The probability of the complement is all that a mechanism must add to its delta.
-//! * [`noise`] is a function of seed, coordinate and variance, the same on every core and in any order. Its bits
-//!   are those of ChaCha20: fair and independent for everyone who cannot distinguish ChaCha20 from random bits.
+//! * [`sample`](discrete_gaussian::sample) turns independent fair bits into the discrete Gaussian conditioned
+//!   on an event of probability above 1 - 2^-2800. The distribution is exact: the sampler uses no rounding,
+//!   modulo or floating point, on any core. A mechanism must add only the probability of the complement to
+//!   its delta.
+//! * [`noise`] is a function of seed, coordinate and variance, the same on every core and in any order. Its
+//!   bits come from ChaCha20: they are fair and independent for everyone who cannot distinguish ChaCha20 from
+//!   random bits.
 //! * [`draw_seed`] returns a seed only if 1024 samples of the source have passed the health tests.
-//! * With [`Gaussian`], replacing one record by any other changes a FedPower upload, before its noise, by at most
-//!   [`sensitivity`], in the integers that are actually summed: rows are clipped, and bases certified, in integers.
-//!   With [`Clipped`], the integers of a FedRep gradient are checked to lie in a ball, so that no set of records
-//!   changes them by more than its diameter ([`Clip`]). [`NoiseMultiplier`] turns sensitivities into the variance
-//!   and the cost of a release. The number of records is public, and so are failures of the sample source and the
-//!   entropy source. All other reports, including declines, depend on a record only through the noise.
+//! * With [`Gaussian`], replacing one record by any other record changes a FedPower upload, before noise is
+//!   added, by at most [`sensitivity`]. The bound holds for the integers that are actually summed: rows are
+//!   clipped, and bases certified, in integers. With [`Clipped`], the integers of a FedRep gradient are
+//!   checked to lie in a ball, so that no set of records changes them by more than its diameter ([`Clip`]).
+//!   [`NoiseMultiplier`] converts sensitivities to the variance and the cost of a release. The number of
+//!   records is public, and so are failures of the sample source and the entropy source. All other reports,
+//!   including declines, depend on a record only through the noise.
 //!
 //! # Not guaranteed
 //!
-//! * **Budgets.** [`Task::cost`](crate::Task::cost) returns the cost of a round; the [session](crate::session)
-//!   charges it before the update is computed. A round that fails afterwards (noisy products without full rank) is
-//!   declined and stays charged.
-//! * **Privacy of anything else.** Heads, predictions and counters are for the device alone. They depend on its
-//!   records without noise, and showing predictions reveals the head.
-//! * **Entropy.** Health tests detect a dead source. Only the design and measurement of a source can show that it
-//!   has the claimed entropy: a generator with a known seed passes every test, and so does a driver that returns
-//!   the same samples after every reset or on every board, because each seed is tested separately. (Even then
-//!   [`Seed::of_release`] gives two releases different noise, as long as the ledger is kept and no two devices have
-//!   the same identity; it does not protect against an attacker who knows the samples.)
+//! * **Budgets.** [`Task::cost`](crate::Task::cost) returns the cost of a round; the
+//!   [session](crate::session) charges the cost before the update is computed. A round that fails afterwards
+//!   (noisy products without full rank) is declined, and its cost remains charged.
+//! * **Privacy of other outputs.** Heads, predictions and counters are for the device alone. They depend on
+//!   the device's records without noise, and showing predictions reveals the head.
+//! * **Entropy.** Health tests detect a dead source. Only the design and measurement of a source can show
+//!   that it has the claimed entropy: a generator with a known seed passes every test, and so does a driver
+//!   that returns the same samples after every reset or on every board, because each seed is tested
+//!   separately. (Even with such a source [`Seed::of_release`] gives two releases different noise, as long as
+//!   the ledger is kept and no two devices have the same identity; it does not protect against an attacker
+//!   who knows the samples.)
 //! * **Constant time.** The duration of a draw depends on the drawn noise
-//!   ([details](discrete_gaussian#running-time)). An attacker who can time a release must not learn that duration:
-//!   the session is silent from the start of a computation to the end of its slot ([`PrivacySettings::new`]).
-//!   `aggregator/PRIVACY.md` lists what this does not hide. Power consumption and emission are not considered.
-//! * **Memory without traces.** Seeds, samples and key streams are overwritten when they are dropped. Copies that
-//!   the compiler leaves in registers and on the stack are not, and neither is the state of the hash.
+//!   ([details](discrete_gaussian#running-time)). An attacker who can time a release must not learn that
+//!   duration, so the session is silent from the start of a computation to the end of its slot
+//!   ([`PrivacySettings::new`]). `aggregator/PRIVACY.md` lists the observations that this does not prevent.
+//!   Power consumption and emission are not considered.
+//! * **Erasure of memory.** Seeds, samples and key streams are overwritten when they are dropped. Copies that
+//!   the compiler leaves in registers and on the stack are not overwritten, and neither is the state of the
+//!   hash.
 
-// Integers only, in every file of this module.
+// All files of this module use integer arithmetic only.
 #![deny(clippy::float_arithmetic)]
 
 mod clip;

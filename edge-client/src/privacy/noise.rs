@@ -1,4 +1,4 @@
-//! Noise expanded from a seed: one sample per coordinate, in any order and as often as needed, without a buffer.
+//! Noise expanded from a seed: one sample per coordinate, in any order and repeatable, without a buffer.
 
 use core::fmt;
 
@@ -14,21 +14,21 @@ use crate::secure::derive;
 /// Length of a seed, in bytes.
 pub const SEED: usize = 32;
 
-/// ChaCha20 block function, which the protocol crate's cipher contains already: no second generator in flash, and
-/// no check for the end of the stream.
+/// ChaCha20 block function of the cipher that the protocol crate contains already, so that the firmware needs
+/// no second generator in flash and no check for the end of the stream.
 type Cipher = ChaChaCore<R20, Ietf>;
 
 /// Number of words in a block of the key stream.
 const WORDS: usize = 16;
 
-/// Start of every nonce: the purpose of the key stream.
+/// Start of every nonce: a label for the purpose of the key stream.
 const PURPOSE: [u8; 4] = *b"nois";
 
-/// Context string of seed derivation: its purpose and version.
+/// Context string of the seed derivation, with its purpose and version.
 const CONTEXT: &[u8] = b"fedspan noise 2";
 
-/// Secret seed of the noise of one release. If two releases used the same seed, their difference would contain no
-/// noise. A seed cannot be copied, is never printed, and is overwritten when it is dropped.
+/// Secret seed of the noise of one release. If two releases used the same seed, their difference would
+/// contain no noise. A seed cannot be copied, is never printed, and is overwritten when it is dropped.
 ///
 /// ```compile_fail
 /// fn twice<T: Clone>() {}
@@ -43,10 +43,10 @@ impl Seed {
         Self(bytes)
     }
 
-    /// Derives the seed of one release: HKDF-SHA256 (RFC 5869, no salt) of this one, with "fedspan noise 2", the
-    /// device, the campaign, round and stage, and the previously spent budget as `info`, in little endian (8, 8, 4,
-    /// 2 and 8 bytes). If an entropy source returns the same bits twice, or on two devices, the noise of the
-    /// releases still differs.
+    /// Derives the seed of one release: HKDF-SHA256 (RFC 5869, no salt) of this seed. The `info` is "fedspan
+    /// noise 2", the device, the campaign, the round, the stage, and the previously spent budget, in little
+    /// endian (8, 8, 4, 2 and 8 bytes). The noise of two releases therefore differs even if an entropy source
+    /// returns the same bits twice, or on two devices.
     #[must_use]
     pub fn of_release(&self, release: &Release) -> Self {
         let Release { device, campaign, round, spent } = release;
@@ -78,9 +78,9 @@ impl Drop for Seed {
 
 /// Returns the noise of one coordinate: a sample of the discrete Gaussian, in units of the grid.
 ///
-/// Each coordinate has its own key stream: ChaCha20 (RFC 8439) with the seed as key, and as nonce "nois", then the
-/// coordinate in little endian. Blocks are counted from 0, words are little endian, and bits are taken from the
-/// lowest up.
+/// Each coordinate has its own key stream: ChaCha20 (RFC 8439) with the seed as key. The nonce is "nois"
+/// followed by the coordinate in little endian. Blocks are counted from 0, words are little endian, and the
+/// bits of a word are used from the lowest to the highest.
 #[must_use]
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn noise(seed: &Seed, coordinate: u64, variance: &Variance) -> i64 {
@@ -88,8 +88,7 @@ pub fn noise(seed: &Seed, coordinate: u64, variance: &Variance) -> i64 {
     sample(variance, || stream.word())
 }
 
-/// Words of one coordinate's key stream. (Blocks are counted in 32 bits, which the average use of a sample never
-/// exhausts.)
+/// Words of one coordinate's key stream. (Blocks are counted in 32 bits, which a sample does not exhaust.)
 struct Stream {
     cipher: Cipher,
     block: Block<Cipher>,
@@ -98,6 +97,7 @@ struct Stream {
 }
 
 impl Stream {
+    /// Starts the key stream of a coordinate.
     fn new(seed: &Seed, coordinate: u64) -> Self {
         let [p, q, r, s] = PURPOSE;
         let [a, b, c, d, e, f, g, h] = coordinate.to_le_bytes();
@@ -106,6 +106,7 @@ impl Stream {
         Self { cipher, block: Block::<Cipher>::default(), next: WORDS }
     }
 
+    /// Returns the next word of the key stream.
     fn word(&mut self) -> u32 {
         if self.next >= WORDS {
             self.cipher.write_keystream_block(&mut self.block);
@@ -120,7 +121,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // The cipher overwrites its own state.
+        // The cipher overwrites its state itself.
         self.block.zeroize();
     }
 }

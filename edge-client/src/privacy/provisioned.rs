@@ -1,4 +1,4 @@
-//! Privacy settings from a provisioning record.
+//! Privacy settings read from a provisioning record.
 
 use fedspan_protocol::secure::ProvisionedNoise;
 
@@ -6,10 +6,11 @@ use super::mechanism::{PrivacySettings, PrivacySettingsError};
 use super::multiplier::NoiseMultiplier;
 
 impl PrivacySettings {
-    /// Creates the settings of the record. The clipping norm of gradients is not part of them.
+    /// Creates the settings from the noise entry of a provisioning record. The clipping radius of gradients
+    /// is not part of the record.
     ///
     /// # Errors
-    /// [`PrivacySettingsError`] if a number is out of range. The device must not join a campaign then.
+    /// [`PrivacySettingsError`] if a number is out of range. The device must then not join a campaign.
     pub fn provisioned(noise: &ProvisionedNoise) -> Result<Self, PrivacySettingsError> {
         let multiplier = NoiseMultiplier::from_square(noise.multiplier_square)
             .map_err(PrivacySettingsError::Multiplier)?;

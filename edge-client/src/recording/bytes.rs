@@ -1,16 +1,16 @@
-//! Little-endian fields and the envelope that all partition formats share.
+//! Readers of little-endian fields, and of the envelope that all partition formats share.
 
 use fedspan_protocol::frame::crc32c;
 
 use super::FormatError;
 
 /// Checks the envelope that all formats share: magic, version, the length of the checked bytes at offset 8,
-/// and a CRC-32C after them. Returns the checked bytes.
+/// and the CRC-32C that follows the checked bytes. Returns the checked bytes.
 ///
 /// # Errors
 /// [`FormatError::Blank`], [`Magic`](FormatError::Magic), [`Version`](FormatError::Version),
-/// [`Length`](FormatError::Length) and [`Check`](FormatError::Check), in this order of precedence; but a
-/// partition shorter than the header is a `Length` error.
+/// [`Length`](FormatError::Length) and [`Check`](FormatError::Check), in this order of precedence, except
+/// that a partition shorter than the header is always a `Length` error.
 pub(super) fn verify_envelope<'a>(
     partition: &'a [u8],
     header: usize,
@@ -36,19 +36,22 @@ pub(super) fn verify_envelope<'a>(
     if crc32c(checked).to_le_bytes() == check { Ok(checked) } else { Err(FormatError::Check) }
 }
 
-/// The first `N` bytes, or zeros if there are fewer.
+/// Returns the first `N` bytes, or zeros if the slice is shorter.
 pub(super) fn leading_bytes<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or([0; N])
 }
 
+/// Reads a u16 at offset `at`; bytes beyond the end count as zeros.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
 }
 
+/// Reads a u32 at offset `at`; bytes beyond the end count as zeros.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
 }
 
+/// Reads a u64 at offset `at`; bytes beyond the end count as zeros.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(leading_bytes(bytes.get(at..).unwrap_or_default()))
 }

@@ -1,22 +1,23 @@
-//! The simulator's seeded draws, without allocation: the windows that a wearer labels, and those on which a
-//! round's head is fitted. The originals are in `aggregator/engine/src/random.rs` and `sim/core/src/data/watch.rs`
-//! (`draw_per_class`); the same seed gives the same windows.
+//! Seeded draws of the simulator, without allocation: the windows that a wearer labels, and the windows on
+//! which a round's head is fitted. The original functions are in `aggregator/engine/src/random.rs` and
+//! `sim/core/src/data/watch.rs` (`draw_per_class`); the same seed gives the same windows.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use super::{DRAW_MAX, Recording};
 
-/// The simulator's `Purpose::Partition`, and the first of its streams that is used for draws per class.
+/// Number of the simulator's `Purpose::Partition`.
 const PURPOSE: u8 = 6;
+/// First stream of this purpose that is used for draws per class.
 const FIRST: u64 = 2000;
 
-/// Random numbers of one draw.
+/// Random number generator of one draw.
 #[derive(Clone, Debug)]
 pub struct DrawRng(ChaCha8Rng);
 
 impl DrawRng {
-    /// The generator of draw `index` under `seed`.
+    /// Creates the generator of draw `index` under `seed`.
     #[must_use]
     pub fn new(seed: u64, index: u64) -> Self {
         let mut key = [0u8; 32];
@@ -28,7 +29,7 @@ impl DrawRng {
         Self(ChaCha8Rng::from_seed(key))
     }
 
-    /// Uniform in `0..n` (0 for n = 0), without bias: Lemire's method with rejection.
+    /// Draws a uniform integer in `0..n` (0 for n = 0), without bias: Lemire's method with rejection.
     pub fn below(&mut self, n: usize) -> usize {
         let n = n as u64;
         if n == 0 {
@@ -45,24 +46,24 @@ impl DrawRng {
     }
 
     /// Calls `take` with the first `count` (at most [`DRAW_MAX`]) elements of a random permutation of `0..n`.
-    /// The permutation itself is never stored, only those exchanges that still matter.
+    /// The permutation is never stored; only the exchanges that affect later elements are.
     pub fn sample_without_replacement(&mut self, n: usize, count: usize, mut take: impl FnMut(usize)) {
         let mut moved = [(usize::MAX, 0); DRAW_MAX];
         for i in 0..count.min(n).min(DRAW_MAX) {
             let j = i + self.below(n - i);
             let value = |at: usize| moved.iter().find(|(place, _)| *place == at).map_or(at, |(_, v)| *v);
-            let (own, other) = (value(i), value(j));
-            take(other);
-            // The value at i has moved to j; i is not used again.
+            let (value_i, value_j) = (value(i), value(j));
+            take(value_j);
+            // The value at i has moved to j; position i is not used again.
             let known = moved.iter().position(|(place, _)| *place == j).unwrap_or(i);
             if let Some(entry) = moved.get_mut(known) {
-                *entry = (j, own);
+                *entry = (j, value_i);
             }
         }
     }
 }
 
-/// Draws `count` random training windows of each class and calls `take` with their numbers, class by class.
+/// Draws `count` random training windows of each class, and calls `take` with their numbers, class by class.
 pub fn draw_per_class(recording: &Recording<'_>, count: usize, index: u64, mut take: impl FnMut(u16)) {
     let header = recording.header();
     let mut stream = DrawRng::new(header.seed, index);
@@ -75,7 +76,7 @@ pub fn draw_per_class(recording: &Recording<'_>, count: usize, index: u64, mut t
     }
 }
 
-/// Index of the draw for a round's head.
+/// Returns the index of the draw for the head of a wearer's round.
 #[must_use]
 pub fn round_index(wearer: u64, round: u32) -> u64 {
     wearer.wrapping_add(1) << 32 | u64::from(round)

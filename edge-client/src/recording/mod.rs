@@ -1,10 +1,11 @@
-//! Recordings: the raw inertial samples of a wearer in a flash partition, on which a device trains. Windows are cut and
-//! features computed on demand; nothing of length m is kept.
+//! Recordings: the raw inertial samples of a wearer in a flash partition, on which a device trains. Windows
+//! are cut and features computed on demand; no buffer grows with the number of windows.
 //!
-//! This file has the format, its reader and its writer. [`WearerSource`] makes samples of a recording, [`draw`] chooses
-//! windows as the simulator does, and [`table`] is a format for samples that are not motion.
+//! This file contains the format, its reader and its writer. [`WearerSource`] is the sample source over a
+//! recording, [`draw`] draws windows like the simulator, and [`table`] is a format for samples that are not
+//! motion.
 //!
-//! All numbers are little endian, all offsets in bytes. A change of the format changes its version.
+//! All numbers are little endian, and all offsets are in bytes. A change of the format changes its version.
 //!
 //! | offset | type | content |
 //! | --- | --- | --- |
@@ -29,12 +30,12 @@
 //! | 0 | u8 | class of all its windows |
 //! | 1 | 3 bytes | 0 |
 //! | 4 | u32 | samples |
-//! | 8 | u16 | windows `0..` this are for training |
+//! | 8 | u16 | end of the training windows, which are `0..` this number |
 //! | 10, 12 | u16, u16 | first test window, and the end of the test windows |
 //! | 14 | u16 | 0 |
 //!
-//! The training and test windows are stored, not computed from a fraction, so that host and board cannot
-//! round differently.
+//! The ranges of the training and test windows are stored, not computed from a fraction, so that different
+//! rounding on host and board cannot give different ranges.
 
 mod bytes;
 pub mod draw;
@@ -63,6 +64,7 @@ pub const DRAW_MAX: usize = 8;
 pub const HEADER: usize = 64;
 /// Length of a series' description in bytes.
 pub const SERIES: usize = 16;
+/// Length of a raw sample in bytes.
 const SAMPLE: usize = 2 * CHANNELS;
 
 /// Reason why a partition holds no usable recording or table.
@@ -71,7 +73,7 @@ const SAMPLE: usize = 2 * CHANNELS;
 pub enum FormatError {
     /// The partition was never written.
     Blank,
-    /// The partition holds something else.
+    /// The partition holds data of another kind.
     Magic,
     /// The format has another version.
     Version(u16),
@@ -90,7 +92,7 @@ pub enum FormatError {
     Series {
         /// Index of the series, from 0.
         index: usize,
-        /// The field that is out of range.
+        /// Name of the field that is out of range.
         field: &'static str,
     },
 }
@@ -117,31 +119,31 @@ impl fmt::Display for FormatError {
 
 impl core::error::Error for FormatError {}
 
-/// Header of a recording, without lengths.
+/// Header of a recording, without its lengths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Header {
     /// Number of classes.
     pub classes: u16,
-    /// Samples between the starts of two windows.
+    /// Number of samples between the starts of two windows.
     pub hop: u16,
     /// Seed of the draws.
     pub seed: u64,
     /// Number of the wearer in the draws.
     pub wearer: u64,
-    /// Windows per class for a training round's head; 0 for all.
+    /// Number of windows per class for the head of a training round; 0 for all.
     pub head_per_class: u16,
-    /// Labelled windows per class; 0 for all.
+    /// Number of labelled windows per class; 0 for all.
     pub labelled_per_class: u16,
-    /// Scale of each channel, from raw samples to g and rad/s.
+    /// Factor of each channel that converts raw samples to g or rad/s.
     pub scale: [f32; CHANNELS],
 }
 
-/// One series: a movement, recorded without a break.
+/// Series of a recording: one movement, recorded without a break.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series<'a> {
     /// Class of all windows of the series.
     pub class: u8,
-    /// Number of training windows, the first of the series.
+    /// Number of training windows, which are the first windows of the series.
     pub train: u16,
     /// Range of the test windows.
     pub test: Range<u16>,
@@ -150,13 +152,14 @@ pub struct Series<'a> {
 }
 
 impl Series<'_> {
+    /// Returns the number of windows of the series.
     fn windows(&self, hop: u16) -> usize {
         let samples = self.samples.len() / SAMPLE;
         samples.checked_sub(WINDOW).map_or(0, |rest| rest / usize::from(hop.max(1)) + 1)
     }
 }
 
-/// A checked recording.
+/// Recording whose format has been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Recording<'a> {
     header: Header,
@@ -164,7 +167,7 @@ pub struct Recording<'a> {
     samples: &'a [u8],
 }
 
-/// A window of a recording.
+/// Window of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<'a> {
     /// Class of the window.
@@ -177,7 +180,7 @@ impl<'a> Recording<'a> {
     /// are in bounds.
     ///
     /// # Errors
-    /// The first [`FormatError`] found.
+    /// Returns the first [`FormatError`] found.
     pub fn parse(partition: &'a [u8]) -> Result<Self, FormatError> {
         let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
         let head = partition.get(..HEADER).unwrap_or(checked);
@@ -214,6 +217,7 @@ impl<'a> Recording<'a> {
         Ok(recording)
     }
 
+    /// Checks the fields and lengths of all series.
     fn check_series(&self) -> Result<(), FormatError> {
         let mut left = self.samples.len();
         for (index, bytes) in self.series.chunks_exact(SERIES).enumerate() {
@@ -247,13 +251,13 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// The header.
+    /// Returns the header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The series in order.
+    /// Returns the series in order.
     pub fn series(&self) -> impl Iterator<Item = Series<'a>> + use<'a> {
         let mut rest = self.samples;
         self.series.chunks_exact(SERIES).map(move |bytes| {
@@ -269,19 +273,19 @@ impl<'a> Recording<'a> {
         })
     }
 
-    /// Number of training windows.
+    /// Returns the number of training windows.
     #[must_use]
     pub fn training_windows(&self) -> usize {
         self.series().map(|series| usize::from(series.train)).sum()
     }
 
-    /// Number of training windows of a class.
+    /// Returns the number of training windows of a class.
     #[must_use]
     pub fn windows_of(&self, class: u8) -> usize {
         self.series().filter(|series| series.class == class).map(|series| usize::from(series.train)).sum()
     }
 
-    /// Number of a class's `nth` training window among all training windows.
+    /// Returns the number of a class's `nth` training window among all training windows.
     #[must_use]
     pub fn number_of(&self, class: u8, mut nth: usize) -> Option<usize> {
         let mut before = 0;
@@ -298,18 +302,19 @@ impl<'a> Recording<'a> {
         None
     }
 
-    /// Training window `number`, counted through the series in order.
+    /// Returns training window `number`, counted through the series in order.
     #[must_use]
     pub fn training(&self, number: usize) -> Option<Window<'a>> {
         self.locate(number, |series| 0..series.train)
     }
 
-    /// Test window `number`, counted through the series in order.
+    /// Returns test window `number`, counted through the series in order.
     #[must_use]
     pub fn test(&self, number: usize) -> Option<Window<'a>> {
         self.locate(number, |series| series.test.clone())
     }
 
+    /// Returns window `number` of the ranges that `part` selects from the series.
     fn locate(&self, mut number: usize, part: impl Fn(&Series<'a>) -> Range<u16>) -> Option<Window<'a>> {
         for series in self.series() {
             let range = part(&series);
@@ -330,7 +335,7 @@ impl<'a> Recording<'a> {
             let mut sample = [0.0; CHANNELS];
             for ((place, raw), scale) in sample.iter_mut().zip(bytes.chunks_exact(2)).zip(&self.header.scale)
             {
-                // Computed in f32, as the simulator does.
+                // Computed in f32, like in the simulator.
                 *place = f32::from(i16::from_le_bytes(leading_bytes(raw))) * scale;
             }
             extractor.push(&sample, out);
@@ -339,7 +344,7 @@ impl<'a> Recording<'a> {
 }
 
 /// Writes a recording in pieces through `write`, on the host. The caller appends the checksum: the CRC-32C of
-/// all bytes written, 4 bytes, little endian.
+/// all written bytes, 4 bytes, little endian.
 pub fn write(header: &Header, series: &[Series<'_>], mut write: impl FnMut(&[u8])) {
     let samples: usize = series.iter().map(|s| s.samples.len()).sum();
     let length = HEADER + SERIES * series.len() + samples;

@@ -1,7 +1,7 @@
 //! Tables: the samples of a regression problem in a flash partition, one row per sample, for boards and data
-//! that have nothing to do with motion. Only the current row is in RAM.
+//! unrelated to motion. Only the current row is in RAM.
 //!
-//! All numbers are little endian, all offsets in bytes. A change of the format changes its version.
+//! All numbers are little endian, and all offsets are in bytes. A change of the format changes its version.
 //!
 //! | offset | type | content |
 //! | --- | --- | --- |
@@ -28,16 +28,16 @@ pub const VERSION: u16 = 1;
 /// Length of the header in bytes.
 pub const HEADER: usize = 20;
 
-/// A part of the table.
+/// Part of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// The training rows.
+    /// Training rows.
     Training,
-    /// The test rows.
+    /// Test rows.
     Test,
 }
 
-/// A checked table.
+/// Table whose format has been checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     features: usize,
@@ -50,7 +50,7 @@ impl<'a> Table<'a> {
     /// in bounds. Values may be infinite or NaN: the model skips such samples.
     ///
     /// # Errors
-    /// The first [`FormatError`] found.
+    /// Returns the first [`FormatError`] found.
     pub fn parse(partition: &'a [u8]) -> Result<Self, FormatError> {
         let checked = verify_envelope(partition, HEADER, &MAGIC, VERSION)?;
         let (head, rows) =
@@ -68,18 +68,19 @@ impl<'a> Table<'a> {
         Ok(Self { features, training, test })
     }
 
-    /// Number of features per sample, `d`.
+    /// Returns the number of features per sample, `d`.
     #[must_use]
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// Number of rows of a part.
+    /// Returns the number of rows of a part.
     #[must_use]
     pub fn rows(&self, part: Split) -> usize {
         self.bytes(part).len() / (4 * (self.features + 1))
     }
 
+    /// Returns the bytes of a part.
     fn bytes(&self, part: Split) -> &'a [u8] {
         match part {
             Split::Training => self.training,
@@ -88,18 +89,19 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Sample source over one part of a table with `D` features: one sample at a time.
+/// Sample source over one part of a table with `D` features, which returns one sample at a time.
 #[derive(Clone, Debug)]
 pub struct Rows<'a, const D: usize> {
+    /// Bytes of all rows of the part.
     all: &'a [u8],
-    /// Number of rows read in this pass.
+    /// Number of rows read in the current pass.
     next: usize,
     x: [f32; D],
     y: [f32; 1],
 }
 
 impl<'a, const D: usize> Rows<'a, D> {
-    /// A source over the rows of `part`. `None` if the table does not have `D` features.
+    /// Creates a source over the rows of `part`. Returns `None` if the table does not have `D` features.
     #[must_use]
     pub fn new(table: &Table<'a>, part: Split) -> Option<Self> {
         let all = table.bytes(part);
@@ -129,8 +131,8 @@ impl<const D: usize> SampleSource for Rows<'_, D> {
     }
 }
 
-/// Writes a table in pieces through `write`. The caller appends the checksum: the CRC-32C of all bytes
-/// written, 4 bytes, little endian. `x` is row-major, m x d; training rows come first.
+/// Writes a table in pieces through `write`. The caller appends the checksum: the CRC-32C of all written
+/// bytes, 4 bytes, little endian. `x` is row-major, m x d; training rows come first.
 pub fn write<'a>(
     features: u16,
     training: (&'a [f32], &'a [f32]),

@@ -1,5 +1,6 @@
-//! Sample source over a recording: the same windows in the same order as the simulator's client of the same
-//! wearer (`sim/core/src/data`). Nothing of length m is kept, other than features on a board with room for them.
+//! Sample source over a recording: returns the same windows in the same order as the simulator's client of
+//! the same wearer (`sim/core/src/data`). No buffer grows with the number of windows, except an optional
+//! cache of features.
 
 use fedspan_protocol::message::RoundId;
 
@@ -9,16 +10,19 @@ use crate::error::SourceError;
 use crate::features::FEATURES;
 use crate::source::{SampleSource, Samples, Targets};
 
-/// A short list of window numbers.
+/// Short list of window numbers.
 #[derive(Clone, Copy, Debug)]
 struct WindowList {
+    /// Window numbers; only the first `len` are valid.
     numbers: [u16; CLASSES_MAX * DRAW_MAX],
     len: usize,
 }
 
 impl WindowList {
+    /// Empty list.
     const NONE: Self = Self { numbers: [0; CLASSES_MAX * DRAW_MAX], len: 0 };
 
+    /// Draws `count` windows of each class.
     fn draw(recording: &Recording<'_>, count: u16, index: u64) -> Self {
         let mut list = Self::NONE;
         draw_per_class(recording, count.into(), index, |number| {
@@ -30,16 +34,20 @@ impl WindowList {
         list
     }
 
+    /// Returns the window number at `index`; `None` beyond the end of the list.
     fn get(&self, index: usize) -> Option<usize> {
         self.numbers.get(index).filter(|_| index < self.len).copied().map(usize::from)
     }
 }
 
-/// The set of windows that a pass covers.
+/// Set of windows that a pass covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
+    /// All training windows.
     All,
+    /// Labelled windows.
     Labelled,
+    /// Windows on which the round's head is fitted.
     Head,
 }
 
@@ -47,21 +55,24 @@ enum Pass {
 #[derive(Debug)]
 pub struct WearerSource<'a> {
     recording: Recording<'a>,
-    /// Features of all training windows, by number, if there is room for them.
+    /// Features of all training windows, by number, if there is enough memory.
     cache: Option<&'a [[f32; FEATURES]]>,
-    /// The labelled windows, if not all are.
+    /// Labelled windows; unused if all windows are labelled.
     labelled: WindowList,
-    /// The windows on which this round's head is fitted.
+    /// Windows on which this round's head is fitted.
     head: WindowList,
+    /// Round for which `head` was drawn.
     round: Option<RoundId>,
+    /// Set of windows of the current pass.
     pass: Pass,
+    /// Index of the next window in the pass.
     next: usize,
     x: [f32; FEATURES],
     class: [u8; 1],
 }
 
 impl<'a> WearerSource<'a> {
-    /// A source over `recording`. If `room` is large enough, the features of all training windows are
+    /// Creates a source over `recording`. If `room` is large enough, the features of all training windows are
     /// computed into it once.
     #[must_use]
     pub fn new(recording: Recording<'a>, room: &'a mut [[f32; FEATURES]]) -> Self {
@@ -94,13 +105,13 @@ impl<'a> WearerSource<'a> {
         }
     }
 
-    /// True if the features are kept in RAM.
+    /// Returns true if the features are cached in RAM.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         self.cache.is_some()
     }
 
-    /// Number of windows in a training pass.
+    /// Returns the number of windows in a training pass.
     #[must_use]
     pub fn windows(&self) -> usize {
         match self.recording.header().labelled_per_class {
@@ -120,7 +131,7 @@ impl SampleSource for WearerSource<'_> {
     fn rewind_for_head(&mut self, id: RoundId) -> Result<bool, SourceError> {
         self.rewind(id)?;
         let header = self.recording.header();
-        // A wearer with only a few labelled windows fits on all of these.
+        // A wearer with only a few labelled windows fits the head on all of them.
         if header.head_per_class > 0 && self.pass == Pass::All {
             if self.round != Some(id) {
                 let index = round_index(header.wearer, id.round);

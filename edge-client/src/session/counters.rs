@@ -1,47 +1,50 @@
-//! Counters of a session.
+//! Counters of a session for diagnosis.
 
-/// Numbers of events that leave no other trace. They saturate.
+/// Numbers of events since the session was created. The counters saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Rounds whose update was counted.
+    /// Number of rounds whose update was counted by the server.
     pub counted: u32,
-    /// Rounds whose update came too late.
+    /// Number of rounds whose update arrived too late.
     pub late: u32,
-    /// Rounds whose update was rejected.
+    /// Number of rounds whose update was rejected.
     pub rejected: u32,
-    /// Rounds that this device declined.
+    /// Number of rounds that this device declined.
     pub declined: u32,
-    /// Rounds that were closed before this device had answered.
+    /// Number of rounds that were closed before this device had answered.
     pub closed: u32,
-    /// Messages that could not be decoded.
+    /// Number of messages that could not be decoded.
     pub malformed: u32,
-    /// Messages, chunks or samples that did not fit the phase in which they arrived.
+    /// Number of messages, chunks or samples that were not expected in the phase in which they arrived.
     pub unexpected: u32,
-    /// Requests for missing chunks.
+    /// Number of requests for missing chunks.
     pub asked_again: u32,
-    /// Outgoing frames that did not fit the transmit buffer.
+    /// Number of outgoing frames that did not fit the transmit buffer.
     pub unsent: u32,
-    /// Requests of a server for a new hello, because it had restarted behind a link that stayed up.
+    /// Number of requests of the server for a new hello, after a restart of the server without a loss of the
+    /// link.
     pub rehandshakes: u32,
-    /// Sealed frames that were replayed, forged, or not expected.
+    /// Number of sealed frames that were replayed, forged, or not expected.
     pub unopened: u32,
-    /// Messages and sealed frames dropped because they arrived while this device was silent
+    /// Number of messages and sealed frames dropped because they arrived while this device was silent
     /// ([`Session::silent_until`](super::Session::silent_until)).
     pub dropped_while_silent: u32,
-    /// Messages without a seal on a link that has a key.
+    /// Number of messages without a seal on a link that has a key.
     pub unsealed: u32,
-    /// Failures of the storage.
+    /// Number of failures of the storage.
     pub storage: u32,
-    /// Privacy ledgers that existed but could not be read: the whole budget counts as spent.
+    /// Number of privacy ledgers that existed but could not be read. The whole budget then counts as spent.
     pub ledger_lost: u32,
-    /// Charged private rounds of which nothing was sent, because they were closed, declined or replaced.
+    /// Number of charged private rounds of which nothing was sent, because they were closed, declined or
+    /// replaced.
     pub forfeited: u32,
-    /// Computations that took longer than the slot ([`Task::slot`](crate::Task::slot)). Their answers wait
-    /// for the next slot, and that delay reveals their duration. If this is not 0, choose a longer slot.
+    /// Number of computations that took longer than the slot ([`Task::slot`](crate::Task::slot)). Their
+    /// answers wait for the next slot, and that delay reveals their duration. If this counter is not 0,
+    /// choose a longer slot.
     pub slots_missed: u32,
 }
 
-/// Increments a counter; it saturates.
+/// Increments a counter, saturating.
 #[inline(never)]
 pub(super) fn count(counter: &mut u32) {
     *counter = counter.saturating_add(1);

@@ -1,37 +1,37 @@
-//! Input and output of a session.
+//! Inputs and outputs of a session.
 
 use crate::source::Targets;
 use crate::time::Millis;
 
-/// An input of the session.
+/// Input of a session.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The link to the server is up.
+    /// The link to the server is connected.
     LinkUp,
-    /// The link to the server is down.
+    /// The link to the server is lost.
     LinkDown,
-    /// A frame with a valid checksum arrived: the bytes of its message and body.
+    /// A frame with a valid checksum has arrived; contains its message and body.
     Message(&'a [u8]),
-    /// A complete sealed frame arrived. The session decrypts it in place.
+    /// A complete sealed frame has arrived. The session decrypts it in place.
     Sealed(&'a mut [u8]),
-    /// The wake-up time has come, or [`Progress::again`] is set.
+    /// The wake-up time has passed, or [`Progress::again`] is set.
     Tick,
-    /// A sensor has delivered a sample (d values) and its target.
+    /// A sensor has produced a sample (d values) with its target.
     Sample(&'a [f32], Targets<'a>),
 }
 
-/// The driver's next step.
+/// Next step of the driver.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of `out` to send now.
+    /// Number of bytes of `out` to send now.
     pub sent: usize,
-    /// Call again with [`Event::Tick`] as soon as there is room for another frame, before anything else:
-    /// there is more to send, or the session has computed and needs the current time.
+    /// True if the driver must call again with [`Event::Tick`], before any other event, as soon as another
+    /// frame can be sent: there is more to send, or the session has computed and needs the current time.
     pub again: bool,
-    /// Close the link.
+    /// True if the driver must close the link.
     pub close: bool,
-    /// Time at which to call again with [`Event::Tick`] if nothing happens before (offline: try to connect
-    /// then).
+    /// Time at which to call again with [`Event::Tick`] if there is no event earlier. If there is no link,
+    /// this is the time to connect.
     pub wake: Millis,
 }

@@ -1,4 +1,4 @@
-//! Receiving half of a session: from `RoundOpen` and its tensors to a computed update.
+//! Receiving half of a session: message handling from `RoundOpen` and its tensors to the computed update.
 
 use fedspan_protocol::assembly::{Assembly, plan, split_body};
 use fedspan_protocol::message::{
@@ -16,6 +16,7 @@ use crate::task::{Task, Usage};
 use crate::time::Millis;
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+    /// Decodes a message and passes it to the handler for the current phase.
     pub(super) fn dispatch_message(&mut self, now: Millis, bytes: &[u8]) {
         let Ok((message, body)) = decode::<ToDevice>(bytes) else {
             count(&mut self.state.counters.malformed);
@@ -49,8 +50,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
-    /// Handles an unsealed message on a link that has a key. Its sender is unknown: at most it makes the
-    /// device reconnect later or repeat its hello.
+    /// Handles an unsealed message on a link that has a key. Its sender is unknown, so the message can at
+    /// most make the device reconnect later or repeat its hello.
     pub(super) fn handle_unsealed(&mut self, now: Millis, bytes: &[u8]) {
         count(&mut self.state.counters.unsealed);
         if let Ok((message, _)) = decode::<ToDevice>(bytes) {
@@ -58,8 +59,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
+    /// Opens a round: accepts or declines it, and receives the tensors in the body.
     fn handle_round_open(&mut self, now: Millis, open: &RoundOpen, body: &[u8]) {
-        // The round is under way; the server only repeats its opening.
+        // The server repeats the opening of a round that is in progress.
         let under_way =
             matches!(self.state.phase, Phase::Receiving { .. } | Phase::Collecting | Phase::AwaitingSlot);
         if open.id == self.state.round && under_way {
@@ -68,24 +70,24 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         if open.id == self.state.round && self.state.update_ready {
             return self.state.send_update();
         }
-        // Fitting the final head uploads nothing, so it may be repeated: after a reset the representation has
-        // to be fetched again.
+        // A fit of the final head uploads nothing, so it may be repeated: after a reset the device must
+        // receive the representation again.
         let fit = matches!(open.task, message::Task::FitHead { .. });
-        // A round of which anything was sent counts as finished: a server that opens another round in between
-        // must not get a second update for it.
+        // A round counts as finished once any part of its update was sent: a server that opens another round
+        // in between must not get a second update for it.
         let last = self.state.last_round.max(self.state.last_sent_round);
         if open.id.round < last || (open.id.round == last && !fit) {
             self.state.decline_round(open.id, DeclineReason::RoundRepeated { last });
             return;
         }
         let cost = self.task.cost(&open.task);
-        // A charged round is computed once; a repeated opening gets the same answer.
+        // A charged round is computed once. A repeated opening gets the same decline.
         let charged =
             self.state.charged_round.filter(|charged| SLOTS_ENABLED && cost > 0 && charged.id == open.id);
         if let Some(charged) = charged {
             return self.state.decline_round(charged.id, charged.reason);
         }
-        // The task comes last: accepting this round discards its previous one.
+        // The task is opened last, because accepting this round discards the task's previous round.
         let accepted = Assembly::new(&open.tensors)
             .map_err(|_| DeclineReason::Tensors)
             .and_then(|assembly| self.check_budget(cost).map(|()| assembly))
@@ -109,6 +111,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
+    /// Decodes the tensors in the body of a `RoundOpen` into the task's buffers.
     fn decode_tensors(&mut self, tensors: &Descriptors, body: &[u8]) -> Result<(), DeclineReason> {
         let parts = split_body(tensors, body).map_err(|_| DeclineReason::Tensors)?;
         for (index, descriptor, bytes) in parts {
@@ -118,6 +121,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         Ok(())
     }
 
+    /// Decodes a chunk into the task's buffers, and starts the computation after the last chunk.
     fn handle_chunk(&mut self, now: Millis, chunk: &Chunk, body: &[u8]) {
         if chunk.id != self.state.round {
             return self.state.unexpected();
@@ -142,13 +146,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
+    /// Charges the round, then computes the update or starts to collect samples.
     fn start_computation(&mut self, now: Millis) {
         let id = self.state.round;
         if let Err(reason) = self.task.verify() {
             return self.state.decline_round(id, reason);
         }
-        // Before the first sample is read, because charging also fixes the noise seed. A decline here depends
-        // on no sample.
+        // The charge comes before the first sample is read, because charging also fixes the noise seed. A
+        // decline at this point does not depend on any sample.
         if let Err(reason) = self.charge_round() {
             return self.state.decline_round(id, reason);
         }
@@ -158,12 +163,13 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
                 Err(reason) => self.state.decline_round(id, reason),
             };
         }
-        // Silent from here on, since samples are read.
+        // Silence starts here, because samples are read from here on.
         self.state.enter_silence(now);
         let result = self.task.run(id, &mut self.source);
         self.finish_computation(result);
     }
 
+    /// Passes a sample to the task, and finishes the computation once enough usable samples have arrived.
     pub(super) fn handle_sample(&mut self, now: Millis, x: &[f32], target: Targets<'_>) {
         let (Phase::Collecting, Sampling::Stream { samples }) = (self.state.phase, self.config.sampling)
         else {
@@ -176,6 +182,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
+    /// Saves the result of a computation, and starts to send the update or a decline.
     fn finish_computation(&mut self, result: Result<Usage, DeclineReason>) {
         let id = self.state.round;
         match result {
@@ -194,7 +201,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.send_update();
     }
 
-    /// Writes the head and the last round that must not be computed again. False, and counted, if that fails.
+    /// Writes the record: the head, and the last round that must not be computed again. If this fails, counts
+    /// the failure and returns false.
     fn save_record(&mut self, round: u32) -> bool {
         let record = Record {
             campaign: self.state.campaign,
@@ -210,8 +218,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         saved
     }
 
-    /// Retries a failed write of the record before a round with a cost: nothing is charged while updates
-    /// cannot be sent.
+    /// Retries a failed write of the record before a round with a cost, so that nothing is charged while
+    /// updates cannot be sent.
     fn ensure_saved(&mut self, cost: u64, last: u32) -> Result<(), DeclineReason> {
         if SLOTS_ENABLED && cost > 0 && self.state.save_failed && !self.save_record(last) {
             return Err(DeclineReason::Device);
@@ -229,9 +237,9 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         }
     }
 
-    /// Charges an update to the budget before it is computed, since the success of the computation also
-    /// reveals something. Each round is charged once: a retry sends the same bytes, or the same decline. The
-    /// charge is never refunded.
+    /// Charges an update to the budget before the update is computed, because even the success of the
+    /// computation reveals something about the records. Each round is charged once: a retry sends the same
+    /// bytes, or the same decline. The charge is never refunded.
     fn charge_round(&mut self) -> Result<(), DeclineReason> {
         let cost = self.state.cost;
         self.check_budget(cost)?;

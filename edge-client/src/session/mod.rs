@@ -1,5 +1,6 @@
-//! The device's side of the protocol as a sans-IO state machine: each call takes one event and the time, and returns
-//! at most one frame and the next wake-up. The session never sleeps, reads a clock or touches a link.
+//! The device's side of the protocol as a sans-IO state machine: each call takes one event and the current
+//! time, and returns at most one frame and the next wake-up time. The session never sleeps, reads a clock or
+//! accesses a link.
 //!
 //! ```text
 //!            LinkUp            Welcome          RoundOpen, tensors        computed
@@ -11,33 +12,36 @@
 //!
 //! # Encryption
 //!
-//! With a key, the server's Welcome is sealed, which proves that the server has the device's key. The device answers
-//! with a sealed Alive, which proves that the device has it too. Since the sender of an unsealed message is unknown,
-//! the session follows only those that can do no harm (reconnect later, repeat the handshake).
+//! With a key, the server's Welcome is sealed, which proves that the server has the device's key. The device
+//! answers with a sealed Alive, which proves that the device has the key too. Since the sender of an unsealed
+//! message is unknown, the session obeys an unsealed message only if it can do no harm (reconnect later,
+//! repeat the handshake).
 //!
 //! # Retries
 //!
-//! A finished update survives a lost link: when the server opens the same round again, the session sends the same
-//! bytes again. Head, counters and storage change only once a round has been computed.
+//! A finished update survives the loss of a link: when the server opens the same round again, the session
+//! sends the same bytes again. The head, the counters and the storage change only once a round has been
+//! computed.
 //!
 //! # Privacy budget
 //!
-//! The cost of an update with noise ([`Task::cost`]) is written to storage before the update is computed, and is never
-//! refunded, even if the round is then declined, closed, lost or late. A session computes each charged round once; if
-//! that failed and the server opens the round again, the session repeats its decline without a second charge. Before
-//! it receives any tensor, the session declines a round that costs more than is left of the budget. It also declines
-//! rounds with a cost while the last record of the head could not be written (writing is retried with each such
-//! round); rounds without a cost go on. A ledger that cannot be read counts as spent.
+//! The cost of an update with noise ([`Task::cost`]) is written to storage before the update is computed, and
+//! is never refunded, even if the round is then declined, closed, lost or late. A session computes each
+//! charged round once; if the computation failed and the server opens the round again, the session repeats
+//! its decline without a second charge. A round that costs more than the unspent budget is declined before
+//! any tensor is received. Rounds with a cost are also declined while the last record of the head could not
+//! be written (each such round retries the write); rounds without a cost are not affected. If the ledger
+//! cannot be read, the whole budget counts as spent.
 //!
 //! # Response slots
 //!
-//! The duration of a private computation depends on the records and on the noise, so it must not be observable. From
-//! the last tensor of a round until a fixed time later ([`Task::slot`]) the device sends nothing, does not close its
-//! link, and drops all input, sealed or not, and counts it: a device that computes may have no room for input, and
-//! handling some of it would show when the computation ended. The server cannot extend that time. At the slot the
-//! device answers with an update, a fitted head or a decline. Dropped frames are repeated like any lost frame. A link
-//! that goes down during the slot counts as lost at its end. Rounds that are declined before a sample is read are
-//! declined at once.
+//! The duration of a private computation depends on the records and on the noise, so it must not be
+//! observable. From the last tensor of a round until a fixed time later ([`Task::slot`]) the device sends
+//! nothing and does not close its link. It drops and counts all input, sealed or not: a device that computes
+//! may have no memory for input, and processing a part of the input would show when the computation ended.
+//! The server cannot extend the slot. At the end of the slot the device answers with an update, a fitted head
+//! or a decline. Dropped frames are repeated like any lost frame. A link that is lost during the slot counts
+//! as lost at the end of the slot. Rounds that are declined before a sample is read are declined immediately.
 
 mod config;
 mod counters;
@@ -66,7 +70,7 @@ pub use counters::Counters;
 pub use event::{Event, Progress};
 pub use secure_layer::Protection;
 
-/// A device: its task, samples, storage and randomness.
+/// State machine of one device, with the device's task, samples, storage and randomness.
 #[derive(Debug)]
 pub struct Session<T, S, P, R> {
     config: Config,
@@ -82,9 +86,9 @@ pub struct Session<T, S, P, R> {
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     /// Creates an offline session and restores the head from `store`.
     ///
-    /// `random` spreads reconnects, and with a key it makes handshakes unpredictable: it should then be a
-    /// cryptographic generator, seeded from the board's entropy source. Should its output repeat, the
-    /// handshake numbers kept in `store` still prevent a session key from repeating.
+    /// `random` generates the random delays of reconnects. With a key, `random` also makes handshakes
+    /// unpredictable and should be a cryptographic generator seeded from the board's entropy source. Even if
+    /// its output repeats, the handshake numbers in `store` prevent a session key from repeating.
     pub fn new(
         config: Config,
         protection: Protection,
@@ -93,7 +97,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         mut store: P,
         random: R,
     ) -> Self {
-        // The ledger comes first: loading the record may erase pages.
+        // The ledger is loaded first, because loading the record may erase pages.
         let ledger = Ledger::load(task.capabilities().privacy, &mut store);
         let loaded = store.load(task.head_mut());
         if let Ok(Some(loaded)) = loaded {
@@ -111,78 +115,79 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         Self { config, task, source, store, random, secure, ledger, state }
     }
 
-    /// The task, for predictions. Fitting a head or replacing the representation while an update is in flight
-    /// changes the bytes that a retry of that update sends.
+    /// Returns the task, for predictions. Fitting a head or replacing the representation while an update is
+    /// in flight changes the bytes that a retry of that update sends.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }
 
-    /// The task.
+    /// Returns the task.
     pub fn task(&self) -> &T {
         &self.task
     }
 
-    /// The sample source.
+    /// Returns the sample source.
     pub fn source_mut(&mut self) -> &mut S {
         &mut self.source
     }
 
-    /// The storage.
+    /// Returns the storage.
     pub fn store(&self) -> &P {
         &self.store
     }
 
-    /// Counters of events that leave no other trace.
+    /// Returns the counters of events.
     pub fn counters(&self) -> Counters {
         self.state.counters
     }
 
-    /// The server's reason for refusing this device, if it did. Retrying does not help; the firmware has to
-    /// change. With a key, only sealed refusals are reported here; others count as [`Counters::unsealed`].
+    /// Returns the server's reason for refusing this device, if the server has refused it. Retrying does not
+    /// help; the firmware has to change. With a key, only sealed refusals are reported here; unsealed
+    /// refusals are counted as [`Counters::unsealed`].
     pub fn refusal(&self) -> Option<Refusal> {
         self.state.refusal
     }
 
-    /// True if frames are not encrypted. Firmware should report this when it starts.
+    /// Returns true if frames are not encrypted. Firmware should report this when it starts.
     pub fn is_plaintext(&self) -> bool {
         self.secure.is_plaintext()
     }
 
-    /// The privacy parameters and the spent budget, as the hello announces them.
+    /// Returns the privacy parameters with the spent budget, as announced in the hello.
     pub fn privacy(&self) -> Privacy {
         self.ledger.with_spent(self.task.capabilities().privacy)
     }
 
-    /// True while a private device neither sends nor receives. Do not read the link then: see
-    /// [`Self::silent_until`].
+    /// Returns true while a private device neither sends nor receives. The driver must not read the link
+    /// then; see [`Self::silent_until`].
     pub fn is_silent(&self, now: Millis) -> bool {
         self.state.is_silent(now)
     }
 
-    /// The end of the current or last response slot. Do not close the link before it; [`Progress::wake`] is
-    /// not earlier. Do not read the link before it either: a frame that is read partly before and partly
-    /// after the end would be handled only if the computation was over when its first part arrived. Read what
-    /// is buffered in the link afterwards.
+    /// Returns the end of the current or last response slot. The driver must not close the link before this
+    /// time; [`Progress::wake`] is not earlier. The driver must not read the link before this time either: a
+    /// frame that is read partly before and partly after it would be processed only if the computation was
+    /// over when the first part arrived. Input that is buffered in the link can be read afterwards.
     pub fn silent_until(&self) -> Millis {
         self.state.silent_until
     }
 
-    /// The session's settings.
+    /// Returns the settings of the session.
     pub fn config(&self) -> Config {
         self.config
     }
 
-    /// True while an open round collects samples ([`Event::Sample`]).
+    /// Returns true while an open round collects samples ([`Event::Sample`]).
     pub fn is_collecting(&self) -> bool {
         self.state.phase == Phase::Collecting
     }
 
-    /// True once the final head is fitted and the server has acknowledged it.
+    /// Returns true once the final head is fitted and the server has acknowledged it.
     pub fn is_fitted(&self) -> bool {
         self.state.fitted
     }
 
-    /// The last round that this device finished.
+    /// Returns the number of the last round that this device finished.
     pub fn last_round(&self) -> u32 {
         self.state.last_round
     }
@@ -192,7 +197,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
     pub fn handle(&mut self, now: Millis, event: Event<'_>, out: &mut [u8]) -> Progress {
         self.state.check_slot(now);
         match event {
-            // Dropped in any case: the device may or may not have had room for it while it computed.
+            // Always dropped, because a device that computes may or may not have had memory for the frame.
             Event::Message(_) | Event::Sealed(_) if self.state.is_silent(now) => {
                 count(&mut self.state.counters.dropped_while_silent);
             }
@@ -202,8 +207,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             }
             Event::LinkDown => {
                 self.secure.reset();
-                // The time at which the device notices depends on how long it computed; the end of the slot
-                // does not.
+                // The time at which the device notices the loss depends on the duration of its computation;
+                // the end of the slot does not.
                 let lost = self.state.silent_until.max(now);
                 if self.state.link_down(lost) {
                     self.schedule_reconnect(lost);
@@ -223,8 +228,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.progress(now, sent)
     }
 
-    /// Schedules the next connection attempt after a random delay, so that a fleet does not return all at
-    /// once.
+    /// Schedules the next connection attempt after a random delay, so that the devices of a fleet do not all
+    /// reconnect at the same time.
     fn schedule_reconnect(&mut self, now: Millis) {
         let random = self.random.next_u32();
         self.state.schedule_reconnect(now, random);

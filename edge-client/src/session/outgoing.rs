@@ -1,4 +1,4 @@
-//! Sending half of a session: the choice of the next frame, and the encoding of tensors without a copy.
+//! Sending half of a session: selection of the next frame, and encoding of tensors without a copy.
 
 use core::ops::Range;
 
@@ -14,22 +14,26 @@ use crate::store::Store;
 use crate::task::Task;
 use crate::time::Millis;
 
-/// Part of the update in the body of a frame: the same range of elements of each of these tensors.
+/// Part of the update that the body of a frame contains: the same range of elements of each of these tensors.
 struct BodyRange {
+    /// Indices of the tensors.
     tensors: Range<usize>,
+    /// Range of elements of each tensor.
     elements: Range<usize>,
 }
 
 impl BodyRange {
+    /// Range without tensors.
     const EMPTY: Self = Self { tensors: 0..0, elements: 0..0 };
 
-    /// The range, limited to the elements of `tensor`.
+    /// Returns the range, limited to the elements of `tensor`.
     fn elements_of(&self, tensor: &TensorDescriptor) -> Range<usize> {
         self.elements.start..self.elements.end.min(tensor.elements())
     }
 }
 
 impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
+    /// Encodes the next frame into `out`. Returns its length, or 0 if no frame is to be sent.
     #[inline(never)]
     pub(super) fn transmit(&mut self, now: Millis, out: &mut [u8]) -> usize {
         if self.state.is_silent(now) {
@@ -44,14 +48,14 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             for (index, tensor) in range.tensors.clone().zip(tensors) {
                 let elements = range.elements_of(tensor);
                 let length = tensor.encoding.byte_len(elements.len());
-                let (own, rest) = body.split_at_mut_checked(length).unwrap_or_default();
-                finite &= write_elements(&self.task, index, tensor, elements, own);
+                let (bytes, rest) = body.split_at_mut_checked(length).unwrap_or_default();
+                finite &= write_elements(&self.task, index, tensor, elements, bytes);
                 body = rest;
             }
         };
         let encoded = self.secure.encode(&message, body, fill, out).ok();
         if !finite {
-            // The frame is not sent; the next one is a decline.
+            // The frame is not sent. The next frame is a decline.
             self.state.decline_round(self.state.round, DeclineReason::UpdateNonFinite);
             return 0;
         }
@@ -62,6 +66,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
         self.state.record_sent(now, encoded)
     }
 
+    /// Returns the next message to send, with the part of the update in its body.
     fn next_frame(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
         if self.state.close || self.state.phase != (Phase::Greeting { hello_sent: false }) {
             return self.state.next_frame_after_hello(now);
@@ -70,7 +75,8 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
             self.secure.reset();
         }
         if self.secure.start_handshake(&mut self.store, &mut self.random).is_err() {
-            // Without a fresh number there is no handshake. The storage may work again later.
+            // Without a new handshake number no handshake is possible. A later connection may succeed if the
+            // storage works again.
             count(&mut self.state.counters.storage);
             self.state.close = true;
             return None;
@@ -89,7 +95,7 @@ impl<T: Task, S: SampleSource, P: Store, R: Rng> Session<T, S, P, R> {
 }
 
 impl SessionState {
-    /// The next message to send, other than a hello.
+    /// Returns the next message to send after the hello.
     fn next_frame_after_hello(&mut self, now: Millis) -> Option<(ToServer, BodyRange)> {
         let message = match self.phase {
             _ if self.close => return None,
@@ -115,7 +121,7 @@ impl SessionState {
         Some((message, BodyRange::EMPTY))
     }
 
-    /// The update message: its body holds all tensors, or none if they follow in chunks.
+    /// Returns the update message. Its body contains all tensors, or no tensor if they follow in chunks.
     fn update_frame(&mut self, now: Millis) -> (ToServer, BodyRange) {
         let chunked = self.upload.iter().any(|t| t.chunk > 0);
         self.advance(now, chunked.then_some(UploadCursor::Chunk { tensor: 0, index: 0 }));
@@ -133,6 +139,7 @@ impl SessionState {
         (ToServer::Update(update), range)
     }
 
+    /// Moves to the next position of the update, or to waiting for the acknowledgement.
     fn advance(&mut self, now: Millis, next: Option<UploadCursor>) {
         match next {
             Some(next) => self.enter(Phase::Sending { next }),
@@ -140,6 +147,7 @@ impl SessionState {
         }
     }
 
+    /// Returns the position of the chunk after chunk `index` of `tensor`.
     fn next_cursor(&self, tensor: u8, index: u16) -> Option<UploadCursor> {
         let chunks = self.upload.get(usize::from(tensor)).map_or(0, TensorDescriptor::chunks);
         if usize::from(index) + 1 < chunks {
@@ -149,9 +157,11 @@ impl SessionState {
             .then_some(UploadCursor::Chunk { tensor: tensor + 1, index: 0 })
     }
 
+    /// Returns the next of the chunks that the server has requested again.
     fn requested_chunk_frame(&mut self) -> Option<(ToServer, BodyRange)> {
         let missing = self.resend.as_mut()?;
-        // Taken from the end: removing the first would add a panic branch. The order does not matter.
+        // Taken from the end, because removing the first would add a panic branch. The order of chunks does
+        // not matter.
         let (tensor, index) = (missing.tensor, missing.chunks.pop());
         if missing.chunks.is_empty() {
             self.resend = None;
@@ -159,6 +169,7 @@ impl SessionState {
         self.chunk_frame(tensor, index?)
     }
 
+    /// Returns the message of one chunk of the update.
     fn chunk_frame(&mut self, tensor: u8, index: u16) -> Option<(ToServer, BodyRange)> {
         let number = usize::from(tensor);
         let elements = self.upload.get(number).and_then(|d| d.chunk_range(usize::from(index)));
@@ -171,8 +182,9 @@ impl SessionState {
         Some((ToServer::Chunk(chunk), BodyRange { tensors: number..number + 1, elements }))
     }
 
+    /// Records the time and the result of sending a frame.
     fn record_sent(&mut self, now: Millis, encoded: Option<usize>) -> usize {
-        // Also if nothing was sent: an immediate retry would not help.
+        // The time is recorded even if nothing was sent: an immediate retry would not help.
         self.last_sent_at = now;
         match encoded {
             Some(bytes) => bytes,
@@ -184,8 +196,8 @@ impl SessionState {
     }
 }
 
-/// Encodes elements `range` of an outgoing tensor, one encoding block at a time. False if a value is not
-/// finite.
+/// Encodes elements `range` of an outgoing tensor, one encoding block at a time. Returns false if a value is
+/// not finite.
 fn write_elements(
     task: &impl Task,
     index: usize,

@@ -9,32 +9,37 @@ use rand_core::Rng;
 
 use crate::store::{Store, StoreError};
 
-/// Handshake numbers reserved with each write to storage.
+/// Number of handshake numbers reserved with each write to storage.
 const NUMBERS_RESERVED: u64 = 128;
 
 /// Protection of frames.
 #[derive(Clone, Debug)]
 pub enum Protection {
-    /// A checksum against transmission errors, and no protection against attackers. For tests: the server must
-    /// allow it.
+    /// Checksum against transmission errors, without protection against attackers. For tests only: the server
+    /// must allow it.
     Plaintext,
     /// Authenticated encryption with this key.
     Key(Key),
 }
 
+/// State of the handshake and of the encrypted channel of a connection.
 #[derive(Debug)]
 pub struct SecureLayer {
+    /// Pre-shared key; `None` for plaintext.
     key: Option<Key>,
-    /// Reserved handshake numbers that are still unused: no reset reuses one. `None` until they are first
-    /// read.
+    /// Range of reserved but unused handshake numbers, which a reset never reuses. `None` until the range is
+    /// first read from storage.
     reserved: Option<Range<u64>>,
-    /// The hello in flight, and its hash once it has been sent.
+    /// Handshake of the hello in flight.
     greeting: Option<HandshakeInit>,
+    /// Hash of the hello in flight, once it has been sent.
     transcript: Option<[u8; 32]>,
+    /// Encrypted channel, once the server has answered the hello.
     channel: Option<Channel>,
 }
 
 impl SecureLayer {
+    /// Creates the layer before the first connection.
     pub fn new(protection: Protection) -> Self {
         let key = match protection {
             Protection::Plaintext => None,
@@ -43,19 +48,20 @@ impl SecureLayer {
         Self { key, reserved: None, greeting: None, transcript: None, channel: None }
     }
 
+    /// Returns true if frames are not encrypted.
     pub fn is_plaintext(&self) -> bool {
         self.key.is_none()
     }
 
-    /// Discards the keys of the connection: the next hello begins a new handshake.
+    /// Discards the keys of the connection. The next hello begins a new handshake.
     pub fn reset(&mut self) {
         self.greeting = None;
         self.transcript = None;
         self.channel = None;
     }
 
-    /// Takes a number for a new handshake. If a handshake is under way, does nothing, so that a repeated hello is
-    /// identical to the first.
+    /// Allocates a number for a new handshake. Does nothing if a handshake is in progress, so that a repeated
+    /// hello is identical to the first.
     ///
     /// # Errors
     /// [`StoreError`] if no number can be reserved in storage.
@@ -76,7 +82,7 @@ impl SecureLayer {
             }
         };
         if reserved.is_empty() {
-            // Reserved in storage before the first of them is used.
+            // The numbers are reserved in storage before the first of them is used.
             reserved.end = reserved.end.checked_add(NUMBERS_RESERVED).ok_or(StoreError)?;
             store.save_handshakes(reserved.end)?;
         }
@@ -88,7 +94,7 @@ impl SecureLayer {
         Ok(())
     }
 
-    /// Encodes a message with the available protection.
+    /// Encodes a message, sealed if the channel has keys.
     pub fn encode(
         &mut self,
         message: &ToServer,
@@ -109,8 +115,8 @@ impl SecureLayer {
     }
 
     /// Decrypts a sealed frame in place: the answer to the hello in flight (`awaiting_welcome`), or a later
-    /// frame. Returns its message and body. `None`, with the frame zeroed, if it is not for this connection
-    /// or not from this server.
+    /// frame. Returns its message and body. Returns `None` and zeroes the frame if it does not belong to this
+    /// connection or does not come from this server.
     pub fn decrypt<'a>(&mut self, frame: &'a mut [u8], awaiting_welcome: bool) -> Option<&'a [u8]> {
         match (&self.key, &self.transcript, answer_nonce(frame), &mut self.channel) {
             (Some(key), Some(transcript), Some(nonce), _) if awaiting_welcome => {

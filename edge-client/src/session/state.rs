@@ -1,4 +1,4 @@
-//! Protocol state of a session, independent of its task and its samples.
+//! Protocol state of a session, independent of the task and the samples.
 
 use fedspan_protocol::assembly::Assembly;
 use fedspan_protocol::message::{
@@ -14,19 +14,19 @@ use crate::time::Millis;
 /// True if this build has tasks whose answers wait for a slot.
 pub const SLOTS_ENABLED: bool = cfg!(feature = "privacy");
 
-/// Longest reconnect delay, in ms.
+/// Longest reconnect delay, in milliseconds.
 pub const RECONNECT_MAX: u32 = 60_000;
 
-/// Phase of a session; the picture is in [`session`](super).
+/// Phase of a session; see the diagram in [`session`](super).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// There is no link.
     Offline,
-    /// The link is up, and the Welcome has not arrived yet.
+    /// The link is connected, and the Welcome has not arrived yet.
     Greeting { hello_sent: bool },
     /// No round is open, or its update is finished.
     Idle,
-    /// Tensors of the open round are missing; `ask_missing` if the next frame requests them.
+    /// Tensors of the open round are missing. `ask_missing` is true if the next frame requests them.
     Receiving { ask_missing: bool },
     /// The open round collects samples ([`Sampling::Stream`](super::Sampling::Stream)).
     Collecting,
@@ -41,21 +41,22 @@ pub enum Phase {
 /// Position in the outgoing update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadCursor {
-    /// The Update message.
+    /// Update message.
     Update,
-    /// A chunk of one of its tensors.
+    /// Chunk of one of the update's tensors.
     Chunk { tensor: u8, index: u16 },
 }
 
-/// Everything that a session remembers, other than its keys and its privacy ledger.
+/// State of a session, except its keys and its privacy ledger.
 #[derive(Clone, Debug)]
 pub struct SessionState {
+    /// Current phase.
     pub phase: Phase,
     /// Time at which the current phase acts: connects, or sends its hello, request or update again.
     pub timeout_at: Millis,
-    /// The open round, or the last one that was computed.
+    /// Identifier of the open round, or of the last computed round.
     pub round: RoundId,
-    /// Tensors of the open round, as far as they have arrived.
+    /// Record of the tensors of the open round that have arrived.
     pub assembly: Assembly,
     /// Tensors of the update.
     pub upload: Descriptors,
@@ -65,43 +66,44 @@ pub struct SessionState {
     pub cost: u64,
     /// True if the update is charged to the budget and no part of it has been sent.
     pub charged_unsent: bool,
-    /// The last charged round, with the decline to send if the server opens it again and there is no update
-    /// to send. It outlives the link.
+    /// Last charged round, with the decline to send if the server opens the round again and there is no
+    /// update to send. The value is kept when the link is lost.
     pub charged_round: Option<Decline>,
-    /// True if the last record could not be written.
+    /// True if the last record could not be written to storage.
     pub save_failed: bool,
-    /// True if the task's buffers hold the update of `round`, which may be sent (again).
+    /// True if the task's buffers hold the update of `round`, which may be sent, also repeatedly.
     pub update_ready: bool,
-    /// A decline to be sent.
+    /// Decline to be sent.
     pub decline: Option<Decline>,
     /// Chunks of the update that the server has requested again.
     pub resend: Option<Missing>,
-    /// The server's campaign.
+    /// Campaign of the server.
     pub campaign: u64,
-    /// The last finished round of the campaign.
+    /// Number of the last finished round of the campaign.
     pub last_round: u32,
-    /// The last round of which any part of an update was sent, whether or not it was finished.
+    /// Number of the last round of which any part of an update was sent, whether or not the round was
+    /// finished.
     pub last_sent_round: u32,
-    /// True if the session still has to send Alive, to prove to the server that it has the key.
+    /// True if the session still has to send Alive to prove that the device has the key.
     pub send_key_proof: bool,
     /// True if the next hello must begin a new handshake.
     pub rehandshake: bool,
-    /// Longest time without sending, after which the session sends Alive.
+    /// Longest time without sending. The session then sends Alive.
     pub alive_interval: Millis,
-    /// Time of the last frame sent.
+    /// Time at which the last frame was sent.
     pub last_sent_at: Millis,
     /// Time of the last Welcome.
     pub welcomed_at: Millis,
-    /// Connection attempts since the last Welcome.
+    /// Number of connection attempts since the last Welcome.
     pub connect_attempts: u32,
     /// True if the driver must close the link.
     pub close: bool,
-    /// Time from the start of a private computation to its answer; zero if nothing is private.
+    /// Time from the start of a private computation to its answer; zero if updates are not private.
     pub slot: Millis,
-    /// End of the last response slot: nothing is sent, and all input is dropped, before it.
+    /// End of the last response slot. Before this time nothing is sent, and all input is dropped.
     pub silent_until: Millis,
-    /// True from the start of a computation until the next event, when [`check_slot`](Self::check_slot) sees
-    /// how long it took.
+    /// True from the start of a computation until the next event, at which [`check_slot`](Self::check_slot)
+    /// compares the duration with the slot.
     pub computing: bool,
     /// True if the session closes the link once the final head is fitted and acknowledged.
     pub leave_when_fitted: bool,
@@ -109,13 +111,15 @@ pub struct SessionState {
     pub fitting: bool,
     /// True once the final head is fitted and acknowledged.
     pub fitted: bool,
-    /// The server's authentic refusal of this device.
+    /// Refusal of this device by the server, authenticated if the link has a key.
     pub refusal: Option<Refusal>,
+    /// Counters of events.
     pub counters: Counters,
 }
 
 impl SessionState {
-    /// The offline state after a restart with the stored record. `slot` is [`Task::slot`](crate::Task::slot).
+    /// Creates the offline state after a restart, from the stored record. `slot` is
+    /// [`Task::slot`](crate::Task::slot).
     pub fn new(loaded: RecordHeader, config: &Config, slot: Millis) -> Self {
         Self {
             phase: Phase::Offline,
@@ -153,18 +157,19 @@ impl SessionState {
     }
 
     /// Enters a phase without a timeout.
-    // Not inlined: it stores two words of time and the phase, and is called in many places.
+    // Not inlined, because it stores a time of two words and the phase, and is called in many places.
     #[inline(never)]
     pub fn enter(&mut self, phase: Phase) {
         self.enter_until(Millis::MAX, phase);
     }
 
+    /// Enters a phase with a timeout.
     pub fn enter_until(&mut self, timeout_at: Millis, phase: Phase) {
         self.timeout_at = timeout_at;
         self.phase = phase;
     }
 
-    /// True once the server's Welcome has been accepted.
+    /// Returns true once the server's Welcome has been accepted.
     pub fn is_established(&self) -> bool {
         !matches!(self.phase, Phase::Offline | Phase::Greeting { .. })
     }
@@ -199,13 +204,13 @@ impl SessionState {
             (ToDevice::Ack(ack), _) => self.handle_ack(ack),
             (ToDevice::RoundClosed(id), _) => self.handle_round_closed(*id),
             (ToDevice::Fault(Fault::Greet), _) => self.restart_handshake(),
-            // Includes chunks of a round that is not being received, left over from before a reconnect.
+            // Also handles chunks from before a reconnect, of a round that is not being received.
             _ => self.unexpected(),
         }
     }
 
-    /// Handles a message without authentication on a link that has a key: it can only delay or repeat the
-    /// handshake.
+    /// Handles a message without authentication on a link that has a key. The message can only delay or
+    /// repeat the handshake.
     pub fn handle_unauthenticated(&mut self, now: Millis, message: &ToDevice) {
         match (message, self.phase) {
             (ToDevice::Refused(_), Phase::Greeting { .. }) => self.close = true,
@@ -219,7 +224,7 @@ impl SessionState {
         }
     }
 
-    /// Begins a new handshake: the server has restarted behind a link that stayed up. A finished update is
+    /// Begins a new handshake after a restart of the server without a loss of the link. A finished update is
     /// kept.
     fn restart_handshake(&mut self) {
         count(&mut self.counters.rehandshakes);
@@ -230,6 +235,7 @@ impl SessionState {
         self.enter(Phase::Greeting { hello_sent: false });
     }
 
+    /// Handles the acknowledgement of an update: counts the outcome and finishes the round.
     fn handle_ack(&mut self, ack: &Ack) {
         let waiting = matches!(self.phase, Phase::AwaitingAck | Phase::Sending { .. });
         if !waiting || ack.id != self.round {
@@ -248,6 +254,7 @@ impl SessionState {
         self.finish_round();
     }
 
+    /// Handles the end of a round on the server.
     fn handle_round_closed(&mut self, id: RoundId) {
         let working = !matches!(self.phase, Phase::Idle);
         if working && id == self.round {
@@ -256,13 +263,14 @@ impl SessionState {
         }
     }
 
+    /// Marks the open round as finished.
     fn finish_round(&mut self) {
         self.last_round = self.round.round;
         self.drop_update();
         self.enter(Phase::Idle);
     }
 
-    /// Gives up the update in the task's buffers.
+    /// Discards the update in the task's buffers.
     pub fn drop_update(&mut self) {
         self.update_ready = false;
         self.resend = None;
@@ -271,7 +279,7 @@ impl SessionState {
         }
     }
 
-    /// Begins to send the update: at the end of the slot if it was just computed, else at once.
+    /// Begins to send the update: at the end of the slot if the update was just computed, else immediately.
     pub fn send_update(&mut self) {
         if SLOTS_ENABLED && self.computing {
             self.enter_until(self.silent_until, Phase::AwaitingSlot);
@@ -280,6 +288,7 @@ impl SessionState {
         }
     }
 
+    /// Schedules a decline of a round.
     #[cold]
     pub fn decline_round(&mut self, id: RoundId, reason: DeclineReason) {
         count(&mut self.counters.declined);
@@ -294,6 +303,7 @@ impl SessionState {
         }
     }
 
+    /// Counts an unexpected message, chunk or sample.
     pub fn unexpected(&mut self) {
         count(&mut self.counters.unexpected);
     }

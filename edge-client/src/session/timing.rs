@@ -1,30 +1,31 @@
-//! Timing of a session: retries, reconnects, keep-alive, response slots and wake-ups.
+//! Timing of a session: retries, reconnects, keep-alive messages, response slots and wake-up times.
 
 use super::Progress;
 use super::counters::count;
 use super::state::{Phase, RECONNECT_MAX, SLOTS_ENABLED, SessionState, UploadCursor};
 use crate::time::Millis;
 
-/// Time without progress after a hello, or between chunks, after which the session asks again.
+/// Time without progress after which the session repeats a hello or requests missing chunks.
 const ASK_AGAIN_AFTER: Millis = Millis::new(2_000);
-/// Time without an answer after which an update is sent again.
+/// Time without an acknowledgement after which an update is sent again.
 const RESEND_AFTER: Millis = Millis::new(10_000);
-/// Shortest keep-alive interval, in ms, however short the server's idle limit is.
+/// Shortest keep-alive interval, in milliseconds, for any idle limit of the server.
 const ALIVE_INTERVAL_MIN: u32 = 100;
-/// First reconnect delay, in ms. [`RECONNECT_MAX`] is the longest.
+/// First reconnect delay, in milliseconds. [`RECONNECT_MAX`] is the longest.
 const RECONNECT_FIRST: u32 = 500;
 /// Number of doublings after which the reconnect delay is at its maximum.
 const RECONNECT_DOUBLINGS: u32 = 7;
 
 impl SessionState {
+    /// Starts a connection with a hello.
     pub fn link_up(&mut self) {
         self.enter(Phase::Greeting { hello_sent: false });
         self.close = false;
         self.send_key_proof = false;
     }
 
-    /// Ends the connection. True if a reconnect must be scheduled: not if the server has set its time, or
-    /// `tick` has.
+    /// Ends the connection. Returns true if a reconnect must be scheduled, and false if the server or `tick`
+    /// has already set its time.
     #[must_use]
     pub fn link_down(&mut self, now: Millis) -> bool {
         self.close = false;
@@ -33,18 +34,20 @@ impl SessionState {
         self.phase != Phase::Offline || self.timeout_at <= now
     }
 
-    /// Schedules a reconnect. The delay doubles with each attempt until a Welcome; its upper half is random.
+    /// Schedules a reconnect. The delay doubles with each attempt until a Welcome arrives; the upper half of
+    /// the delay is random.
     pub fn schedule_reconnect(&mut self, now: Millis, random: u32) {
         let ceiling = (RECONNECT_FIRST << self.connect_attempts.min(RECONNECT_DOUBLINGS)).min(RECONNECT_MAX);
         self.connect_attempts = self.connect_attempts.saturating_add(1);
         let half = u64::from(ceiling / 2);
-        // Multiplies by a fraction of 2^32 and shifts: a 64-bit division takes a kilobyte of code on a small
-        // core.
+        // Multiplies by a fraction of 2^32 and shifts, because a 64-bit division takes a kilobyte of code on
+        // a small core.
         let delay = half + ((half * u64::from(random)) >> 32);
         self.enter_until(now + Millis::new(delay), Phase::Offline);
     }
 
-    /// Acts on an expired timeout. True if it is time to connect, and to schedule the attempt after that.
+    /// Acts on an expired timeout. Returns true if it is time to connect; the caller must then schedule the
+    /// next attempt.
     #[must_use]
     pub fn tick(&mut self, now: Millis) -> bool {
         if now < self.timeout_at {
@@ -65,7 +68,7 @@ impl SessionState {
         false
     }
 
-    /// Starts the response slot of a private computation: the session is silent until its end.
+    /// Starts the response slot of a private computation: the session is silent until the end of the slot.
     pub fn enter_silence(&mut self, now: Millis) {
         if SLOTS_ENABLED && !self.slot.is_zero() {
             self.silent_until = now + self.slot;
@@ -74,7 +77,7 @@ impl SessionState {
     }
 
     /// Checks the slot at the first event after a computation. If the computation took longer than the slot,
-    /// counts a missed slot and moves on to the next one.
+    /// counts a missed slot and waits for the end of the next slot.
     pub fn check_slot(&mut self, now: Millis) {
         if !SLOTS_ENABLED || !core::mem::take(&mut self.computing) || now <= self.silent_until {
             return;
@@ -86,7 +89,7 @@ impl SessionState {
         }
     }
 
-    /// True while the session neither sends nor handles messages.
+    /// Returns true while the session neither sends nor processes messages.
     pub fn is_silent(&self, now: Millis) -> bool {
         SLOTS_ENABLED && now < self.silent_until
     }
@@ -105,13 +108,13 @@ impl SessionState {
         self.enter(Phase::Idle);
     }
 
-    /// True if an unauthenticated request for a new hello may be followed. The rate is limited, because each
-    /// handshake uses up a stored number, and storage wears.
+    /// Returns true if the session may obey an unauthenticated request for a new hello. The rate is limited,
+    /// because each handshake uses a stored number, and storage has limited write endurance.
     pub fn may_rehandshake(&self, now: Millis) -> bool {
         self.is_established() && now >= self.welcomed_at + ASK_AGAIN_AFTER
     }
 
-    /// Waits for chunks; `ask_missing` if the missing ones are to be requested first.
+    /// Waits for chunks. If `ask_missing` is true, the session first requests the missing chunks.
     pub fn await_chunks(&mut self, now: Millis, ask_missing: bool) {
         self.enter_until(now + ASK_AGAIN_AFTER, Phase::Receiving { ask_missing });
     }
@@ -121,15 +124,17 @@ impl SessionState {
         self.enter_until(now + RESEND_AFTER, Phase::AwaitingAck);
     }
 
+    /// Returns the time of the next keep-alive message.
     pub fn alive_at(&self) -> Millis {
         self.last_sent_at + self.alive_interval
     }
 
-    /// The driver's next step, after a frame of `sent` bytes.
+    /// Returns the driver's next step after a frame of `sent` bytes.
     pub fn progress(&self, now: Millis, sent: usize) -> Progress {
         let wake = if self.is_established() { self.timeout_at.min(self.alive_at()) } else { self.timeout_at };
         if self.is_silent(now) {
-            // The link is not closed either. A link that is down reconnects at its own time, which is later.
+            // During silence the link is not closed either. A lost link reconnects at its scheduled time,
+            // which is later.
             let waits = self.close || self.phase != Phase::Offline;
             let wake = if waits { self.silent_until } else { wake };
             return Progress { sent, again: self.computing, close: false, wake };
@@ -137,6 +142,7 @@ impl SessionState {
         Progress { sent, again: self.has_more_to_send(), close: self.close, wake }
     }
 
+    /// Returns true if another frame can be sent immediately.
     fn has_more_to_send(&self) -> bool {
         match self.phase {
             Phase::Offline => false,
@@ -148,8 +154,8 @@ impl SessionState {
     }
 }
 
-/// The first time of `first + n slot` that has not passed. Halves steps: a 64-bit division takes a kilobyte
-/// of code on a small core.
+/// Returns the first time of `first + n slot` that has not passed. Computed by halving steps, because a
+/// 64-bit division takes a kilobyte of code on a small core.
 fn next_slot(first: Millis, slot: Millis, now: Millis) -> Millis {
     let mut elapsed = (now - first).as_u64();
     let slot = slot.as_u64();

@@ -1,46 +1,46 @@
-//! On-flash format of the monotonic counters: each copy identifies and checks itself, so that a scan finds it
-//! anywhere, even if everything around it is damaged.
+//! On-flash format of the monotonic counters. Each copy of a counter contains a magic and a checksum, so that
+//! a scan finds the copy anywhere, even if everything around it is damaged.
 
 use fedspan_protocol::frame::crc32c;
 
-/// A monotonic counter. Its value is the largest of its copies.
+/// Monotonic counter. Its value is the largest value of its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
     /// Handshake numbers reserved for use.
     Handshakes,
     /// Total cost of all updates with noise: the privacy ledger.
     Spent,
-    /// Number of logged page erases, with the page erased last (`page_erase.rs`). Not kept when everything is
-    /// erased.
+    /// Number of logged page erases, with the page erased last (`page_erase.rs`). This counter is lost when
+    /// all pages are erased.
     Erasures,
 }
 
-/// Bytes of the value and the checksum that follow the magic.
+/// Length of the value and the checksum that follow the magic, in bytes.
 const PAYLOAD: usize = 8 + 4;
 
 /// Largest length of a copy, in bytes.
 pub const MAX_LEN: usize = 8 + PAYLOAD;
 
-/// Length of the prefix by which a magic is recognised.
+/// Length of the prefix that identifies a magic.
 const PREFIX: usize = 4;
 
 impl CounterKind {
     /// Counters that must never be lost or decrease.
     pub const PROTECTED: [Self; 2] = [Self::Handshakes, Self::Spent];
 
-    /// Counters that a scan finds.
+    /// Counters that a scan searches for.
     const SCANNED: [Self; 3] = [Self::Handshakes, Self::Spent, Self::Erasures];
 
-    /// First bytes of a copy.
+    /// Returns the magic: the first bytes of a copy.
     ///
     /// No record contains the start of a magic (`record_codec.rs`). A malicious server, which chooses the
-    /// record, could therefore forge a copy only out of the bytes that the storage library puts around a
+    /// record, could therefore forge a copy only from the bytes that the storage library puts around a
     /// record: the record's checksum (which the server can choose), its length (3 modulo 4, since the head
-    /// consists of whole floats), the checksum of the length, and the key, 0. The magic of `Spent` fits
-    /// nowhere there: of the letters that would fall on the low byte of the length only `S` is 3 modulo 4,
-    /// and no letter is 0. The magic of `Handshakes` fits if it is the whole checksum, or if it begins in the
-    /// record before; the value is then above [`max_value`](Self::max_value). A test tries all lengths with
-    /// all words (`tests/counter_forgery.rs`).
+    /// consists of whole floats), the checksum of the length, and the key 0. The magic of `Spent` fits
+    /// nowhere in these bytes: of the letters that would be the low byte of the length only `S` is 3 modulo
+    /// 4, and no letter is 0. The magic of `Handshakes` fits if it is the whole checksum, or if it begins in
+    /// the previous record; the value is then above [`max_value`](Self::max_value). A test tries all lengths
+    /// with all words (`tests/counter_forgery.rs`).
     const fn magic(self) -> &'static [u8] {
         match self {
             Self::Handshakes => b"FSPH",
@@ -49,8 +49,9 @@ impl CounterKind {
         }
     }
 
-    /// Largest valid value. No device makes that many handshakes, and a forged copy of `Handshakes` exceeds
-    /// it: the sixth byte of its value is the record's version. `Spent` needs no bound.
+    /// Returns the largest valid value. No device makes this many handshakes, and a forged copy of
+    /// `Handshakes` exceeds the bound, because the sixth byte of its value is the record's version. `Spent`
+    /// needs no bound.
     pub const fn max_value(self) -> u64 {
         match self {
             Self::Handshakes | Self::Erasures => (1 << 40) - 1,
@@ -58,8 +59,8 @@ impl CounterKind {
         }
     }
 
-    /// Keys of the counter in the map. It is stored twice: if one copy is damaged, the other is still
-    /// current.
+    /// Returns the keys of the counter in the map. The counter is stored twice: if one copy is damaged, the
+    /// other is still current.
     pub const fn keys(self) -> [u8; 2] {
         match self {
             Self::Handshakes => [1, 2],
@@ -68,6 +69,7 @@ impl CounterKind {
         }
     }
 
+    /// Returns the index of the counter in arrays.
     const fn index(self) -> usize {
         match self {
             Self::Handshakes => 0,
@@ -76,13 +78,13 @@ impl CounterKind {
         }
     }
 
-    /// Length of a copy in bytes.
+    /// Returns the length of a copy in bytes.
     pub const fn length(self) -> usize {
         self.magic().len() + PAYLOAD
     }
 }
 
-/// Copy of a counter: magic, value (little endian), CRC-32C of both.
+/// Copy of a counter: magic, value (little endian), and the CRC-32C of both fields.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterCopy {
     bytes: [u8; MAX_LEN],
@@ -90,6 +92,7 @@ pub struct CounterCopy {
 }
 
 impl CounterCopy {
+    /// Creates a copy with this value.
     pub fn new(kind: CounterKind, value: u64) -> Self {
         let mut copy = Self { bytes: [0; MAX_LEN], length: kind.length() };
         let all = kind.magic().iter().copied().chain(value.to_le_bytes());
@@ -102,53 +105,60 @@ impl CounterCopy {
         copy
     }
 
+    /// Returns the bytes of the copy.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 }
 
-/// True if `bytes` contain the start of a magic.
+/// Returns true if `bytes` contain the start of a magic.
 pub fn has_magic(bytes: &[u8]) -> bool {
     bytes
         .windows(PREFIX)
         .any(|window| CounterKind::SCANNED.iter().any(|kind| kind.magic().starts_with(window)))
 }
 
-/// Result of scanning a part of the flash.
+/// Result of scanning a range of the flash.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanResult {
-    /// Largest value of each counter, with the number of bytes read when its last copy ended.
+    /// Largest value of each counter, with the number of bytes scanned at the end of the last copy with this
+    /// value.
     newest: [Option<(u64, u32)>; CounterKind::SCANNED.len()],
-    /// True if every byte is erased.
+    /// True if every scanned byte is erased.
     pub is_blank: bool,
 }
 
 impl ScanResult {
+    /// Returns the largest value of a counter and the end of its last copy.
     fn get(&self, kind: CounterKind) -> Option<(u64, u32)> {
         self.newest.get(kind.index()).copied().flatten()
     }
 
-    /// The largest value.
+    /// Returns the largest value of a counter.
     pub fn value(&self, kind: CounterKind) -> Option<u64> {
         self.get(kind).map(|(value, _)| value)
     }
 
-    /// End of the last copy with the largest value, in bytes from the start of the scan; 0 if there is none.
+    /// Returns the end of the last copy with the largest value, in bytes from the start of the scan; 0 if
+    /// there is no copy.
     pub fn end(&self, kind: CounterKind) -> u32 {
         self.get(kind).map_or(0, |(_, end)| end)
     }
 }
 
-/// Scanner over consecutive bytes of flash.
+/// Scanner that searches consecutive bytes of flash for copies of counters.
 #[derive(Debug)]
 pub struct Scanner {
-    /// The last bytes read, the newest at the end.
+    /// Most recent bytes, the newest at the end.
     window: [u8; MAX_LEN],
+    /// Number of bytes scanned.
     read: u32,
+    /// Result of the scan so far.
     pub found: ScanResult,
 }
 
 impl Scanner {
+    /// Creates a scanner at the start of a range.
     pub fn new() -> Self {
         let found = ScanResult { newest: [None; CounterKind::SCANNED.len()], is_blank: true };
         Self { window: [0; MAX_LEN], read: 0, found }

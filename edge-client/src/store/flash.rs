@@ -1,6 +1,6 @@
-//! [`FlashStore`]: the record and the counters in NOR flash, through `embedded-storage` and
-//! `sequential-storage`. The latter levels wear over the pages, checks what it reads, and after a power cut
-//! in a write leaves either the old record or the new one.
+//! [`FlashStore`]: stores the record and the counters in NOR flash, through `embedded-storage` and
+//! `sequential-storage`. The crate `sequential-storage` levels wear over the pages, verifies content when
+//! reading, and leaves either the old record or the new one after a power cut during a write.
 
 use core::ops::Range;
 
@@ -16,8 +16,8 @@ use super::{Record, RecordHeader, Store, StoreError, record_codec};
 /// Key of the record in the map.
 const RECORD_KEY: u8 = 0;
 
-/// Largest number of bytes that an item takes in the buffer besides its value: its key, and padding to a
-/// flash word.
+/// Largest number of bytes that an item takes in the buffer in addition to its value: its key, and padding to
+/// a flash word.
 const FRAMING: usize = 1 + 32;
 
 /// Reason why a range of flash cannot be used.
@@ -26,7 +26,7 @@ const FRAMING: usize = 1 + 32;
 pub enum FlashError {
     /// A bound of the range is not a multiple of the erase size.
     NotAtPage {
-        /// The bound.
+        /// Address of the bound.
         address: u32,
         /// Erase size in bytes.
         page: usize,
@@ -68,45 +68,48 @@ impl core::fmt::Display for FlashError {
 
 impl core::error::Error for FlashError {}
 
-/// A [`Store`] in at least two pages of the flash `F`. The `N` bytes of RAM hold a record while it is written:
-/// [`super::record_len`], rounded up to whole flash words.
+/// [`Store`] in at least two pages of the flash `F`. A buffer of `N` bytes of RAM holds a record while it is
+/// written: `N` is [`super::record_len`], rounded up to whole flash words.
 ///
-/// A round costs one write of the record with eight bytes of framing, which is read back. A page is erased when all
-/// others are full. Content that is not a record of this model (data of another firmware, random bytes) is erased by
-/// the first write and counted in [`FlashStore::erased`]; the handshake counter and the privacy ledger survive.
+/// A round costs one write of the record with eight bytes of framing, which is read back. A page is erased
+/// when all other pages are full. Content that is not a record of this model (data of another firmware,
+/// random bytes) is erased by the first write and counted in [`FlashStore::erased`]; the handshake counter
+/// and the privacy ledger are preserved.
 ///
-/// Power may fail during any write or erase, and again during the repair at the next start: the record is then the old
-/// one or the new one, and no counter is below its saved value (`tests/power_cuts.rs`). Before a page is erased, an
-/// erase intent (24 bytes with words of up to 8) is written to the page in use, so that the next start recognises a
-/// half-erased page.
+/// Power may fail during any write or erase, and again during the repair at the next start. The record is
+/// then the old one or the new one, and no counter is below its saved value (`tests/power_cuts.rs`). Before a
+/// page is erased, an erase intent (24 bytes with words of up to 8 bytes) is written to the page in use, so
+/// that the next start recognises a half-erased page.
 ///
 /// # Versions
 ///
-/// This is version 2 of the flash content. `tests/images` has golden pages of it: later firmware must open them, or
-/// refuse them as this version refuses content that it does not know. A record of another version counts as missing. A
-/// ledger of another version counts as spent, since the pages are not blank. A handshake counter of another version (any
-/// valid item under its keys that does not begin with its magic) is an error of [`Store::load_handshakes`], and a device
-/// with a key then stays silent. A version that changes one of them must change its first bytes and keep the keys.
+/// This is version 2 of the flash content. `tests/images` contains golden pages of it: later firmware must
+/// open them, or refuse them in the same way as this version refuses unknown content. A record of another
+/// version counts as missing. A ledger of another version counts as spent, since the pages are not blank. A
+/// handshake counter of another version (any valid item under its keys that does not begin with its magic) is
+/// an error of [`Store::load_handshakes`], and a device with a key then stays silent. A version that changes
+/// one of these formats must change its first bytes and keep the keys.
 ///
 /// # Privacy ledger
 ///
-/// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a reset
-/// the ledger is never below its last saved value, at any point of a power cut.
+/// A round with a private update costs two more writes, of 21 bytes with eight bytes of framing each. After a
+/// reset the ledger is never below its last saved value, at any point of a power cut.
 ///
-/// Blank pages (every byte 0xFF) are those of a new device. It creates a ledger of 0 before it writes anything else; if
-/// the power fails then, the next start does so again. Pages with other content and without a valid copy of a ledger
-/// belong to a device that has lost its account, so that its whole budget counts as spent
-/// ([`ALL_SPENT`](super::ALL_SPENT)), permanently. This includes a device that has run without privacy: to enable
-/// privacy, erase the range once. That also restarts the handshake counter, so the device needs a new key. Anyone who
-/// can erase the range can reset the ledger.
+/// Blank pages (every byte 0xFF) mean a new device. A new device writes a ledger of 0 before any other
+/// content; if the power fails during this write, the next start repeats it. Pages with other content but
+/// without a valid copy of a ledger belong to a device that has lost its ledger, so its whole budget counts
+/// as spent ([`ALL_SPENT`](super::ALL_SPENT)), permanently. This includes a device that has run without
+/// privacy: to enable privacy, erase the range once. Erasing also restarts the handshake counter, so the
+/// device needs a new key. Anyone who can erase the range can reset the ledger.
 ///
-/// The largest value is stored twice. Damage to one copy changes nothing. If every copy in the flash is damaged, the
-/// whole budget counts as spent. Damage to both current copies that spares an older one goes back to the older value,
-/// as may a power cut during the repair of pages that other software has written to.
+/// The largest value is stored twice. Damage to one copy has no effect. If every copy in the flash is
+/// damaged, the whole budget counts as spent. If both current copies are damaged and an older copy is not,
+/// the ledger returns to the older value; a power cut during the repair of pages that other software has
+/// written to may have the same effect.
 pub struct FlashStore<F: NorFlash, const N: usize> {
     pub(super) map: MapStorage<u8, GuardedFlash<F>, Cache<Uncached, Uncached, Uncached, u8>>,
     pub(super) buffer: Aligned<N>,
-    /// Largest known values: an erase must not lose them.
+    /// Largest known values of the counters, which an erase must preserve.
     pub(super) known: KnownCounters,
     /// True once an interrupted erase has been completed, so that no page is half erased.
     erase_completed: bool,
@@ -114,6 +117,7 @@ pub struct FlashStore<F: NorFlash, const N: usize> {
     pub(super) repaired: bool,
     /// True if the last lookup failed because of damaged content.
     unreadable: bool,
+    /// Number of erases of unusable content.
     pub(super) erased: u32,
 }
 
@@ -125,6 +129,7 @@ pub struct KnownCounters {
 }
 
 impl KnownCounters {
+    /// Returns the largest known value of a protected counter.
     pub fn get(&self, kind: CounterKind) -> Option<u64> {
         match kind {
             CounterKind::Handshakes => self.handshakes,
@@ -133,7 +138,7 @@ impl KnownCounters {
         }
     }
 
-    /// Raises a counter to `value`; it never decreases.
+    /// Raises a counter to `value`. A smaller value has no effect.
     pub fn raise(&mut self, kind: CounterKind, value: Option<u64>) {
         let known = match kind {
             CounterKind::Handshakes => &mut self.handshakes,
@@ -145,7 +150,7 @@ impl KnownCounters {
 }
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
-    /// A store in the pages of `range`, in addresses of `F`.
+    /// Creates a store in the pages of `range`, in addresses of `F`.
     ///
     /// # Errors
     /// - [`FlashError::NotAtPage`] if a bound of `range` is not a multiple of the erase size.
@@ -182,13 +187,14 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         })
     }
 
-    /// Number of times that everything but the counters was erased, because the content was unusable.
+    /// Returns the number of times that everything except the counters was erased, because the content was
+    /// unusable.
     #[must_use]
     pub fn erased(&self) -> u32 {
         self.erased
     }
 
-    /// Completes an erase that a power cut interrupted. Runs before anything is read or written.
+    /// Completes an erase that a power cut interrupted. Must run before any other access.
     pub(super) fn complete_erase_once(&mut self) -> Result<(), StoreError> {
         if !self.erase_completed {
             self.map.flash().complete_interrupted_erase().map_err(|_| StoreError)?;
@@ -197,17 +203,17 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Releases the flash.
+    /// Returns the flash and drops the store.
     pub fn into_flash(self) -> F {
         self.map.destroy().0.flash
     }
 
-    /// Writes an item and reads it back, since bytes that were not erased corrupt what is written over them.
-    /// False if that has happened.
+    /// Writes an item and reads it back, because a write over bytes that were not erased is corrupted.
+    /// Returns false if the item was corrupted.
     ///
     /// # Errors
-    /// [`StoreError`] if the flash does not work or the item does not fit. Erasing would not help then, and
-    /// would lose what is there.
+    /// [`StoreError`] if the flash does not work or the item does not fit. Erasing would then not help, and
+    /// would lose the current content.
     // Not inlined: each call would contain the whole library.
     #[inline(never)]
     pub(super) fn write(&mut self, key: u8, item: &Item<'_>) -> Result<bool, StoreError> {
@@ -217,14 +223,15 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             Ok(()) => {}
             Err(Error::Corrupted { .. } | Error::LogicBug { .. } | Error::FullStorage) => return Ok(false),
             Err(Error::Storage { .. }) if self.map.flash().take_refused() => return Ok(false),
-            // The buffer is too small for another item that has to be moved: none of ours is that long.
+            // The buffer is too small for another item that has to be moved. No item of this store is that
+            // long.
             Err(Error::BufferTooSmall(needed)) if needed > length + FRAMING => return Ok(false),
             Err(_) => return Err(StoreError),
         }
         Ok(self.fetch(key)?.is_some_and(|stored| item.matches(stored)))
     }
 
-    /// Reads an item. `None` if it is missing or the content is not readable.
+    /// Reads an item. Returns `None` if the item is missing or the content is not readable.
     #[inline(never)]
     pub(super) fn fetch(&mut self, key: u8) -> Result<Option<&[u8]>, StoreError> {
         match block_on(self.map.fetch_item(&mut self.buffer.0, &key)) {
@@ -245,7 +252,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
         if self.write(RECORD_KEY, &item)? {
             return Ok(());
         }
-        // The pages hold foreign content, which has damaged the new record.
+        // The pages hold foreign content, which has corrupted the new record.
         self.erase_all_but_counters()?;
         if self.write(RECORD_KEY, &item)? { Ok(()) } else { Err(StoreError) }
     }
@@ -260,7 +267,7 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
         if let Some(reserved) = self.known.get(CounterKind::Handshakes) {
             return Ok(reserved);
         }
-        // A valid item under these keys that is not a counter of this version belongs to another version.
+        // A valid item under these keys that is not a counter of this version was written by another version.
         for key in CounterKind::Handshakes.keys() {
             if self.fetch(key)?.is_some() {
                 return Err(StoreError);
@@ -295,14 +302,14 @@ impl<F: NorFlash, const N: usize> Store for FlashStore<F, N> {
     }
 }
 
-/// Item to be written: a single type, so that the library is instantiated once.
+/// Item to be written. A single type, so that the storage library is instantiated only once.
 pub enum Item<'a> {
     Record(&'a Record<'a>),
     Counter(CounterCopy),
 }
 
 impl Item<'_> {
-    /// True if `stored` is this item.
+    /// Returns true if `stored` is the encoding of this item.
     fn matches(&self, stored: &[u8]) -> bool {
         match self {
             Self::Record(record) => record_codec::matches(stored, record),

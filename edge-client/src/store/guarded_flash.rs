@@ -1,5 +1,5 @@
-//! Asynchronous view of a blocking flash driver for the storage library, which protects the monotonic
-//! counters.
+//! Adapter of a blocking flash driver to the asynchronous traits of the storage library, which also protects
+//! the monotonic counters.
 
 use core::ops::Range;
 use core::pin::pin;
@@ -10,31 +10,35 @@ use embedded_storage_async::nor_flash as asynchronous;
 
 use super::counter_copy::{CounterKind, ScanResult, Scanner};
 
-/// Bytes per read when a range is scanned.
+/// Number of bytes per read when a range is scanned.
 pub const BLOCK: usize = 64;
 
-/// Buffer aligned to words, which some flash controllers copy from RAM.
+/// Word-aligned buffer, from which some flash controllers copy.
 #[repr(align(8))]
 pub struct Aligned<const N: usize>(pub [u8; N]);
 
-/// Least number of zero bits in the mark of a page that is in use.
+/// Smallest number of zero bits for which the mark of a page counts as set.
 pub const MARK_ZEROS_MIN: u32 = u8::BITS / 2;
 
 /// Flash that refuses to erase or overwrite the only copy of a counter's largest value, or the only content
-/// there is. The storage library repairs damage without knowing what it discards, and blank flash would be
-/// that of a device that has spent nothing.
+/// of the flash. The storage library repairs damage without regard to what it discards, and blank flash would
+/// mean a new device whose whole budget is unspent.
 pub struct GuardedFlash<F> {
+    /// Flash driver.
     pub flash: F,
+    /// Pages that are guarded, in addresses of the flash.
     pub(super) range: Range<u32>,
+    /// True if an erase or a write has been refused since the last query.
     refused: bool,
 }
 
 impl<F: NorFlash> GuardedFlash<F> {
+    /// Guards the pages of `range`.
     pub fn new(flash: F, range: Range<u32>) -> Self {
         Self { flash, range, refused: false }
     }
 
-    /// True if an erase or a write has been refused since the last call.
+    /// Returns true if an erase or a write has been refused since the last call.
     pub fn take_refused(&mut self) -> bool {
         core::mem::take(&mut self.refused)
     }
@@ -47,8 +51,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(scanner.found)
     }
 
-    /// True if `range` is blank, except for the remains of interrupted writes of `bytes`: at the start of
-    /// `places` and every `stride` bytes after that.
+    /// Returns true if `range` is blank, except for the remains of interrupted writes of `bytes` at the start
+    /// of `places` and at every further `stride` bytes.
     pub fn is_blank_except(
         &mut self,
         range: Range<u32>,
@@ -68,8 +72,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(blank)
     }
 
-    /// Calls `take` with each byte of `range` in turn.
-    // Not generic or inlined: it is called in many places.
+    /// Calls `take` with each byte of `range` in order.
+    // Not generic or inlined, because it is called in many places.
     #[inline(never)]
     pub(super) fn for_each_byte(
         &mut self,
@@ -87,8 +91,9 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(())
     }
 
-    /// True if `page` begins as if it were erased but is not. The library marks pages in use in their first
-    /// READ_SIZE bytes, ignores fewer zero bits than half a byte has, and would write its mark over them.
+    /// Returns true if `page` begins like an erased page but is not erased. The library marks pages in use in
+    /// their first READ_SIZE bytes. The library ignores a mark with fewer than [`MARK_ZEROS_MIN`] zero bits,
+    /// and would write its own mark over it.
     pub fn is_half_erased(&mut self, page: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         let (mut read, mut zeros, mut dirty) = (0, 0, false);
         self.for_each_byte(page, &mut |byte| {
@@ -101,8 +106,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(zeros < MARK_ZEROS_MIN && dirty)
     }
 
-    /// The only copies of the largest values in `from..to`: the end of each in bytes from the start of the
-    /// range; and whether all content of the flash is in `from..to`.
+    /// Returns the end of each copy of a largest value of which `from..to` holds the only copy, in bytes from
+    /// the start of `from..to`; and whether `from..to` holds all content of the flash.
     pub fn only_copies(
         &mut self,
         from: u32,
@@ -115,8 +120,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok((CounterKind::PROTECTED.map(|kind| newest(kind).then(|| inside.end(kind))), all))
     }
 
-    /// True if a write to `place` would overwrite the only copy of a largest value: in a damaged page the
-    /// library may take used bytes for free ones. Erased places are decided at once.
+    /// Returns true if a write to `place` would overwrite the only copy of a largest value: in a damaged page
+    /// the library may mistake used bytes for free ones. Erased places need no scan of the whole flash.
     fn would_overwrite_only_copy(&mut self, place: Range<u32>) -> Result<bool, NorFlashErrorKind> {
         if self.scan(place.clone())?.is_blank {
             return Ok(false);
@@ -134,12 +139,13 @@ impl<F: NorFlash> GuardedFlash<F> {
         Ok(false)
     }
 
-    /// True if `from..to` holds the only copy of a largest value, or the only content of the flash.
+    /// Returns true if `from..to` holds the only copy of a largest value, or all content of the flash.
     fn holds_only_copy(&mut self, from: u32, to: u32) -> Result<bool, NorFlashErrorKind> {
         let (copies, all) = self.only_copies(from, to)?;
         Ok(all || copies.iter().any(Option::is_some))
     }
 
+    /// Erases a page, or refuses if the page holds the only copy of a largest value.
     fn erase_guarded(&mut self, from: u32, to: u32) -> Result<(), NorFlashErrorKind> {
         if self.holds_only_copy(from, to)? {
             self.refused = true;
@@ -149,7 +155,7 @@ impl<F: NorFlash> GuardedFlash<F> {
     }
 }
 
-/// Runs a future of [`GuardedFlash`] to completion: all of them are ready at once.
+/// Runs a future of [`GuardedFlash`] to completion. These futures are always ready at the first poll.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

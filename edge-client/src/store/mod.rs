@@ -1,5 +1,5 @@
-//! Non-volatile storage: one small record per round, written before the update is sent, and two monotonic
-//! counters: reserved handshake numbers and the spent privacy budget.
+//! Non-volatile storage of a device: one small record per round, written before the update is sent, and two
+//! monotonic counters, the reserved handshake numbers and the spent privacy budget.
 
 #[cfg(feature = "flash")]
 mod counter_copy;
@@ -19,25 +19,25 @@ pub use flash::{FlashError, FlashStore};
 #[cfg(feature = "flash")]
 pub use record_codec::record_len;
 
-/// The personal head with the fields that decide whether it may be used.
+/// Personal head, with the fields that decide whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record<'a> {
-    /// The campaign that `round` belongs to.
+    /// Campaign that `round` belongs to.
     pub campaign: u64,
-    /// The last round that the device finished.
+    /// Number of the last round that the device finished.
     pub round: u32,
     /// Hash of the representation that the head was fitted on.
     pub representation: u32,
-    /// The head, k x C.
+    /// Head `W`, k x C.
     pub head: &'a [f32],
 }
 
-/// The fields of a [`Record`] other than the head.
+/// Fields of a [`Record`] except the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordHeader {
-    /// The campaign that `round` belongs to.
+    /// Campaign that `round` belongs to.
     pub campaign: u64,
-    /// The last round that the device finished.
+    /// Number of the last round that the device finished.
     pub round: u32,
     /// Hash of the representation that the head was fitted on.
     pub representation: u32,
@@ -57,52 +57,54 @@ impl core::error::Error for StoreError {}
 
 /// Non-volatile memory for one [`Record`] and two counters.
 pub trait Store {
-    /// Writes the record, durably.
+    /// Writes the record durably.
     ///
     /// # Errors
-    /// [`StoreError`] if it is not written. The session then declines the round, so that no update is sent
-    /// that a reset would forget.
+    /// [`StoreError`] if the record is not written. The session then declines the round, so that no update is
+    /// sent that would be forgotten after a reset.
     fn save(&mut self, record: &Record<'_>) -> Result<(), StoreError>;
 
-    /// Reads the last record; its head goes into `head`. `None` if there is no record of this length.
+    /// Reads the last record and writes its head to `head`. Returns `None` if there is no record with a head
+    /// of this length.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
     fn load(&mut self, head: &mut [f32]) -> Result<Option<RecordHeader>, StoreError>;
 
-    /// Writes the number of reserved handshake numbers, durably. It only grows.
+    /// Writes the number of reserved handshake numbers durably. The number never decreases.
     ///
     /// # Errors
-    /// [`StoreError`] if it is not written. A device with a key then sends nothing.
+    /// [`StoreError`] if the number is not written. A device with a key then sends nothing.
     fn save_handshakes(&mut self, reserved: u64) -> Result<(), StoreError>;
 
-    /// The largest number of reserved handshake numbers written; 0 if there is none.
+    /// Returns the largest written number of reserved handshake numbers; 0 if no number was written.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read.
     fn load_handshakes(&mut self) -> Result<u64, StoreError>;
 
-    /// Writes the total cost of all updates with noise (the privacy ledger), durably. It only grows.
+    /// Writes the total cost of all updates with noise (the privacy ledger) durably. The total never
+    /// decreases.
     ///
     /// # Errors
-    /// [`StoreError`] if it may not be written. The update is then not sent. The next call may write the same
-    /// value.
+    /// [`StoreError`] if the total may not have been written. The update is then not sent. The next call may
+    /// write the same value.
     fn save_spent(&mut self, spent: u64) -> Result<(), StoreError>;
 
-    /// The largest total cost written; 0 on a new device. If a ledger existed but cannot be read, this is
-    /// [`ALL_SPENT`], permanently.
+    /// Returns the largest written total cost; 0 on a new device. If a ledger existed but cannot be read,
+    /// returns [`ALL_SPENT`], permanently.
     ///
     /// # Errors
     /// [`StoreError`] if the storage cannot be read. The whole budget then counts as spent.
     fn load_spent(&mut self) -> Result<u64, StoreError>;
 }
 
-/// Spent budget of a device that has lost its ledger: all of any budget.
+/// Spent budget of a device that has lost its ledger: at least as large as any budget.
 pub const ALL_SPENT: u64 = u64::MAX;
 
-/// A store that keeps nothing: for hosts, emulators and simulations. After a restart, handshakes are only as
+/// Store that keeps nothing, for hosts, emulators and simulations. After a restart, handshakes are only as
 /// unique as the session's random numbers, and a private device has its whole budget again. A real device
-/// needs storage.
+/// needs a store that keeps its data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStore;
 

@@ -1,5 +1,5 @@
-//! Monotonic counters in the pages of a [`FlashStore`]: their recovery, and their preservation while pages
-//! are erased.
+//! Monotonic counters in the pages of a [`FlashStore`]: their recovery after a power cut, and their
+//! preservation while pages are erased.
 
 use core::ops::Range;
 
@@ -10,7 +10,7 @@ use super::flash::{FlashStore, Item};
 use super::{ALL_SPENT, StoreError};
 
 impl<F: NorFlash, const N: usize> FlashStore<F, N> {
-    /// Writes a counter, or its larger known value.
+    /// Writes a counter. If a larger value is already known, writes that value.
     pub(super) fn save_counter(&mut self, kind: CounterKind, value: u64) -> Result<(), StoreError> {
         if value > kind.max_value() {
             return Err(StoreError);
@@ -20,7 +20,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         if self.write_counter(kind)? { Ok(()) } else { self.erase_all_but_counters() }
     }
 
-    /// Writes the known value of a counter under both of its keys. False if a write was corrupted.
+    /// Writes the known value of a counter under both of its keys. Returns false if a write was corrupted.
     fn write_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
         let Some(value) = self.known.get(kind) else { return Ok(true) };
         let mut all = true;
@@ -30,7 +30,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(all)
     }
 
-    /// True if the known value of a counter is stored under both of its keys.
+    /// Returns true if the known value of a counter is stored under both of its keys.
     fn has_counter(&mut self, kind: CounterKind) -> Result<bool, StoreError> {
         let Some(value) = self.known.get(kind) else { return Ok(true) };
         let mut all = true;
@@ -40,8 +40,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(all)
     }
 
-    /// Scans the whole flash for counters, including old copies anywhere: content that is no longer readable
-    /// as items still yields the counters.
+    /// Scans the whole flash for counters, including old copies: the counters are found even in content that
+    /// is not readable as items.
     pub(super) fn read_counters(&mut self) -> Result<ScanResult, StoreError> {
         let range = self.map.flash_range();
         let found = self.map.flash().scan(range).map_err(|_| StoreError)?;
@@ -49,12 +49,12 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(found)
     }
 
-    /// Creates a ledger if there is none: with nothing spent if the flash is blank, else with everything
-    /// spent.
+    /// Creates a ledger if there is none: with a spent budget of zero if the flash is blank, else with the
+    /// whole budget spent.
     pub(super) fn create_ledger(&mut self) -> Result<u64, StoreError> {
         let (_, last, _) = self.page_bounds()?;
         let length = MAX_LEN.next_multiple_of(F::WRITE_SIZE) as u32;
-        // Whole places, up to the end mark of the page.
+        // Places for whole copies, up to the end mark of the page.
         let (mut place, end) = (
             last.saturating_add(Self::raw_copy_offset(CounterKind::Spent)?),
             self.map.flash_range().end.saturating_sub(F::WRITE_SIZE as u32),
@@ -68,9 +68,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             return Ok(ALL_SPENT);
         }
         self.known.raise(CounterKind::Spent, Some(0));
-        // Before any other write: after a power cut the next start recognises the remains of this write and
-        // uses the next place. An interrupted erase could leave anything, and everything would count as
-        // spent.
+        // Written before any other content: after a power cut the next start recognises the remains of this
+        // write and uses the next place. An interrupted erase could leave arbitrary content instead, and the
+        // whole budget would count as spent.
         while place.saturating_add(length) <= end {
             let next = place.saturating_add(length);
             if self.map.flash().scan(place..next).map_err(|_| StoreError)?.is_blank {
@@ -84,7 +84,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
     }
 
     /// Repairs the content before the first write: an interrupted erase may have left the only copy of a
-    /// counter in a page that looks erased, where the next record would go.
+    /// counter in a page that looks erased, into which the next record would be written.
     pub(super) fn repair_once(&mut self) -> Result<(), StoreError> {
         if !self.repaired {
             self.complete_erase_once()?;
@@ -114,8 +114,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// True if the only copy of a counter is in a page that looks erased, before the middle, where the next
-    /// write would overwrite it. Our own interrupted erases do not leave that; other software may.
+    /// Returns true if the only copy of a counter is in the first half of a page that looks erased, where the
+    /// next write would overwrite it. Interrupted erases of this module do not cause this state; other
+    /// software may.
     fn is_endangered(&mut self) -> Result<bool, StoreError> {
         let end = self.map.flash_range().end;
         let (mut first, _, page) = self.page_bounds()?;
@@ -136,13 +137,13 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(false)
     }
 
-    /// Erases everything but the counters, as far as they are known or readable. At every moment some page
-    /// holds a copy of each, so that a power cut loses none.
+    /// Erases everything except the counters that are known or readable. At every moment at least one page
+    /// holds a copy of each counter, so that a power cut loses no counter.
     pub(super) fn erase_all_but_counters(&mut self) -> Result<(), StoreError> {
         self.erased = self.erased.saturating_add(1);
         let found = self.read_counters()?;
         if self.known.get(CounterKind::Spent).is_none() {
-            // There may have been a ledger, and blank pages would be those of a new device.
+            // There may have been a ledger, and blank pages would mean a new device.
             self.known.raise(CounterKind::Spent, Some(ALL_SPENT));
         }
         let (first, last, page) = self.page_bounds()?;
@@ -152,7 +153,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         }
         self.preserve_counters_in(last)?;
         self.map.flash().flash.erase(first, last).map_err(|_| StoreError)?;
-        // These go into the first page.
+        // The counters are written to the first page.
         for kind in CounterKind::PROTECTED {
             if !self.write_counter(kind)? {
                 return Err(StoreError);
@@ -161,9 +162,9 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.map.flash().flash.erase(last, last.saturating_add(page)).map_err(|_| StoreError)
     }
 
-    /// The page to erase first: a blank one, or one without the last copy of a counter; the last of these. If
-    /// there is none, the page of the ledger: without it everything counts as spent, whereas a lost handshake
-    /// counter would start again.
+    /// Returns the page to erase first: the last of the blank pages; else the last page without the newest
+    /// copy of a counter; else the page of the ledger. Without a ledger the whole budget counts as spent,
+    /// whereas a lost handshake counter would start again.
     fn spare_page(&mut self, found: &ScanResult) -> Result<u32, StoreError> {
         let Range { start, end } = self.map.flash_range();
         let (mut first, _, page) = self.page_bounds()?;
@@ -172,7 +173,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
             let next = first.saturating_add(page);
             let blank = self.map.flash().scan(first..next).map_err(|_| StoreError)?.is_blank;
             let inside = first.saturating_sub(start)..next.saturating_sub(start);
-            // `end` counts from the start of the flash to the end of a copy.
+            // `end` is the distance from the start of the flash to the end of a copy.
             let holds = |kind| inside.contains(&found.end(kind).saturating_sub(1)) && found.end(kind) > 0;
             let missed = match (holds(CounterKind::Handshakes), holds(CounterKind::Spent)) {
                 _ if blank => 0,
@@ -203,8 +204,8 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Erases the page at `first` if it is not blank, and writes the counters to its middle, clear of the
-    /// page's marks.
+    /// Erases the page at `first` if it is not blank, and writes the counters to its middle, away from the
+    /// marks of the page.
     fn preserve_counters_in(&mut self, first: u32) -> Result<(), StoreError> {
         let (_, _, page) = self.page_bounds()?;
         let next = first.saturating_add(page);
@@ -220,7 +221,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         Ok(())
     }
 
-    /// Writes a copy of a counter outside the library's items.
+    /// Writes a copy of a counter to an address, outside the items of the storage library.
     fn write_raw_copy(&mut self, place: u32, copy: &CounterCopy) -> Result<(), StoreError> {
         let length = copy.bytes().len().next_multiple_of(F::WRITE_SIZE);
         let bytes = self.buffer.0.get_mut(..length).ok_or(StoreError)?;
@@ -229,7 +230,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         self.map.flash().flash.write(place, bytes).map_err(|_| StoreError)
     }
 
-    /// Offset of a raw copy of a counter in its page.
+    /// Returns the offset of a raw copy of a counter in its page.
     fn raw_copy_offset(kind: CounterKind) -> Result<u32, StoreError> {
         let middle = F::ERASE_SIZE / 2 / F::WRITE_SIZE * F::WRITE_SIZE;
         let behind = match kind {
@@ -239,7 +240,7 @@ impl<F: NorFlash, const N: usize> FlashStore<F, N> {
         u32::try_from(middle.saturating_add(behind)).map_err(|_| StoreError)
     }
 
-    /// The addresses of the first and of the last page, and the page size.
+    /// Returns the addresses of the first and the last page, and the page size.
     fn page_bounds(&self) -> Result<(u32, u32, u32), StoreError> {
         let Range { start, end } = self.map.flash_range();
         let page = u32::try_from(F::ERASE_SIZE).map_err(|_| StoreError)?;

@@ -1,38 +1,41 @@
-//! Page erases that survive a power cut.
+//! Page erases that survive a power cut, by means of erase intents.
 //!
-//! A half-erased page may hold anything, also what the storage library takes for a page in use or a full one. The library
-//! would then copy from such a page again, and first erase the only valid copy of its content; or it would find an old
-//! record there. Therefore an erase intent is written before a page is erased: an item in the page in use which the
-//! library skips and does not copy, and which names the page to be erased. As long as the page in use is not full, the
-//! page named by its newest intent is blank or should be.
+//! A half-erased page may hold any content, including content that the storage library interprets as a page
+//! in use or a full page. The library would then copy from such a page again, and first erase the only valid
+//! copy of its content; or it would find an old record in the page. Therefore an erase intent is written
+//! before a page is erased. An erase intent is an item in the page in use that names the page to be erased;
+//! the library skips the item and does not copy it. As long as the page in use is not full, the page named by
+//! its newest intent is blank or must be erased.
 
 use embedded_storage::nor_flash::{NorFlash, NorFlashError, NorFlashErrorKind};
 
 use super::counter_copy::{CounterCopy, CounterKind};
 use super::guarded_flash::{Aligned, BLOCK, GuardedFlash, MARK_ZEROS_MIN};
 
-/// Length of the library's item header: checksum of the data (0 for an item to be skipped), length, checksum
-/// of the length.
+/// Length of the library's item header: checksum of the data (0 for an item to be skipped), length, and
+/// checksum of the length.
 const HEADER: usize = 8;
 
-/// Width of the page index in the low bits of an erase intent. The other bits count erases.
+/// Width of the page index in the low bits of an erase intent. The other bits contain the number of the
+/// erase.
 const PAGE_INDEX_BITS: u32 = 16;
 
-/// State of a page in the library's view, by its first and last bytes.
+/// State of a page as the library interprets its first and last bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PageState {
-    /// Without marks: free, and taken for erased.
+    /// Without marks: the library treats the page as erased and free.
     Open,
-    /// Marked at its beginning: in use.
+    /// Marked at the beginning: in use.
     Used,
     /// Marked at both ends: full.
     Full,
 }
 
 impl<F: NorFlash> GuardedFlash<F> {
+    /// Page size in bytes.
     const PAGE: u32 = F::ERASE_SIZE as u32;
 
-    /// Erases a page, after writing an erase intent to the page in use if there is room.
+    /// Erases a page, after writing an erase intent to the page in use if that page has enough free space.
     #[inline(never)]
     pub fn erase_logged(&mut self, page: u32) -> Result<(), NorFlashErrorKind> {
         if let Some(used) = self.pages().find_map(|used| self.intent_address_in(used, page).transpose()) {
@@ -62,9 +65,9 @@ impl<F: NorFlash> GuardedFlash<F> {
         };
         let page = match intent {
             Some((used, page)) if self.page_state(used)? == PageState::Used && page != used => page,
-            // All pages are full: one of them was about to be reused, and its erase has to be repeated. It is
-            // the page after the one with the newest intent. There are no intents before the last page is
-            // first used.
+            // All pages are full: one page was about to be reused, and its erase has to be repeated. This is
+            // the page after the page with the newest intent. There are no intents before the last page is
+            // first used; the erase then concerned the last page.
             Some((used, page)) if full && page == next(used) => page,
             _ if full => end.saturating_sub(Self::PAGE),
             _ => return Ok(()),
@@ -74,7 +77,8 @@ impl<F: NorFlash> GuardedFlash<F> {
             return Ok(());
         }
         let (before, after) = (self.scan(start..page)?, self.scan(page_end..end)?);
-        // Includes a copy that begins in the page before: other software has put it there.
+        // Also detects a copy that begins in the previous page, where only other software can have written
+        // it.
         let needed = |kind: CounterKind| found.value(kind) > before.value(kind).max(after.value(kind));
         if CounterKind::PROTECTED.into_iter().any(needed) || before.is_blank && after.is_blank {
             return Ok(());
@@ -82,10 +86,12 @@ impl<F: NorFlash> GuardedFlash<F> {
         self.flash.erase(page, page_end).map_err(|error| error.kind())
     }
 
+    /// Returns the addresses of all pages.
     fn pages(&self) -> impl Iterator<Item = u32> + use<F> {
         self.range.clone().step_by(F::ERASE_SIZE)
     }
 
+    /// Returns the state of a page.
     #[inline(never)]
     fn page_state(&mut self, page: u32) -> Result<PageState, NorFlashErrorKind> {
         let last = page.saturating_add((F::ERASE_SIZE - F::READ_SIZE) as u32);
@@ -104,8 +110,8 @@ impl<F: NorFlash> GuardedFlash<F> {
         })
     }
 
-    /// Address for an erase intent in the page `used`, if that is the page in use, has room, and is not the
-    /// erased one.
+    /// Returns the address for an erase intent in the page `used`. Returns `None` if that page is not in use,
+    /// has no free space, or is the page to be erased.
     fn intent_address_in(&mut self, used: u32, erased: u32) -> Result<Option<u32>, NorFlashErrorKind> {
         if used == erased || self.page_state(used)? != PageState::Used {
             return Ok(None);
@@ -115,7 +121,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         let length = (header + CounterKind::Erasures.length().next_multiple_of(word)) as u32;
         let mut place = used.saturating_add(word as u32);
         let end = used.saturating_add((F::ERASE_SIZE - word) as u32);
-        // Walks the items as the library does.
+        // Walks the items in the same way as the library.
         while place.saturating_add(length) <= end {
             let (mut bytes, mut read) = ([0xFF; HEADER], 0);
             self.for_each_byte(place..place.saturating_add(header as u32), &mut |byte| {
@@ -154,7 +160,7 @@ impl<F: NorFlash> GuardedFlash<F> {
         block.0.iter_mut().zip(head.as_flattened()).for_each(|(place, byte)| *place = *byte);
         block.0.iter_mut().skip(header).zip(intent.bytes()).for_each(|(place, byte)| *place = *byte);
         let all = header + intent.bytes().len().next_multiple_of(F::WRITE_SIZE);
-        // The header is written first, so that the library never takes the place for free.
+        // The header is written first, so that the library never treats the place as free.
         for part in [0..header, header..all] {
             let at = place.saturating_add(part.start as u32);
             let bytes = block.0.get(part).ok_or(NorFlashErrorKind::OutOfBounds)?;
@@ -164,7 +170,8 @@ impl<F: NorFlash> GuardedFlash<F> {
     }
 }
 
-/// The library's checksum of a length: Koopman's CRC-16F/4.2, reflected, inverted, and never all ones.
+/// Returns the library's checksum of a length: Koopman's CRC-16F/4.2, reflected, inverted, and never all
+/// ones.
 fn length_check(length: [u8; 2]) -> [u8; 2] {
     let mut crc = 0xFFFFu16;
     for byte in length {

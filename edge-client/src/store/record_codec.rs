@@ -1,4 +1,4 @@
-//! Binary format of the record, little endian.
+//! Binary format of the record in flash, little endian.
 //!
 //! | offset | bytes | content |
 //! | --- | --- | --- |
@@ -9,31 +9,35 @@
 //! | 14 | 4 | hash of the representation that the head was fitted on |
 //! | 18 | 4 k C | head, f32, row-major k x C |
 //!
-//! Every byte after the mask is XORed with it. A server can choose the content of a record; the mask is the smallest one
-//! with which no part of the record looks like a copy of a counter in the same flash.
+//! Every byte after the mask is XORed with the mask. A server can choose the content of a record, so the mask
+//! is the smallest one for which no part of the record looks like a copy of a counter in the same flash.
 //!
-//! The storage library checks integrity. A record of another version or length counts as missing.
+//! The storage library checks the integrity of records. A record of another version or length counts as
+//! missing.
 
 use super::counter_copy::has_magic;
 use super::{Record, RecordHeader};
 
+/// Version of the format.
 const VERSION: u8 = 2;
+/// Length of the fixed fields after the mask, in bytes.
 const FIELDS: usize = 16;
+/// Length of all fields before the head, in bytes.
 const HEADER: usize = 2 + FIELDS;
 
-/// Bytes in RAM for the record of a `k` x `c` head, with its key, which is written along.
+/// Returns the number of bytes of RAM for the record of a `k` x `c` head, including its key.
 #[must_use]
 pub const fn record_len(k: usize, c: usize) -> usize {
     1 + HEADER + 4 * k * c
 }
 
-/// Encodes a record into `out`. `None` if `out` is too short, or if no mask is suitable.
+/// Encodes a record into `out`. Returns `None` if `out` is too short, or if no mask is suitable.
 pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     let length = HEADER + 4 * record.head.len();
     let out = out.get_mut(..length)?;
-    // A mask can turn any four bytes into the start of a magic, but such places are at least three bytes
-    // apart: every record of less than 768 bytes has a suitable mask. A longer one, chosen by a malicious
-    // server, may be refused.
+    // A mask can turn any four bytes into the start of a magic, but the positions at which one mask does so
+    // are at least three bytes apart: every record of less than 768 bytes has a suitable mask. A longer
+    // record, chosen by a malicious server, may be refused.
     (0..=u8::MAX).find(|mask| {
         let mut places = out.iter_mut();
         for_each_byte(record, *mask, |byte| {
@@ -46,7 +50,7 @@ pub fn encode(record: &Record<'_>, out: &mut [u8]) -> Option<usize> {
     Some(length)
 }
 
-/// True if `stored` is an encoding of `record`.
+/// Returns true if `stored` is an encoding of `record`.
 pub fn matches(stored: &[u8], record: &Record<'_>) -> bool {
     let mask = stored.get(1).copied().unwrap_or_default();
     let (mut stored, mut same) = (stored.iter(), true);
@@ -54,7 +58,8 @@ pub fn matches(stored: &[u8], record: &Record<'_>) -> bool {
     same && stored.next().is_none()
 }
 
-/// Calls `emit` with each byte of a record. Not an iterator: a chain of five takes ten times the code.
+/// Calls `emit` with each byte of a record. Not an iterator, because a chain of five iterators takes ten
+/// times the code.
 fn for_each_byte(record: &Record<'_>, mask: u8, mut emit: impl FnMut(u8)) {
     emit(VERSION);
     emit(mask);
@@ -65,8 +70,8 @@ fn for_each_byte(record: &Record<'_>, mask: u8, mut emit: impl FnMut(u8)) {
     record.head.iter().for_each(|value| masked(&value.to_le_bytes()));
 }
 
-/// Decodes a record; its head goes into `head`. `None`, with `head` unchanged, if the version or the length
-/// differs or a value is not finite.
+/// Decodes a record and writes its head to `head`. Returns `None` and leaves `head` unchanged if the version
+/// or the length differs or a value is not finite.
 pub fn decode(bytes: &[u8], head: &mut [f32]) -> Option<RecordHeader> {
     let ([version, mask], rest) = bytes.split_first_chunk()?;
     let (fields, body) = rest.split_first_chunk::<FIELDS>()?;

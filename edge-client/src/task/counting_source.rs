@@ -1,5 +1,5 @@
-//! Sample counting: a wrapper that counts all samples of a source, usable or not. A device with noise reports this
-//! count, because the number of usable samples depends on the records.
+//! Counter of samples: a wrapper that counts all samples of a source, usable or not. A device with noise
+//! reports this count, because the number of usable samples depends on the records.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -10,6 +10,7 @@ use crate::source::{SampleSource, Samples};
 pub struct CountingSource<'a> {
     source: &'a mut dyn SampleSource,
     features: usize,
+    /// Number of samples in the current pass.
     samples: u32,
 }
 

@@ -1,8 +1,8 @@
-//! FedRep on one device (Collins et al. 2021, Algorithm 2): fits the head on the current representation, then takes
-//! one gradient step on the representation. The task `fit-head` is the first half alone.
+//! FedRep on one device (Collins et al. 2021, Algorithm 2): fits the head on the current representation, then
+//! takes one gradient step on the representation. The task `fit-head` performs only the first part.
 //!
-//! Loss: `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to `X B`, so
-//! `B^T G = 0`: the step is orthogonal to the span of `B`.
+//! The loss is `1/(2m) |X B W - Y|^2`, a mean over samples. With the exact head the residual is orthogonal to
+//! `X B`, so `B^T G = 0`: the step is orthogonal to the span of `B`.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
@@ -20,8 +20,8 @@ use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Fits the head on `B`, in at most two passes: one if the normal equations suffice, four if the search for the
-/// ridge of least leave-one-out error fails. The head changes only on success.
+/// Fits the head on `B`. Needs one pass over the samples if the normal equations suffice, otherwise two; four
+/// passes if the search for the ridge of least leave-one-out error fails. The head changes only on success.
 #[inline(never)]
 pub fn solve_head(
     parts: &mut Parts<'_>,
@@ -68,7 +68,7 @@ pub fn run(
     Ok(usage)
 }
 
-/// Computes the new head into `parts.rhs`; `parts.head` is unchanged.
+/// Computes the new head into `parts.rhs`, without changing `parts.head`.
 fn solve(
     parts: &mut Parts<'_>,
     cache: &mut ProjectionCache,
@@ -99,7 +99,8 @@ fn solve(
     let k = parts.shape.width;
     let rank = match head {
         HeadSolve::Gradient { steps, step_size } => {
-            // `S` is computed later: until then its buffer (d x C, d >= k) holds the head under descent.
+            // `S` is computed later. Until then its buffer (d x C, d >= k) holds the head during gradient
+            // steps.
             let Parts { head, factor, rhs, residual, z, .. } = parts;
             let moving = residual.get_mut(..head.len()).unwrap_or_default();
             copy(moving, head);
@@ -123,7 +124,7 @@ fn solve(
     Ok(usage)
 }
 
-/// Starts the one-pass form.
+/// Starts the one-pass method, which is used for streamed samples.
 pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
     let (Some(products), Some(_)) = (&mut parts.extra_matrix, &parts.blocks) else {
         return Err(DeclineReason::Task);
@@ -135,7 +136,8 @@ pub fn begin(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
     Ok(())
 }
 
-/// Adds one sample of the one-pass form, after `number` usable ones. Returns false if the sample is not usable.
+/// Adds one sample in the one-pass method, after `number` usable samples. Returns false if the sample is not
+/// usable.
 #[inline(never)]
 pub fn sample(
     parts: &mut Parts<'_>,
@@ -159,8 +161,9 @@ pub fn sample(
     true
 }
 
-/// Finishes the one-pass form: the head, then `S`. No buffer is free for a second head, so gradient steps that
-/// diverge leave a head of zero. A stream has no second pass for leave-one-out, so the fallback ridge is used.
+/// Finishes the one-pass method: computes the head, then `S`. No buffer is free for a second head, so the
+/// head is zero after gradient steps that diverge. A stream has no second pass for leave-one-out, so the
+/// fallback ridge is used.
 #[inline(never)]
 pub fn finish(
     parts: &mut Parts<'_>,
@@ -194,6 +197,7 @@ pub fn finish(
     Ok(())
 }
 
+/// Tries to solve the normal equations for the head. Returns false if the triangular factor is needed.
 fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) -> bool {
     let (k, c) = (parts.shape.width, parts.shape.outputs);
     let fewer = usize::try_from(usage.samples).is_ok_and(|m| m < k);
@@ -207,7 +211,7 @@ fn solve_by_normal_equations(parts: &mut Parts<'_>, ridge: f32, usage: Usage) ->
     solve_normal(parts.factor, parts.rhs, k, c) && parts.rhs.iter().all(|w| w.is_finite())
 }
 
-/// Solves by the triangular factor and returns the rank.
+/// Computes the head from the triangular factor, and returns its rank.
 #[inline(never)]
 fn solve_triangular(
     parts: &mut Parts<'_>,
@@ -220,7 +224,8 @@ fn solve_triangular(
     row_blocks::end(parts, spare, constant, number);
     if ridge > 0.0 {
         constant.undo_if_ridge_exceeds(ridge, parts.factor, parts.shape.width);
-        // Rows sqrt(m ridge) I below Z, and zeros below Y, give the normal equations with the ridge.
+        // Appending the rows sqrt(m ridge) I to Z, and rows of zeros to Y, gives the normal equations with
+        // the ridge.
         let weight = sqrtf(ridge * count(usage));
         for row in 0..parts.shape.width {
             parts.z.fill(0.0);
@@ -237,11 +242,12 @@ fn solve_triangular(
     rank::least_squares(factor, rhs, z, row_blocks::room(*shape, residual, blocks, spare), *constant)
 }
 
+/// Replaces the head by the solution in `parts.rhs`.
 fn keep_head(parts: &mut Parts<'_>) {
     copy(parts.head, parts.rhs);
 }
 
-/// Copies as many values as both slices have; `copy_from_slice` could panic.
+/// Copies values up to the end of the shorter slice; `copy_from_slice` could panic.
 pub fn copy(to: &mut [f32], from: &[f32]) {
     for (place, &value) in to.iter_mut().zip(from) {
         *place = value;

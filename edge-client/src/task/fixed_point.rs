@@ -1,7 +1,7 @@
-//! FedRep in 16-bit fixed point: the passes of the f32 version over integers, one sample at a time.
+//! FedRep in 16-bit fixed point: the same passes as in f32 but with integers, one sample at a time.
 //!
-//! The head needs one pass and is solved in f32 from `Z^T Z`; the pass of the gradient follows. The number of
-//! samples per call of the source has no influence.
+//! The head needs one pass and is solved in f32 from `Z^T Z`; the pass for the gradient follows. The number
+//! of samples per call of the source does not affect results.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
@@ -16,26 +16,27 @@ use crate::kernel::least_squares::{gradient_steps, has_diverged};
 use crate::memory::{Fixed, Parts};
 use crate::source::{SampleSource, Targets};
 
-/// Number of integers in the projection cache: 1 KB, 51 samples at a width of 8.
+/// Number of integers in the projection cache: 1 KB, enough for 51 samples at a width of 8.
 const CACHE_LEN: usize = 512;
 
-/// Exponent of the largest usable projections, as in f32 ([`MAGNITUDE_MAX`], 2^40).
+/// Exponent of the largest usable projections. The limit is the same as in f32 ([`MAGNITUDE_MAX`], 2^40).
 const EXPONENT_MAX: i32 = 40 - 15;
 
-/// Exponent of the largest usable samples: the rounding of a feature is then at most the largest usable projection.
-/// The projection of a larger sample would be meaningless, and its gradient would dominate all others.
+/// Exponent of the largest usable samples: the rounding error of a feature is then at most the largest usable
+/// projection. The projection of a larger sample would be meaningless, and its gradient would dominate the
+/// other gradients.
 const SAMPLE_EXPONENT_MAX: i32 = 40;
 
 /// Converts the verified representation to integers.
 pub fn accept(parts: &Parts<'_>, fixed: &mut Fixed<'_>) {
     match quantise_columns(parts.representation, parts.shape.width, fixed.representation) {
         Some(scale) => *fixed.scale = scale,
-        // A verified representation is finite; this is for one set by the firmware.
+        // A verified representation is finite. A representation set by the firmware may not be.
         None => fixed.representation.fill(0),
     }
 }
 
-/// Projects one sample into `parts.z`. Returns false, and does nothing, if a value is not finite.
+/// Projects one sample into `parts.z`. Returns false and does nothing if a value is not finite.
 pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool {
     let projected = project_wide(parts, fixed, x);
     if let Some((_, exponent)) = projected {
@@ -44,7 +45,8 @@ pub fn project(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> bool 
     projected.is_some()
 }
 
-/// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the projection.
+/// Projects one sample into `parts.z` as integers. Returns the sample's scale and the exponent of the
+/// projection.
 fn project_wide(parts: &mut Parts<'_>, fixed: &mut Fixed<'_>, x: &[f32]) -> Option<(Scale, i32)> {
     let scale = quantise(x, fixed.x)?;
     let exponent = scale.exponent() + fixed.scale.exponent();
@@ -87,7 +89,7 @@ pub fn run(
     Ok(pass.usage)
 }
 
-/// State of the passes over the samples.
+/// State of the passes over the samples of a round.
 struct Pass<'a, 'b, 'c> {
     parts: &'a mut Parts<'b>,
     fixed: &'a mut Fixed<'c>,
@@ -115,7 +117,7 @@ impl Pass<'_, '_, '_> {
         let (rank, ridge) = match head {
             // Leave-one-out would need a second pass, so the fallback ridge is used.
             HeadSolve::LeastSquares { ridge } | HeadSolve::LeaveOneOut { fallback_ridge: ridge } => {
-                // Both sides in units of the left one: very small or large samples lose no precision.
+                // Both sides are in units of the left side, so very small or large samples lose no precision.
                 sums::to_floats(factor, 0);
                 sums::to_floats(rhs, products.exponent() - gram.exponent());
                 if ridge > 0.0 {
@@ -128,7 +130,8 @@ impl Pass<'_, '_, '_> {
                 sums::to_floats(factor, gram.exponent());
                 sums::to_floats(rhs, products.exponent());
                 mirror(factor, k);
-                // `S` is computed later: until then its buffer (d x C, d >= k) holds the head under descent.
+                // `S` is computed later. Until then its buffer (d x C, d >= k) holds the head during gradient
+                // steps.
                 let moving = residual.get_mut(..own.len()).unwrap_or_default();
                 copy(moving, own);
                 gradient_steps(factor, rhs, moving, z, steps, step_size / count(usage));
@@ -192,7 +195,7 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// Runs one pass. `each` returns true if it used the sample.
+    /// Runs one pass. `each` returns true if it has used the sample.
     fn over(
         &mut self,
         id: RoundId,
@@ -217,7 +220,8 @@ impl Pass<'_, '_, '_> {
         Ok(())
     }
 
-    /// Projects a sample, or takes its projection from the cache. `None` if the sample is not usable.
+    /// Projects a sample, or returns its projection from the cache. Returns `None` if the sample is not
+    /// usable.
     fn project(&mut self, x: &[f32]) -> Option<Projected> {
         let Self { parts, fixed, cache, .. } = self;
         let k = fixed.z.len();
@@ -243,7 +247,7 @@ impl Pass<'_, '_, '_> {
         found
     }
 
-    /// Reads a target into `parts.y`. Returns false if it is not usable.
+    /// Reads a target into `parts.y`. Returns false if the target is not usable.
     fn read(&mut self, targets: Targets<'_>, index: usize) -> bool {
         targets.write(index, self.parts.y) && all_within(self.parts.y, MAGNITUDE_MAX)
     }
@@ -261,7 +265,7 @@ struct Projected {
 }
 
 impl Projected {
-    /// Returns the k integers.
+    /// Returns the k integers of the projection.
     fn z<'a>(&self, cache: &'a ProjectionCache<'_>, fixed: &'a [i16]) -> &'a [i16] {
         match self.place {
             Some(first) => cache.integers.get(first + 2..first + 2 + fixed.len()).unwrap_or_default(),
@@ -270,7 +274,7 @@ impl Projected {
     }
 }
 
-/// Copies the upper triangle of a k x k matrix to the lower one.
+/// Copies the upper triangle of a k x k matrix to the lower triangle.
 fn mirror(matrix: &mut [f32], k: usize) {
     for i in 1..k {
         for j in 0..i {
@@ -282,23 +286,23 @@ fn mirror(matrix: &mut [f32], k: usize) {
     }
 }
 
-/// Marker in place of the scale of an unusable sample. No scale has this number.
+/// Marker stored instead of the scale of an unusable sample. No scale has this value.
 const UNUSABLE: i16 = i16::MIN;
 
-/// Cache of the projections of the first samples of a pass, as many as fit: two scales and k integers each.
-/// Recomputing a projection gives the same bits, so the cache does not affect results.
+/// Cache of the projections of the first samples of a pass, as many as fit: two scales and k integers per
+/// sample. Recomputing a projection gives the same bits, so the cache does not affect results.
 struct ProjectionCache<'a> {
     integers: &'a mut [i16; CACHE_LEN],
     /// Position of the next sample of the pass.
     next: usize,
-    /// Number of integers that are filled.
+    /// Number of integers that contain projections.
     filled: usize,
-    /// True if the samples are a selection for fitting the head, not the first of all.
+    /// True if the cached samples are a selection for fitting the head, not the first of all samples.
     selection: bool,
 }
 
 impl ProjectionCache<'_> {
-    /// Starts a pass over all samples or a selection, and discards projections of the other kind of pass.
+    /// Starts a pass over all samples or over a selection. Discards projections of the other kind of pass.
     fn begin(&mut self, selection: bool) {
         self.next = 0;
         if self.selection != selection {
@@ -307,8 +311,8 @@ impl ProjectionCache<'_> {
         }
     }
 
-    /// Returns the position of the next sample, if it fits, and true if its projection is already there; otherwise
-    /// the caller must fill it.
+    /// Returns the position of the next sample, or `None` if the cache is full. The flag is true if the cache
+    /// contains its projection already; otherwise the caller must write the projection.
     fn place(&mut self, k: usize) -> (Option<usize>, bool) {
         let (first, end) = (self.next, self.next.saturating_add(k + 2));
         if end > CACHE_LEN {

@@ -1,6 +1,8 @@
-//! Head with the ridge of least leave-one-out error, from the triangular factor and a second pass over the samples.
+//! Head with the ridge of least leave-one-out error, computed from the triangular factor and a second pass
+//! over the samples.
 //!
-//! It needs no buffer in addition to the workspace: the memory of a block of rows is free after the first pass.
+//! No buffer is needed in addition to the workspace: the memory of a block of rows is free after the first
+//! pass.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -13,9 +15,9 @@ use crate::kernel::rank;
 use crate::memory::Parts;
 use crate::source::{SampleSource, Targets};
 
-/// Computes the head into `parts.rhs`, from the sums of a triangular pass over the same samples. Returns false if
-/// no ridge can be selected: a class has a single sample, there is only one sample, or the memory has no room for a
-/// block of rows.
+/// Computes the head into `parts.rhs`, from the sums of a triangular pass over the same samples. Returns
+/// false if no ridge can be selected: a class has a single sample, there is only one sample, or the memory is
+/// too small for a block of rows.
 #[allow(clippy::too_many_arguments, reason = "all inputs of a pass")]
 #[inline(never)]
 pub fn solve(
@@ -75,7 +77,8 @@ pub fn solve(
     Ok(true)
 }
 
-/// Splits the memory of a block: twice k values of scratch, squared lengths of directions, counts of classes.
+/// Splits the memory of a block into 2 k values of scratch memory, k squared lengths of directions, and c
+/// counts of classes.
 #[inline(never)]
 fn split(room: &mut [f32], k: usize, c: usize) -> (&mut [f32], &mut [f32], &mut [f32]) {
     let (scratch, rest) = room.split_at_mut_checked(2 * k).unwrap_or_default();

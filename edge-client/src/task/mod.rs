@@ -1,11 +1,12 @@
-//! Tasks: the computations of a device in a round.
+//! Tasks: the computations that a device performs in a round.
 //!
-//! [`Task`] is the interface of the session to a model: the buffers of incoming tensors, the computation, and the
-//! outgoing tensors. [`Linear`] implements it for linear models: FedRep, fit-head and the starts; with features
-//! FedAvg, RoLoRA, FedPower and the selection of a ridge. `Network` (a feature) implements it for networks: FedRep
-//! and FedPer; with a feature FedAvg and LG-FedAvg. `Scaled` (a feature) wraps any task and scales the samples as
-//! they are read. [`Tasks`] combines two tasks, for example a model and an own task under a number for private use
-//! (`examples/own_device_task.rs`).
+//! [`Task`] is the interface between the session and a model: the buffers of incoming tensors, the
+//! computation, and the outgoing tensors. [`Linear`] implements it for linear models: FedRep, fit-head and
+//! the computation of an initial representation; with features also FedAvg, RoLoRA, FedPower and the
+//! selection of a ridge. `Network` (with a feature) implements it for networks: FedRep and FedPer; with a
+//! feature also FedAvg and LG-FedAvg. `Scaled` (with a feature) wraps any task and scales the samples as they
+//! are read. [`Tasks`] combines two tasks, for example a model and a custom task under a number for private
+//! use (`examples/own_device_task.rs`).
 
 #[cfg(feature = "privacy")]
 mod counting_source;
@@ -57,24 +58,25 @@ pub use tasks::Tasks;
 pub struct Usage {
     /// Number of samples used.
     pub samples: u32,
-    /// Number of samples skipped: not finite, out of range, or of an unknown class.
+    /// Number of samples skipped because they were not finite, out of range, or of an unknown class.
     pub skipped: u32,
 }
 
 impl Usage {
+    /// Adds to the number of used or skipped samples.
     fn count(&mut self, samples: u32, used: bool) {
         let counter = if used { &mut self.samples } else { &mut self.skipped };
         *counter = counter.saturating_add(samples);
     }
 }
 
-/// Device side of the algorithms that a model can take part in.
+/// Device side of the algorithms that a model supports.
 ///
-/// A round calls `open`, fills the tensors of `tensor_mut`, calls `verify`, then either `run` (samples that can be
-/// read twice) or `begin`, `sample`..., `finish` (streamed samples), and uploads by `upload` and `emit`. An error
-/// before the update is computed leaves the head unchanged, with these exceptions: a shared head is downloaded in
-/// place; after diverging gradient steps the head of a stream and of a network, which trains in place, is zero (see
-/// `Network`).
+/// The session calls `open`, fills the tensors of `tensor_mut`, calls `verify`, then either `run` (for
+/// samples that can be read twice) or `begin`, `sample` for each sample, and `finish` (for streamed samples),
+/// and uploads the result with `upload` and `emit`. An error before the update is computed leaves the head
+/// unchanged, with two exceptions: a shared head is downloaded in place; and after diverging gradient steps
+/// the head of a stream, and of a network (which trains in place), is zero (see `Network`).
 pub trait Task {
     /// Returns the device's capabilities; the session fills in the frame limit.
     fn capabilities(&self) -> Capabilities;
@@ -85,17 +87,17 @@ pub trait Task {
     /// Checks a round before its tensors are received: task, parameters, roles, shapes.
     ///
     /// # Errors
-    /// [`DeclineReason`] if the device declines the round; nothing has changed then.
+    /// [`DeclineReason`] if the device declines the round. The state is then unchanged.
     fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason>;
 
-    /// Returns the buffer of incoming tensor `index` of the open round. The representation is invalid from the
-    /// first call until `verify`.
+    /// Returns the buffer of incoming tensor `index` of the open round. The representation is invalid from
+    /// the first call until `verify`.
     fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]>;
 
-    /// Checks the complete tensors: finite, and orthonormal where the task requires it.
+    /// Checks the complete tensors: their values are finite, and orthonormal where the task requires it.
     ///
     /// # Errors
-    /// [`DeclineReason`] if a check fails; the representation stays invalid.
+    /// [`DeclineReason`] if a check fails. The representation is then still invalid.
     fn verify(&mut self) -> Result<(), DeclineReason>;
 
     /// Computes the round from samples that can be read twice.
@@ -119,22 +121,25 @@ pub trait Task {
     /// [`DeclineReason`] if the round cannot be computed.
     fn finish(&mut self) -> Result<Usage, DeclineReason>;
 
-    /// Returns the descriptors of the outgoing tensors, without chunk lengths. Empty if the task uploads nothing.
+    /// Returns the descriptors of the outgoing tensors, without chunk lengths; empty if the task uploads
+    /// nothing.
     fn upload(&self) -> Descriptors;
 
-    /// Writes elements `first..` of outgoing tensor `index` to fill `out`. The values are the same until the next
-    /// round opens, so that a retry sends the same bytes.
+    /// Fills `out` with elements of outgoing tensor `index`, starting at element `first`. The values do not
+    /// change until the next round opens, so that a retry sends the same bytes.
     fn emit(&self, index: usize, first: usize, out: &mut [f32]);
 
     /// Returns the privacy cost of a round of `task`, in the units of
-    /// [`Privacy`](fedspan_protocol::message::Privacy): 0 if nothing is uploaded or no noise is added. The session
-    /// declines a task with a cost unless the feature `privacy` is enabled and [`slot`](Self::slot) is not 0.
+    /// [`Privacy`](fedspan_protocol::message::Privacy); 0 if nothing is uploaded or no noise is added. The
+    /// session declines a task with a cost unless the feature `privacy` is enabled and [`slot`](Self::slot)
+    /// is not 0.
     fn cost(&self, _task: &message::Task) -> u64 {
         0
     }
 
-    /// Returns the response time of a private device, in milliseconds after the start of a computation. It is
-    /// longer than any computation, and the same for all. 0 without noise.
+    /// Returns the response time of a private device, in milliseconds after the start of a computation; 0
+    /// without noise. The response time must be longer than any computation, and is the same for all
+    /// computations.
     fn slot(&self) -> Millis {
         Millis::ZERO
     }
@@ -142,7 +147,8 @@ pub trait Task {
     /// Prepares the noise of one release, before the session charges its cost and computes the round.
     ///
     /// # Errors
-    /// [`DeclineReason`] if the noise cannot be prepared; no cost is charged then, and no sample was read.
+    /// [`DeclineReason`] if the noise cannot be prepared. No cost is then charged, and no sample has been
+    /// read.
     fn prepare(&mut self, _release: &Release) -> Result<(), DeclineReason> {
         Ok(())
     }
@@ -150,10 +156,10 @@ pub trait Task {
     /// Returns the current head.
     fn head(&self) -> &[f32];
 
-    /// Returns the current head for loading a stored one.
+    /// Returns the current head, for loading a stored head.
     fn head_mut(&mut self) -> &mut [f32];
 
-    /// Returns the hash of the representation that the head was fitted on, if it was fitted.
+    /// Returns the hash of the representation that the head was fitted on; `None` if the head was not fitted.
     fn head_fitted_on(&self) -> Option<u32>;
 
     /// Declares that the head in memory was fitted on the representation with this hash.

@@ -1,10 +1,10 @@
-//! The device's half of a start from data: one power iteration, or rows of the moment matrix, computed in the buffers of
-//! a round.
+//! Device side of the computation of an initial representation from data: one power iteration, or rows of the
+//! moment matrix, computed in the buffers of a round.
 //!
-//! A power iteration multiplies a basis by the moment matrix `(1/m) sum |y|^2 x x^T`, column by column, because there is no
-//! memory for a second d x k matrix. A start by moments asks for rows of the matrix itself (Collins et al. 2021,
-//! appendix B.4). The leading direction of the matrix can equal a record, so sending rows needs the feature
-//! `reveal-moments`.
+//! A power iteration multiplies a basis by the moment matrix `(1/m) sum |y|^2 x x^T`. Each pass computes one
+//! column, because there is no memory for a second d x k matrix. Initialisation by moments requests rows of
+//! the matrix itself (Collins et al. 2021, appendix B.4). The leading direction of the matrix can equal a
+//! record, so sending rows requires the feature `reveal-moments`.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -16,8 +16,8 @@ use crate::kernel::vector::{dot, from};
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
-/// Largest magnitude of a feature or target; a sample with a larger one is skipped, for all columns and rows alike. It
-/// keeps sums of products of four values finite.
+/// Largest magnitude of a feature or target, so that sums of products of four values stay finite. A sample
+/// with a larger value is skipped in the computation of every column and row.
 const MAGNITUDE_MAX: f32 = 1e8;
 
 /// Replaces each column `q` of the representation buffer by `(1/m) sum |y|^2 x (x^T q)`.
@@ -30,7 +30,7 @@ pub fn power(
     let (d, k) = (parts.shape.features, parts.shape.width);
     let mut usage = Usage::default();
     for column in 0..k {
-        // The first d values of the residual buffer (d x C) serve as one column.
+        // The first d values of the residual buffer (d x C) hold one column.
         let sum = parts.residual.get_mut(..d).unwrap_or_default();
         sum.fill(0.0);
         usage = for_each(id, source, d, |x, targets, index| {
@@ -52,8 +52,8 @@ pub fn power(
     Ok(usage)
 }
 
-/// Computes rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row after row, into the front
-/// of the representation buffer.
+/// Computes rows `first..first + rows` of the upper half of `(1/m) sum |y|^2 x x^T`, row by row, and writes
+/// them to the start of the representation buffer.
 #[cfg(feature = "reveal-moments")]
 #[inline(never)]
 pub fn moment_rows(
@@ -95,6 +95,7 @@ pub fn moment_elements(d: usize, first: usize, rows: usize) -> Option<usize> {
     Some((first..end).map(|row| d - row).sum())
 }
 
+/// Returns true if no value is too large or NaN.
 fn usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }

@@ -1,11 +1,12 @@
-//! FedRep with differential privacy: the gradient is clipped as a whole to a radius, in integers, and each integer
-//! gets discrete Gaussian noise.
+//! FedRep with differential privacy: the gradient is clipped as a whole to a radius, in integers, and
+//! discrete Gaussian noise is added to each integer.
 //!
-//! A first step finds a factor with which the squares of the integers `round(factor s_i w_j)` sum to at most the
-//! radius squared. A second step recomputes the integers and writes each with its noise into the memory's second d
-//! x k matrix. Both are complete before a byte is sent, so the time of sending depends on no record. Both steps
-//! compute the integers by [`scaled`] and [`integer`], so the checked integers are the sent ones. Privacy does not
-//! depend on the values of sums and factor ([`Clip`]).
+//! A first step searches for a factor with which the squares of the integers `round(factor s_i w_j)` sum to
+//! at most the squared radius. A second step recomputes the integers and writes each integer with its noise
+//! into the memory's second d x k matrix. Both steps are complete before a byte is sent, so the time of
+//! sending does not depend on any record. Both steps compute the integers by [`scaled`] and [`integer`], so
+//! the checked integers are the ones that are sent. Privacy does not depend on the values of sums and factor
+//! ([`Clip`]).
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 use libm::sqrtf;
@@ -26,11 +27,11 @@ const PIECE: usize = 16;
 /// Number of attempts to shorten a gradient.
 const TRIES: u32 = 8;
 
-/// Upper bound of every radius: no element of a clipped gradient is larger.
+/// Upper bound on every radius: no element of a clipped gradient has a larger magnitude.
 const ELEMENT_MAX: f32 = 32_768.0;
 
-/// Computes the head and `S`. `None` if the samples determine no head, and there is no gradient. `source` counts
-/// all samples in either case; the returned usage is for the firmware.
+/// Computes the head and `S`. Returns `None` if the samples do not determine a head, so that there is no
+/// gradient. `source` counts all samples in both cases; the returned usage is for the firmware.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -42,7 +43,7 @@ pub fn run(
     let result = match fedrep::run(parts, head, fits, id, source) {
         Ok(usage) => Ok(Some(usage)),
         Err(DeclineReason::NoSamples | DeclineReason::UpdateNonFinite) => {
-            // The last pass may have been over the head's selection, or none was made.
+            // The last pass may have been over the selection for the head, or there was no pass.
             source.count_all(id).map(|()| None)
         }
         Err(reason) => Err(reason),
@@ -53,8 +54,8 @@ pub fn run(
     result
 }
 
-/// Returns a factor with which the gradient of `usage` samples is within the radius. `None` if no factor was found,
-/// or a value is not finite.
+/// Returns a factor with which the gradient of `usage` samples is within the radius. Returns `None` if no
+/// factor was found, or a value is not finite.
 #[inline(never)]
 pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<ClipFactor> {
     if usage.samples == 0 {
@@ -70,7 +71,8 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
         factor *= ELEMENT_MAX / peak;
     }
     let units = u64::from(clip.units());
-    // Margin for roundings, which can lengthen a shortened gradient by less than this or one of its doublings.
+    // Margin for rounding, which can lengthen a shortened gradient by less than this step or one of its
+    // doublings.
     let mut step = 1.0 / 16_384.0;
     for _ in 0..TRIES {
         let found = length_squared(parts, factor);
@@ -86,8 +88,9 @@ pub fn fit_radius(parts: &PartsRef<'_>, usage: Usage, clip: &Clip) -> Option<Cli
     None
 }
 
-/// Writes the upload into the second matrix: `(integers + noise)` in units of the grid. The integers are those of
-/// the gradient times `factor`, or zeros without one; the work is the same, so the time does not depend on it.
+/// Writes the upload into the second matrix: `(integers + noise)` in units of the grid. The integers are
+/// those of the gradient times `factor`, or zeros without a factor. The amount of work is the same in both
+/// cases, so the time does not reveal whether there is a gradient.
 #[inline(never)]
 pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: &Seed, variance: &Variance) {
     let (shape, unit) = (parts.shape, clip.unit());
@@ -96,7 +99,7 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
     elements(residual, head, shape.width, shape.outputs, factor.unwrap_or(0.0), 0, second);
     for (coordinate, place) in (0..).zip(second) {
         let element = if factor.is_some() { integer(*place) } else { 0 };
-        // 17 bits and 34 bits.
+        // The element has 17 bits, and the noise 34 bits.
         let noisy = i64::from(element) + noise(seed, coordinate, variance);
         #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
         let value = noisy as f32 * unit;
@@ -104,7 +107,8 @@ pub fn add_noise(parts: &mut Parts<'_>, clip: &Clip, factor: Option<f32>, seed: 
     }
 }
 
-/// Writes elements `first..` of the [noisy gradient](add_noise) to `out`, or NaN if there is none.
+/// Writes elements of the [noisy gradient](add_noise) to `out`, starting at element `first`; writes NaN if
+/// there is none.
 pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out: &mut [f32]) {
     let has_noise = clipping.is_some_and(Clipping::has_noise);
     let Some(second) = parts.extra_matrix.filter(|_| has_noise) else { return out.fill(f32::NAN) };
@@ -113,28 +117,29 @@ pub fn emit(parts: &PartsRef<'_>, clipping: Option<&Clipping>, first: usize, out
     }
 }
 
-/// Returns the sum of the squares of all integers: fewer than 2^32 terms below 2^32.
+/// Returns the sum of the squares of all integers: fewer than 2^32 terms, each below 2^32.
 fn length_squared(parts: &PartsRef<'_>, factor: f32) -> u64 {
     over_all(parts, factor, 0, |sum, piece| piece.iter().fold(sum, |sum, &v| sum + square(integer(v))))
 }
 
-/// Returns the largest element.
+/// Returns the largest magnitude of an element.
 fn peak(parts: &PartsRef<'_>, factor: f32) -> f32 {
     over_all(parts, factor, 0.0, |most: f32, piece| largest(&[most, largest(piece)]))
 }
 
-/// Folds all elements, piece by piece.
+/// Folds over all elements, piece by piece.
 fn over_all<T>(parts: &PartsRef<'_>, factor: f32, start: T, each: impl Fn(T, &[f32]) -> T) -> T {
     let all = parts.shape.features * parts.shape.width;
     let mut piece = [0.0; PIECE];
     (0..all).step_by(PIECE).fold(start, |folded, first| {
-        let own = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
-        scaled(parts, factor, first, own);
-        each(folded, own)
+        let values = piece.get_mut(..PIECE.min(all - first)).unwrap_or_default();
+        scaled(parts, factor, first, values);
+        each(folded, values)
     })
 }
 
-/// Computes elements `first..` of `factor S W^T`: the same bits for any pieces.
+/// Computes elements of `factor S W^T`, starting at element `first`. The bits do not depend on the division
+/// into pieces.
 fn scaled(parts: &PartsRef<'_>, factor: f32, first: usize, out: &mut [f32]) {
     let shape = parts.shape;
     elements(parts.residual, parts.head, shape.width, shape.outputs, factor, first, out);

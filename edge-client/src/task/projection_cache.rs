@@ -1,26 +1,26 @@
-//! Cache of projected samples between the passes of a round.
+//! Cache of projected samples that the passes of a round share.
 
 use crate::kernel::Four;
 
-/// Size of the cache in fours: 1 KB, 32 samples at a width of 8.
+/// Size of the cache in fours: 1 KB, enough for 32 samples at a width of 8.
 pub const CACHE_FOURS: usize = 64;
 
-/// Projections of the first samples of a pass, as many as fit, up to the first unusable one. Samples are numbered
-/// from the start of the pass; four form a group, and each group has a slot of k fours. The last slot is shared by
-/// all groups that have no slot of their own.
+/// Projections of the first samples of a pass, as many as fit, up to the first unusable sample. Samples are
+/// numbered from the start of the pass; four samples form a group, and each group has a slot of k fours. The
+/// last slot is shared by all groups without a slot.
 ///
 /// Recomputing a projection gives the same bits, so the cache does not affect results.
 #[derive(Debug)]
 pub struct ProjectionCache {
     /// Slots, with the spare fours at the end.
     fours: [Four; CACHE_FOURS],
-    /// Number of fours that are not for projections.
+    /// Number of fours that are reserved for other uses.
     spare: usize,
-    /// Number of samples whose projections are in their slots.
+    /// Number of samples whose projections are in the cache.
     samples: usize,
     /// Maximum number of samples in the cache.
     max_samples: usize,
-    /// True if the samples are a selection for fitting the head, not the first of all.
+    /// True if the cached samples are a selection for fitting the head, not the first of all samples.
     selection: bool,
 }
 
@@ -36,12 +36,12 @@ pub struct Slot<'a> {
 }
 
 impl ProjectionCache {
-    /// Creates an empty cache, of which `spare` fours at the end are for a block of rows.
+    /// Creates an empty cache. `spare` fours at its end are reserved for a block of rows.
     pub fn new(spare: usize) -> Self {
         Self { fours: [[0.0; 4]; CACHE_FOURS], spare, samples: 0, max_samples: usize::MAX, selection: false }
     }
 
-    /// Starts a pass over all samples or a selection, and discards projections of the other kind of pass.
+    /// Starts a pass over all samples or over a selection. Discards projections of the other kind of pass.
     pub fn begin(&mut self, selection: bool) {
         if self.selection != selection {
             self.samples = 0;
@@ -50,8 +50,8 @@ impl ProjectionCache {
         }
     }
 
-    /// Returns the slot of sample `number`, for `count` samples from there. `None` if the cache has no slot at all.
-    /// If the projections are not known, the caller must fill the slot.
+    /// Returns the slot of `count` samples from sample `number` on. Returns `None` if the cache has no slot
+    /// at all. If the projections are not known, the caller must fill the slot.
     pub fn slot(&mut self, number: usize, count: usize, k: usize) -> Option<Slot<'_>> {
         let last = (CACHE_FOURS - self.spare).checked_div(k)?.checked_sub(1)?;
         let group = number / 4;
@@ -72,7 +72,7 @@ impl ProjectionCache {
         self.fours.get_mut(CACHE_FOURS - self.spare..).unwrap_or_default()
     }
 
-    /// Ends the cached samples before `number`, because one of the samples from there on is unusable.
+    /// Excludes samples from `number` on from the cache, because one of them is unusable.
     pub fn end(&mut self, number: usize) {
         self.max_samples = self.max_samples.min(number);
         self.samples = self.samples.min(self.max_samples);

@@ -1,17 +1,18 @@
-//! Rounding of floats to integers, to which noise is added.
+//! Rounding of floats to the integers to which noise is added.
 
-/// Largest magnitude of a rounded integer: the square of a larger one would not fit 32 bits.
+/// Largest magnitude of a rounded integer. The square of a larger integer would not fit 32 bits.
 pub const LARGEST: i32 = (1 << 16) - 1;
 
-/// Returns the integer nearest to half of `twice`, halves away from zero. NaN becomes 0, and large values saturate.
+/// Returns the integer nearest to half of `twice`, rounding halves away from zero. NaN becomes 0, and large
+/// values saturate.
 pub fn halved(twice: f32) -> i32 {
-    // Truncated and saturated by the cast.
+    // The cast truncates and saturates.
     #[allow(clippy::cast_possible_truncation, reason = "saturates")]
     let twice = twice as i32;
     (twice.clamp(1 - 2 * LARGEST, 2 * LARGEST - 1) + twice.signum()) / 2
 }
 
-/// Returns the square.
+/// Returns the square of an integer.
 pub fn square(integer: i32) -> u64 {
     let magnitude = integer.unsigned_abs();
     u64::from(magnitude * magnitude)

@@ -1,10 +1,12 @@
-//! Ridge scores. The device simulates a newcomer with a few labelled samples per class: for each ridge of a grid it
-//! fits a head on a random draw of its own samples, and counts the correct predictions on the others.
+//! Ridge scores. The device simulates a new device with a few labelled samples per class: for each ridge of a
+//! grid it fits a head on a random draw of its own samples, and counts the correct predictions on its other
+//! samples.
 //!
-//! Passes: one, then for each of [`RIDGE_DRAWS`] draws one and `ceil(ridges / heads)`, where
-//! `heads = 1 + (d - 3) / k` fit the buffers of a round at once. Multiplications: `d k` per sample and pass; for a
-//! draw `k C` per sample and ridge, and about `k^3 / 6 + k^2 C` per ridge. It needs no buffer in addition to a
-//! workspace; the head in memory is overwritten.
+//! Number of passes: one, then for each of [`RIDGE_DRAWS`] draws one and `ceil(ridges / heads)`, where
+//! `heads = 1 + (d - 3) / k` is the number of heads that fit the buffers of a round. Number of
+//! multiplications: `d k` per sample and pass; for each draw `k C` per sample and ridge, and about
+//! `k^3 / 6 + k^2 C` per ridge. No buffer is needed in addition to a workspace; the head in memory is
+//! overwritten.
 
 use fedspan_protocol::labelled::is_labelled;
 use fedspan_protocol::limits::{RIDGE_DRAWS, RIDGE_SAMPLES_MAX, RIDGES_MAX};
@@ -20,8 +22,8 @@ use crate::kernel::vector::{at, dot, from, from_mut};
 use crate::memory::{Parts, Shape};
 use crate::source::{SampleSource, Targets};
 
-/// Smallest squared pivot of a Cholesky factor, relative to the largest diagonal entry. Smaller pivots are rounding
-/// errors, and such a ridge acts like one of this size.
+/// Smallest squared pivot of a Cholesky factor, relative to the largest diagonal entry. Smaller pivots are
+/// rounding errors and are replaced by this value, which acts like a larger ridge.
 const SMALLEST_PIVOT: f32 = 1e-6;
 
 /// Geometric grid of ridges.
@@ -29,14 +31,16 @@ const SMALLEST_PIVOT: f32 = 1e-6;
 pub struct Grid {
     /// Number of labelled samples per class.
     pub labels: u32,
+    /// First ridge.
     first: f32,
+    /// Ratio of neighbouring ridges.
     factor: f32,
     /// Number of ridges.
     pub count: usize,
 }
 
 impl Grid {
-    /// Returns the grid of a [`Wire::RidgeScores`] task; `None` for others.
+    /// Returns the grid of a [`Wire::RidgeScores`] task; `None` for other tasks.
     pub fn from_task(task: &Wire) -> Option<Self> {
         match *task {
             Wire::RidgeScores { labels_per_class, first, factor, count } => {
@@ -46,30 +50,31 @@ impl Grid {
         }
     }
 
-    /// Returns true if a model of this shape can score the grid: labels are requested, all ridges are finite and
-    /// above 0, and the buffers are large enough.
+    /// Returns true if a model of this shape can score the grid: labels are requested, all ridges are finite
+    /// and above 0, and the buffers are large enough.
     pub fn is_valid(&self, shape: Shape) -> bool {
         let positive = self.ridges().all(|ridge| ridge > 0.0 && ridge < f32::INFINITY);
         let room = shape.features >= 3 && shape.features * shape.outputs >= self.count;
         self.labels > 0 && (1..=RIDGES_MAX).contains(&self.count) && positive && room
     }
 
+    /// Returns the ridges of the grid, in order.
     fn ridges(&self) -> impl Iterator<Item = f32> {
         let factor = self.factor;
         core::iter::successors(Some(self.first), move |ridge| Some(ridge * factor)).take(self.count)
     }
 }
 
-/// Number of counters per class: all samples, samples of a draw still to come, and labels that the draw still
-/// needs.
+/// Number of counters per class: all samples, remaining samples of the current draw, and remaining labels of
+/// the draw.
 const COUNTS: usize = 3;
 
-/// Scores the ridges of a grid: writes their numbers of correct predictions to the front of the residual buffer.
-/// The returned usage counts the predictions.
+/// Scores the ridges of a grid: writes the number of correct predictions of each ridge to the start of the
+/// residual buffer. The returned usage counts the predictions.
 ///
 /// # Errors
-/// [`DeclineReason::Task`] if the targets are not classes, [`DeclineReason::NoSamples`] if nothing can be compared:
-/// fewer than two classes, or no sample in addition to the labelled ones.
+/// [`DeclineReason::Task`] if the targets are not classes, [`DeclineReason::NoSamples`] if no prediction can
+/// be scored: fewer than two classes, or no sample in addition to the labelled ones.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -117,8 +122,8 @@ pub fn run(
     Ok(Usage { samples: tried, skipped })
 }
 
-/// Runs one pass: calls `each` with the class of every usable sample (`None` for regression) and its number, after
-/// projecting the sample into `parts.z`. Returns the number of skipped samples.
+/// Runs one pass: projects every usable sample into `parts.z`, and calls `each` with its class (`None` for
+/// regression) and its number. Returns the number of skipped samples.
 fn each_sample(
     parts: &mut Parts<'_>,
     id: RoundId,
@@ -141,7 +146,7 @@ fn each_sample(
     Ok(usage.skipped)
 }
 
-/// Starts a draw: all samples are to come, and all labels are needed.
+/// Starts a draw: resets the counters of remaining samples and labels.
 fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
     let classes = parts.shape.outputs;
     for class in 0..classes {
@@ -151,7 +156,7 @@ fn begin_draw(parts: &mut Parts<'_>, labels: u32) {
     }
 }
 
-/// Returns true if the draw labels the next sample, which is of this class.
+/// Returns true if the draw labels the next sample, whose class is `class`.
 fn is_labelled_next(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32) -> bool {
     let classes = parts.shape.outputs;
     let (left, needed) = (at(parts.residual, classes + class), at(parts.residual, 2 * classes + class));
@@ -165,7 +170,7 @@ fn is_labelled_next(parts: &mut Parts<'_>, class: usize, number: u32, draw: u32)
     labelled
 }
 
-/// Adds up `Z^T Z` and `Z^T Y` of a draw's labelled samples, and returns their number.
+/// Sums `Z^T Z` and `Z^T Y` over a draw's labelled samples, and returns the number of these samples.
 fn add_labelled(
     parts: &mut Parts<'_>,
     grid: Grid,
@@ -188,12 +193,13 @@ fn add_labelled(
     Ok(labelled)
 }
 
-/// Returns the number of heads that fit after the counters.
+/// Returns the number of heads that fit the residual buffer after the counters.
 fn heads_in_residual(Shape { features, width, .. }: Shape) -> usize {
     features.saturating_sub(COUNTS).checked_div(width).unwrap_or(0)
 }
 
-/// Returns the head at this place of a group: the first is in the model's head, the others after the counters.
+/// Returns the head at position `place` of a group: the first is in the model's head, the others follow the
+/// counters.
 fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, place: usize) -> &'a mut [f32] {
     let size = head.len();
     match place.checked_sub(1) {
@@ -204,8 +210,8 @@ fn head_of<'a>(head: &'a mut [f32], residual: &'a mut [f32], outputs: usize, pla
     }
 }
 
-/// Computes the head at this place of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are kept: the
-/// transposed Cholesky factor goes above their diagonal, and its diagonal to `parts.z`.
+/// Computes the head at position `place` of a group: `(Z^T Z + extra I)^-1 Z^T Y`. The normal equations are
+/// preserved: the transposed Cholesky factor is stored above their diagonal, and its diagonal in `parts.z`.
 #[inline(never)]
 fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
     let Parts { shape, head, factor, rhs, residual, z, .. } = parts;
@@ -237,13 +243,13 @@ fn solve(parts: &mut Parts<'_>, extra: f32, place: usize) {
     }
 }
 
-/// Returns the sum of products of columns `i` and `j` of a k x k matrix, over its first `rows` rows.
+/// Returns the dot product of columns `i` and `j` of a k x k matrix, over the first `rows` rows.
 fn products(matrix: &[f32], k: usize, rows: usize, i: usize, j: usize) -> f32 {
     (0..rows).map(|row| at(matrix, row * k + i) * at(matrix, row * k + j)).sum()
 }
 
-/// Runs one pass over the unlabelled samples of a draw: adds the correct predictions of each head of a group to
-/// `right`. Returns the number of these samples.
+/// Runs one pass over the unlabelled samples of a draw: adds the number of correct predictions of each head
+/// of a group to `right`. Returns the number of unlabelled samples.
 fn score(
     parts: &mut Parts<'_>,
     grid: Grid,
@@ -268,20 +274,22 @@ fn score(
     Ok(tried)
 }
 
-/// Returns true if `place` is the first of the largest values; false if its value is NaN.
+/// Returns true if `place` is the first index of the largest value. Returns false if the value at `place` is
+/// NaN.
 fn is_first_largest(values: &[f32], place: usize) -> bool {
-    let own = at(values, place);
-    let beats = |(other, value): (usize, &f32)| if other < place { *value < own } else { *value <= own };
-    own.is_finite() && values.iter().enumerate().all(beats)
+    let score = at(values, place);
+    let beats = |(other, value): (usize, &f32)| if other < place { *value < score } else { *value <= score };
+    score.is_finite() && values.iter().enumerate().all(beats)
 }
 
+/// Writes a value, or nothing if the index is out of range.
 fn put(values: &mut [f32], place: usize, value: f32) {
     if let Some(old) = values.get_mut(place) {
         *old = value;
     }
 }
 
-/// Converts a count below 2^24.
+/// Converts a count below 2^24, exactly.
 fn exact(count: u32) -> f32 {
     #[allow(clippy::cast_precision_loss, reason = "counts are below 2^24")]
     let exact = count as f32;

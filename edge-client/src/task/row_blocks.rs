@@ -1,8 +1,9 @@
-//! Blocks of rows of `[Z | Y]` for the triangular factor: eight usable samples form a block, in their order, and
-//! the last block is filled with rows of zeros. So streamed samples and samples that are read twice give the same
-//! head to the bit.
+//! Blocks of rows of `[Z | Y]` for the triangular factor: eight usable samples form a block, in their order,
+//! and the last block is filled with rows of zeros. Streamed samples and samples that are read twice
+//! therefore give bit-identical heads.
 //!
-//! The first block determines the [constant column](ConstantColumn), if any; each later sample is checked.
+//! The first block determines the [constant column](ConstantColumn), if any; each later sample is compared
+//! with it.
 
 use super::projection_cache::CACHE_FOURS;
 use crate::kernel::Four;
@@ -11,7 +12,7 @@ use crate::kernel::qr_update::{add_eight_rows, add_row};
 use crate::kernel::vector::from;
 use crate::memory::{Blocks, Eight, Parts, Shape};
 
-/// Adds sample `number` from `parts.z` and `parts.y`, which are overwritten.
+/// Adds sample number `number` from `parts.z` and `parts.y`, which are overwritten.
 #[inline(never)]
 pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, number: u32) {
     constant.check(
@@ -22,7 +23,8 @@ pub fn push(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantCo
     push_row(parts, spare, constant, number, number == 7);
 }
 
-/// Adds any row `number` from `parts.z` and `parts.y`. `first` is true for the last of the first eight samples.
+/// Adds any row with number `number` from `parts.z` and `parts.y`. `first` is true for the last of the first
+/// eight samples.
 #[inline(never)]
 pub fn push_row(
     parts: &mut Parts<'_>,
@@ -46,8 +48,8 @@ pub fn push_row(
     }
 }
 
-/// Adds four rows. Returns false, with nothing changed, if they must be added one by one: `number` is not a
-/// multiple of four, or there are no blocks.
+/// Adds four rows. Returns false and changes nothing if the rows must be added one by one: `number` is not a
+/// multiple of four, or there is no memory for blocks.
 pub fn push_four(
     parts: &mut Parts<'_>,
     spare: &mut [Four],
@@ -76,8 +78,8 @@ pub fn push_four(
     true
 }
 
-/// Adds the block to the factor. `first` is true if it holds the first eight samples, in which a constant column is
-/// searched.
+/// Adds the block to the factor. `first` is true if the block holds the first eight samples, which are
+/// searched for a constant column.
 #[inline(never)]
 fn add_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, first: bool) {
     let Parts { shape, factor, rhs, residual, blocks, .. } = parts;
@@ -89,7 +91,7 @@ fn add_block(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantC
     add_eight_rows(factor, rhs, z, y);
 }
 
-/// Ends the samples after `count`: searches a constant column if they do not fill a block.
+/// Marks the end of `count` samples. Searches the samples for a constant column if they do not fill a block.
 pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, count: u32) {
     let Parts { shape, factor, residual, blocks, .. } = parts;
     if count < 8
@@ -99,7 +101,7 @@ pub fn end(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantCol
     }
 }
 
-/// Adds the incomplete block after `count` rows.
+/// Adds the last block if it is incomplete after `count` rows.
 pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut ConstantColumn, count: u32) {
     let Parts { shape, residual, blocks, .. } = &mut *parts;
     let rows = count as usize % 8;
@@ -110,8 +112,8 @@ pub fn finish(parts: &mut Parts<'_>, spare: &mut [Four], constant: &mut Constant
     add_block(parts, spare, constant, false);
 }
 
-/// Returns the memory of the block, after its rows were added: `8 (k + C)` values if samples are read twice, `8 k`
-/// if they are streamed; d C if there is no block.
+/// Returns the memory of the block for other uses, after its rows were added: `8 (k + C)` values if samples
+/// are read twice, `8 k` if they are streamed; d C if there is no block.
 pub fn room<'a>(
     shape: Shape,
     residual: &'a mut [f32],
@@ -124,7 +126,7 @@ pub fn room<'a>(
     }
 }
 
-/// Returns the memory of the block if samples are read twice.
+/// Returns the memory of the block for other uses if samples are read twice.
 pub fn room_of_two_passes<'a>(shape: Shape, residual: &'a mut [f32], spare: &'a mut [Four]) -> &'a mut [f32] {
     if fits_residual(shape) || spare.is_empty() { residual } else { spare.as_flattened_mut() }
 }
@@ -134,14 +136,15 @@ fn fits_residual(shape: Shape) -> bool {
     shape.features * shape.outputs >= 8 * (shape.width + shape.outputs)
 }
 
-/// Returns the number of fours that a block needs in the projection cache; 0 if it does not fit.
+/// Returns the number of fours that a block needs in the projection cache; 0 if the block needs none or does
+/// not fit.
 pub fn spare_fours(shape: Shape) -> usize {
     let fours = 2 * (shape.width + shape.outputs);
     if fits_residual(shape) || fours > CACHE_FOURS { 0 } else { fours }
 }
 
-/// Returns the columns of a block: k of `Z`, C of `Y`. `None` in the few shapes without enough memory: rows are
-/// then added one by one, for streamed samples too.
+/// Returns the columns of a block: k of `Z`, C of `Y`. Returns `None` for the few shapes without enough
+/// memory; their rows are added one by one, for streamed samples too.
 fn block<'a>(
     shape: Shape,
     residual: &'a mut [f32],

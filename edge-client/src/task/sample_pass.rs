@@ -1,7 +1,7 @@
-//! Passes over the samples: every loop that reads data in f32.
+//! Passes over the samples of a round in f32, which project the samples and accumulate sums.
 //!
-//! Samples are processed four at a time if the source returns that many at once; the sums and their order are the
-//! same for any number.
+//! Samples are processed four at a time if the source returns that many at once; the sums and their order are
+//! the same for any number of samples per call.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -17,16 +17,17 @@ use crate::kernel::{Four, add_scaled, all_within};
 use crate::memory::{Parts, Shape};
 use crate::source::{SampleSource, Samples, Targets};
 
-/// Largest magnitude of a projected sample or a target: sums of squares stay far inside the range of f32.
+/// Largest magnitude of a projected sample or a target. Sums of squares then stay far inside the range of
+/// f32.
 pub const MAGNITUDE_MAX: f32 = 1.1e12;
 
 /// Largest number of outputs for which samples are processed four at a time.
 const FOUR_OUTPUTS_MAX: usize = 8;
 
-/// Samples that a pass runs over.
+/// Set of samples that a pass reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleSet {
-    /// Samples for fitting the head in a training round.
+    /// Samples on which the head is fitted in a training round.
     Head,
     /// All samples.
     All,
@@ -37,8 +38,8 @@ pub enum SampleSet {
 pub enum PassKind {
     /// Normal equations: `Z^T Z` and `Z^T Y`.
     Normal,
-    /// Triangular factor of `Z`, and `Q^T Y`, with a search for a constant column; [`row_blocks::finish`] must
-    /// follow.
+    /// Triangular factor of `Z`, and `Q^T Y`, with a search for a constant column; [`row_blocks::finish`]
+    /// must follow.
     Triangular,
     /// Residual products `S = X^T (X B W - Y)`, for the `W` in `parts.rhs`.
     Residual,
@@ -51,7 +52,8 @@ pub fn count(usage: Usage) -> f32 {
     m
 }
 
-/// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns true.
+/// Calls `each` with every sample of one pass over all samples, and counts the samples for which it returns
+/// true.
 pub fn for_each(
     id: RoundId,
     source: &mut dyn SampleSource,
@@ -61,7 +63,8 @@ pub fn for_each(
     for_each_in(SampleSet::All, id, source, features, each)
 }
 
-/// Calls `each` with every sample of one pass over a set of samples, and counts as [`for_each`].
+/// Calls `each` with every sample of one pass over a set of samples, and counts the samples for which it
+/// returns true.
 pub fn for_each_in(
     over: SampleSet,
     id: RoundId,
@@ -79,8 +82,9 @@ pub fn for_each_in(
     Ok(usage)
 }
 
-/// Projects a sample into `parts.z` and its target into `parts.y`. Returns false if the sample is not usable. A
-/// value of `x` that is not finite makes `z` infinite or NaN too, so it suffices to check the few values of `z`.
+/// Projects a sample into `parts.z` and its target into `parts.y`. Returns false if the sample is not usable.
+/// A value of `x` that is not finite makes values of `z` infinite or NaN too, so only the values of `z` are
+/// checked.
 pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
     if x.len() != parts.shape.features || !targets.write(index, parts.y) {
         return false;
@@ -89,6 +93,7 @@ pub fn project_sample(parts: &mut Parts<'_>, x: &[f32], targets: Targets<'_>, in
     usable(parts.z) && usable(parts.y)
 }
 
+/// Returns true if no value is too large or NaN.
 fn usable(values: &[f32]) -> bool {
     all_within(values, MAGNITUDE_MAX)
 }
@@ -122,7 +127,7 @@ pub fn run_pass(
     Ok(pass.usage)
 }
 
-/// Starts a pass. Returns true if it is over a selection of the samples.
+/// Starts a pass. Returns true if the pass is over a selection of the samples.
 fn start(over: SampleSet, id: RoundId, source: &mut dyn SampleSource) -> Result<bool, DeclineReason> {
     let failed = |_| DeclineReason::Device;
     let selection = over == SampleSet::Head && source.rewind_for_head(id).map_err(failed)?;
@@ -140,7 +145,7 @@ struct Pass<'a, 'b> {
     constant: &'a mut ConstantColumn,
     /// Targets of four samples.
     targets: &'a mut [Four; FOUR_OUTPUTS_MAX],
-    /// Number of samples so far.
+    /// Number of samples read.
     number: usize,
     usage: Usage,
 }
@@ -172,7 +177,7 @@ impl Pass<'_, '_> {
         }
     }
 
-    /// Processes four samples. Returns false, with nothing changed, if they must be processed one by one.
+    /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
     fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Shape { features: d, width: k, outputs: c } = self.parts.shape;
         let Some(y) = self.targets.get_mut(..c) else { return false };
@@ -201,7 +206,7 @@ impl Pass<'_, '_> {
         true
     }
 
-    /// Processes one sample. Returns false if it is not usable.
+    /// Processes one sample. Returns false if the sample is not usable.
     fn one(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         if !(self.project_one(x) && targets.write(index, self.parts.y) && usable(self.parts.y)) {
             return false;
@@ -220,8 +225,8 @@ impl Pass<'_, '_> {
         true
     }
 
-    /// Projects a sample into `parts.z`, or takes its projection from the cache. Returns false if the sample is not
-    /// usable.
+    /// Projects a sample into `parts.z`, or copies its projection from the cache. Returns false if the sample
+    /// is not usable.
     fn project_one(&mut self, x: &[f32]) -> bool {
         let Parts { shape, representation, z, .. } = &mut *self.parts;
         match self.cache.slot(self.number, 1, shape.width) {
@@ -271,7 +276,7 @@ fn subtract_predictions(w: &[f32], z: &[Four], y: &mut [Four]) {
     }
 }
 
-/// Splits four samples of d values each.
+/// Splits `x` into four samples of d values each; `None` if `x` is too short.
 pub fn rows_of_four(x: &[f32], d: usize) -> Option<[&[f32]; 4]> {
     let (x0, x) = x.split_at_checked(d)?;
     let (x1, x) = x.split_at_checked(d)?;

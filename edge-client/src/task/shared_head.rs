@@ -1,5 +1,6 @@
-//! Linear model `(B, W)` with a shared head: gradient steps on both factors (FedAvg), or on `B` alone (RoLoRA, Chen
-//! et al. 2025, Algorithm 2). The head leaves the device, so a separate feature enables it.
+//! Training of a linear model `(B, W)` with a shared head: gradient steps on both factors (FedAvg), or on `B`
+//! alone (RoLoRA, Chen et al. 2025, Algorithm 2). The head is sent to the server, so a separate feature
+//! enables this module.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 
@@ -12,8 +13,8 @@ use crate::kernel::gradient;
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
-/// Takes `steps` gradient steps `B <- B - eta G_B`, `W <- W - eta_h G_W`, both gradients at the same point. In
-/// place: the buffers then hold the device's own model.
+/// Takes `steps` gradient steps `B <- B - eta G_B`, `W <- W - eta_h G_W`, with both gradients at the same
+/// point. The steps are taken in place: afterwards the buffers hold the device's model.
 pub fn run(
     parts: &mut Parts<'_>,
     step_size: f32,
@@ -30,7 +31,7 @@ pub fn run(
             break;
         }
         let scale = 1.0 / count(usage);
-        // G_W = B^T S / m, before B changes.
+        // Computes G_W = B^T S / m before B changes.
         parts.rhs.fill(0.0);
         for (b_row, s_row) in
             parts.representation.chunks_exact(k.max(1)).zip(parts.residual.chunks_exact(c.max(1)))
@@ -50,7 +51,7 @@ pub fn run(
     Ok(usage)
 }
 
-/// Computes `S` for the current head. The projection cache is not reused: `B` changes before the next pass.
+/// Computes `S` for the current head. Uses no cached projections, because `B` changes before the next pass.
 pub fn residual(
     parts: &mut Parts<'_>,
     id: RoundId,

@@ -1,4 +1,4 @@
-//! Several tasks in one firmware: [`Tasks`] opens each round with one of two tasks.
+//! Combination of several tasks in one firmware: [`Tasks`] opens each round with one of two tasks.
 
 use fedspan_protocol::message::{
     self, CHOOSES_RIDGE, Capabilities, DeclineReason, Descriptors, Privacy, RoundId, RoundOpen, TaskKind,
@@ -10,9 +10,10 @@ use crate::release::Release;
 use crate::source::{SampleSource, Targets};
 use crate::time::Millis;
 
-/// Two tasks, each with its own memory: a round is opened by the one whose [capabilities](Task::capabilities) have
-/// its kind, and runs as if that task were alone. More than two nest: `Tasks<A, Tasks<B, C>>`. Calls are dispatched
-/// statically; firmware that does not name this type has none of its code.
+/// Pair of tasks, each with its own memory. The task whose [capabilities](Task::capabilities) contain the
+/// kind of a round opens it, and the round then runs as if that task were alone. More than two tasks can be
+/// nested: `Tasks<A, Tasks<B, C>>`. Calls are dispatched statically, and firmware that does not use this type
+/// contains none of its code.
 ///
 /// ```
 /// use fedspan_client::task::Tasks;
@@ -25,51 +26,53 @@ use crate::time::Millis;
 /// assert_eq!(tasks.capabilities().model, tasks.first().capabilities().model);
 /// ```
 ///
-/// # What the pair announces
+/// # Capabilities of the pair
 ///
 /// | capability | of the pair |
 /// | --- | --- |
-/// | tasks, roles that may leave, sizes | of either task |
+/// | tasks, roles that may be sent, sizes | of either task |
 /// | model, arithmetic | of the first task |
-/// | encodings, a scale ([`Role::Scale`]) | of both tasks: they hold for any round. To scale the samples of both, wrap the pair in `Scaled` |
-/// | choice of a ridge | of both tasks, as far as they fit heads |
+/// | encodings, a scale ([`Role::Scale`]) | of both tasks, because they apply to any round |
+/// | choice of a ridge | of every task that fits heads |
 ///
-/// A task that both have is the first one's. If one task has nothing left, the pair announces the other's
-/// capabilities.
+/// If both tasks support a kind of round, the first task opens it. If one task supports no kind that the pair
+/// can use, the pair announces the capabilities of the other task. To scale the samples of both tasks, wrap
+/// the pair in `Scaled`.
 ///
 /// # Privacy
 ///
-/// All noise comes out of one ledger, that of the device. The pair announces the larger cost of a release and the
-/// smaller budget, and each round is charged what its own task says. The response slot is the longer one: were there
-/// two, the time of an answer would depend on the task. If a task with noise has no slot, the pair has none, and the
-/// session declines what costs something.
+/// All noise is charged to one ledger, the device's. The pair announces the larger cost of a release and the
+/// smaller budget, and each round is charged the cost that its task states. The response slot is the longer
+/// of the two: with two different slots the time of an answer would depend on the task. If a task with noise
+/// has no slot, the pair has no slot, and the session declines rounds with a cost.
 ///
-/// If only one task has noise, the other is switched off, in either order: it is neither announced nor opened.
-/// Otherwise a device that announces noise would also send updates without.
+/// If only one task has noise, the other task is disabled, in either order: it is neither announced nor
+/// opened. Otherwise a device that announces noise would also send updates without noise.
 ///
 /// # Head
 ///
-/// The session stores one head: that of the task that fits heads ([`TaskKind::FitHead`]), otherwise of the first task
-/// that has one. A head of the other task is lost in a reset.
+/// The session stores one head: the head of the task that fits heads ([`TaskKind::FitHead`]), otherwise of
+/// the first task that has a head. The head of the other task is lost after a reset.
 #[derive(Clone, Debug)]
 pub struct Tasks<A, B> {
     first: A,
     second: B,
-    /// Kinds that the first task opens, as bits.
+    /// Kinds of rounds that the first task opens, as bits.
     of_first: u16,
-    /// Kinds that the second task opens, as bits; none of the first.
+    /// Kinds of rounds that the second task opens, as bits; disjoint from `of_first`.
     of_second: u16,
-    /// Task of the open round, or of the last one.
+    /// Task of the open round, or of the last round.
     open: Member,
 }
 
+/// One of the two tasks of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Member {
     First,
     Second,
 }
 
-/// Calls a method of the task of the open round.
+/// Calls a method of the task that opened the current round.
 macro_rules! of_open {
     ($tasks:ident.$method:ident($($argument:expr),*)) => {
         match $tasks.open {
@@ -90,13 +93,13 @@ macro_rules! of_head {
 }
 
 impl<A: Task, B: Task> Tasks<A, B> {
-    /// Combines two tasks. Which task opens which rounds is decided here, from their capabilities.
+    /// Combines two tasks. The assignment of rounds to tasks is computed here from their capabilities.
     pub fn new(first: A, second: B) -> Self {
         let (a, b) = (first.capabilities(), second.capabilities());
         let noise = a.privacy != Privacy::None || b.privacy != Privacy::None;
-        let admitted = |own: &Capabilities| match own.privacy {
+        let admitted = |task: &Capabilities| match task.privacy {
             Privacy::None if noise => 0,
-            _ => own.tasks,
+            _ => task.tasks,
         };
         let of_first = admitted(&a);
         let of_second = admitted(&b) & !of_first;
@@ -108,7 +111,7 @@ impl<A: Task, B: Task> Tasks<A, B> {
         &self.first
     }
 
-    /// Returns the first task for changes, for example for predictions. Its capabilities must stay as they are.
+    /// Returns the first task, mutable, for example for predictions. Its capabilities must not change.
     pub fn first_mut(&mut self) -> &mut A {
         &mut self.first
     }
@@ -118,7 +121,7 @@ impl<A: Task, B: Task> Tasks<A, B> {
         &self.second
     }
 
-    /// Returns the second task for changes. Its capabilities must stay as they are.
+    /// Returns the second task, mutable. Its capabilities must not change.
     pub fn second_mut(&mut self) -> &mut B {
         &mut self.second
     }
@@ -141,13 +144,14 @@ impl<A: Task, B: Task> Tasks<A, B> {
     }
 }
 
-/// Tasks that fit a head, in which a device may be left the choice of the ridge.
+/// Tasks that fit a head, in which a server may let a device choose the ridge.
 const FIT_HEADS: u16 = TaskKind::FedRep.bit() | TaskKind::FitHead.bit() | TaskKind::AdapterUp.bit();
 
-/// Returns the capabilities of two tasks, each with the kinds that it opens.
+/// Returns the capabilities of the pair, from the capabilities of two tasks with the kinds of rounds that
+/// they open.
 fn union(a: &Capabilities, b: &Capabilities) -> Capabilities {
     // Every task that fits heads must be able to choose the ridge.
-    let chooses = |own: &Capabilities| own.tasks & FIT_HEADS == 0 || own.roles & CHOOSES_RIDGE != 0;
+    let chooses = |task: &Capabilities| task.tasks & FIT_HEADS == 0 || task.roles & CHOOSES_RIDGE != 0;
     let of_both = Role::Scale.bit() | if chooses(a) && chooses(b) { 0 } else { CHOOSES_RIDGE };
     Capabilities {
         frame_limit: 0,

@@ -1,9 +1,9 @@
-//! Serde format for messages: the bytes of postcard, with postcard reading and writing every number.
+//! Serde format for messages: the same bytes as postcard, but using postcard's code only for numbers.
 //!
-//! postcard's own serializer puts a loop into each of a hundred fields and returns an error through every struct,
-//! which costs 7 kB of a device's flash. This format reads and writes each kind of number in one function (on a
-//! device), records errors and reports them once at the end, and supports the types of messages only: unsigned
-//! numbers, `f32`, structs, enums and sequences.
+//! postcard's own serializer puts a loop into each of a hundred fields and returns an error through every
+//! struct, which costs 7 kB of a device's flash. This format reads and writes each kind of number in one
+//! function (on a device), records errors and reports them once at the end, and supports only the types of
+//! messages: unsigned numbers, `f32`, structs, enums and sequences.
 
 mod read;
 mod write;
@@ -15,7 +15,7 @@ use serde::{Serialize, de, ser};
 
 use crate::Error;
 
-/// Decodes a `T` from the start of `bytes` and returns it with the rest.
+/// Decodes a `T` from the start of `bytes`, and returns the value and the remaining bytes.
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
     let mut reader = read::Reader::new(bytes);
@@ -23,7 +23,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Error> {
     Ok((value, reader.finish().ok_or(Error::Malformed)?))
 }
 
-/// Encodes `value` to the front of `out` and returns its length, or `None` if `out` is too short.
+/// Encodes `value` to the front of `out` and returns the encoded length, or `None` if `out` is too short.
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn write<T: Serialize>(value: &T, out: &mut [u8]) -> Option<usize> {
     let mut writer = write::Writer::new(out);
@@ -31,8 +31,8 @@ pub fn write<T: Serialize>(value: &T, out: &mut [u8]) -> Option<usize> {
     writer.finish()
 }
 
-/// Error of a value that no message contains: an unknown variant number, a sequence that is too long, or an
-/// unsupported type.
+/// Error of a value that cannot occur in a message: an unknown variant number, a sequence that is too long,
+/// or an unsupported type.
 #[derive(Debug)]
 pub struct Unsuitable;
 

@@ -1,4 +1,4 @@
-//! Serde deserializer for the postcard subset that messages use.
+//! Serde deserializer for the subset of postcard that messages use.
 
 use serde::de::{
     DeserializeSeed, Deserializer, EnumAccess, IntoDeserializer, SeqAccess, VariantAccess, Visitor,
@@ -7,14 +7,15 @@ use serde::{Deserialize, forward_to_deserialize_any};
 
 use super::Unsuitable;
 
-/// Deserializer over a slice. After the last byte, or after a malformed number, all further values are zero and
-/// [`Self::finish`] returns `None`.
+/// Deserializer that reads a slice. After the last byte, or after a malformed number, all further values are
+/// zero and [`Self::finish`] returns `None`.
 pub struct Reader<'de> {
     /// Unread bytes; `None` after an error.
     rest: Option<&'de [u8]>,
 }
 
 impl<'de> Reader<'de> {
+    /// Creates a deserializer at the start of `bytes`.
     pub fn new(bytes: &'de [u8]) -> Self {
         Self { rest: Some(bytes) }
     }
@@ -24,8 +25,8 @@ impl<'de> Reader<'de> {
         self.rest
     }
 
-    /// Reads a number. Not inlined on a device, so that the firmware has one copy for each type of number, not one
-    /// for each field.
+    /// Reads a number. Not inlined on a device, so that the firmware contains one copy for each type of
+    /// number instead of one for each field.
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Deserialize<'de> + Default>(&mut self) -> T {
         let read = self.rest.and_then(|bytes| postcard::take_from_bytes(bytes).ok());
@@ -35,7 +36,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// Deserialisation of numbers.
+/// Implements the deserialisation of numbers.
 macro_rules! numbers {
     ($($deserialize:ident $visit:ident,)*) => {
         $(#[inline] fn $deserialize<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Unsuitable> {
@@ -86,7 +87,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         visitor.visit_enum(self)
     }
 
-    /// Messages contain no other types.
+    /// Always fails, because messages contain no other types.
     fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Unsuitable> {
         Err(Unsuitable)
     }
@@ -100,6 +101,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 /// Access to the elements of a sequence, or the fields of a struct.
 struct Elements<'a, 'de> {
     reader: &'a mut Reader<'de>,
+    /// Number of remaining elements.
     left: usize,
 }
 

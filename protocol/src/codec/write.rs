@@ -1,4 +1,4 @@
-//! Serializer.
+//! Serde serializer for the subset of postcard that messages use.
 
 use serde::Serialize;
 use serde::ser::{
@@ -7,7 +7,8 @@ use serde::ser::{
 
 use super::Unsuitable;
 
-/// Serializer into a slice. After an overflow nothing more is written and [`Self::finish`] returns `None`.
+/// Serializer that writes into a slice. After an overflow nothing more is written, and [`Self::finish`]
+/// returns `None`.
 pub struct Writer<'a> {
     out: &'a mut [u8],
     /// Number of bytes written; `None` after an overflow.
@@ -15,6 +16,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    /// Creates a serializer at the start of `out`.
     pub fn new(out: &'a mut [u8]) -> Self {
         Self { out, length: Some(0) }
     }
@@ -24,7 +26,8 @@ impl<'a> Writer<'a> {
         self.length
     }
 
-    /// Not inlined on a device: one copy for each kind of number, not for each field.
+    /// Writes a number. Not inlined on a device, so that the firmware contains one copy for each type of
+    /// number instead of one for each field.
     #[cfg_attr(target_os = "none", inline(never))]
     fn number<T: Serialize>(&mut self, value: T) {
         self.length = self.length.and_then(|length| {
@@ -34,9 +37,11 @@ impl<'a> Writer<'a> {
     }
 }
 
+/// Result of writing a value.
 type Written = Result<(), Unsuitable>;
 
-/// Serialisation of numbers. A varint has the same bytes for every integer type, so u16 uses the code of u32.
+/// Implements the serialisation of numbers. A varint has the same bytes for every integer type, so u16 uses
+/// the code of u32.
 macro_rules! numbers {
     ($($serialize:ident $own:ty => $written:ty,)*) => {
         $(#[inline] fn $serialize(self, value: $own) -> Written {
@@ -46,7 +51,7 @@ macro_rules! numbers {
     };
 }
 
-/// Types that messages do not contain.
+/// Rejects the types that messages do not contain.
 macro_rules! unsuitable {
     ($($serialize:ident $own:ty,)*) => {
         $(#[inline] fn $serialize(self, _value: $own) -> Written {

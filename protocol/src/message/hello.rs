@@ -6,15 +6,15 @@ use super::Model;
 use crate::limits::{SCHEMA_HASH, WIRE_VERSION};
 use crate::{Error, codec};
 
-/// Identity and capabilities of a device. The layout of the first three fields is the same in every wire version,
-/// so that a server can answer a hello of any version with a typed refusal.
+/// Identity and capabilities of a device. The layout of the first three fields is the same in every wire
+/// version, so that a server can answer a hello of any version with a typed refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`WIRE_VERSION`] of the firmware.
     pub wire_version: u16,
     /// [`SCHEMA_HASH`] of the firmware.
     pub schema_hash: u32,
-    /// The device's identity, unique in the fleet.
+    /// Identity of the device, unique in the fleet.
     pub device: u64,
     /// Capabilities of the firmware.
     pub capabilities: Capabilities,
@@ -28,8 +28,9 @@ impl Hello {
     }
 }
 
-/// Leading fields of a hello, the same in every wire version. A server reads them first, because
-/// [`decode`](super::decode) reports [`Error::Malformed`] if the rest of the hello has another version's layout.
+/// Leading fields of a hello, which are the same in every wire version. A server reads them first, because
+/// [`decode`](super::decode) reports [`Error::Malformed`] if the remaining fields have the layout of another
+/// version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HelloPrefix {
     /// [`Hello::wire_version`].
@@ -56,27 +57,27 @@ impl HelloPrefix {
 /// Variant number of [`ToServer::Hello`].
 const HELLO_TAG: u32 = 0;
 
-/// Bit of [`Capabilities::roles`] that stands for an ability, not for a role: the device can select the ridge of a
-/// head by leave-one-out ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
+/// Bit of [`Capabilities::roles`] that means an ability instead of a role: the device can select the ridge of
+/// a head by leave-one-out ([`HeadSolve::LeaveOneOut`](super::HeadSolve::LeaveOneOut)).
 pub const CHOOSES_RIDGE: u16 = 1 << 15;
 
 /// Capabilities of a device: the tasks, tensors and sizes that it supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// Largest decoded frame that the device can hold, header and check included.
+    /// Largest decoded frame that the device can receive, in bytes, including the header and the check.
     pub frame_limit: u16,
     /// Model that the device's buffers are sized for.
     pub model: Model,
-    /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS)
-    /// are for private use.
+    /// Set of [`TaskKind::bit`](super::TaskKind::bit). The bits in
+    /// [`PRIVATE_TASKS`](crate::limits::PRIVATE_TASKS) are for private use.
     pub tasks: u16,
-    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that may leave this device, and flags for
-    /// abilities: [`Role::Scale`](crate::tensor::Role::Scale) if it applies a scale (a scale never leaves), and
-    /// [`CHOOSES_RIDGE`].
+    /// Set of [`Role::bit`](crate::tensor::Role::bit) of the tensors that this device may send, and two flags
+    /// for abilities: [`Role::Scale`](crate::tensor::Role::Scale) if the device applies a scale (a scale is
+    /// never sent by a device), and [`CHOOSES_RIDGE`].
     pub roles: u16,
     /// Set of [`Encoding::bit`](crate::tensor::Encoding::bit) that the device reads and writes.
     pub encodings: u8,
-    /// Arithmetic of the update.
+    /// Arithmetic in which the device computes updates.
     pub numeric: Numeric,
     /// Maximum number of tensors in one direction of a round.
     pub tensors: u8,
@@ -88,9 +89,10 @@ pub struct Capabilities {
     pub privacy: Privacy,
 }
 
-/// Noise in a device's updates and its privacy budget, both from the device's own settings. Costs are in units of
-/// `2^-30 (sensitivity / standard deviation)^2` of Gaussian noise, rounded up. The costs of releases add up, and
-/// their sum gives the (epsilon, delta) of record-level differential privacy in closed form.
+/// Noise in a device's updates and its privacy budget, both set on the device. Costs are in units of
+/// `2^-30 (sensitivity / standard deviation)^2` of Gaussian noise, rounded up. The cost of several releases
+/// is the sum of their costs, and the (epsilon, delta) of record-level differential privacy follows from it
+/// in closed form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Privacy {
@@ -101,14 +103,14 @@ pub enum Privacy {
     Gaussian {
         /// Cost of one noisy release.
         release: u32,
-        /// Budget for all releases of the device's life together.
+        /// Budget for all releases during the device's lifetime.
         budget: u64,
-        /// Cost of all releases so far.
+        /// Total cost of all releases so far.
         spent: u64,
     },
 }
 
-/// Arithmetic of the device's update.
+/// Arithmetic in which a device computes updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Numeric {
@@ -124,8 +126,8 @@ pub enum Numeric {
 pub struct Welcome {
     /// Identifier of the training run; round numbers increase within it.
     pub campaign: u64,
-    /// Idle limit in milliseconds: the server closes the connection after this much silence. The device sends
-    /// `Alive` well before that.
+    /// Idle limit in milliseconds: the server closes the connection if it receives nothing for this long. The
+    /// device sends `Alive` well before.
     pub idle_milliseconds: u32,
 }
 
@@ -133,12 +135,12 @@ pub struct Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The server speaks another wire version.
+    /// The server supports another wire version.
     WireVersion {
         /// Wire version of the server.
         served: u16,
     },
-    /// The server's messages of the same wire version differ (a development build).
+    /// The server has the same wire version but other messages (a development build).
     Schema {
         /// Schema hash of the server.
         served: u32,
@@ -159,9 +161,9 @@ pub enum Refusal {
         /// Largest accepted frame limit, in bytes.
         max: u16,
     },
-    /// The server encrypts frames, and the hello names no key.
+    /// The server encrypts frames, and the hello does not name a key.
     KeyNeeded,
-    /// The server does not encrypt frames (a test bench), and the hello names a key.
+    /// The server does not encrypt frames (on a test bench), and the hello names a key.
     NoKeysHere,
 }
 
@@ -175,7 +177,7 @@ pub enum Requirement {
     Roles(u16),
     /// Encodings, as a set of [`Encoding::bit`](crate::tensor::Encoding::bit).
     Encodings(u8),
-    /// Arithmetic of the update.
+    /// Arithmetic in which updates are computed.
     Numeric(Numeric),
     /// Number of elements in one tensor.
     TensorElements(u32),

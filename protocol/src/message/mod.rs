@@ -1,8 +1,8 @@
-//! Messages in both directions. They are encoded with postcard (varints, declaration order, no field names); a
-//! message that carries tensors is followed by a *body*: all bytes up to the end of the frame.
+//! Messages in both directions. Messages are encoded with postcard (varints, declaration order, no field
+//! names). A message that carries tensors is followed by a *body*: all bytes up to the end of the frame.
 //!
-//! Variants and fields are only appended, and never within a released wire version; `SPEC.md` has the byte tables.
-//! Round numbers strictly increase within a campaign.
+//! New variants and fields are appended at the end, and never within a released wire version; `SPEC.md`
+//! contains the byte tables. Round numbers strictly increase within a campaign.
 
 mod hello;
 mod model;
@@ -28,12 +28,12 @@ use crate::limits::TENSORS_MAX;
 use crate::tensor::TensorDescriptor;
 use crate::{Error, codec};
 
-/// Tensor descriptors of one direction of one round.
+/// Tensor descriptors of one direction of a round.
 pub type Descriptors = Vec<TensorDescriptor, TENSORS_MAX>;
 
-/// Message of one direction.
+/// Message that can be sent in one of the two directions.
 pub trait Message: Serialize + DeserializeOwned {
-    /// Returns true if the bytes after the message are its body; otherwise they are an error.
+    /// Returns true if the bytes after the message are its body. For other messages such bytes are an error.
     fn has_body(&self) -> bool;
 }
 
@@ -49,7 +49,7 @@ impl Message for ToDevice {
     }
 }
 
-/// Decodes one message and returns it with its body.
+/// Decodes one message, and returns it with its body.
 ///
 /// # Errors
 /// [`Error::Malformed`] if `bytes` do not start with a message of type `M`; [`Error::TrailingBytes`] if bytes
@@ -76,8 +76,8 @@ pub struct RoundId {
 #[non_exhaustive]
 #[allow(clippy::large_enum_variant, reason = "only one exists at a time, on the stack; boxes need a heap")]
 pub enum ToServer {
-    /// First message on a connection. Body: a [`HandshakeInit`](crate::secure::HandshakeInit), or empty if frames
-    /// are not encrypted.
+    /// First message on a connection. Body: a [`HandshakeInit`](crate::secure::HandshakeInit); empty if
+    /// frames are not encrypted.
     Hello(Hello),
     /// Result of a round. Body: the tensors, if they fit the frame.
     Update(Update),
@@ -108,9 +108,9 @@ pub enum ToDevice {
     Missing(Missing),
     /// Outcome of an update.
     Ack(Ack),
-    /// End of a round: the device may stop working on it, and keeps the head it had.
+    /// End of a round. The device may stop its work on the round, and keeps the head from before the round.
     RoundClosed(RoundId),
-    /// The server is full: the device disconnects and reconnects after this time.
+    /// The server is full. The device must disconnect, and may reconnect after the delay.
     RetryAfter {
         /// Delay in milliseconds.
         milliseconds: u32,

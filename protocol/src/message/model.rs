@@ -1,7 +1,7 @@
-//! Model shapes: the kind and sizes of the model that a device's buffers are made for.
+//! Model shapes: the kind and the sizes of the model for which a device's buffers are made.
 //!
-//! A model is stored as the wire has it, a kind number and a row of sizes: (de)serialising an enum of structs of
-//! arrays would cost a device half a kilobyte of flash.
+//! A model is stored in its wire format, a kind number and a row of sizes: serialising and deserialising an
+//! enum of structs of arrays would cost a device half a kilobyte of flash.
 
 use core::fmt;
 
@@ -13,8 +13,9 @@ use crate::limits::{FILTERS_MAX, HIDDEN_AFTER_FILTERS_MAX, HIDDEN_MAX};
 /// Model shape: its kind and its sizes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Model {
+    /// Kind of the model.
     kind: Kind,
-    /// Sizes in the order of `SPEC.md`; zeros after the last.
+    /// Sizes in the order of `SPEC.md`; unused entries at the end are zero.
     sizes: [u16; SIZES_MAX],
 }
 
@@ -24,7 +25,7 @@ const SIZES_MAX: usize = CONVOLUTIONAL;
 /// Number of sizes of a convolutional model: image, two layers of filters, hidden layers and outputs.
 const CONVOLUTIONAL: usize = 3 + 2 * FILTERS_MAX + HIDDEN_AFTER_FILTERS_MAX + 1;
 
-/// Kind of a model. The number on the wire is the position in this list.
+/// Kind of a model. The number on the wire is the position in this enum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -51,7 +52,8 @@ impl Kind {
     }
 }
 
-/// Sizes of an image in row-major order, with the channels of a pixel adjacent. A signal is an image of height one.
+/// Sizes of an image in row-major order, with the channels of a pixel adjacent. A signal is an image of
+/// height one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Number of rows of pixels.
@@ -65,33 +67,33 @@ pub struct Image {
 /// Convolutional layer with stride 1 and no padding, followed by max pooling.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// Number of filters; 0 if the layer does not exist.
+    /// Number of filters; 0 for a layer that does not exist.
     pub count: u16,
     /// Height and width of a filter in pixels; only the width if the image is a signal.
     pub side: u8,
-    /// Height and width of a pooling window in pixels; only the width if the image is a signal. Windows do not
-    /// overlap.
+    /// Height and width of a pooling window in pixels; only the width if the image is a signal. Windows do
+    /// not overlap.
     pub pool: u8,
 }
 
 impl Filters {
-    /// Packs both sides into one size: `256 side + pool`.
+    /// Packs the two sides into one size: `256 side + pool`.
     const fn window(self) -> u16 {
         u16::from_be_bytes([self.side, self.pool])
     }
 }
 
 impl Model {
-    /// Creates a linear model `y = W^T B^T x`: `features` d of a sample, `width` k of the representation, `outputs`
-    /// C of the head.
+    /// Creates a linear model `y = W^T B^T x`: `features` is the length d of a sample, `width` the number k
+    /// of columns of the representation, `outputs` the number C of outputs of the head.
     #[must_use]
     pub const fn linear(features: u16, width: u16, outputs: u16) -> Self {
         Self::from_sizes(Kind::Linear, [features, width, outputs])
     }
 
-    /// Creates a network of dense layers with biases, ReLU between them and softmax after the last, which is the
-    /// head: `features` d of a sample, widths of the `hidden` layers in order with zeros after the last, `outputs`
-    /// C.
+    /// Creates a network of dense layers with biases, a ReLU between layers, and softmax after the last
+    /// layer, which is the head. `features` is the length d of a sample, `hidden` contains the widths of the
+    /// hidden layers in order with zeros after the last, and `outputs` is the number C of classes.
     #[must_use]
     pub const fn network(features: u16, hidden: [u16; HIDDEN_MAX], outputs: u16) -> Self {
         let [a, b, c] = hidden;
@@ -99,7 +101,7 @@ impl Model {
     }
 
     /// Creates a network that begins with convolutional layers on an `image`, each followed by ReLU and max
-    /// pooling; unused entries of `filters` have a count of zero. Dense layers follow as in a
+    /// pooling. Unused entries of `filters` have a count of zero. Dense layers follow as in a
     /// [network](Self::network).
     #[must_use]
     pub const fn convolutional(
@@ -128,8 +130,9 @@ impl Model {
         )
     }
 
-    /// Creates a network that begins with an LSTM of `cells` cells over a sequence of `steps` steps with `channels`
-    /// values each. Its last hidden state goes, without ReLU, into dense layers as in a [network](Self::network).
+    /// Creates a network that begins with an LSTM of `cells` cells over a sequence of `steps` steps with
+    /// `channels` values each. The last hidden state is the input, without ReLU, of dense layers as in a
+    /// [network](Self::network).
     #[must_use]
     pub const fn recurrent(
         steps: u16,
@@ -142,10 +145,11 @@ impl Model {
         Self::from_sizes(Kind::Recurrent, [steps, channels, cells, a, b, c, outputs])
     }
 
-    /// Creates a network whose first layer, of `width` outputs, is frozen and has a trainable adapter of rank r
-    /// (LoRA, Hu et al. 2022): `x (W0 + A B)` plus a bias, A `features` x r, B r x `width`. ReLU and dense layers
-    /// follow as in a [network](Self::network). `frozen` is the CRC-32C of the frozen weights as stored in the
-    /// device's flash, or zero if there are none.
+    /// Creates a network whose first layer, with `width` outputs, is frozen and has a trainable adapter of
+    /// rank r (LoRA, Hu et al. 2022). The layer computes `x (W0 + A B)` plus a bias, where A is `features` x
+    /// r and B is r x `width`. A ReLU and dense layers follow as in a [network](Self::network). `frozen` is
+    /// the CRC-32C of the frozen weights as stored in the device's flash, or zero if there are no frozen
+    /// weights.
     #[must_use]
     pub const fn adapted(
         features: u16,
@@ -181,6 +185,7 @@ impl Model {
         last.map_or(0, |size| usize::from(*size))
     }
 
+    /// Creates a model from its kind and sizes.
     const fn from_sizes<const N: usize>(kind: Kind, given: [u16; N]) -> Self {
         let mut sizes = [0; SIZES_MAX];
         sizes.split_at_mut(N).0.copy_from_slice(&given);
@@ -211,6 +216,7 @@ impl<'de> Deserialize<'de> for Model {
     }
 }
 
+/// Reads a model from its kind number and sizes.
 struct ModelVisitor;
 
 impl<'de> Visitor<'de> for ModelVisitor {
@@ -268,7 +274,7 @@ impl fmt::Display for Model {
                 widths(f, dense)?;
                 write!(f, ", frozen {:#010x}", u32::from(*high) << 16 | u32::from(*low))
             }
-            // Unreachable: the number of sizes follows from the kind.
+            // Unreachable, because the number of sizes follows from the kind.
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Messages within a round: its start, the tensors in both directions, and the outcome of an update.
+//! Messages within a round: the start, the tensors in both directions, and the outcome of an update.
 
 use heapless::Vec;
 use serde::{Deserialize, Serialize};
@@ -13,8 +13,8 @@ pub struct RoundOpen {
     pub id: RoundId,
     /// Task to compute.
     pub task: Task,
-    /// Tensors that the server sends with the round. Either all have `chunk == 0` and form the body, in order, or
-    /// all have `chunk > 0` and follow as chunks.
+    /// Tensors that the server sends with the round. Either all tensors have `chunk == 0` and form the body,
+    /// in order, or all have `chunk > 0` and follow as chunks.
     pub tensors: Descriptors,
 }
 
@@ -23,22 +23,22 @@ pub struct RoundOpen {
 pub struct Update {
     /// Identifier of the round.
     pub id: RoundId,
-    /// Number of samples used.
+    /// Number of samples that were used.
     pub samples: u32,
-    /// Number of samples skipped because they were not usable (not finite, out of range).
+    /// Number of samples that were skipped because they were not usable (not finite, out of range).
     pub skipped: u32,
-    /// Tensors of the update, sent as those in [`RoundOpen::tensors`].
+    /// Tensors of the update, sent in the same way as [`RoundOpen::tensors`].
     pub tensors: Descriptors,
 }
 
-/// Header of a part of a tensor; its elements are the body.
+/// Header of a part of a tensor. The elements of the part are the body of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Chunk {
     /// Identifier of the round.
     pub id: RoundId,
-    /// Index of the tensor among the round's (or the update's) descriptors.
+    /// Index of the tensor among the descriptors of the round, or of the update.
     pub tensor: u8,
-    /// First element of the part; a multiple of the descriptor's chunk length.
+    /// Index of the first element of the part; a multiple of the descriptor's chunk length.
     pub offset: u32,
 }
 
@@ -62,23 +62,23 @@ pub struct Decline {
     pub reason: DeclineReason,
 }
 
-/// Reason why a device declines a round. Head, counters and storage are as before the round, with two exceptions:
-/// after [`Self::UpdateNonFinite`] and [`Self::Device`], which can occur after the update was computed, the head
-/// may be new. A device whose new representation has failed a check has none until a round brings a valid one, and
-/// refuses to predict meanwhile.
+/// Reason why a device declines a round. The head, the counters and the storage are the same as before the
+/// round, with two exceptions: after [`Self::UpdateNonFinite`] and [`Self::Device`], which can occur after
+/// the update was computed, the head may be new. A device whose new representation has failed a check has no
+/// representation until a round brings a valid one, and refuses predictions until then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DeclineReason {
-    /// The task is not compiled into this firmware or not allowed on this device, or the device's memory has no buffers
-    /// for it (the second matrix of FedPower, the block of a stream).
+    /// The task is not compiled into this firmware or not allowed on this device, or the device's memory has
+    /// no buffers for the task (such as the second matrix of FedPower or the block of a stream).
     Task,
-    /// A tensor has another role or shape than the task needs, or there are too many or too few tensors. Layers of
+    /// A tensor has the wrong role or shape for the task, or there are too many or too few tensors. Layers of
     /// a network that are not sent must already be on the device.
     Tensors,
-    /// A hyper-parameter is not finite or out of range, or larger than the device's memory was made for (batch,
+    /// A hyper-parameter is not finite or out of range, or too large for the device's memory (batch,
     /// momentum, ridges of a grid).
     Parameter,
-    /// The round number is not above that of the last round this device finished.
+    /// The round number is not above the number of the last round that this device finished.
     RoundRepeated {
         /// Number of the last finished round.
         last: u32,
@@ -87,7 +87,7 @@ pub enum DeclineReason {
     NonFinite,
     /// The columns of the received representation are not orthonormal.
     NotOrthonormal {
-        /// `max |B^T B - I|`.
+        /// Deviation from orthonormality, `max |B^T B - I|`.
         error: f32,
     },
     /// The device has no usable sample.
@@ -96,9 +96,9 @@ pub enum DeclineReason {
     UpdateNonFinite,
     /// The device could not read its samples or write its storage.
     Device,
-    /// The release would cost more than the rest of the device's privacy budget.
+    /// The release would cost more than the unspent part of the device's privacy budget.
     Budget {
-        /// Rest of the budget, in the units of [`Privacy`](super::Privacy).
+        /// Unspent part of the budget, in the units of [`Privacy`](super::Privacy).
         left: u64,
     },
     /// The device has no entropy for the noise that its update needs.
@@ -120,11 +120,11 @@ pub struct Ack {
 pub enum AckOutcome {
     /// The update is part of the round's aggregate.
     Counted,
-    /// The same update was counted before; it counts once.
+    /// The same update was already counted, and is not counted again.
     Duplicate,
-    /// The round was already complete; the update does not count.
+    /// The round was already complete, and the update is not counted.
     Late,
-    /// The update was rejected and does not count.
+    /// The update was rejected and is not counted.
     Rejected(Rejection),
 }
 
@@ -136,7 +136,7 @@ pub enum Rejection {
     NotAsked,
     /// No round with this identifier is open.
     WrongRound,
-    /// Roles, shapes or encodings are not what the round asked for.
+    /// Roles, shapes or encodings do not match the round.
     Tensors,
     /// A value is not finite.
     NonFinite,
@@ -163,7 +163,7 @@ pub enum Fault {
     Unexpected,
     /// A descriptor or a chunk does not match the announced tensors.
     Tensors,
-    /// The server has received no hello on this link: the device must send one. Occurs on links that stay open when
-    /// the server restarts, such as serial lines.
+    /// The server has received no hello on this link, so the device must send one. This occurs on links that
+    /// stay connected when the server restarts, such as serial lines.
     Greet,
 }

@@ -5,15 +5,15 @@ use serde::{Deserialize, Serialize};
 use crate::limits::PRIVATE_PARAMETERS;
 use crate::tensor::{Encoding, Role};
 
-/// Task of a device in a round, with its hyper-parameters. "Down" lists the tensors sent to the device, "up" those
-/// it sends back.
+/// Task of a device in a round, with its hyper-parameters. In the descriptions, "Down" lists the tensors sent
+/// to the device and "Up" the tensors that the device sends back.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Task {
-    /// FedRep: fits the head on `B`, then takes one gradient step on `B` (Collins et al. 2021, Algorithm 2). Down:
-    /// representation. Up: gradient or representation.
+    /// FedRep: fits the head on `B`, then takes one gradient step on `B` (Collins et al. 2021, Algorithm 2).
+    /// Down: representation. Up: gradient or representation.
     FedRep {
-        /// Step size eta of the representation; only used if the new representation is uploaded.
+        /// Step size eta of the representation; used only if the new representation is uploaded.
         step_size: f32,
         /// Solver for the head.
         head: HeadSolve,
@@ -38,19 +38,20 @@ pub enum Task {
         /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// One step of the power method for the start: `(1/m) sum |y|^2 x (x^T Q)`. Down and up: subspace.
+    /// One step of the power method that computes an initial representation from data:
+    /// `(1/m) sum |y|^2 x (x^T Q)`. Down and up: subspace.
     PowerStart,
-    /// Rows of the upper half of the moment matrix `(1/m) sum |y|^2 x x^T`. Up: moment. The rows can reveal single
-    /// records, so the firmware must be built to allow this task.
+    /// Rows of the upper half of the moment matrix `(1/m) sum |y|^2 x x^T`. Up: moment. The rows can reveal
+    /// single records, so only firmware built with a special feature supports this task.
     MomentRows {
         /// Index of the first row.
         first: u16,
         /// Number of rows.
         count: u16,
     },
-    /// FedPower (Guo et al. 2024, Algorithms 1 to 3): power iterations `Y = A_i Z` with the device's own
-    /// `A_i = (1/s) M_i^T M_i`, whose s rows have a norm of at most 1. The next `Z` is the orthonormal factor of
-    /// `Y`. Down: subspace. Up: one or two subspaces.
+    /// FedPower (Guo et al. 2024, Algorithms 1 to 3): power iterations `Y = A_i Z` with the device's matrix
+    /// `A_i = (1/s) M_i^T M_i`, where M_i has s rows of norm at most 1. The next `Z` is the orthonormal
+    /// factor of `Y`. Down: subspace. Up: one or two subspaces.
     FedPower {
         /// Number of iterations.
         iterations: u16,
@@ -61,23 +62,25 @@ pub enum Task {
         /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// Stochastic gradient descent on the cross-entropy of a network. The shared layers are the tensors of the
-    /// round, one tensor a layer, down and up: the body (FedRep, FedPer), the last layers (LG-FedAvg), all layers
-    /// (FedAvg) or none.
+    /// Stochastic gradient descent on the cross-entropy of a network. The shared layers are the tensors of
+    /// the round, down and up, with one tensor per layer: the body (FedRep, FedPer), the last layers
+    /// (LG-FedAvg), all layers (FedAvg) or none.
     Sgd {
         /// Step size, momentum and batch size.
         descent: Descent,
-        /// Number of epochs on the personal layers, with the shared layers fixed: FedRep's tau_h. They come first.
+        /// Number of epochs of the first phase, which trains the personal layers with the shared layers fixed
+        /// (FedRep's tau_h).
         head_epochs: u16,
-        /// Number of epochs on the layers `trained`: FedRep's tau_phi, the other methods' tau.
+        /// Number of epochs of the second phase, which trains the layers `trained` (FedRep's tau_phi, the
+        /// other methods' tau).
         epochs: u16,
-        /// Layers that the second phase of epochs trains.
+        /// Layers that the second phase trains.
         trained: Trained,
         /// Encoding of the uploaded layers.
         encoding: Encoding,
     },
-    /// Baseline method on a network, for comparisons with simulated devices. Down and up: all layers, a tensor
-    /// each.
+    /// Baseline method on a network, for comparisons with simulated devices. Down and up: all layers, with
+    /// one tensor per layer.
     Baseline {
         /// Baseline method and its parameters.
         baseline: Baseline,
@@ -88,15 +91,15 @@ pub enum Task {
         /// Encoding of the uploaded layers.
         encoding: Encoding,
     },
-    /// RoLoRA, first half (Chen et al. 2025, Algorithm 2): fits the up-projection of a linear model to its
-    /// down-projection. Down: adapter-down, unless the device has it. Up: adapter-up.
+    /// First half of RoLoRA (Chen et al. 2025, Algorithm 2): fits the up-projection of a linear model for a
+    /// fixed down-projection. Down: adapter-down, unless the device has it. Up: adapter-up.
     AdapterUp {
         /// Solver for the up-projection.
         head: HeadSolve,
         /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// RoLoRA, second half: one gradient step on the down-projection of a linear model, with the shared
+    /// Second half of RoLoRA: one gradient step on the down-projection of a linear model, with the shared
     /// up-projection fixed. Down: adapter-down, unless the device has it, and adapter-up. Up: adapter-down.
     AdapterDown {
         /// Step size.
@@ -104,20 +107,20 @@ pub enum Task {
         /// Encoding of the upload.
         encoding: Encoding,
     },
-    /// Sums and sums of squares of some features, as exact integers, from which the server computes one scale for
-    /// the fleet. Up: feature sums, `count` x [`SUMS_COLUMNS`](crate::tensor::SUMS_COLUMNS). Reveals the device's
-    /// means.
+    /// Sums and sums of squares of some features, as exact integers, from which the server computes one scale
+    /// for the fleet. Up: feature sums, `count` x [`SUMS_COLUMNS`](crate::tensor::SUMS_COLUMNS). The sums
+    /// reveal the device's means.
     FeatureSums {
         /// Index of the first feature.
         first: u16,
         /// Number of features.
         count: u16,
     },
-    /// Scores of a geometric grid of ridges. For each ridge the device fits a head on `labels_per_class` of its own
-    /// samples and counts the correct predictions on the others. Down: representation, and scale if the campaign
-    /// has one. Up: ridge scores, 1 x `count`.
+    /// Scores of a geometric grid of ridges. For each ridge the device fits a head on `labels_per_class` of
+    /// its samples per class and counts the correct predictions on its other samples. Down: representation,
+    /// and scale if the campaign has one. Up: ridge scores, 1 x `count`.
     RidgeScores {
-        /// Number of labelled samples per class that a head is fitted on.
+        /// Number of labelled samples per class on which a head is fitted.
         labels_per_class: u16,
         /// First ridge of the grid.
         first: f32,
@@ -126,14 +129,14 @@ pub enum Task {
         /// Number of ridges.
         count: u8,
     },
-    /// Task for private use: no version of the wire gives it a meaning. Firmware and server that share an own task
-    /// use one of four such numbers, and agree on its tensors and parameters.
+    /// Task for private use, whose meaning no version of the wire protocol defines. Firmware and server that
+    /// share a custom task use one of four such numbers, and agree on the tensors and parameters of the task.
     Private12(PrivateTask),
-    /// Task for private use, as [`Self::Private12`].
+    /// Task for private use, like [`Self::Private12`].
     Private13(PrivateTask),
-    /// Task for private use, as [`Self::Private12`].
+    /// Task for private use, like [`Self::Private12`].
     Private14(PrivateTask),
-    /// Task for private use, as [`Self::Private12`].
+    /// Task for private use, like [`Self::Private12`].
     Private15(PrivateTask),
 }
 
@@ -167,8 +170,9 @@ impl Task {
         self.kind().bit()
     }
 
-    /// Returns the task for a device that cannot select ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its head
-    /// takes the fallback ridge. `None` if the task leaves no ridge to the device.
+    /// Returns the task for a device that cannot select ridges ([`CHOOSES_RIDGE`](super::CHOOSES_RIDGE)): its
+    /// head is fitted with the fallback ridge. Returns `None` if the device does not choose the ridge of this
+    /// task.
     #[must_use]
     pub const fn without_ridge_choice(mut self) -> Option<Self> {
         let (Self::FedRep { head, .. } | Self::FitHead { head } | Self::AdapterUp { head, .. }) = &mut self
@@ -181,7 +185,7 @@ impl Task {
     }
 }
 
-/// Task without its parameters. Its value is the task's number on the wire.
+/// Kind of a task: the task without its parameters. Its value is the task's number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
@@ -260,13 +264,13 @@ impl From<Task> for TaskKind {
     }
 }
 
-/// Parameters of a task for private use. The firmware and the server that share the task define what they mean;
-/// unused parameters are 0. Step sizes, ridges and counts up to 2^24 are exact in binary32.
+/// Parameters of a task for private use. The firmware and the server that share the task define their
+/// meaning; unused parameters are 0. Step sizes, ridges and counts up to 2^24 are exact in binary32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PrivateTask {
     /// Encoding of the upload.
     pub encoding: Encoding,
-    /// Parameters, any bits of binary32.
+    /// Parameters; all bit patterns of binary32 are allowed.
     pub parameters: [f32; PRIVATE_PARAMETERS],
 }
 
@@ -274,37 +278,41 @@ pub struct PrivateTask {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum HeadSolve {
-    /// Minimises `1/(2m) |X B W - Y|^2 + ridge/2 |W|^2`; the minimum-norm solution if several exist.
+    /// Minimises `1/(2m) |X B W - Y|^2 + ridge/2 |W|^2`. Chooses the solution of minimum norm if there are
+    /// several.
     LeastSquares {
-        /// The ridge; 0 for none.
+        /// Ridge; 0 for least squares without a ridge.
         ridge: f32,
     },
-    /// Gradient steps from the device's current head (initially zero): GD-GD with one step, 10GD-GD with ten.
+    /// Gradient steps from the device's current head (initially zero): the methods GD-GD (one step) and
+    /// 10GD-GD (ten steps).
     Gradient {
         /// Number of steps.
         steps: u16,
         /// Step size.
         step_size: f32,
     },
-    /// Stochastic gradient descent on a network's cross-entropy, from the device's current head. Zero epochs leave
-    /// the head unchanged.
+    /// Stochastic gradient descent on a network's cross-entropy, from the device's current head. Zero epochs
+    /// leave the head unchanged.
     Sgd {
-        /// Number of epochs; [`UNTIL_PLATEAU`](crate::limits::UNTIL_PLATEAU) trains until the loss stops falling.
+        /// Number of epochs. [`UNTIL_PLATEAU`](crate::limits::UNTIL_PLATEAU) trains until the loss stops
+        /// decreasing.
         epochs: u16,
         /// Step size, momentum and batch size.
         descent: Descent,
     },
-    /// Least squares with the ridge of smallest leave-one-out error, if every class that occurs has at least two
+    /// Least squares with the ridge of least leave-one-out error, if every class that occurs has at least two
     /// samples; otherwise with `fallback_ridge`.
     LeaveOneOut {
-        /// Ridge for data in which leaving one sample out would leave a class empty; 0 for none.
+        /// Ridge for data in which a class has only one sample, so that leaving the sample out would leave
+        /// the class empty; 0 for least squares without a ridge.
         fallback_ridge: f32,
     },
 }
 
-/// Parameters of stochastic gradient descent: `v <- momentum v + g`, `W <- W - step_size v`, with g the mean
-/// gradient of the next `batch` samples. Each epoch draws a new order of samples. `v` is zero at the start of a
-/// phase.
+/// Parameters of stochastic gradient descent: `v <- momentum v + g`, `W <- W - step_size v`, where g is the
+/// mean gradient of the next `batch` samples. Each epoch draws a new order of samples. `v` is zero at the
+/// start of a phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Descent {
     /// Step size.
@@ -319,19 +327,19 @@ pub struct Descent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Trained {
-    /// The shared layers.
+    /// Shared layers.
     #[default]
     Shared,
     /// All layers.
     All,
-    /// LoRA's down-projection, the only tensor uploaded; the up-projection stays fixed.
+    /// LoRA's down-projection, which is the only uploaded tensor; the up-projection stays fixed.
     Down,
-    /// LoRA's up-projection, the only tensor uploaded; the down-projection stays fixed.
+    /// LoRA's up-projection, which is the only uploaded tensor; the down-projection stays fixed.
     Up,
 }
 
-/// Baseline method of a device's round. In the formulas g is the gradient of a batch, w the trained model and w0
-/// the received one.
+/// Baseline method of a device's round. In the formulas g is the gradient of a batch, w the trained model and
+/// w0 the received model.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Baseline {
@@ -340,16 +348,17 @@ pub enum Baseline {
         /// Proximal weight mu.
         proximal_weight: f32,
     },
-    /// SCAFFOLD (Karimireddy et al. 2020), option II: steps along `g - c_i + c`. Each tensor has twice the rows of
-    /// its layer: the layer, then the control variate (down: c; up: the change of c_i).
+    /// SCAFFOLD (Karimireddy et al. 2020), option II: steps along `g - c_i + c`. Each tensor has twice the
+    /// rows of its layer: the rows of the layer, then the rows of the control variate (down: c; up: the
+    /// change of c_i).
     Scaffold,
-    /// Per-FedAvg (Fallah et al. 2020), first order: steps along the gradient at `w - inner_step g`.
+    /// Per-FedAvg (Fallah et al. 2020), first-order: steps along the gradient at `w - inner_step g`.
     PerFedAvg {
         /// Inner step size alpha.
         inner_step: f32,
     },
-    /// Per-FedAvg, Hessian-free: the first-order gradient times the derivative of `w - inner_step g`, approximated
-    /// by a difference of gradients.
+    /// Per-FedAvg, Hessian-free: the first-order gradient times the derivative of `w - inner_step g`,
+    /// approximated by a difference of gradients.
     PerFedAvgHf {
         /// Inner step size alpha.
         inner_step: f32,
@@ -360,8 +369,8 @@ pub enum Baseline {
         /// Proximal weight lambda.
         proximal_weight: f32,
     },
-    /// APFL (Deng et al. 2020): trains and uploads the received model, and trains a personal model in a mixture of
-    /// both.
+    /// APFL (Deng et al. 2020): trains and uploads the received model, and trains a personal model in a
+    /// mixture of the two models.
     Apfl {
         /// Initial mixing weight alpha: the share of the personal model in the mixture.
         mixing_weight: f32,
@@ -375,7 +384,7 @@ pub enum Baseline {
         averaging_step: f32,
     },
     /// Fed-MTL (Smith et al. 2017) with all tasks equally related: trains the personal model along
-    /// `g + proximal_weight (w - w0)`, w0 the mean of all models, and uploads it.
+    /// `g + proximal_weight (w - w0)`, where w0 is the mean of all models, and uploads the personal model.
     FedMtl {
         /// Proximal weight lambda.
         proximal_weight: f32,
@@ -386,10 +395,10 @@ pub enum Baseline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Upload {
-    /// The gradient of the device's loss.
+    /// Gradient of the device's loss.
     #[default]
     Gradient,
-    /// The representation after the device's gradient step.
+    /// Representation after the device's gradient step.
     Representation,
 }
 
@@ -408,11 +417,11 @@ impl Upload {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PowerRows {
-    /// The sample's features.
+    /// Features of the sample.
     #[default]
     Features,
-    /// The features times the norm of the target. Their principal directions are a start for FedRep: regression
-    /// finds its representation in them.
+    /// Features of the sample times the norm of its target. The principal directions of these rows are an
+    /// initial representation for FedRep, because regression finds the representation in them.
     Weighted,
 }
 
@@ -423,14 +432,15 @@ pub enum PowerUpload {
     /// `Y` of the last iteration.
     #[default]
     Product,
-    /// `Y` of the last iteration and the `Z` it was computed from, with which the server aligns the bases.
+    /// `Y` of the last iteration and the `Z` from which it was computed, with which the server aligns the
+    /// bases.
     ProductAndBasis,
-    /// The orthonormal factor of `Y` of the last iteration.
+    /// Orthonormal factor of `Y` of the last iteration.
     Basis,
 }
 
 impl PowerUpload {
-    /// Returns the number of uploaded tensors, each of the shape of the received subspace.
+    /// Returns the number of uploaded tensors. Each has the shape of the received subspace.
     #[must_use]
     pub const fn tensors(self) -> u8 {
         match self {

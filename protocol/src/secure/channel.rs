@@ -1,4 +1,4 @@
-//! Encrypted channel: seals outgoing frames and opens incoming ones with the two keys of a connection.
+//! Encrypted channel: seals outgoing frames and opens incoming frames with the two keys of a connection.
 
 use core::fmt;
 use core::ops::Range;
@@ -12,30 +12,34 @@ use crate::frame::{Envelope, HEADER_ANSWER, HEADER_SEALED, encode_in};
 use crate::limits::HEADER;
 use crate::message::{Message, ToDevice};
 
-/// Reason why a sealed frame was not opened. The channel is unchanged, and [`Channel::open`] has zeroed the frame.
+/// Reason why a sealed frame was not opened. The channel is then unchanged, and [`Channel::open`] has zeroed
+/// the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The counter was used before, or is below the window of accepted counters.
+    /// The counter was already used, or is below the window of accepted counters.
     Replayed,
-    /// The tag is wrong: another key, or modified bytes.
+    /// The tag is wrong: the frame was sealed with another key, or modified.
     Forged,
     /// The frame is too short, or its header is not that of a sealed frame.
     Malformed,
 }
 
-/// State of one side of a connection after the handshake. The keys are overwritten when it is dropped. A channel
-/// cannot be cloned, because two copies would use the same counters, which are the nonces.
+/// State of one side of a connection after the handshake. The keys are overwritten when the channel is
+/// dropped. A channel cannot be cloned, because two copies would use the same counters, which are the nonces.
 ///
 /// ```compile_fail
 /// fn twice<T: Clone>() {}
 /// twice::<fedspan_protocol::secure::Channel>();
 /// ```
 pub struct Channel {
-    own: [u8; KEY],
-    peer: [u8; KEY],
+    /// Key for outgoing frames.
+    outgoing_key: [u8; KEY],
+    /// Key for incoming frames.
+    incoming_key: [u8; KEY],
     /// Counter of the next outgoing frame.
     next: u64,
+    /// Counters of accepted incoming frames.
     window: Window,
 }
 
@@ -44,20 +48,20 @@ impl Channel {
     #[must_use]
     pub fn device(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
-        Self { own: keys.up, peer: keys.down, next: 0, window: Window::default() }
+        Self { outgoing_key: keys.up, incoming_key: keys.down, next: 0, window: Window::default() }
     }
 
-    /// Creates the server's side from the `transcript` of the received hello and its own `nonce`.
+    /// Creates the server's side from the `transcript` of the received hello and the server's `nonce`.
     #[must_use]
     pub fn server(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
         let keys = Keys::derive(key, transcript, nonce);
-        Self { own: keys.down, peer: keys.up, next: 0, window: Window::default() }
+        Self { outgoing_key: keys.down, incoming_key: keys.up, next: 0, window: Window::default() }
     }
 
-    /// Encodes and seals `message` and its body, as [`encode`](crate::frame::encode) does without keys.
+    /// Encodes and seals `message` and its body, like [`encode`](crate::frame::encode) without keys.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] as [`encode`](crate::frame::encode); [`Error::Exhausted`] after 2^64 - 1 frames.
+    /// [`Error::BufferTooSmall`] if the frame does not fit; [`Error::Exhausted`] after 2^64 - 1 frames.
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn seal<M: Message>(
         &mut self,
@@ -67,10 +71,10 @@ impl Channel {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         let counter = self.next;
-        // Advanced before anything can fail, so that no counter is used twice.
+        // The counter is advanced before any step that can fail, so that no counter is used twice.
         self.next = counter.checked_add(1).ok_or(Error::Exhausted)?;
         let envelope = Envelope { before: HEADER + COUNTER, after: TAG };
-        let key = &self.own;
+        let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_SEALED, &counter.to_le_bytes());
             encrypt(key, counter, HEADER + COUNTER, frame);
@@ -78,10 +82,11 @@ impl Channel {
         encode_in(envelope, message, body_len, &mut fill, close, out)
     }
 
-    /// Encodes and seals the server's answer to a hello, its first frame.
+    /// Encodes and seals the server's answer to a hello, which is the server's first frame.
     ///
     /// # Errors
-    /// [`Error::BufferTooSmall`] if it does not fit; [`Error::Exhausted`] if it is not the first frame.
+    /// [`Error::BufferTooSmall`] if the answer does not fit; [`Error::Exhausted`] if the answer is not the
+    /// first frame.
     pub fn seal_answer(
         &mut self,
         nonce: &[u8; NONCE],
@@ -93,7 +98,7 @@ impl Channel {
         }
         self.next = 1;
         let envelope = Envelope { before: HEADER + NONCE, after: TAG };
-        let key = &self.own;
+        let key = &self.outgoing_key;
         let close = |frame: &mut [u8]| {
             set_header(frame, HEADER_ANSWER, nonce);
             encrypt(key, 0, HEADER + NONCE, frame);
@@ -101,11 +106,11 @@ impl Channel {
         encode_in(envelope, message, 0, &mut |_| {}, close, out)
     }
 
-    /// Verifies and decrypts a frame in place and returns its message and body.
+    /// Verifies and decrypts a frame in place, and returns its message and body.
     ///
     /// # Errors
-    /// [`OpenError`] if the frame is a replay, forged or malformed. The frame is then zeroed, and no counter is
-    /// marked as used.
+    /// [`OpenError`] if the frame is a replay, forged or malformed. The frame is then zeroed, and no counter
+    /// is marked as used.
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn open<'a>(&mut self, frame: &'a mut [u8]) -> Result<&'a [u8], OpenError> {
         match self.try_open(frame) {
@@ -117,11 +122,11 @@ impl Channel {
         }
     }
 
-    /// Opens a frame that may belong to another channel: on an error the frame is left as it was. Returns the range
-    /// of the message and body.
+    /// Opens a frame that may belong to another channel: an error leaves the frame unchanged. Returns the
+    /// range of the message and body.
     ///
     /// # Errors
-    /// [`OpenError`] as [`Self::open`].
+    /// [`OpenError`] for the reasons of [`Self::open`].
     pub fn try_open(&mut self, frame: &mut [u8]) -> Result<Range<usize>, OpenError> {
         let (before, counter) = match frame.split_first() {
             Some((&HEADER_SEALED, rest)) => {
@@ -137,7 +142,7 @@ impl Channel {
             return Err(OpenError::Replayed);
         }
         let end = before + secret.len();
-        if !aead::decrypt(&self.peer, &aead::nonce(counter), head, secret, tag) {
+        if !aead::decrypt(&self.incoming_key, &aead::nonce(counter), head, secret, tag) {
             return Err(OpenError::Forged);
         }
         self.window.accept(counter);
@@ -145,13 +150,13 @@ impl Channel {
     }
 }
 
-/// Returns true if this is the frame with which a server answers a hello.
+/// Returns true if the frame is a server's answer to a hello.
 #[must_use]
 pub fn is_answer(frame: &[u8]) -> bool {
     frame.first() == Some(&HEADER_ANSWER)
 }
 
-/// Returns the server's nonce in its answer to a hello; `None` if the frame is something else.
+/// Returns the server's nonce in its answer to a hello; `None` for any other frame.
 #[must_use]
 pub fn answer_nonce(frame: &[u8]) -> Option<[u8; NONCE]> {
     match frame.split_first() {
@@ -160,13 +165,15 @@ pub fn answer_nonce(frame: &[u8]) -> Option<[u8; NONCE]> {
     }
 }
 
+/// Writes the header byte and the bytes that follow it.
 fn set_header(frame: &mut [u8], header: u8, rest: &[u8]) {
     for (place, byte) in frame.iter_mut().zip([header].iter().chain(rest)) {
         *place = *byte;
     }
 }
 
-/// Encrypts the bytes between the first `before` ones, which are authenticated as well, and the tag.
+/// Encrypts the frame between its first `before` bytes, which are only authenticated, and the tag, and writes
+/// the tag.
 #[cfg_attr(target_os = "none", inline(never))]
 fn encrypt(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
     let Some((head, rest)) = frame.split_at_mut_checked(before) else { return };
@@ -179,8 +186,8 @@ fn encrypt(key: &[u8; KEY], counter: u64, before: usize, frame: &mut [u8]) {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.own.zeroize();
-        self.peer.zeroize();
+        self.outgoing_key.zeroize();
+        self.incoming_key.zeroize();
     }
 }
 

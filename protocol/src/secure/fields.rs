@@ -1,6 +1,6 @@
-//! Fields of a provisioning record.
+//! Reader of the fields of a provisioning record.
 
-/// Splits the next field off.
+/// Returns the next `N` bytes and advances `fields`; `None` if there are fewer bytes.
 pub(super) fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
     let (field, rest) = fields.split_first_chunk()?;
     *fields = rest;

@@ -1,4 +1,5 @@
-//! First handshake message: the body of a device's hello on an encrypted link.
+//! Handshake initiation: the first handshake message, sent in the body of a device's hello on an encrypted
+//! link.
 
 use super::NONCE;
 use super::schedule::hash;
@@ -12,8 +13,8 @@ use crate::message::{Hello, ToServer};
 pub struct HandshakeInit {
     /// [`Key::epoch`](super::Key::epoch) of the device's key.
     pub epoch: u16,
-    /// Number of handshakes the device has begun with this key. It is never reused, even after a power loss or with
-    /// a broken random generator.
+    /// Number of the handshake, counted by the device for its key. A number is never reused, even after a
+    /// power loss or with a broken random generator.
     pub handshake: u64,
     /// Random bytes.
     pub nonce: [u8; NONCE],
@@ -34,7 +35,7 @@ impl HandshakeInit {
         bytes
     }
 
-    /// Decodes the body of a hello. `None` if it has another length.
+    /// Decodes the body of a hello. Returns `None` if the body has the wrong length.
     #[must_use]
     pub fn read(body: &[u8]) -> Option<Self> {
         let (epoch, rest) = body.split_first_chunk()?;
@@ -48,17 +49,18 @@ impl HandshakeInit {
     }
 }
 
-/// Returns the SHA-256 of a hello as sent, message and body: the data that both sides have exchanged so far.
+/// Returns the transcript: the SHA-256 of the message and body of a hello as sent, which are all data
+/// exchanged so far.
 #[must_use]
 pub fn transcript(hello: &[u8]) -> [u8; 32] {
     hash(hello, &[], &[])
 }
 
-/// Encodes a hello with its handshake initiation, unencrypted. Returns the number of bytes on the wire and the
-/// transcript.
+/// Encodes a hello with its handshake initiation, unencrypted. Returns the number of bytes on the wire, and
+/// the transcript.
 ///
 /// # Errors
-/// [`Error::BufferTooSmall`] if the frame does not fit, as [`encode`](crate::frame::encode).
+/// [`Error::BufferTooSmall`] if the frame does not fit `out`.
 pub fn encode_hello(hello: Hello, init: &HandshakeInit, out: &mut [u8]) -> Result<(usize, [u8; 32]), Error> {
     let envelope = Envelope { before: HEADER, after: CHECK };
     let body = init.to_bytes();

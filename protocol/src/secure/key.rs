@@ -15,7 +15,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Creates the key of an epoch. A device's first key has epoch 0, and every rotation adds one.
+    /// Creates the key of an epoch. The first key of a device has epoch 0, and every key rotation adds one.
     #[must_use]
     pub const fn new(epoch: u16, bytes: [u8; KEY]) -> Self {
         Self { epoch, bytes }

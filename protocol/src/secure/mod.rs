@@ -1,5 +1,5 @@
-//! Authenticated encryption of every frame after the hello, from a pre-shared key: a handshake derives fresh keys
-//! and authenticates both sides, and frames are sealed with them.
+//! Authenticated encryption of every frame after the hello, from a pre-shared key: a handshake derives fresh
+//! keys and authenticates both sides, and the keys seal all later frames.
 //!
 //! ```text
 //!   device                                                server
@@ -9,9 +9,10 @@
 //!     | <-- sealed RoundOpen ... sealed Update --> ...         |
 //! ```
 //!
-//! The composition is Noise's `NNpsk0` without ephemeral keys: HKDF-SHA256 (RFC 5869) over the key and both sides'
-//! messages gives one key per direction, ChaCha20-Poly1305 (RFC 8439) seals frames, and counters are the nonces.
-//! `SPEC.md` states it step by step. The primitives are RustCrypto's; only their composition is written here.
+//! The construction is Noise's `NNpsk0` without ephemeral keys: HKDF-SHA256 (RFC 5869) over the key and both
+//! sides' messages gives one key per direction, ChaCha20-Poly1305 (RFC 8439) seals frames, and counters are
+//! the nonces. `SPEC.md` describes it step by step. The primitives are RustCrypto's; this module contains
+//! only their composition.
 //!
 //! There is no forward secrecy: an attacker who steals a device's key can decrypt recorded traffic.
 
@@ -36,7 +37,7 @@ pub use provision::{
 pub use schedule::derive;
 pub use window::{WINDOW, Window};
 
-/// Number of random bytes that each side adds to a handshake.
+/// Number of random bytes that each side contributes to a handshake.
 pub const NONCE: usize = 16;
 
 /// Length of a frame's counter, in bytes.

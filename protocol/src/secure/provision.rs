@@ -26,36 +26,38 @@ pub const PROVISION_VERSION: u16 = 1;
 /// Maximum length of a record, in bytes: a quarter of the smallest common flash page.
 pub const PROVISION_MAX: usize = 512;
 
-/// Length of magic, version, length, device, epoch and key.
+/// Length of the magic, version, length, device, epoch and key together, in bytes.
 const FIXED: usize = 4 + 2 + 2 + 8 + 2 + KEY;
 
+/// Length of the checksum, in bytes.
 const CRC: usize = 4;
 
 /// Length of a record without entries, in bytes.
 pub const PROVISION: usize = FIXED + CRC;
 
-/// Length of a record with the noise entry, in bytes: the longest that this version writes.
+/// Length of a record with the noise entry, in bytes; the longest record that this version writes.
 pub const PROVISION_WITH_NOISE: usize = PROVISION + 2 + noise::VALUE;
 
-/// Tag bit of an entry that a reader may skip if it does not know it.
+/// Tag bit of an entry that a reader may skip if it does not support the entry.
 const SKIPPABLE: u8 = 0x80;
 
-/// Data that makes a board one device of one fleet.
+/// Data that turns a board into one particular device of a fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provision {
     /// Identity of the device, unique in the fleet.
     pub device: u64,
     /// Key shared with the server.
     pub key: Key,
-    /// Noise that the device adds to its uploads. A firmware that cannot add it must not join a campaign.
+    /// Noise that the device adds to its uploads. Firmware that cannot add the noise must not join a
+    /// campaign.
     pub noise: Option<ProvisionedNoise>,
 }
 
-/// Reason why no provisioning record could be read or written.
+/// Reason why a provisioning record could not be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProvisionError {
-    /// The flash is erased: the device was not provisioned.
+    /// The flash is erased, which means that the device was not provisioned.
     Erased,
     /// The bytes do not start with [`PROVISION_MAGIC`].
     Magic {
@@ -79,14 +81,14 @@ pub enum ProvisionError {
         /// Number of bytes available.
         got: usize,
     },
-    /// The CRC-32C does not match. It covers the key, so its value is not reported.
+    /// The CRC-32C does not match. Its value is not reported, because it depends on the key.
     Check,
-    /// An entry ends after the record does, is out of the order of tags, or has an invalid value.
+    /// An entry extends beyond the record, is not in the order of tags, or has an invalid value.
     Entry {
         /// Offset of the entry's tag.
         offset: usize,
     },
-    /// The record has an entry that this firmware does not know and must not skip.
+    /// The record has an entry that this firmware does not support and must not skip.
     UnknownEntry {
         /// Tag of the entry.
         tag: u8,
@@ -94,10 +96,11 @@ pub enum ProvisionError {
 }
 
 impl Provision {
-    /// Reads the record at the start of `bytes`; bytes after it (the rest of an erased page) are ignored.
+    /// Reads the record at the start of `bytes`. Bytes after the record (such as the rest of an erased page)
+    /// are ignored.
     ///
     /// # Errors
-    /// [`ProvisionError`] if the bytes are not a complete record of this version; its variants name the cause.
+    /// [`ProvisionError`] if `bytes` do not start with a complete record of this version.
     pub fn read(bytes: &[u8]) -> Result<Self, ProvisionError> {
         let mut fields = bytes;
         // Length of the shortest record.
@@ -140,7 +143,7 @@ impl Provision {
     /// Writes the record to the start of `out` and returns its length, at most [`PROVISION_WITH_NOISE`].
     ///
     /// # Errors
-    /// [`ProvisionError::Truncated`] if `out` is too short; nothing is written then.
+    /// [`ProvisionError::Truncated`] if `out` is too short. Nothing is then written.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, ProvisionError> {
         let (needed, got) = (self.length(), out.len());
         let record = out.get_mut(..needed).ok_or(ProvisionError::Truncated { needed, got })?;
@@ -159,7 +162,8 @@ impl Provision {
     }
 }
 
-/// Reads the entries after the key. An entry is tag, length and value; tags are unique and in ascending order.
+/// Reads the entries after the key. An entry consists of tag, length and value; tags are unique and in
+/// ascending order.
 fn read_entries(content: &[u8]) -> Result<Option<ProvisionedNoise>, ProvisionError> {
     let mut offset = FIXED;
     let (mut before, mut noise) = (None, None);

@@ -1,15 +1,17 @@
-//! Key schedule: the keys of both directions from the pre-shared key and a handshake, and keys for other purposes.
+//! Key schedule: derives the keys of both directions from the pre-shared key and a handshake, and keys for
+//! other purposes.
 
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
 
 use super::{KEY, Key, NONCE};
 
-/// Context string: the purpose of the keys and the version of the schedule.
+/// Context string, with the purpose of the keys and the version of the schedule.
 const CONTEXT: &[u8] = b"fedspan 1";
 
-/// Padding bytes of HMAC's inner and outer hash.
+/// Padding byte of HMAC's inner hash.
 const INNER: u8 = 0x36;
+/// Padding byte of HMAC's outer hash.
 const OUTER: u8 = 0x5c;
 
 /// Keys of a connection.
@@ -21,10 +23,11 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Returns `HKDF-Expand(HKDF-Extract(salt: transcript, key), "fedspan 1" | nonce, 64)`, up before down.
+    /// Computes `HKDF-Expand(HKDF-Extract(salt: transcript, key), "fedspan 1" | nonce, 64)`. The halves of
+    /// the result are `up` and `down`.
     #[cfg_attr(target_os = "none", inline(never))]
     pub fn derive(key: &Key, transcript: &[u8; 32], nonce: &[u8; NONCE]) -> Self {
-        // With the `hkdf` crate a firmware would contain three copies of HMAC, here one.
+        // This code needs one copy of HMAC in the firmware; the `hkdf` crate would need three.
         let mut extracted = authenticate(transcript, &[key.expose()], &[]);
         let up = authenticate(&extracted, &[CONTEXT, nonce], &[1]);
         let down = authenticate(&extracted, &[&up, CONTEXT, nonce], &[2]);
@@ -33,22 +36,24 @@ impl Keys {
     }
 }
 
-/// Derives a secret for one purpose: `HKDF-Expand(HKDF-Extract(no salt, secret), info, 32)`, with the parts of
-/// `info` concatenated. The first part must be different for each purpose of a secret. Not for the key of a
-/// connection, from which [`Channel`](super::Channel) derives keys in its own way.
+/// Derives a secret for one purpose: `HKDF-Expand(HKDF-Extract(no salt, secret), info, 32)`, with the parts
+/// of `info` concatenated. The first part must be different for each purpose of a secret. Must not be used
+/// with the pre-shared key of a connection, from which [`Channel`](super::Channel) derives keys in another
+/// way.
 #[must_use]
 #[cfg_attr(target_os = "none", inline(never))]
 pub fn derive(secret: &[u8; KEY], info: &[&[u8]]) -> [u8; KEY] {
-    // Expands one block only. With two callers of the `hkdf` crate's expansion, a device's linker finds panics in
-    // it.
+    // Expands only one block. If the expansion of the `hkdf` crate were used in two places, the firmware
+    // would link panics.
     let mut extracted = authenticate(&[0; KEY], &[secret], &[]);
     let derived = authenticate(&extracted, info, &[1]);
     extracted.zeroize();
     derived
 }
 
-/// Returns the HMAC-SHA256 (RFC 2104) of all parts, concatenated. Uses the hash that a device has anyway; the
-/// `hmac` crate would add 0.7 kB of flash. That crate is the oracle in the tests.
+/// Returns the HMAC-SHA256 (RFC 2104) of all parts, concatenated. Uses the hash function that a device
+/// already contains; the `hmac` crate would add 0.7 kB of flash. The tests compare this function with that
+/// crate.
 #[cfg_attr(target_os = "none", inline(never))]
 fn authenticate(key: &[u8; KEY], parts: &[&[u8]], last: &[u8]) -> [u8; KEY] {
     // A key shorter than a block is padded with zeros.

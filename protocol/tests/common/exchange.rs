@@ -1,4 +1,5 @@
-//! Sealed vectors: one exchange under a key, from hello to acknowledgement, with fixed nonces.
+//! Helpers of tests: the sealed vectors, which are one exchange under a key, from hello to acknowledgement,
+//! with fixed nonces.
 
 use fedspan_protocol::limits::wire_capacity;
 use fedspan_protocol::message::{Message, ToServer};
@@ -14,7 +15,8 @@ pub fn key() -> Key {
     Key::new(0, std::array::from_fn(|i| i as u8))
 }
 
-/// Returns the device's part. Every field has another value, so that a swap shows.
+/// Returns the device's handshake initiation. Every field has a different value, so that swapped fields are
+/// detected.
 pub fn greeting() -> HandshakeInit {
     HandshakeInit {
         epoch: 0,
@@ -23,7 +25,7 @@ pub fn greeting() -> HandshakeInit {
     }
 }
 
-/// Returns the server's nonce. It contains a zero byte, which COBS must encode.
+/// Returns the server's nonce, which contains a zero byte that COBS must encode.
 pub fn nonce() -> [u8; 16] {
     std::array::from_fn(|i| 0x10 * i as u8)
 }
@@ -33,16 +35,17 @@ pub fn nonce() -> [u8; 16] {
 pub struct Sealed {
     pub name: &'static str,
     pub meaning: &'static str,
-    /// Content: message and body.
+    /// Content of the frame: message and body.
     pub payload: Vec<u8>,
     pub wire: Vec<u8>,
 }
 
+/// Returns the golden message with this name.
 fn find(name: &str) -> Golden {
     golden::all().into_iter().find(|golden| golden.name == name).unwrap()
 }
 
-/// Seals one message and its body.
+/// Seals one message and its body, and returns the bytes on the wire.
 pub fn seal(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u8> {
     let mut wire = vec![0xAA; wire_capacity(4096)];
     let sent = channel.seal(message, body.len(), |place| place.copy_from_slice(body), &mut wire).unwrap();
@@ -50,7 +53,8 @@ pub fn seal(channel: &mut Channel, message: &impl Message, body: &[u8]) -> Vec<u
     wire
 }
 
-/// Returns both channels right after the handshake, with its two frames: hello and answer.
+/// Returns the device's and the server's channel after the handshake, and the two frames of the handshake:
+/// hello and answer.
 pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
     let golden::Message::Up(ToServer::Hello(hello)) = find("to_server_hello").message else { panic!() };
     let golden::Message::Down(welcome) = find("to_device_welcome").message else { panic!() };
@@ -64,7 +68,8 @@ pub fn shake() -> (Channel, Channel, Vec<u8>, Vec<u8>) {
     (device, server, hello_bytes, answer)
 }
 
-/// Computes transcript, up and down keys of the exchange from the text of SPEC.md and the crates of the primitives.
+/// Computes the transcript and the up and down keys of the exchange from the text of SPEC.md, with the crates
+/// of the primitives.
 pub fn secrets() -> [[u8; 32]; 3] {
     let mut hello_bytes = find("to_server_hello").payload();
     hello_bytes.extend_from_slice(&greeting().to_bytes());
@@ -75,7 +80,7 @@ pub fn secrets() -> [[u8; 32]; 3] {
     [transcript, both[..32].try_into().unwrap(), both[32..].try_into().unwrap()]
 }
 
-/// Returns the vectors in the order in which they are sent; the last one was modified.
+/// Returns the vectors in the order in which they are sent. The last vector is a modified frame.
 pub fn all() -> Vec<Sealed> {
     let (mut device, mut server, hello, answer) = shake();
     let mut hello_bytes = find("to_server_hello").payload();
@@ -128,7 +133,7 @@ pub fn all() -> Vec<Sealed> {
     all
 }
 
-/// Returns the acknowledgement with one encrypted bit changed: Counted would become Duplicate.
+/// Returns the acknowledgement with one encrypted bit flipped, which would turn Counted into Duplicate.
 fn forged() -> Sealed {
     let (_, mut server, ..) = shake();
     let golden = find("to_device_ack_counted");
@@ -138,7 +143,8 @@ fn forged() -> Sealed {
     seal(&mut server, open, &before.body);
     let wire = seal(&mut server, message, &[]);
     let mut plain = cobs::decode_vec(&wire[..wire.len() - 1]).unwrap();
-    // Header and counter, then tag, round and stage of Ack, and then its outcome.
+    // The offset covers the header and the counter, then tag, round and stage of the Ack. The next byte is
+    // its outcome.
     plain[1 + 8 + 3] ^= 1;
     Sealed {
         name: "sealed_forged",

@@ -1,5 +1,5 @@
-//! Golden messages: the instances whose bytes are pinned in `vectors/`. Fields of the same type have different
-//! values, so that a swap shows.
+//! Helpers of tests: the golden messages, whose bytes are stored in `vectors/`. Fields of the same type have
+//! different values, so that swapped fields are detected.
 
 use fedspan_protocol::limits::{FRAME_LIMIT_DEFAULT, FRAME_LIMIT_MAX, FRAME_LIMIT_MIN, TENSORS_MAX};
 use fedspan_protocol::message::{
@@ -14,7 +14,7 @@ use fedspan_protocol::tensor::{Encoding, Role, SUMS_COLUMNS, TensorDescriptor};
 
 use super::Random;
 
-/// Message of either direction.
+/// Message in either direction.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::large_enum_variant)]
 pub enum Message {
@@ -22,10 +22,10 @@ pub enum Message {
     Down(ToDevice),
 }
 
-/// One pinned message.
+/// Golden message with its name and body.
 #[derive(Clone, Debug)]
 pub struct Golden {
-    /// File name without extension, and name of the C array.
+    /// File name without extension, which is also the name of the C array.
     pub name: &'static str,
     /// Description in the C header.
     pub meaning: &'static str,
@@ -68,7 +68,7 @@ const SGD: Task = Task::Sgd {
 const LORA_UP: Task =
     Task::Sgd { descent: DESCENT, head_epochs: 0, epochs: 2, trained: Trained::Up, encoding: Encoding::F32 };
 
-/// Device, epoch and key of the provisioning record of the vectors.
+/// Device, epoch and key of the provisioning record in the vectors.
 pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
     let mut key = [0x40; 32];
     let mut i = 0;
@@ -79,7 +79,7 @@ pub const PROVISIONED: (u64, u16, [u8; 32]) = (0x0123_4567_89ab_cdef, 0x0203, {
     key
 });
 
-/// Builds the provisioning record of the vectors, field by field from the table in SPEC.md.
+/// Builds the provisioning record in the vectors, field by field from the table in SPEC.md.
 pub fn provision_record() -> Vec<u8> {
     let (device, epoch, key) = PROVISIONED;
     let mut record = b"FSPV".to_vec();
@@ -92,7 +92,7 @@ pub fn provision_record() -> Vec<u8> {
     record
 }
 
-/// Returns the noise of the vectors' second provisioning record.
+/// Noise of the second provisioning record in the vectors.
 pub const NOISE: ProvisionedNoise = ProvisionedNoise {
     multiplier_square: 0x0504_0302_0100,
     budget: 0x2726_2524_2322_2120,
@@ -102,7 +102,7 @@ pub const NOISE: ProvisionedNoise = ProvisionedNoise {
     iterations_max: 3,
 };
 
-/// Builds the same record with noise.
+/// Builds the provisioning record with noise.
 pub fn provision_with_noise() -> Vec<u8> {
     let mut record = provision_record();
     record.truncate(50);
@@ -118,26 +118,26 @@ pub fn provision_with_noise() -> Vec<u8> {
     record
 }
 
-/// Returns the representation of the vectors: 20 x 2 with orthonormal columns, row-major.
+/// Returns the representation in the vectors: 20 x 2 with orthonormal columns, row-major.
 pub fn representation() -> Vec<f32> {
     let mut b = Random(1).matrix(20, 2);
     orthonormalise(&mut b, 2).unwrap();
     b
 }
 
-/// Returns the gradient of the vectors: 20 x 2, small.
+/// Returns the gradient in the vectors: 20 x 2 small values.
 pub fn gradient() -> Vec<f32> {
     Random(2).matrix(20, 2).iter().map(|v| v * 0.125).collect()
 }
 
-/// Returns a tall representation, 64 x 8, that needs chunks.
+/// Returns a tall representation, 64 x 8, that does not fit one frame and is sent in chunks.
 pub fn tall() -> Vec<f32> {
     let mut b = Random(3).matrix(64, 8);
     orthonormalise(&mut b, 8).unwrap();
     b
 }
 
-/// Returns values without a zero byte: COBS blocks of full length.
+/// Returns values whose encoding contains no zero byte, which gives COBS blocks of full length.
 fn no_zero_byte(count: usize) -> Vec<f32> {
     let mut random = Random(4);
     std::iter::repeat_with(|| random.unit())
@@ -146,33 +146,39 @@ fn no_zero_byte(count: usize) -> Vec<f32> {
         .collect()
 }
 
+/// Encodes values.
 pub fn encoded(encoding: Encoding, values: &[f32]) -> Vec<u8> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();
     bytes
 }
 
+/// Returns a list of descriptors.
 fn list(tensors: &[TensorDescriptor]) -> Descriptors {
     tensors.iter().copied().collect()
 }
 
+/// Returns a descriptor of a tensor in the message body.
 fn inline(role: Role, encoding: Encoding, rows: u16, cols: u16) -> TensorDescriptor {
     TensorDescriptor::inline(role, encoding, rows, cols)
 }
 
+/// Returns a FedRep task.
 fn fed_rep(upload: Upload, encoding: Encoding) -> Task {
     Task::FedRep { step_size: 0.25, head: LEAST_SQUARES, upload, encoding }
 }
 
+/// Returns a FedPower task on the features.
 fn fed_power(iterations: u16, upload: PowerUpload) -> Task {
     Task::FedPower { iterations, rows: PowerRows::Features, upload, encoding: Encoding::F32 }
 }
 
-/// Samples of the vectors' feature sums, one row a feature: one of a single magnitude, one of several.
+/// Samples of the vectors' feature sums, one row per feature: the first feature has values of one magnitude,
+/// the second of several.
 const SAMPLES: [[f32; 3]; 2] = [[1013.25, 1008.5, 1017.0], [-2.0, 0.5, -0.25]];
 
-/// Computes the feature sums of [`SAMPLES`] from the definition in SPEC.md. Samples are multiples of their
-/// feature's unit.
+/// Computes the feature sums of [`SAMPLES`] from the definition in SPEC.md. The samples are multiples of
+/// their feature's unit.
 fn feature_sums() -> Vec<f32> {
     let limb = |value: i128, i: usize, limbs: usize| {
         let rest = value >> (22 * i);
@@ -189,7 +195,7 @@ fn feature_sums() -> Vec<f32> {
     SAMPLES.iter().flat_map(row).collect()
 }
 
-/// Marks the names of the messages that the schema hash leaves out: those with tasks for private use.
+/// Part of the names of messages with tasks for private use, which the schema hash excludes.
 pub const PRIVATE_USE: &str = "_private_use_";
 
 /// Returns every golden message, in the order of file names.
@@ -200,6 +206,7 @@ pub fn all() -> Vec<Golden> {
     all
 }
 
+/// Returns the golden messages to the server.
 fn up() -> Vec<Golden> {
     let mut all = Vec::new();
     let mut add = |name, meaning, message, body| {
@@ -480,6 +487,7 @@ fn up() -> Vec<Golden> {
     all
 }
 
+/// Returns the golden messages to the device.
 fn down() -> Vec<Golden> {
     let mut all = Vec::new();
     let mut add = |name, meaning, message, body| {

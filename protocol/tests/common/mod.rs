@@ -1,4 +1,5 @@
-//! Shared test helpers: an independent framing, a decoder's events, a small random generator.
+//! Helpers of tests: framing that is independent of the crate under test, recorded events of a decoder, and a
+//! small random generator.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 pub mod exchange;
@@ -24,14 +25,14 @@ pub fn wire<M: Message>(message: &M, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Bitwise CRC-32C from the parameters in SPEC.md.
+/// Computes the CRC-32C bit by bit, from the parameters in SPEC.md.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(u32::MAX, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82F6_3B78 & (crc & 1).wrapping_neg()))
     })
 }
 
-/// Concatenates header, message and check: a frame before COBS.
+/// Returns header, message and check: a frame before COBS encoding.
 pub fn plain(message: &[u8]) -> Vec<u8> {
     let mut plain = vec![HEADER_CRC32C];
     plain.extend_from_slice(message);
@@ -39,7 +40,7 @@ pub fn plain(message: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Applies COBS and the delimiter, by the `cobs` crate.
+/// Encodes a frame with the `cobs` crate and appends the delimiter.
 pub fn stuff(plain: &[u8]) -> Vec<u8> {
     let mut wire = vec![0; cobs::max_encoding_length(plain.len()) + 2];
     let n = cobs::encode(plain, &mut wire);
@@ -48,12 +49,12 @@ pub fn stuff(plain: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// Frames any message bytes without the crate under test.
+/// Frames message bytes without the crate under test.
 pub fn seal(message: &[u8]) -> Vec<u8> {
     stuff(&plain(message))
 }
 
-/// Owned event of a decoder.
+/// Event of a decoder, with owned bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Message(Vec<u8>),
@@ -61,7 +62,8 @@ pub enum Event {
     Dropped(FrameError),
 }
 
-/// Feeds one read completely and passes every event to `sink`. Each call of `feed` must consume input.
+/// Feeds the bytes of one read to a decoder, and passes every event to `sink`. Each call of `feed` must
+/// consume input.
 pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
     decoder: &mut Decoder<B>,
     mut read: &[u8],
@@ -82,7 +84,8 @@ pub fn feed<B: AsRef<[u8]> + AsMut<[u8]>>(
     }
 }
 
-/// Returns the events of a stream in reads of the given lengths (cycled), and the final counters.
+/// Decodes a stream in reads of the given lengths, repeated cyclically. Returns the events and the final
+/// counters.
 pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, FrameCounters) {
     let mut decoder = Decoder::new(vec![0; limit]);
     let mut events = Vec::new();
@@ -98,10 +101,11 @@ pub fn events(limit: usize, stream: &[u8], reads: &[usize]) -> (Vec<Event>, Fram
     (events, decoder.counters())
 }
 
-/// SplitMix64: the same test data everywhere.
+/// SplitMix64 generator, so that test data are the same on every machine.
 pub struct Random(pub u64);
 
 impl Random {
+    /// Returns 64 random bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -110,15 +114,17 @@ impl Random {
         z ^ (z >> 31)
     }
 
+    /// Returns an integer below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
-    /// Uniform in -1..1, a multiple of 2^-23: exact in f32.
+    /// Returns a uniform multiple of 2^-23 in -1..1, which is exact in f32.
     pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
+    /// Returns a matrix of random elements, row-major.
     pub fn matrix(&mut self, rows: usize, cols: usize) -> Vec<f32> {
         (0..rows * cols).map(|_| self.unit()).collect()
     }

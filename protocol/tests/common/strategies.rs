@@ -1,4 +1,5 @@
-//! Proptest strategies for every message: any variant, any bits, extremes included.
+//! Helpers of tests: proptest strategies for every message, with any variant and any bits, including extreme
+//! values.
 
 use fedspan_protocol::limits::{MISSING_MAX, TENSORS_MAX};
 use fedspan_protocol::message::{
@@ -11,12 +12,12 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Floats of any bits: infinities, every NaN, subnormals.
+/// Floats with any bits, including infinities, NaNs and subnormals.
 pub fn float() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits)
 }
 
-/// Numbers of every magnitude, so that varints have every length.
+/// Numbers of every magnitude, so that varints of every length occur.
 pub fn u64s() -> impl Strategy<Value = u64> {
     (any::<u64>(), 0..64u32).prop_map(|(bits, shift)| bits >> shift)
 }
@@ -68,7 +69,7 @@ pub fn descriptors() -> impl Strategy<Value = Descriptors> {
     })
 }
 
-/// Descriptors that a receiver accepts: small tensors, all in chunks.
+/// Descriptors that a receiver accepts: small tensors that are all sent in chunks.
 pub fn chunked() -> impl Strategy<Value = Descriptors> {
     let one = (role(), encoding(), 1..60u16, 1..9u16, 1..9u16);
     prop::collection::vec(one, 1..=TENSORS_MAX)

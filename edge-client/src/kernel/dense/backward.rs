@@ -1,12 +1,13 @@
-//! Backward pass: `out = delta W^T`, complete or only at positive activations.
+//! Backward pass of a dense layer: `out = delta W^T`, optionally masked by the activations of a ReLU.
 
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
-/// Number of outputs at a time: that many columns of a strip of weights are transposed on the stack.
+/// Number of outputs processed at a time: the weights of a strip for this many outputs are transposed on the
+/// stack.
 const PIECE: usize = 32;
 
-/// Backward pass with the shapes of [`super::backward`]. Activations are used only if `MASKED`.
+/// Backward pass with the shapes of [`super::backward`]. The activations are used only if `MASKED` is true.
 pub struct Backward<'a, const MASKED: bool> {
     delta: &'a [f32],
     layer: &'a [f32],
@@ -17,6 +18,7 @@ pub struct Backward<'a, const MASKED: bool> {
 }
 
 impl<'a, const MASKED: bool> Backward<'a, MASKED> {
+    /// Creates the pass for a layer with a bias.
     pub fn new(
         delta: &'a [f32],
         layer: &'a [f32],
@@ -63,11 +65,12 @@ impl<const MASKED: bool> Kernel for Backward<'_, MASKED> {
     }
 }
 
-/// Transposed strip of weights: the weights of one output are adjacent.
+/// Strip of transposed weights: the weights of one output are adjacent.
 struct TransposedStrip<'a, const MASKED: bool, const WIDTH: usize> {
     shapes: Backward<'a, MASKED>,
-    /// First of the current outputs.
+    /// Index of the first output of the current piece.
     first: usize,
+    /// Number of outputs of the current piece.
     count: usize,
     weights: [[f32; WIDTH]; PIECE],
 }
@@ -95,7 +98,7 @@ impl<const MASKED: bool, const WIDTH: usize> Tiles for TransposedStrip<'_, MASKE
         row: usize,
         column: usize,
     ) -> Option<()> {
-        // Tiles go down a strip: the first one transposes it.
+        // Tiles run down a strip, so the first tile of a strip transposes its weights.
         if row == 0 {
             self.transpose(column, C * V::LANES)?;
         }

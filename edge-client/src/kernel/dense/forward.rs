@@ -1,26 +1,28 @@
-//! Forward pass: `out = x W + bias`, and `out += x W`.
+//! Forward pass of a dense layer: `out = x W + bias`, or `out += x W` without a bias.
 
 use super::super::vector;
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_products, cover, load, load_tile, rows_of, store_tile};
 
-/// Number of inputs at a time: their weights stay in the first-level cache for all samples.
+/// Number of inputs processed at a time: their weights stay in the first-level cache for all samples.
 const PIECE: usize = 32;
 
-/// Forward pass with the shapes of [`super::forward`]. Sums start with the bias, or without one with the values of
-/// `out`.
+/// Forward pass with the shapes of [`super::forward`]. Sums start with the bias, or with the values of `out`
+/// if there is no bias.
 pub struct Forward<'a, const BIASED: bool> {
     x: &'a [f32],
     layer: &'a [f32],
     inputs: usize,
     outputs: usize,
     out: &'a mut [f32],
-    /// First of the current inputs.
+    /// Index of the first input of the current piece.
     first: usize,
+    /// Number of inputs of the current piece.
     count: usize,
 }
 
 impl<'a> Forward<'a, true> {
+    /// Creates the pass for a layer with a bias.
     pub fn new(x: &'a [f32], layer: &'a [f32], outputs: usize, out: &'a mut [f32]) -> Self {
         let outputs = outputs.max(1);
         let inputs = (layer.len() / outputs).saturating_sub(1);
@@ -76,7 +78,7 @@ impl<const BIASED: bool> Tiles for Forward<'_, BIASED> {
         while i < count {
             let w = load(v, weights, 0)?;
             add_products(v, &mut sums, &x, i, &w)?;
-            // Without a bias nothing follows the last row.
+            // Without a bias the slice ends after the last row of weights.
             weights = if BIASED { weights.get(outputs..)? } else { vector::from(weights, outputs) };
             i += 1;
         }

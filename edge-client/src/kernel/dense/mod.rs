@@ -1,8 +1,9 @@
-//! Dense layers of a network: forward, backward, the derivative of the loss, and a step of SGD with momentum.
+//! Dense layers of a network: forward pass, backward pass, derivative of the loss, and SGD step with
+//! momentum.
 //!
-//! A layer from `i` inputs to `o` outputs is one slice of (i + 1) x o values, row-major: row `r` holds the weights
-//! from input `r` to the outputs, the last row is the bias. A batch is `n` samples, one per row. A network is a
-//! body of such layers with [`relu`] after each, and a last layer whose outputs are logits.
+//! A layer from `i` inputs to `o` outputs is one slice of (i + 1) x o values, row-major: row `r` holds the
+//! weights from input `r` to the outputs, and the last row is the bias. A batch is `n` samples, one per row.
+//! A network is a body of such layers with [`relu`] after each, and a last layer whose outputs are logits.
 //!
 //! ```
 //! use fedspan_client::kernel::dense;
@@ -17,18 +18,19 @@
 //! assert!(dense::cross_entropy(&logits, 1) < before);
 //! ```
 //!
-//! **Bits.** Every sum is one chain in a stated order, with each product rounded before it is added (no fused
-//! multiply-add). So results have the same bits for every batch size, blocking and vector width: a microcontroller
-//! and the simulator agree. Zeros are multiplied like other values.
+//! **Reproducibility.** Every sum is one chain in a stated order, with each product rounded before it is
+//! added (no fused multiply-add). Results are therefore bit-identical for every batch size, blocking and
+//! vector width, on a microcontroller and in the simulator. Zeros are multiplied like other values.
 //!
-//! **Memory.** The caller's slices; [`backward`] and [`backward_linear`] also need half a kilobyte of stack (4 KiB
-//! with the feature `wide`).
+//! **Memory.** The kernels work on the caller's slices; [`backward`] and [`backward_linear`] also need half a
+//! kilobyte of stack (4 KiB with the feature `wide`).
 //!
-//! **Speed.** With the feature `wide` the kernels use the widest vectors that the host has, without fused
-//! multiply-add. The program `epochs` of the tests crate compares them with numpy and the machine's peak.
+//! **Speed.** With the feature `wide` the kernels use the widest vectors of the host, without fused
+//! multiply-add. The program `epochs` of the tests crate compares their speed with numpy and with the
+//! machine's peak.
 //!
-//! **Lengths.** The caller ensures that they match. Otherwise the functions process the whole rows that all slices
-//! contain; nothing panics.
+//! **Lengths.** The caller ensures that the lengths of slices match. Otherwise the functions process the
+//! whole rows that all slices contain; nothing panics.
 
 mod backward;
 mod forward;
@@ -44,24 +46,25 @@ use forward::Forward;
 use step::{Descent, Gradient, Sums};
 use tiles::dispatch;
 
-/// Momentum of gradient descent.
+/// Momentum of stochastic gradient descent.
 #[derive(Debug)]
 pub struct Momentum<'a> {
-    /// Momentum factor: the fraction of the velocity that is kept, 0 to 1.
+    /// Momentum factor, 0 to 1: the fraction of the velocity that each step keeps.
     pub factor: f32,
-    /// Velocity, as long as the layer; zeros before the first step.
+    /// Velocity, with the length of the layer; all zero before the first step.
     pub velocity: &'a mut [f32],
 }
 
-/// Computes `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is `outputs`.
+/// Computes `out = x W + bias`. `x` is n x i, `layer` (i + 1) x o, `out` receives n x o, where o is
+/// `outputs`.
 ///
-/// A sum starts with the bias; products follow by input, ascending.
+/// A sum starts with the bias; products are added in ascending order of inputs.
 #[inline(never)]
 pub fn forward(x: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Forward::new(x, layer, outputs, out));
 }
 
-/// Replaces values that are not positive by zero. A NaN stays, so that [`softmax_errors`] detects it.
+/// Replaces values that are not positive by zero. NaNs are kept, so that [`softmax_errors`] detects them.
 #[inline(never)]
 pub fn relu(values: &mut [f32]) {
     for value in values {
@@ -69,7 +72,8 @@ pub fn relu(values: &mut [f32]) {
     }
 }
 
-/// Propagates errors back through a ReLU: zero where its output (`activations`) is not positive.
+/// Propagates errors back through a ReLU: an error becomes zero where the ReLU's output (`activations`) is
+/// not positive.
 #[inline(never)]
 pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
     for (error, activation) in errors.iter_mut().zip(activations) {
@@ -77,34 +81,35 @@ pub fn relu_errors(activations: &[f32], errors: &mut [f32]) {
     }
 }
 
-/// Computes `out = delta W^T` where the activation is positive, and zero elsewhere: the derivative with respect to
-/// the input of the ReLU (zero at zero) whose output `activations` (n x i) is the input of this layer. `delta` is n
-/// x o, where o is `outputs`; `layer` is (i + 1) x o, `out` receives n x i.
+/// Computes `out = delta W^T` where the activation is positive, and zero elsewhere: the derivative with
+/// respect to the input of the ReLU (zero at zero) whose output `activations` (n x i) is the input of this
+/// layer. `delta` is n x o, where o is `outputs`; `layer` is (i + 1) x o, `out` receives n x i.
 ///
-/// A sum starts with zero; products follow by output, ascending.
+/// A sum starts with zero; products are added in ascending order of outputs.
 #[inline(never)]
 pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32], out: &mut [f32]) {
     dispatch(Backward::<true>::new(delta, layer, outputs, activations, out));
 }
 
-/// Computes `out = delta W^T`, as [`backward`] without a ReLU and with the same sums.
+/// Computes `out = delta W^T` with the same sums as [`backward`], for a layer whose input is not the output
+/// of a ReLU.
 #[inline(never)]
 pub fn backward_linear(delta: &[f32], layer: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Backward::<false>::new(delta, layer, outputs, &[], out));
 }
 
-/// Adds the gradient of a layer: `sums += x^T delta`, and the sum of `delta`'s rows to the last row. `x` is n x i,
-/// `delta` n x o, where o is `outputs`; `sums` is (i + 1) x o.
+/// Adds the gradient of a layer: `sums += x^T delta`, and the sum of `delta`'s rows to the last row. `x` is n
+/// x i, `delta` n x o, where o is `outputs`; `sums` is (i + 1) x o.
 ///
-/// Products follow by sample, ascending. A batch may be split into parts: the bits are those of the whole.
+/// Products are added in ascending order of samples. Splitting a batch into parts gives bit-identical sums.
 #[inline(never)]
 pub fn add_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut [f32]) {
     dispatch(Gradient::new(x, delta, outputs, Sums(sums)));
 }
 
-/// Takes one step along the gradient `g` (as [`add_gradient`] to zeros) in one pass over the layer:
-/// `v = factor v + g` and `w -= step_size v`, or `w -= step_size g` without momentum. This is PyTorch's SGD without
-/// dampening.
+/// Takes one step along the gradient `g` (the result of [`add_gradient`] on zeros) in one pass over the
+/// layer: `v = factor v + g` and `w -= step_size v`, or `w -= step_size g` without momentum. This is
+/// PyTorch's SGD without dampening.
 ///
 /// `x` is n x i, `delta` n x o, where o is `outputs`; `layer` is (i + 1) x o.
 #[inline(never)]
@@ -122,14 +127,14 @@ pub fn descend(
 /// Computes `out += x W` for weights without a bias: `x` is n x i, `weights` i x o, `out` n x o, where o is
 /// `outputs`.
 ///
-/// A sum starts with the value of `out`; products follow by input, ascending.
+/// A sum starts with the value of `out`; products are added in ascending order of inputs.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn add_product(x: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
     dispatch(Forward::product(x, weights, outputs, out));
 }
 
-/// Computes [`backward_linear`] for weights without a bias, i x o.
+/// Computes [`backward_linear`] for weights without a bias: `weights` is i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn backward_product(delta: &[f32], weights: &[f32], outputs: usize, out: &mut [f32]) {
@@ -143,7 +148,7 @@ pub fn add_product_gradient(x: &[f32], delta: &[f32], outputs: usize, sums: &mut
     dispatch(Gradient::product(x, delta, outputs, Sums(sums)));
 }
 
-/// Computes [`descend`] for weights without a bias, i x o.
+/// Computes [`descend`] for weights without a bias: `weights` is i x o.
 #[cfg(feature = "adapter")]
 #[inline(never)]
 pub fn descend_product(

@@ -1,6 +1,6 @@
-//! Explicit SIMD vectors, so that the kernels do not depend on auto-vectorisation.
+//! Explicit SIMD vectors, used so that the kernels do not depend on auto-vectorisation.
 
-/// Vector type of a machine, with its operations.
+/// Vector unit of a machine: a vector type and its operations.
 pub trait Vector: Copy {
     /// Vector of [`Vector::LANES`] values.
     type Lanes: Copy;
@@ -10,10 +10,10 @@ pub trait Vector: Copy {
     /// Returns a vector of equal lanes.
     fn splat(self, value: f32) -> Self::Lanes;
 
-    /// Loads the first values of a slice; `None` if there are too few.
+    /// Loads the first values of a slice; `None` if the slice is shorter than a vector.
     fn load(self, values: &[f32]) -> Option<Self::Lanes>;
 
-    /// Stores into the first values of a slice; `None` if there are too few.
+    /// Stores a vector into the first values of a slice; `None` if the slice is shorter than a vector.
     fn store(self, values: &mut [f32], lanes: Self::Lanes) -> Option<()>;
 
     /// Adds lane by lane.
@@ -26,8 +26,8 @@ pub trait Vector: Copy {
     fn multiply(self, a: Self::Lanes, b: Self::Lanes) -> Self::Lanes;
 }
 
-/// Four values, which fit a microcontroller's registers. Written out, because the compiler does not unroll loops at
-/// `opt-level = "s"`.
+/// Vectors of four values, which fit the registers of a microcontroller. The operations are unrolled by hand,
+/// because the compiler does not unroll loops at `opt-level = "s"`.
 #[derive(Clone, Copy)]
 pub struct Fours;
 
@@ -67,7 +67,7 @@ impl Vector for Fours {
     }
 }
 
-/// One value, for the columns that do not fill a vector.
+/// Vectors of one value, for the columns that do not fill a wider vector.
 #[derive(Clone, Copy)]
 pub struct One;
 
@@ -107,7 +107,7 @@ impl Vector for One {
     }
 }
 
-/// Widest vector of the host.
+/// Widest vectors of the host.
 #[cfg(all(feature = "wide", not(target_os = "none")))]
 #[derive(Clone, Copy)]
 pub struct Widest<S>(pub S);

@@ -1,30 +1,30 @@
-//! Gradient of a layer, and steps along it.
+//! Gradient of a dense layer, accumulated in sums or applied as a step of gradient descent.
 
 use super::super::vector;
 use super::Momentum;
 use super::simd::Vector;
 use super::tiles::{Kernel, Tiles, add_scaled, cover, load, store};
 
-/// Number of rows of a layer at a time: they are read and written completely while they are in the first-level
-/// cache.
+/// Number of rows of a layer processed at a time: they are read and written completely while they are in the
+/// first-level cache.
 const PIECE: usize = 10;
 
-/// Destination of a gradient.
+/// Destination of a gradient: sums, or a layer that takes a step.
 pub trait Target {
     /// Returns the length of the layer.
     fn len(&self) -> usize;
 
-    /// Returns the start values of the sums from `place` on.
+    /// Returns the start values of the sums at index `place` and above.
     fn start<V: Vector, const C: usize>(&self, v: V, place: usize) -> Option<[V::Lanes; C]>;
 
     /// Stores or applies the finished sums.
     fn finish<V: Vector, const C: usize>(&mut self, v: V, place: usize, sums: &[V::Lanes; C]) -> Option<()>;
 }
 
-/// Gradient that is added to sums.
+/// Sums to which a gradient is added.
 pub struct Sums<'a>(pub &'a mut [f32]);
 
-/// Step of gradient descent.
+/// Layer that takes a step of gradient descent.
 pub struct Descent<'a> {
     pub layer: &'a mut [f32],
     pub momentum: Option<Momentum<'a>>,
@@ -82,7 +82,7 @@ impl Target for Descent<'_> {
     }
 }
 
-/// Gradient of a layer: `x` is n x i, `delta` n x o, the target has (i + 1) x o values.
+/// Gradient of a layer: `x` is n x i, `delta` n x o, and the target has (i + 1) x o values.
 pub struct Gradient<'a, T> {
     x: &'a [f32],
     delta: &'a [f32],
@@ -94,6 +94,7 @@ pub struct Gradient<'a, T> {
 }
 
 impl<'a, T: Target> Gradient<'a, T> {
+    /// Creates the gradient of a layer with a bias.
     pub fn new(x: &'a [f32], delta: &'a [f32], outputs: usize, target: T) -> Self {
         let outputs = outputs.max(1);
         let inputs = (target.len() / outputs).saturating_sub(1);
@@ -108,6 +109,7 @@ impl<'a, T: Target> Gradient<'a, T> {
         Self::with_sizes(x, delta, [inputs, outputs], false, target)
     }
 
+    /// Creates the gradient, limited to the samples that have both an input and an error.
     fn with_sizes(
         x: &'a [f32],
         delta: &'a [f32],
@@ -115,7 +117,7 @@ impl<'a, T: Target> Gradient<'a, T> {
         biased: bool,
         target: T,
     ) -> Self {
-        // Number of samples with both input and error.
+        // Number of samples that have both an input and an error.
         let n = delta.len() / outputs;
         let n = x.len().checked_div(inputs).map_or(n, |rows| rows.min(n));
         let (x, delta) = (x.get(..n * inputs), delta.get(..n * outputs));
@@ -152,7 +154,7 @@ impl<T: Target> Tiles for Gradient<'_, T> {
             r += 1;
         }
         let mut errors = delta.get(column..).unwrap_or_default();
-        // The bias has an input of one.
+        // The input of the bias is one.
         let (mut rest, step) = if row < inputs { (x.get(row..)?, inputs) } else { (&[1.0; R][..], 0) };
         while let Some(delta) = load(v, errors, 0) {
             let x = rest.first_chunk::<R>()?;

@@ -1,19 +1,21 @@
-//! Tiles: sums of a few rows and columns that stay in registers, as many as the core has.
+//! Tiling of the dense kernels: the sums of a few rows and columns, as many as the core has registers, are
+//! computed together.
 
 use core::ops::Range;
 
 use super::simd::{Fours, One, Vector};
 
-/// Kernel with its slices.
+/// Kernel of a dense layer, with its slices.
 pub trait Kernel {
-    /// Computes in tiles of at most `ROWS` rows and `COUNT` vectors, which are at most `WIDTH` columns.
+    /// Computes the kernel in tiles of at most `ROWS` rows and `COUNT` vectors, which are at most `WIDTH`
+    /// columns.
     fn run<V: Vector, const ROWS: usize, const COUNT: usize, const WIDTH: usize>(self, v: V);
 }
 
-/// Matrix of sums.
+/// Matrix of sums that can be computed tile by tile.
 pub trait Tiles {
-    /// Computes `R` rows from `row` on and `C` vectors of columns from `column` on. `None` if the slices do not
-    /// contain all of them.
+    /// Computes the tile of `R` rows and `C` vectors of columns whose first element is at (`row`, `column`).
+    /// Returns `None` if a slice is too short.
     fn tile<V: Vector, const R: usize, const C: usize>(
         &mut self,
         v: V,
@@ -49,8 +51,8 @@ pub fn dispatch(kernel: impl Kernel) {
             if S::F32_LANES < Fours::LANES {
                 return run_narrow(self.0);
             }
-            // Ten vectors of sums hide the latency of an addition, and fit sixteen registers with their operands.
-            // Two vectors of sixteen lanes are the maximum.
+            // Ten vectors of sums hide the latency of an addition, and fit sixteen registers together with
+            // their operands. The widest vectors have sixteen lanes, so two of them are at most 32 columns.
             self.0.run::<_, 5, 2, 32>(super::simd::Widest(simd));
         }
     }
@@ -58,7 +60,8 @@ pub fn dispatch(kernel: impl Kernel) {
     pulp::Arch::new().dispatch(Widest(kernel));
 }
 
-/// Covers `rows` x `columns` with tiles: strips of columns, and down each strip.
+/// Covers `rows` x `columns` with tiles: strip of columns by strip of columns, from the first row to the
+/// last.
 #[inline(always)]
 pub fn cover<V: Vector, const ROWS: usize, const COUNT: usize>(
     tiles: &mut impl Tiles,
@@ -89,7 +92,8 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
     while column + C * V::LANES <= columns {
         let mut row = rows.start;
         while row < rows.end {
-            // Balances the tiles, six rows as three and three: a single row would wait for its own sums.
+            // Balances the heights of tiles, such as six rows as three and three: a tile of one row would
+            // wait for its own sums.
             let left = rows.end - row;
             let count = left.div_ceil(left.div_ceil(ROWS));
             let done = match count {
@@ -109,10 +113,10 @@ fn strips<V: Vector, const ROWS: usize, const C: usize>(
     column
 }
 
-// Loops over a tile are `while` loops: at `opt-level = "s"` those of one turn disappear, chains of iterators do
-// not.
+// Loops over a tile are `while` loops: at `opt-level = "s"` the compiler removes those with one iteration,
+// but not chains of iterators.
 
-/// Loads `C` vectors from `first` on.
+/// Loads `C` vectors from index `first` on.
 #[inline(always)]
 pub fn load<V: Vector, const C: usize>(v: V, values: &[f32], first: usize) -> Option<[V::Lanes; C]> {
     let values = values.get(first..)?.get(..C * V::LANES)?;
@@ -125,7 +129,7 @@ pub fn load<V: Vector, const C: usize>(v: V, values: &[f32], first: usize) -> Op
     Some(vectors)
 }
 
-/// Stores `C` vectors from `first` on.
+/// Stores `C` vectors from index `first` on.
 #[inline(always)]
 pub fn store<V: Vector, const C: usize>(
     v: V,
@@ -170,7 +174,7 @@ pub fn add_products<V: Vector, const R: usize, const C: usize>(
     Some(())
 }
 
-/// Returns `R` rows of `length` values each, from `row` on, with `stride` between rows.
+/// Returns `R` rows of `length` values each, from `row` on, with `stride` values between rows.
 #[inline(always)]
 pub fn rows_of<const R: usize>(
     values: &[f32],
@@ -187,7 +191,7 @@ pub fn rows_of<const R: usize>(
     Some(rows)
 }
 
-/// Loads `R` x `C` vectors, with `stride` between rows.
+/// Loads a tile of `R` x `C` vectors, with `stride` values between rows.
 #[inline(always)]
 pub fn load_tile<V: Vector, const R: usize, const C: usize>(
     v: V,
@@ -204,7 +208,7 @@ pub fn load_tile<V: Vector, const R: usize, const C: usize>(
     Some(tile)
 }
 
-/// Stores `R` x `C` vectors, with `stride` between rows.
+/// Stores a tile of `R` x `C` vectors, with `stride` values between rows.
 #[inline(always)]
 pub fn store_tile<V: Vector, const R: usize, const C: usize>(
     v: V,

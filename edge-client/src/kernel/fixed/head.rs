@@ -1,8 +1,9 @@
-//! Head in fixed point: least squares from integer sums, by a triangular factor of `Z^T Z` in f32.
+//! Least-squares head in fixed point: solved from integer sums by a triangular factor of `Z^T Z` in f32.
 //!
-//! There is no second, more precise method. `Z` has errors of about 2^-16 of its size, so directions much shorter
-//! than the longest are noise in any method. Down to the cut the normal equations, which square the condition, are
-//! exact enough in f32: `(2^10)^2 2^-24` is 6 % of such a direction's share.
+//! A more precise method would gain nothing. `Z` has errors of about 2^-16 of its size, so directions much
+//! shorter than the longest one are noise with any method. For directions longer than [`CUT`] the normal
+//! equations, although they square the condition number, are exact enough in f32: the rounding error,
+//! `(2^10)^2 2^-24`, is 6 % of the squared length of the shortest such direction.
 
 use libm::sqrtf;
 
@@ -10,16 +11,16 @@ use super::super::least_squares::PIVOT_RATIO;
 use super::super::rank::{minimum_norm, substitute};
 use super::super::vector::{from, from_mut, subtract};
 
-/// Relative length below which a direction counts as zero.
+/// Length, relative to the longest direction, below which a direction counts as zero.
 pub const CUT: f32 = 1.0 / 1024.0;
 
-/// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is the upper triangle of a k x k matrix, with zeros
-/// below; `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. A head that f32 cannot
-/// represent becomes zero.
+/// Solves `Z^T Z W = Z^T Y` for the `W` of least norm. `gram` is the upper triangle of a k x k matrix, with
+/// zeros below; `rhs` (k x c) becomes `W`; `scratch` holds k values. Returns the numerical rank. A head that
+/// f32 cannot represent becomes zero.
 ///
-/// The integers of a projection share one scale, so their error is relative to the largest. Units of columns
-/// therefore matter: a column that is shorter than the longest by more than [`CUT`] is cut and not counted in the
-/// rank.
+/// The integers of a projection share one scale, so their errors are relative to the largest integer. The
+/// units of columns therefore matter: a column that is shorter than [`CUT`] times the longest is cut and not
+/// counted in the rank.
 #[inline(never)]
 pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
     let k = scratch.len();
@@ -35,27 +36,27 @@ pub fn solve(gram: &mut [f32], rhs: &mut [f32], scratch: &mut [f32]) -> usize {
     k
 }
 
-/// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the cut
-/// become zero. Returns true if the pivots are so similar that nothing needs to be cut.
+/// Factorises `Z^T Z = R^T R` in place, and replaces `rhs` by `R^-T Z^T Y`. Rows whose pivot is not above the
+/// cut become zero. Returns true if the pivots are so similar that no row needs to be cut.
 fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
     let most = gram.iter().step_by((k + 1).max(1)).fold(0.0f32, |most, &pivot| most.max(pivot));
     let mut least = most;
     for j in 0..k {
-        let (own, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
-        let (own_rhs, rhs_below) = rhs.split_at_mut_checked((j + 1) * c).unwrap_or_default();
-        let own_rhs = from_mut(own_rhs, j * c);
-        let Some((pivot, row)) = from_mut(own, j * k + j).split_first_mut() else { return false };
+        let (upper, below) = gram.split_at_mut_checked((j + 1) * k).unwrap_or_default();
+        let (rhs_row, rhs_below) = rhs.split_at_mut_checked((j + 1) * c).unwrap_or_default();
+        let rhs_row = from_mut(rhs_row, j * c);
+        let Some((pivot, row)) = from_mut(upper, j * k + j).split_first_mut() else { return false };
         least = least.min(*pivot);
         if *pivot > CUT * CUT * most {
             *pivot = sqrtf(*pivot);
             let inverse = 1.0 / *pivot;
-            for value in row.iter_mut().chain(&mut *own_rhs) {
+            for value in row.iter_mut().chain(&mut *rhs_row) {
                 *value *= inverse;
             }
         } else {
             *pivot = 0.0;
             row.fill(0.0);
-            own_rhs.fill(0.0);
+            rhs_row.fill(0.0);
         }
         let (mut below, mut rhs_below) = (below, rhs_below);
         for (i, &factor) in row.iter().enumerate() {
@@ -63,7 +64,7 @@ fn factorise(gram: &mut [f32], rhs: &mut [f32], k: usize, c: usize) -> bool {
                 break;
             };
             subtract(factor, from(row, i), from_mut(below, j + 1 + i), 1);
-            subtract(factor, own_rhs, rhs, 1);
+            subtract(factor, rhs_row, rhs, 1);
         }
     }
     least >= PIVOT_RATIO * most && most > 0.0

@@ -1,11 +1,11 @@
-//! Products of an integer matrix with an integer block: projections and residuals.
+//! Products of an integer matrix and an integer vector: projections and residuals in fixed point.
 
 use super::Scale;
 use super::scale::{LEAST, integer};
 
 /// Returns the number of halvings that keep a sum of `n` products, each at most 32767^2, below 2^30.
 fn halvings(n: usize) -> u32 {
-    // A loop, because small cores have no instruction for leading zeros.
+    // Counted in a loop, because small cores have no instruction that counts leading zeros.
     let (mut halvings, mut rest) = (0, n.saturating_sub(1));
     while rest > 0 {
         (halvings, rest) = (halvings + 1, rest / 2);
@@ -13,8 +13,9 @@ fn halvings(n: usize) -> u32 {
     halvings
 }
 
-/// Computes `A v` as 32-bit integers below 2^30, stored as the bits of floats. `rows` holds the rows of `A`, each
-/// as long as `v`; `exponent` is the sum of the exponents of both scales. Returns the exponent of the result.
+/// Computes `A v` as 32-bit integers below 2^30, stored as the bits of floats. `rows` holds the rows of `A`,
+/// each as long as `v`; `exponent` is the sum of the exponents of both scales. Returns the exponent of the
+/// result.
 #[inline(never)]
 pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());
@@ -27,13 +28,13 @@ pub fn products(rows: &[i16], v: &[i16], exponent: i32, wide: &mut [f32]) -> i32
     exponent.saturating_add_unsigned(halvings)
 }
 
-/// Computes `A v - y` in place of `y` (c finite values), as 32-bit integers stored as the bits of floats; arguments
-/// as for [`products`]. Returns the exponent of the result.
+/// Replaces `y` (c finite values) by `A v - y`, as 32-bit integers stored as the bits of floats. The other
+/// arguments are those of [`products`]. Returns the exponent of the result.
 #[inline(never)]
 pub fn residuals(rows: &[i16], v: &[i16], exponent: i32, y: &mut [f32]) -> i32 {
     let halvings = halvings(v.len());
     let exponent = exponent.saturating_add_unsigned(halvings);
-    // Fine enough that the larger operand keeps 30 bits.
+    // The common exponent is so fine that the larger operand keeps 30 bits.
     let targets = Scale::of(y).unwrap_or_default().exponent() - 15;
     let common = exponent.max(targets).max(i32::from(LEAST));
     let shift = common.abs_diff(exponent);
@@ -55,10 +56,10 @@ pub(super) fn halve(value: i32, times: u32) -> i32 {
 
 /// Computes `sum of a b / 2^halvings`, rounded to nearest.
 ///
-/// Pairs of products are summed in two words, above and below 2^16: small cores add two words as fast as one of 64
-/// bits. This also avoids LLVM's patterns for the dual multiplications of Cortex-M4 and M7, which at opt-level 3
-/// count products of 64-bit sums twice (seen with LLVM 22; the program `lengths` of the emulated boards detects
-/// it).
+/// Pairs of products are summed in two words, above and below 2^16: small cores add two words as fast as one
+/// number of 64 bits. Two words also avoid a fault of LLVM 22: at opt-level 3 its patterns for the dual
+/// multiplications of Cortex-M4 and M7 count products of 64-bit sums twice. The program `lengths` of the
+/// emulated boards detects this fault.
 #[inline(always)]
 fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     let (a, a_rest) = a.as_chunks::<4>();
@@ -75,13 +76,16 @@ fn dot(a: &[i16], b: &[i16], halvings: u32) -> i32 {
     sum.halve(halvings)
 }
 
-/// Value `high 2^16 + low`. Neither word overflows with 65535 terms of 32 bits.
+/// Integer `high 2^16 + low`. Neither word overflows with up to 65535 terms of 32 bits.
 struct Words {
+    /// Upper word.
     high: i32,
+    /// Lower word.
     low: u32,
 }
 
 impl Words {
+    /// Adds one term, split into the two words.
     #[inline(always)]
     fn add(&mut self, term: i32) {
         self.high += term >> 16;
@@ -91,17 +95,19 @@ impl Words {
     /// Returns the sum without its `times` lowest bits, rounded to nearest; the result must fit 32 bits.
     fn halve(self, times: u32) -> i32 {
         let sum = (i64::from(self.high) << 16) + i64::from(self.low) + i64::from(1u32 << times >> 1);
-        // No 64-bit shift, which is a function call on small cores.
+        // Avoids a 64-bit shift, which is a function call on small cores.
         let (high, low) = (word(sum.cast_unsigned() >> 32), word(sum.cast_unsigned()));
         ((high << 1 << (31 - times)) | (low >> times)).cast_signed()
     }
 }
 
+/// Returns the lower half of a 64-bit number.
 #[allow(clippy::cast_possible_truncation, reason = "the lower half")]
 fn word(value: u64) -> u32 {
     value as u32
 }
 
+/// Returns the product of two integers, which fits 32 bits.
 fn product(a: i16, b: i16) -> i32 {
     i32::from(a) * i32::from(b)
 }

@@ -1,21 +1,23 @@
-//! Scales: conversion between f32 and integers with a common exponent, by shifting bits.
+//! Scale of a block of integers, and conversion between f32 and integers with a common exponent by shifting
+//! bits.
 
 /// Number of magnitude bits of an integer.
 const BITS: i32 = 15;
 
-/// Half a unit of the mantissa bits that rounding drops.
+/// Half a unit of the last mantissa bit that rounding keeps.
 const HALF: u32 = 1 << (24 - BITS - 1);
 
-/// Bias of the exponent field of an f32, which equals the largest exponent.
+/// Bias of the exponent field of an f32, which is also its largest exponent.
 const BIAS: i32 = 127;
 
-/// Smallest exponent. Blocks whose largest magnitude is below 2^-110 share it: shifts then stay in range for every
-/// exponent of f32, and subnormal values become zero without a special case.
+/// Smallest exponent. All blocks whose largest magnitude is below 2^-110 share this exponent: shifts then
+/// stay in range for every exponent of f32, and subnormal values become zero without a special case.
 pub(super) const LEAST: i16 = -110 - 14;
 
-/// Power of two that a block of integers is counted in.
+/// Power of two that is the unit of a block of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
+    /// Exponent `e` of the unit `2^e`.
     exponent: i16,
 }
 
@@ -23,7 +25,8 @@ impl Scale {
     /// Scale of a block of zeros.
     pub const LEAST: Self = Self { exponent: LEAST };
 
-    /// Returns the finest scale in which every value of the block fits 15 bits. `None` if a value is not finite.
+    /// Returns the finest scale in which every value of the block fits 15 bits. Returns `None` if a value is
+    /// not finite.
     #[must_use]
     pub fn of(values: &[f32]) -> Option<Self> {
         let most = super::super::largest(values).to_bits();
@@ -53,7 +56,7 @@ impl Scale {
         integer(i32::from(self.exponent), value)
     }
 
-    /// Returns the same integer as i16.
+    /// Returns the integer of [`Self::integer`] as i16.
     #[must_use]
     #[inline(always)]
     pub fn short(self, value: f32) -> i16 {
@@ -81,8 +84,8 @@ impl Default for Scale {
     }
 }
 
-/// Returns `value / 2^exponent`, rounded to nearest, ties away from zero, for quotients below 2^30 and exponents
-/// from [`Scale::LEAST`] on.
+/// Returns `value / 2^exponent`, rounded to nearest with ties away from zero. Requires a quotient below 2^30
+/// and an exponent that is not below [`Scale::LEAST`].
 #[inline(always)]
 pub(super) fn integer(exponent: i32, value: f32) -> i32 {
     let bits = value.to_bits();
@@ -96,7 +99,7 @@ pub(super) fn integer(exponent: i32, value: f32) -> i32 {
     (magnitude.cast_signed() ^ sign) - sign
 }
 
-/// Converts a block to integers. `None`, with nothing written, if a value is not finite.
+/// Converts a block to integers. Returns `None` and writes nothing if a value is not finite.
 #[inline(never)]
 pub fn quantise(values: &[f32], integers: &mut [i16]) -> Option<Scale> {
     let scale = Scale::of(values)?;
@@ -106,8 +109,8 @@ pub fn quantise(values: &[f32], integers: &mut [i16]) -> Option<Scale> {
     Some(scale)
 }
 
-/// Converts a row-major matrix with `columns` columns to integers in column-major order. `None`, with nothing
-/// written, if a value is not finite.
+/// Converts a row-major matrix with `columns` columns to integers in column-major order. Returns `None` and
+/// writes nothing if a value is not finite.
 #[inline(never)]
 pub fn quantise_columns(values: &[f32], columns: usize, integers: &mut [i16]) -> Option<Scale> {
     let scale = Scale::of(values)?;
@@ -120,7 +123,8 @@ pub fn quantise_columns(values: &[f32], columns: usize, integers: &mut [i16]) ->
     Some(scale)
 }
 
-/// Shortens 32-bit integers in units of `2^exponent`, stored as the bits of floats, to 15 bits.
+/// Rounds 32-bit integers in units of `2^exponent`, stored as the bits of floats, to 15 bits. Returns their
+/// scale.
 #[inline(never)]
 pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
     let most = wide.iter().fold(0, |most, v| most.max(v.to_bits().cast_signed().unsigned_abs()));
@@ -128,12 +132,13 @@ pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
         integers.fill(0);
         return Scale::LEAST;
     }
-    // Number of surplus bits of the largest, one more if it rounds up to the next power of two.
+    // Number of surplus bits of the largest integer, plus one if that integer rounds up to the next power of
+    // two.
     let mut shift = 32 - BITS - most.leading_zeros().cast_signed();
     if shift > 0 && (most >> (shift - 1)) >= (1 << (BITS + 1)) - 1 {
         shift += 1;
     }
-    // No scale is below the smallest.
+    // Keeps the exponent of the result at or above the smallest.
     shift = shift.max(i32::from(LEAST) - exponent);
     if shift <= 0 {
         for (integer, wide) in integers.iter_mut().zip(wide) {
@@ -149,6 +154,7 @@ pub fn narrow(wide: &[f32], exponent: i32, integers: &mut [i16]) -> Scale {
     Scale::new(exponent + shift)
 }
 
+/// Converts an integer of at most 15 bits and a sign.
 #[allow(clippy::cast_possible_truncation, reason = "the shift leaves 15 bits")]
 fn short(integer: i32) -> i16 {
     integer as i16
@@ -162,7 +168,7 @@ pub fn scaled(value: i32, exponent: i32) -> f32 {
     let value = value as f32;
     let bits = value.to_bits();
     let field = (bits << 1 >> 24).cast_signed().saturating_add(exponent);
-    // Zero and subnormal results need the slower function.
+    // The slower function handles zero and subnormal results.
     if bits != 0 && (1..255).contains(&field) {
         f32::from_bits(bits.wrapping_add(exponent.cast_unsigned() << 23))
     } else {

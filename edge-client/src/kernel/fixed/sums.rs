@@ -1,7 +1,7 @@
-//! Sums over samples in 32-bit integers with a common scale.
+//! Sums over samples in 32-bit integers that share one scale.
 //!
-//! The integers are stored in buffers of f32, as their bits: the same memory holds the sums while they grow and
-//! their final floats. Zero has the same bits in both.
+//! The integers are stored in buffers of f32, as bits: the same memory holds the growing sums and, at the
+//! end, their values as floats. Zero has the same bits in both formats.
 
 use super::Scale;
 use super::product::halve;
@@ -12,19 +12,22 @@ const PRODUCT_MAX: u32 = 32767 * 32767;
 /// Largest magnitude of a sum.
 const SUM_MAX: u32 = i32::MAX.cast_unsigned();
 
-/// Scale of sums, which rises as they grow. Each step rounds every sum once; all steps together change a sum by
-/// less than one unit of the last scale.
+/// Scale of sums, which is raised as the sums grow. Each raise rounds every sum once; all raises together
+/// change a sum by less than one unit of the last scale.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
+    /// Exponent of the unit of the sums.
     exponent: i32,
-    /// Upper bound of the magnitude of all sums.
+    /// Upper bound on the magnitude of all sums.
     bound: u32,
 }
 
 /// Shift and rounding of a sample's products to the scale of the sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Aligned {
+    /// Number of bits by which a product is shifted down.
     shift: u32,
+    /// Half of the last remaining bit, added before the shift to round to nearest.
     half: i32,
 }
 
@@ -35,8 +38,8 @@ impl Sums {
         Self { exponent: 0, bound: 0 }
     }
 
-    /// Makes room for one more product in each of `sums`, of integers with these scales. `None` if all such
-    /// products round to zero.
+    /// Makes room for one more product in each of `sums`, of integers with these scales. Returns `None` if
+    /// all such products round to zero.
     #[inline(never)]
     pub fn align(&mut self, sums: &mut [f32], a: Scale, b: Scale) -> Option<Aligned> {
         let exponent = a.exponent() + b.exponent();
@@ -51,7 +54,7 @@ impl Sums {
             if shift > 31 {
                 return None;
             }
-            // Both terms fit 32 bits unsigned.
+            // Both terms fit 32 unsigned bits.
             let bound = self.bound + (PRODUCT_MAX >> shift) + 1;
             if bound <= SUM_MAX {
                 self.bound = bound;
@@ -93,7 +96,8 @@ impl Aligned {
         *sum = f32::from_bits(value.wrapping_add((product + self.half) >> self.shift).cast_unsigned());
     }
 
-    /// Computes `S += x r^T` for one sample: `s` is d x c, `x` has d values of scale `scale`, `r` has c integers.
+    /// Computes `S += x r^T` for one sample: `s` is d x c, `x` has d values of scale `scale`, `r` has c
+    /// integers.
     #[inline(never)]
     pub fn add_outer(self, s: &mut [f32], x: &[f32], scale: Scale, r: &[i16]) {
         if let [r] = *r {
@@ -133,7 +137,7 @@ impl Aligned {
     pub fn add_squares(self, sums: &mut [f32], z: &[i16]) {
         let (mut later, mut rest) = (z, sums);
         while let Some((&own, others)) = later.split_first() {
-            // From the diagonal to the end of the row; then skips to the next diagonal.
+            // Adds from the diagonal to the end of the row, then skips to the next diagonal.
             let Some((row, below)) = rest.split_at_mut_checked(later.len()) else { return };
             self.add_scaled(row, i32::from(own), later);
             rest = below.get_mut(z.len() - others.len()..).unwrap_or_default();
@@ -141,6 +145,7 @@ impl Aligned {
         }
     }
 
+    /// Adds `a b` to `sums`.
     #[inline(always)]
     fn add_scaled(self, sums: &mut [f32], a: i32, b: &[i16]) {
         for (sum, &b) in sums.iter_mut().zip(b) {

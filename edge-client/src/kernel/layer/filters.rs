@@ -1,8 +1,8 @@
-//! Convolutional layer with max pooling, computed in strips: the part of an image that one row of outputs depends
-//! on.
+//! Convolutional layer with max pooling, computed in strips. A strip is the part of an image that one row of
+//! outputs depends on.
 //!
-//! Sums continue from strip to strip, so the bits are those of whole images. Rows at the lower edge that do not
-//! fill a pooling window are skipped: they have no outputs, and their errors are zero.
+//! Sums continue from strip to strip, so the results are bit-identical to those of whole images. Rows at the
+//! lower edge that do not fill a pooling window are skipped: they have no outputs, and their errors are zero.
 
 use core::ops::Range;
 
@@ -10,7 +10,7 @@ use super::super::convolution::{Convolution, MaxPooling};
 use super::super::dense;
 use super::{ForwardPass, Gradient, LayerBuffers, Step};
 
-/// Convolutional layer, or the part of it that computes one row of outputs.
+/// Convolutional layer, or its restriction to a strip.
 #[derive(Clone, Copy)]
 pub struct Filters {
     pub convolution: Convolution,
@@ -18,14 +18,14 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Returns the size of the scratch memory: the gradient, the patches of a strip, and the filters' outputs for
-    /// it.
+    /// Returns the size of the scratch memory: the gradient, and for one strip the patches and the filters'
+    /// outputs.
     pub const fn scratch(&self) -> usize {
         let strip = self.strip().convolution;
         strip.layer() + strip.positions() * strip.patch() + strip.outputs()
     }
 
-    /// Returns the layer that computes one row of outputs.
+    /// Returns the layer that computes one row of outputs from a strip.
     const fn strip(&self) -> Self {
         let rows = self.pooling.rows;
         Self {
@@ -97,7 +97,7 @@ impl Filters {
                     strip.convolution.patches(image, patches);
                     dense::add_gradient(patches, unpooled, strip.convolution.filters, sums);
                 }
-                // The patches are no longer needed: their memory takes the errors.
+                // The patches are not needed after this step, so their memory holds the errors.
                 if let Some(errors) = below.as_mut().and_then(|errors| errors.get_mut(range)) {
                     strip.convolution.add_errors(unpooled, weights, patches, errors);
                 }
@@ -116,12 +116,14 @@ impl Filters {
 struct FilterScratch<'a> {
     /// Gradient of the layer.
     sums: &'a mut [f32],
+    /// Patches of a strip.
     patches: &'a mut [f32],
     /// Outputs of the filters before pooling.
     unpooled: &'a mut [f32],
 }
 
 impl<'a> FilterScratch<'a> {
+    /// Splits the scratch memory.
     fn split(strip: Convolution, scratch: &'a mut [f32]) -> Self {
         let (sums, rest) = scratch.split_at_mut_checked(strip.layer()).unwrap_or_default();
         let patches = strip.positions() * strip.patch();
@@ -131,7 +133,7 @@ impl<'a> FilterScratch<'a> {
 }
 
 impl Step<'_> {
-    /// Takes the step along a gradient, and overwrites the gradient.
+    /// Takes the step along a gradient. Overwrites the gradient.
     fn apply(self, gradient: &mut [f32], weights: &mut [f32]) {
         let Self { momentum, velocity, size } = self;
         if let Some(velocity) = velocity.filter(|_| momentum > 0.0) {

@@ -1,4 +1,5 @@
-//! Tests of the sampler's parts: on all short bit strings, against known digits, and far out in the tails.
+//! Tests of the parts of the sampler: exhaustively on short bit strings, against known digits, and in the far
+//! tails.
 
 extern crate std;
 
@@ -7,7 +8,7 @@ use std::vec::Vec;
 
 use super::*;
 
-/// SplitMix64.
+/// Returns a SplitMix64 generator of words.
 fn words(mut state: u64) -> impl FnMut() -> u32 {
     move || {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -18,18 +19,19 @@ fn words(mut state: u64) -> impl FnMut() -> u32 {
     }
 }
 
-/// Bits from a recorded string.
+/// Bits read from a recorded string.
 type Tape<'a> = Bits<&'a mut dyn FnMut() -> u32>;
 
-/// Applies `draw` to each of the 2^length bit strings: returns how often each result occurs, and how many strings
-/// are too short. So `count / 2^length <= P <= (count + short) / 2^length`, exactly.
+/// Applies `draw` to each of the 2^length bit strings. Returns how often each result occurs, and how many
+/// strings are too short. The probability P of a result then satisfies
+/// `count / 2^length <= P <= (count + short) / 2^length`, exactly.
 fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeMap<T, u64>, u64) {
     let (mut counts, mut short) = (BTreeMap::new(), 0);
     for prefix in 0..1u32 << length {
         let (mut calls, mut later) = (0, words(prefix.into()));
         let mut tape = || {
             calls += 1;
-            // Bits after the end have no effect if they are not read.
+            // Bits after the end of the string have no effect if they are not read.
             if calls == 1 { prefix | later().unbounded_shl(length) } else { later() }
         };
         let mut bits = Bits::new(&mut tape as &mut dyn FnMut() -> u32);
@@ -44,7 +46,8 @@ fn all<T: Ord>(length: u32, mut draw: impl FnMut(&mut Tape<'_>) -> T) -> (BTreeM
     (counts, short)
 }
 
-/// Asserts that the probabilities match the counts; at most a fraction of `most` is too short.
+/// Asserts that the probabilities match the counts, and that at most a fraction `most` of the strings is too
+/// short.
 fn assert_law<T: Ord + Copy + fmt::Debug>(
     length: u32,
     most: f64,
@@ -71,7 +74,8 @@ fn trials_with_small_denominators_are_exact() {
             if p == q {
                 assert_eq!((yes, no, short), (1 << 12, 0, 0));
             } else {
-                // Bit strings below the first twelve digits of p/q; one is equal.
+                // The trial succeeds for the bit strings below the first twelve digits of p/q; one string is
+                // equal to these digits.
                 assert_eq!(u128::from(yes), (p << 12) / q, "{p}/{q}");
                 assert_eq!((yes + no, short), ((1 << 12) - 1, 1), "{p}/{q}");
             }
@@ -79,7 +83,8 @@ fn trials_with_small_denominators_are_exact() {
     }
 }
 
-/// The digits of `p / (2^length - 1)` repeat those of p, and the digits of `p / 2^length` are those of p once.
+/// Tests trials whose probability has known binary digits: the digits of `p / (2^length - 1)` repeat those of
+/// p, and the digits of `p / 2^length` are those of p once.
 #[test]
 fn trials_with_large_denominators_are_exact() {
     let mut random = words(3);
@@ -146,8 +151,8 @@ fn laplace_is_exact_to_22_bits() {
     }
 }
 
-/// Values beyond 6 sigma occur once in 500 million samples. Their probability is a product of two factors that can
-/// be counted: that of the candidate, and that of keeping it.
+/// Tests values beyond 6 sigma, which occur once in 500 million samples. Their probability is the product of
+/// two factors that can be counted: the probability of the candidate, and the probability of its acceptance.
 #[test]
 fn tails_beyond_six_sigma_are_exact() {
     const DRAWS: u32 = 10_000_000;
@@ -157,7 +162,7 @@ fn tails_beyond_six_sigma_are_exact() {
         let away = (f64::from(count) - expected).abs();
         assert!(expected > 5.0 && away < 5.0 * expected.sqrt(), "{count} instead of {expected}");
     };
-    // sigma = 10, t = 11: candidates of 60 and more, and up to 13 t.
+    // For sigma = 10 and t = 11: candidates of at least 60, at least 110, and at least 13 t = 143.
     let mut beyond = [0; 3];
     let from = [60, 110, 143];
     for _ in 0..DRAWS {
@@ -170,7 +175,7 @@ fn tails_beyond_six_sigma_are_exact() {
     for (count, from) in beyond.into_iter().zip(from) {
         near(count, 2.0 * ratio.powi(from as i32) / (1.0 + ratio));
     }
-    // Probabilities of keeping candidates of 6.0, 6.1 and 6.2 sigma.
+    // Probabilities of accepting candidates of 6.0, 6.1 and 6.2 sigma.
     for magnitude in [60u32, 61, 62] {
         let distance = u128::from(magnitude) * 11 - 100;
         let over = 2 * 100 * 121;
@@ -180,14 +185,14 @@ fn tails_beyond_six_sigma_are_exact() {
     }
 }
 
-/// Bits of a candidate with scale 1, remainder 0, `high` successful trials of exp(-1), a failure if `high` is below
-/// 64, and a sign.
+/// Returns the bits of a candidate with scale 1 and remainder 0: `high` successful trials of exp(-1), a
+/// failed trial if `high` is below 64, and a sign.
 fn candidate(high: usize) -> Vec<bool> {
     let mut bits = Vec::from([true]);
-    // 1/2 succeeds, 1/3 fails: an odd number.
+    // The trial with probability 1/2 succeeds and the trial with 1/3 fails: an odd number.
     bits.extend([false, true].repeat(high));
     if high < 64 {
-        // 1/2 fails.
+        // The trial with probability 1/2 fails.
         bits.extend([true, true]);
     }
     bits.push(false);
@@ -233,7 +238,8 @@ fn variances_out_of_bounds_are_rejected() {
     }
 }
 
-/// The largest numbers that occur, with overflow checks: the outermost candidates, at the limits of the variance.
+/// Tests the largest numbers that occur, with overflow checks: the outermost candidates, at the limits of the
+/// variance.
 #[test]
 fn largest_numbers_do_not_overflow() {
     let edges = [(1, 16), (1 << 52, 1 << 56), ((1 << 56) - 1, 1 << 56), ((1 << 56) - 1, 1), (255 << 48, 255)];

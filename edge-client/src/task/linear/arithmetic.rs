@@ -1,4 +1,4 @@
-//! Choice of arithmetic: fixed point or f32, by the memory of the model.
+//! Selection of the arithmetic of a linear model: fixed point or f32, depending on the type of its memory.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId};
 
@@ -10,7 +10,7 @@ use crate::task::fixed_point;
 use crate::task::sample_pass::SampleSet;
 use crate::task::{HeadFits, Usage, fedrep};
 
-/// Accepts the verified representation in memory.
+/// Prepares the verified representation for computations.
 pub(super) fn accept<M: Memory>(memory: &mut M) {
     #[cfg(feature = "i16")]
     if let Some((parts, mut fixed)) = memory.fixed() {

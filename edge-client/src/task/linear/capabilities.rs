@@ -1,4 +1,4 @@
-//! Capabilities of a linear model: supported tasks, and the tensors and parameters that they need.
+//! Capabilities of a linear model: its supported tasks, and the tensors and parameters of these tasks.
 
 #[cfg(feature = "power")]
 use fedspan_protocol::message::PowerUpload;
@@ -16,9 +16,9 @@ use crate::task::power;
 #[cfg(feature = "ridge-choice")]
 use crate::task::ridge_scores;
 
-/// Returns the capabilities of a linear model of this shape; the session fills in the frame limit. `second` is true
-/// if the memory has a second d x k matrix. `privacy` is the noise of updates; with noise only noisy tensors may
-/// leave. `fed_rep` is true if gradients may leave.
+/// Returns the capabilities of a linear model of this shape; the session fills in the frame limit. `second`
+/// is true if the memory has a second d x k matrix. `privacy` is the noise of updates; a model with noise
+/// sends only noisy tensors. `fed_rep` is true if gradients may be sent.
 pub(super) fn capabilities(
     shape: Shape,
     numeric: Numeric,
@@ -40,12 +40,12 @@ pub(super) fn capabilities(
         roles |= Role::Subspace.bit();
     }
     let ridge_choice = cfg!(feature = "ridge-choice");
-    // Classes need at least two outputs.
+    // Classification needs at least two outputs.
     if ridge_choice && open && shape.outputs > 1 {
         tasks |= TaskKind::RidgeScores.bit();
         roles |= Role::RidgeScores.bit();
     }
-    // Fixed point has no second pass for leave-one-out.
+    // The fixed-point implementation has no second pass for leave-one-out.
     if ridge_choice && numeric == Numeric::F32 {
         roles |= CHOOSES_RIDGE;
     }
@@ -64,7 +64,7 @@ pub(super) fn capabilities(
         tasks |= TaskKind::FedPower.bit();
         roles |= Role::Subspace.bit();
     }
-    // A shared head is k x C: with many outputs it is the larger tensor.
+    // A shared head is k x C, so with many outputs it is the larger tensor.
     let (largest, total) = match shared_head {
         true => (elements.max(head), elements.saturating_add(head)),
         false => (elements, elements),
@@ -83,7 +83,7 @@ pub(super) fn capabilities(
     }
 }
 
-/// Returns the tasks that one pass suffices for.
+/// Returns the tasks that need only one pass over the samples.
 pub(super) fn streamed_tasks(fed_rep: bool) -> u16 {
     let fit_head = TaskKind::FitHead.bit();
     if fed_rep { fit_head | TaskKind::FedRep.bit() } else { fit_head }
@@ -114,7 +114,7 @@ pub(super) fn expected(shape: Shape, task: &Wire) -> Result<Descriptors, Decline
         #[cfg(feature = "reveal-moments")]
         Wire::MomentRows { first, count } => {
             let elements = moments::moment_elements(shape.features, first.into(), count.into());
-            // The rows must fit the representation's buffer, and one row of a tensor.
+            // The rows must fit the representation's buffer, and be sent as one row of a tensor.
             let most = (shape.features * shape.width).min(usize::from(u16::MAX));
             let fits = elements.is_some_and(|n| n > 0 && n <= most);
             if !fits {
@@ -173,7 +173,7 @@ pub(super) fn sent(shape: Shape, task: &Wire) -> Descriptors {
             if upload == PowerUpload::ProductAndBasis
                 && let Some(product) = tensors.first().copied()
             {
-                // Cannot fail: descriptors have room for more than two tensors.
+                // Cannot fail, because the list of descriptors has a capacity of more than two.
                 let _ = tensors.push(product);
             }
         }
@@ -217,11 +217,11 @@ pub(super) fn valid_parameters(shape: Shape, task: &Wire) -> bool {
         }
         _ => ([0.0; 2], 1),
     };
-    // False for a NaN.
+    // The condition is false for a NaN.
     steps > 0 && step_sizes.iter().all(|step| (0.0..f32::INFINITY).contains(step))
 }
 
-/// Returns the number of iterations of a task, or of gradient steps of a head.
+/// Returns the number of iterations of a task, or the number of gradient steps of its head.
 pub(super) fn iterations(task: &Wire) -> u16 {
     match *task {
         Wire::FedRep { head, .. } | Wire::FitHead { head } | Wire::AdapterUp { head, .. } => {
@@ -232,7 +232,8 @@ pub(super) fn iterations(task: &Wire) -> u16 {
     }
 }
 
-/// Returns the step size (or ridge) and the number of steps; 0 steps if the method is not supported.
+/// Returns the step size (or ridge) and the number of steps of a solver; 0 steps if the solver is not
+/// supported.
 fn parameters_of(head: HeadSolve) -> (f32, u16) {
     match head {
         HeadSolve::LeastSquares { ridge } => (ridge, 1),

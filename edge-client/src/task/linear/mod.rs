@@ -1,4 +1,5 @@
-//! Linear models: [`Linear`] with its local use (`fit_head`, `predict`). Its rounds are in `rounds`.
+//! Linear models: [`Linear`], with its functions for local use (`fit_head`, `predict`). Its rounds are in
+//! `rounds`.
 
 mod arithmetic;
 mod capabilities;
@@ -22,7 +23,7 @@ use crate::source::SampleSource;
 #[cfg(feature = "power")]
 use crate::task::PowerCounts;
 
-/// Linear model `y = W^T B^T x` with the memory `M`, whose updates leave through the mechanism `P`.
+/// Linear model `y = W^T B^T x` with the memory `M`. The mechanism `P` protects its updates.
 #[derive(Clone, Debug)]
 pub struct Linear<M, P = NoPrivacy> {
     memory: M,
@@ -30,6 +31,7 @@ pub struct Linear<M, P = NoPrivacy> {
     state: State,
 }
 
+/// State of a linear model in addition to its buffers.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// Hash of the representation in memory; `None` while it is invalid.
@@ -40,19 +42,22 @@ struct State {
     task: Option<Wire>,
     /// Encoding of the open round's tensors.
     received: Encoding,
-    /// True if the open round comes without the adapter's down-projection, which is in memory.
+    /// True if the open round does not send the adapter's down-projection because it is already in memory.
     #[cfg(feature = "shared-head")]
     kept: bool,
+    /// Numbers of used and skipped samples of the last round.
     usage: Usage,
     /// Statistics of head fits.
     fits: HeadFits,
     /// Constant column of streamed samples.
     constant: ConstantColumn,
+    /// Row counts of the last FedPower round.
     #[cfg(feature = "power")]
     power: PowerCounts,
 }
 
 impl State {
+    /// Creates the state without a representation and a head.
     const fn new() -> Self {
         Self {
             representation: None,
@@ -71,18 +76,18 @@ impl State {
 }
 
 impl<M: Memory> Linear<M> {
-    /// Creates a model without representation and head. Its updates leave without noise.
+    /// Creates a model without a representation and a head. Its updates are sent without noise.
     pub const fn new(memory: M) -> Self {
         Self { memory, mechanism: NoPrivacy, state: State::new() }
     }
 }
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
-    /// Creates a model without representation and head, whose uploads all get the noise of `mechanism`. It takes
-    /// part in FedPower (a feature), in FedRep if the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in
-    /// 16-bit fixed point), both with memory for a second d x k matrix
-    /// ([`PowerWorkspace`](crate::memory::PowerWorkspace)), and in fitting the head. It answers after the response
-    /// time of the settings.
+    /// Creates a model without a representation and a head, whose uploads all receive the noise of
+    /// `mechanism`. The model supports fitting the head, FedPower (with the feature `power`), and FedRep if
+    /// the mechanism clips ([`Clipped`](crate::privacy::Clipped); not in 16-bit fixed point). FedPower and
+    /// FedRep need memory with a second d x k matrix ([`PowerWorkspace`](crate::memory::PowerWorkspace)). The
+    /// device answers after the response time of the settings.
     ///
     /// # Errors
     /// [`PrivacySettingsError`] if the mechanism's settings do not match the sizes of the model.
@@ -104,18 +109,18 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         &self.mechanism
     }
 
-    /// Returns the numbers of used and skipped samples of the last round, for the firmware. The report of a device
-    /// with noise does not depend on them.
+    /// Returns the numbers of used and skipped samples of the last round, for use by the firmware. The report
+    /// of a device with noise does not depend on these numbers.
     pub fn usage(&self) -> Usage {
         self.state.usage
     }
 
-    /// Returns statistics of head fits, for the firmware. They are never sent.
+    /// Returns statistics of head fits, for use by the firmware. The statistics are never sent.
     pub fn head_fits(&self) -> HeadFits {
         self.state.fits
     }
 
-    /// Returns the sizes.
+    /// Returns the sizes of the model.
     pub fn shape(&self) -> Shape {
         self.memory.parts_ref().shape
     }
@@ -128,7 +133,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Stores a representation (d x k, row-major, orthonormal columns) without a server.
     ///
     /// # Errors
-    /// [`ShapeMismatch`] if it has another number of elements; nothing has changed then.
+    /// [`ShapeMismatch`] if `b` has another number of elements. The model is then unchanged.
     pub fn set_representation(&mut self, b: &[f32]) -> Result<(), ShapeMismatch> {
         let parts = self.memory.parts();
         let expected = parts.representation.len();
@@ -163,8 +168,9 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     /// Fits the head on the representation in memory, from `samples`.
     ///
     /// # Errors
-    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::NoSamples`] without a usable sample,
-    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if gradient steps diverge.
+    /// [`DeclineReason::Tensors`] without a representation, [`DeclineReason::NoSamples`] without a usable
+    /// sample, [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if gradient
+    /// steps diverge.
     pub fn fit_head(
         &mut self,
         head: HeadSolve,

@@ -1,5 +1,5 @@
-//! Rounds of a device with noise. Uploads depend on a record only through the noise, reports count all samples of
-//! the source, used or not, and no round is declined because of the content of a record.
+//! Rounds of a linear model with noise. Uploads depend on a record only through the noise, reports count all
+//! samples of the source, used or not, and no round is declined because of the content of a record.
 
 use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, Task as Wire};
 
@@ -66,8 +66,8 @@ fn fed_power<M: Memory, P: Mechanism>(
     Ok(reported)
 }
 
-/// Runs a FedRep round. The seed of its noise is drawn before the first sample is read. The upload does not reveal
-/// whether it contains a gradient.
+/// Runs a FedRep round. The seed of its noise is drawn before the first sample is read. The upload does not
+/// reveal whether the round has computed a gradient.
 fn fedrep<M: Memory, P: Mechanism>(
     model: &mut Linear<M, P>,
     head: HeadSolve,
@@ -91,7 +91,7 @@ fn fedrep<M: Memory, P: Mechanism>(
     Ok(Usage { samples, skipped: 0 })
 }
 
-/// Draws the seed of a gradient's noise and discards the previous one.
+/// Draws the seed of a gradient's noise, and discards the previous seed.
 pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason> {
     clear(mechanism);
     let settings = mechanism.settings().ok_or(DeclineReason::Task)?;
@@ -102,7 +102,7 @@ pub(super) fn draw<P: Mechanism>(mechanism: &mut P) -> Result<(), DeclineReason>
     Ok(())
 }
 
-/// Clips the gradient of the completed sums, if there is one, and adds the noise. The seed is consumed.
+/// Clips the gradient of the completed sums, if there is one, and adds the noise. The seed is used up.
 pub(super) fn clip_and_add_noise<M: Memory, P: Mechanism>(model: &mut Linear<M, P>, fitted: bool) {
     let Linear { memory, mechanism, state } = model;
     let Some(clipping) = mechanism.clipping_mut() else { return };
@@ -114,14 +114,14 @@ pub(super) fn clip_and_add_noise<M: Memory, P: Mechanism>(model: &mut Linear<M, 
     }
 }
 
-/// Discards the gradient's noise, so that no gradient can leave.
+/// Discards the gradient's noise, so that no gradient can be sent.
 pub(super) fn clear<P: Mechanism>(mechanism: &mut P) {
     if let Some(clipping) = mechanism.clipping_mut() {
         clipping.clear();
     }
 }
 
-/// Fits the head. The report does not reveal whether the samples determined one.
+/// Fits the head. The report does not reveal whether the samples determined a head.
 fn fit_head<M: Memory>(
     memory: &mut M,
     state: &mut State,

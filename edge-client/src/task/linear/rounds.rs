@@ -1,4 +1,4 @@
-//! Rounds of a linear model: the [`Task`] trait.
+//! Rounds of a linear model: its implementation of the [`Task`] trait.
 
 use fedspan_protocol::message::{
     Capabilities, DeclineReason, Descriptors, Numeric, RoundId, RoundOpen, Task as Wire, Upload,
@@ -117,7 +117,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         // The sensitivity of a noisy product requires an exactly orthonormal basis.
         let certify = self.is_private() && matches!(self.state.task, Some(Wire::FedPower { .. }));
         let Parts { shape, representation, head, .. } = self.memory.parts();
-        // Tasks that receive a head, and tasks whose `B` is not orthonormal.
+        // `shared`: tasks that receive a head. `trained`: tasks whose `B` is not orthonormal.
         let (shared, trained) = match self.state.task {
             #[cfg(feature = "reveal-moments")]
             Some(Wire::MomentRows { .. }) => return Ok(()),
@@ -132,7 +132,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
         }
         if !trained {
             let error = orthonormality_error(representation, shape.width);
-            // False for a NaN.
+            // The condition is false for a NaN.
             let close = error <= self.state.received.orthonormality_tolerance();
             if !close {
                 return Err(DeclineReason::NotOrthonormal { error });
@@ -260,7 +260,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
                     self.state.head = self.state.representation;
                     true
                 }
-                // With noise the server must not learn that the samples determine no head.
+                // A private device must not reveal to the server that the samples determine no head.
                 Err(_) if self.is_private() => false,
                 Err(reason) => return Err(reason),
             }
@@ -300,7 +300,7 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
             (Wire::FedPower { .. }, 0) => parts.extra_matrix.unwrap_or_default(),
             #[cfg(feature = "shared-head")]
             (Wire::FedAvg { .. }, 1) | (Wire::AdapterUp { .. }, _) => parts.head,
-            // The head of this task never leaves, for any request.
+            // The head of this task is never sent, for any request.
             (Wire::FitHead { .. }, _) => &[],
             #[cfg(feature = "ridge-choice")]
             (Wire::RidgeScores { .. }, _) => parts.residual,
@@ -350,11 +350,12 @@ impl<M: Memory, P: Mechanism> Task for Linear<M, P> {
 }
 
 impl<M: Memory, P: Mechanism> Linear<M, P> {
+    /// Returns true if updates have noise.
     fn is_private(&self) -> bool {
         is_private(&self.mechanism)
     }
 
-    /// Returns the maximum number of iterations of a round; with noise the slot limits it.
+    /// Returns the maximum number of iterations of a round, which the slot limits if updates have noise.
     fn iterations_max(&self) -> u16 {
         #[cfg(feature = "privacy")]
         if let Some(settings) = self.mechanism.settings() {
@@ -363,8 +364,8 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         u16::MAX
     }
 
-    /// Returns true if gradients may leave: without noise, or clipped and with noise. Noise needs f32 and a second
-    /// d x k matrix.
+    /// Returns true if gradients may be sent: unchanged without noise, or clipped and with noise. Noise
+    /// requires f32 and a second d x k matrix.
     fn supports_fedrep(&self) -> bool {
         let hides =
             || self.memory.numeric() == Numeric::F32 && self.memory.parts_ref().extra_matrix.is_some();
@@ -383,7 +384,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
         gradient::elements(residual, head, shape.width, shape.outputs, scale, first, out);
     }
 
-    /// Returns the reported numbers of samples: with noise they do not depend on the content of records.
+    /// Returns the reported numbers of samples. With noise they do not depend on the content of records.
     fn reported(&self) -> Usage {
         let Usage { samples, skipped } = self.state.usage;
         if self.is_private() {
@@ -394,6 +395,7 @@ impl<M: Memory, P: Mechanism> Linear<M, P> {
     }
 }
 
+/// Returns the factor of the mean gradient: one over the number of samples.
 fn gradient_scale(usage: Usage) -> f32 {
     if usage.samples == 0 { 0.0 } else { 1.0 / count(usage) }
 }

@@ -1,4 +1,4 @@
-//! Batches: samples in random order, copied to adjacent memory.
+//! Batches of a network: samples in random order, copied to adjacent memory.
 
 use core::ops::Range;
 
@@ -11,13 +11,13 @@ use crate::source::{SampleSource, Targets};
 pub struct Scratch<'a> {
     /// Input samples, n x d.
     pub inputs: &'a mut [f32],
-    /// Outputs of the layers, one after the other, with room for a whole batch each.
+    /// Outputs of the layers, layer by layer, each with the size of a whole batch.
     pub activations: &'a mut [f32],
     /// Saved values of the layers, in the same order.
     pub saved: &'a mut [f32],
-    /// Errors of two layers, with room for a whole batch of the widest.
+    /// Errors of two layers, each with the size of a whole batch of the widest layer.
     pub errors: (&'a mut [f32], &'a mut [f32]),
-    /// Scratch memory of the current layer: the rest.
+    /// Scratch memory of the current layer: the remaining values.
     pub layer_scratch: &'a mut [f32],
 }
 
@@ -34,20 +34,21 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// Splits off the first `length` values; both parts are empty if there are fewer.
+/// Splits off the first `length` values. Returns two empty slices if there are fewer values.
 pub fn cut(values: &mut [f32], length: usize) -> (&mut [f32], &mut [f32]) {
     values.split_at_mut_checked(length).unwrap_or_default()
 }
 
-/// Returns the class of a usable sample: d finite values, and a class below C.
+/// Returns the class of a usable sample, which has d finite values and a class below C; `None` for other
+/// samples.
 pub fn usable(shape: NetworkShape, x: &[f32], targets: Targets<'_>, index: usize) -> Option<u8> {
     let Targets::Classes(classes) = targets else { return None };
     let class = classes.get(index).copied().filter(|&class| usize::from(class) < shape.outputs)?;
     (x.len() == shape.features && all_within(x, f32::MAX)).then_some(class)
 }
 
-/// Copies sample `number` into `place`, d values, and returns its class. `None` if it is not usable or cannot be
-/// read.
+/// Copies the d values of sample `number` into `place`, and returns the sample's class. Returns `None` if the
+/// sample is not usable or cannot be read.
 pub fn load(
     shape: NetworkShape,
     source: &mut dyn SampleSource,
@@ -62,10 +63,12 @@ pub fn load(
     Some(class)
 }
 
-/// Sampler of an epoch: visits each sample once, in random order.
+/// Sampler of an epoch, which visits each sample once, in random order.
 #[derive(Debug)]
 pub struct EpochSampler {
+    /// Order of the samples.
     order: SampleOrder,
+    /// Position of the next sample in the order.
     place: u32,
 }
 
@@ -75,7 +78,8 @@ impl EpochSampler {
         Self { order: SampleOrder::new(count, seed), place: 0 }
     }
 
-    /// Returns the result of `load` for the next sample number that it accepts. `None` at the end of the epoch.
+    /// Tries the sample numbers in order, and returns the next result of `load` that is not `None`. Returns
+    /// `None` at the end of the epoch.
     pub fn next(&mut self, mut load: impl FnMut(usize) -> Option<u8>) -> Option<u8> {
         loop {
             let number = self.order.at(self.place)?;
@@ -86,8 +90,8 @@ impl EpochSampler {
         }
     }
 
-    /// Copies the next usable samples, at most `size` and as many as fit, and returns their number: fewer only at
-    /// the end.
+    /// Copies the next usable samples, at most `size` and as many as fit, and returns their number. The
+    /// number is smaller only at the end of the epoch.
     pub fn gather(
         &mut self,
         parts: &mut NetworkParts<'_>,

@@ -1,4 +1,4 @@
-//! Batches of a round for custom training steps: simulated devices use them for baselines.
+//! Batches of a round for custom training steps, with which simulated devices train baselines.
 
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
@@ -9,15 +9,19 @@ use crate::memory::{NetworkParts, NetworkShape};
 use crate::source::SampleSource;
 use crate::task::Usage;
 
-/// Batches of a round's epochs, in the order of a [`Network`](super::Network) with the same seed.
+/// Iterator over the batches of a round's epochs, in the order of a [`Network`](super::Network) with the same
+/// seed.
 #[derive(Debug)]
 pub struct Batches {
+    /// Numbers of usable and skipped samples of the round.
     usage: Usage,
+    /// Number of samples in a batch.
     size: usize,
     /// Seed of the next epoch's order.
     seed: u64,
+    /// Sampler of the current epoch.
     draw: EpochSampler,
-    /// Number of samples drawn in this epoch.
+    /// Number of samples drawn in the current epoch.
     drawn: u32,
 }
 
@@ -28,11 +32,11 @@ impl Batches {
         capabilities::is_valid_descent(shape, descent, true)
     }
 
-    /// Counts the samples of round `id`. `seed` is that of the network, batches have `size` samples.
+    /// Counts the samples of round `id`. `seed` is the seed of the network, and batches have `size` samples.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails or does not allow random access; [`DeclineReason::NoSamples`]
-    /// if no sample is usable.
+    /// [`DeclineReason::Device`] if the source fails or does not allow random access;
+    /// [`DeclineReason::NoSamples`] if no sample is usable.
     pub fn new(
         shape: NetworkShape,
         id: RoundId,
@@ -64,8 +68,8 @@ impl Batches {
         self.drawn = 0;
     }
 
-    /// Copies the epoch's next batch into memory and returns its number of samples. At the end of the epoch it
-    /// returns 0, and the last batch stays in memory.
+    /// Copies the next batch of the epoch into memory and returns its number of samples. At the end of the
+    /// epoch returns 0, and the last batch remains in memory.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the epoch ends before all samples were drawn.
@@ -83,8 +87,9 @@ impl Batches {
     }
 }
 
-/// Adds `scale` times the gradient of the summed cross-entropy of the batch in memory (`size` samples) to `sums`,
-/// which is as long as the parameters. Returns false if it is not finite; `sums` must then be discarded.
+/// Adds `scale` times the gradient of the summed cross-entropy of the batch in memory (`size` samples) to
+/// `sums`, which has the length of the parameters. Returns false if the gradient is not finite; `sums` must
+/// then be discarded.
 #[must_use]
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     forward(parts, size, 0);

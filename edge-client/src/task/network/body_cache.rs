@@ -1,15 +1,16 @@
-//! Body cache: the outputs of the body for each sample, computed once for all epochs of the head. A row per sample,
-//! with the class after the outputs.
+//! Body cache: the outputs of the body for each sample, computed once for all epochs of the head. The cache
+//! has one row per sample, with the class after the outputs.
 
 use super::batch::{EpochSampler, Scratch, activations_range, load};
 use super::forward::forward;
 use crate::memory::NetworkParts;
 use crate::source::SampleSource;
 
-/// Class of an unusable sample. These are the bits of a NaN; the bits of a class are its number.
+/// Bits stored as the class of an unusable sample, which are those of a NaN. For other samples the bits are
+/// the class number.
 const NO_CLASS: u32 = u32::MAX;
 
-/// Fills the cache. Returns false, with undefined content, if it is too small.
+/// Fills the cache. Returns false, with undefined content, if the cache is too small.
 pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSource) -> bool {
     let shape = parts.shape;
     let last = shape.layers() - 1;
@@ -25,7 +26,7 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
         let rows = parts.body_cache.chunks_exact_mut(length).take(total).skip(first);
         let mut size = 0;
         for (row, x) in rows.zip(inputs) {
-            // Unusable samples are computed too, but never drawn.
+            // The outputs of unusable samples are computed too, but such samples are never drawn.
             let class = load(shape, source, first + size, x).map_or(NO_CLASS, u32::from);
             if let Some(place) = row.last_mut() {
                 *place = f32::from_bits(class);
@@ -47,7 +48,8 @@ pub fn fill(parts: &mut NetworkParts<'_>, total: u32, source: &mut dyn SampleSou
     true
 }
 
-/// Gathers the next samples as [`EpochSampler::gather`], with the body's outputs instead of the samples.
+/// Gathers the next samples like [`EpochSampler::gather`], but copies the body's outputs instead of the
+/// samples.
 pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize) -> usize {
     let NetworkParts { shape, scratch, body_cache, classes, .. } = parts;
     let last = shape.layers() - 1;
@@ -69,7 +71,7 @@ pub fn gather(draw: &mut EpochSampler, parts: &mut NetworkParts<'_>, size: usize
     count
 }
 
-/// Copies as many values as both slices have.
+/// Copies values up to the end of the shorter slice.
 fn copy(place: &mut [f32], values: &[f32]) {
     for (place, &value) in place.iter_mut().zip(values) {
         *place = value;

@@ -1,4 +1,4 @@
-//! Capabilities of a network: supported tasks, shared layers and parameters.
+//! Capabilities of a network: its supported tasks, shared layers and parameters.
 
 use core::ops::Range;
 
@@ -42,7 +42,7 @@ pub fn capabilities<M: NetworkMemory>(memory: &M) -> Capabilities {
     }
 }
 
-/// Returns the model for the hello.
+/// Returns the model that the hello announces.
 pub fn model<M: NetworkMemory>(memory: &M) -> Model {
     let shape = memory.shape();
     let outputs = small(shape.outputs);
@@ -71,16 +71,17 @@ fn hidden<const N: usize>(shape: NetworkShape) -> [u16; N] {
     hidden
 }
 
+/// Converts a size to the type of the protocol.
 fn small(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
-/// Returns the layers that are factors of an adapter: the first two, or none.
+/// Returns the layers that are factors of an adapter: the first two, or an empty range without an adapter.
 pub fn factors(shape: NetworkShape) -> Range<usize> {
     if shape.is_adapted() { 0..2 } else { 0..0 }
 }
 
-/// Returns true if the frozen layer has the sizes of the shape.
+/// Returns true if the frozen layer has the sizes in the shape.
 #[cfg(feature = "adapter")]
 pub fn frozen_fits<M: NetworkMemory>(memory: &M) -> bool {
     match memory.shape().front_end {
@@ -89,7 +90,8 @@ pub fn frozen_fits<M: NetworkMemory>(memory: &M) -> bool {
     }
 }
 
-/// Returns the role of a layer's tensor. `from_above` is true if the first layers are not shared.
+/// Returns the role of a layer's tensor. `from_above` is true if the first layers are not among the shared
+/// layers.
 pub fn role(shape: NetworkShape, layer: usize, from_above: bool) -> Role {
     if shape.is_adapted() {
         return if layer == 0 { Role::AdapterDown } else { Role::AdapterUp };
@@ -97,12 +99,12 @@ pub fn role(shape: NetworkShape, layer: usize, from_above: bool) -> Role {
     if layer + 1 == shape.layers() || from_above { Role::SharedHead } else { Role::Representation }
 }
 
-/// Returns the layers that the tensors of a round are: of an adapter its factors or one of them; otherwise all
-/// before the head, these and the head, the last few, or none. Layers that may not leave the device may not be sent
-/// to it either.
+/// Returns the layers that the tensors of a round contain. For an adapter these are its factors, or one of
+/// them; for other networks all layers before the head, all layers, the last few layers, or none. Layers that
+/// must not be sent by the device must not be sent to the device either.
 ///
 /// # Errors
-/// [`DeclineReason::Tensors`] if the tensors are anything else.
+/// [`DeclineReason::Tensors`] for any other set of tensors.
 pub fn shared_layers(
     shape: NetworkShape,
     tensors: &[TensorDescriptor],
@@ -139,9 +141,9 @@ pub fn shared_layers(
     }
 }
 
-/// Returns true if the SGD parameters are in range and memory suffices.
+/// Returns true if the SGD parameters are in range and the memory suffices for them.
 pub fn is_valid_descent(shape: NetworkShape, descent: Descent, velocity: bool) -> bool {
-    // False for a NaN.
+    // The condition is false for a NaN.
     (0.0..f32::INFINITY).contains(&descent.step_size)
         && (0.0..1.0).contains(&descent.momentum)
         && (velocity || descent.momentum == 0.0)

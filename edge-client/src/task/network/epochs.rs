@@ -1,4 +1,4 @@
-//! Epochs of stochastic gradient descent on some layers of a network, with the others fixed.
+//! Epochs of stochastic gradient descent on some layers of a network, with the other layers fixed.
 
 use core::ops::Range;
 
@@ -22,7 +22,7 @@ pub struct Phase {
     pub layers: Range<usize>,
     /// Number of epochs.
     pub epochs: u16,
-    /// True if the epochs end when the loss stops falling.
+    /// True if training ends when the loss stops decreasing.
     pub until_plateau: bool,
 }
 
@@ -42,12 +42,12 @@ pub fn count(
     for_each(id, source, shape.features, |x, targets, index| usable(shape, x, targets, index).is_some())
 }
 
-/// Runs the phases over samples that were counted before. `seed` determines the order of the samples.
+/// Runs the phases over samples that have been counted. `seed` determines the order of the samples.
 ///
 /// # Errors
-/// [`DeclineReason::Device`] if an epoch does not draw all samples: the source has failed, or returns other samples
-/// than before; [`DeclineReason::UpdateNonFinite`] if the loss is not finite. The layers keep the values they had
-/// at that point.
+/// [`DeclineReason::Device`] if an epoch does not draw all samples, because the source has failed or returns
+/// other samples than before; [`DeclineReason::UpdateNonFinite`] if the loss is not finite. The layers then
+/// keep their current values.
 pub fn run(
     parts: &mut NetworkParts<'_>,
     phases: &[Phase],
@@ -94,7 +94,7 @@ pub fn run(
                 return Err(DeclineReason::Device);
             }
             if compares {
-                // Negated so that a NaN counts as not falling.
+                // The condition is negated so that a NaN counts as no decrease.
                 let falls = loss < before * (1.0 - 1.0 / f32::from(PLATEAU_DIVISOR));
                 if !falls {
                     break;
@@ -120,8 +120,8 @@ fn batch_loss(parts: &mut NetworkParts<'_>, size: usize) -> f32 {
     loss
 }
 
-/// Takes one step along the gradient of the mean loss of a batch, after [`forward`]. Returns false if it is not
-/// finite.
+/// Takes one step along the gradient of the mean loss of a batch, after [`forward`]. Returns false if the
+/// gradient is not finite.
 fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, descent: Descent) -> bool {
     let velocity = core::mem::take(&mut parts.velocity);
     #[allow(clippy::cast_precision_loss, reason = "a batch is far below 2^24")]
@@ -131,8 +131,8 @@ fn step(parts: &mut NetworkParts<'_>, size: usize, trained: &Range<usize>, desce
     finite
 }
 
-/// Adds `scale` times the gradient of the summed loss of a batch, after [`forward`]. Returns false if it is not
-/// finite.
+/// Adds `scale` times the gradient of the summed loss of a batch to `sums`, after [`forward`]. Returns false
+/// if the gradient is not finite.
 pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums: &mut [f32]) -> bool {
     let all = 0..parts.shape.layers();
     backward(parts, size, scale, &all, &mut Target::Sums(sums))
@@ -140,9 +140,9 @@ pub fn add_gradient(parts: &mut NetworkParts<'_>, size: usize, scale: f32, sums:
 
 /// Destination of the gradients of all layers.
 enum Target<'a> {
-    /// Sums that the gradients are added to.
+    /// Sums to which the gradients are added.
     Sums(&'a mut [f32]),
-    /// Step with the velocity of all layers, or an empty one.
+    /// Step of gradient descent. The velocity covers all layers, or is empty.
     Step(&'a mut [f32], Descent),
 }
 
@@ -159,8 +159,9 @@ impl Target<'_> {
     }
 }
 
-/// Propagates the errors of a batch, times `scale`, back to the first of the layers `trained`, whose gradients go
-/// to the target. Call after [`forward`]. Returns false if the errors are not finite.
+/// Propagates the errors of a batch, times `scale`, back to the first of the layers `trained`, and passes the
+/// gradients of these layers to the target. Must be called after [`forward`]. Returns false if the errors are
+/// not finite.
 fn backward(
     parts: &mut NetworkParts<'_>,
     size: usize,
@@ -169,11 +170,11 @@ fn backward(
     target: &mut Target<'_>,
 ) -> bool {
     let NetworkParts { shape, parameters, scratch, classes, pool_indices, .. } = parts;
-    let Scratch { inputs, activations, saved, errors: (mut own, mut below), layer_scratch } =
+    let Scratch { inputs, activations, saved, errors: (mut current, mut below), layer_scratch } =
         Scratch::split(*shape, scratch);
     let last = shape.layers() - 1;
     let logits = activations.get(activations_range(*shape, last, size)).unwrap_or_default();
-    let (Some(errors), Some(classes)) = (own.get_mut(..logits.len()), classes.get(..size)) else {
+    let (Some(errors), Some(classes)) = (current.get_mut(..logits.len()), classes.get(..size)) else {
         return false;
     };
     for (error, &logit) in errors.iter_mut().zip(logits) {
@@ -186,7 +187,7 @@ fn backward(
         let layer = shape.layer(number);
         let range = shape.range(number..number + 1);
         let (Some(errors), Some(weights)) =
-            (own.get(..size * layer.outputs()), parameters.get_mut(range.clone()))
+            (current.get(..size * layer.outputs()), parameters.get_mut(range.clone()))
         else {
             return false;
         };
@@ -205,7 +206,7 @@ fn backward(
             room,
         };
         layer.backward(seen, errors, weights, out, gradient);
-        core::mem::swap(&mut own, &mut below);
+        core::mem::swap(&mut current, &mut below);
     }
     true
 }

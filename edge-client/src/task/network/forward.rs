@@ -7,8 +7,8 @@ use crate::kernel::dense;
 use crate::kernel::layer::LayerBuffers;
 use crate::memory::{NetworkParts, NetworkShape};
 
-/// Computes the outputs of the layers from `first` on, for the first `size` samples of the batch in memory. The
-/// last activations are the logits.
+/// Computes the outputs of layer `first` and all later layers, for the first `size` samples of the batch in
+/// memory. The last activations are the logits.
 pub fn forward(parts: &mut NetworkParts<'_>, size: usize, first: usize) {
     #[cfg(feature = "adapter")]
     let frozen = parts.frozen;

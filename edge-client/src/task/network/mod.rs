@@ -1,4 +1,4 @@
-//! Networks: [`Network`], a body and a head, with its local use. Its rounds are in `rounds`.
+//! Networks: [`Network`], a body and a head, with its functions for local use. Its rounds are in `rounds`.
 
 mod batch;
 mod batches;
@@ -26,27 +26,29 @@ use forward::forward;
 
 pub use batches::{Batches, add_gradient};
 
-/// Network in the memory `M`, of dense layers or with the front end of its [shape](NetworkShape). Its body is the
-/// representation, its last layer the head (Collins et al. 2021, section 2).
+/// Network in the memory `M`, which consists of dense layers and optionally a front end ([`NetworkShape`]).
+/// The body is the representation, and the last layer is the head (Collins et al. 2021, section 2).
 ///
-/// It trains by stochastic gradient descent with momentum on the cross-entropy of batches. The server chooses the
-/// shared layers among those that the firmware allows: the body, and with the feature `shared-head` the head. The
-/// source must allow random access ([`SampleSource::at`](crate::source::SampleSource::at)).
+/// The network trains by stochastic gradient descent with momentum on the cross-entropy of batches. The
+/// server chooses the shared layers among the layers that the firmware allows: the body, and with the feature
+/// `shared-head` the head. The source must allow random access
+/// ([`SampleSource::at`](crate::source::SampleSource::at)).
 ///
-/// The head is initially zero. A body exists only after it was received, [set](Self::set_parameters) or
-/// [drawn](Self::draw). If a part of it is personal (LG-FedAvg), the firmware must set or draw it, and it is lost
-/// with the power, because the [store](crate::store) keeps the head only. Rounds that need a missing body are
-/// declined ([`DeclineReason::Tensors`](fedspan_protocol::message::DeclineReason)).
+/// The head is initially zero. The body exists only after it was received, [set](Self::set_parameters) or
+/// [drawn](Self::draw). If a part of the body is personal (LG-FedAvg), the firmware must set or draw it. That
+/// part is lost when power is lost, because the [store](crate::store) keeps only the head. Rounds that need a
+/// missing body are declined ([`DeclineReason::Tensors`](fedspan_protocol::message::DeclineReason)).
 ///
-/// If the loss becomes infinite or NaN, the round is declined and the trained layers are invalid: a head becomes
-/// zero, and a body must be received, set or drawn again. If the source fails during training, the layers keep
-/// their current values.
+/// If the loss becomes infinite or NaN, the round is declined and the trained layers become invalid: a head
+/// is set to zero, and a body must be received, set or drawn again. If the source fails during training, the
+/// layers keep their current values.
 #[derive(Clone, Debug)]
 pub struct Network<M> {
     memory: M,
     state: State,
 }
 
+/// State of a network in addition to its buffers.
 #[derive(Clone, Debug)]
 struct State {
     /// Seed of the order of samples.
@@ -55,12 +57,14 @@ struct State {
     body: Option<u32>,
     /// Hash of the body that the head was trained with.
     head: Option<u32>,
-    /// Bit set of invalid layers: never received, received in part, or lost. An invalid head must be zeroed before
-    /// use.
+    /// Bit set of invalid layers: layers that were never received, received only in part, or lost. An invalid
+    /// head must be set to zero before use.
     missing: u8,
-    /// Task of the open round, and its shared layers.
+    /// Task of the open round.
     task: Option<Wire>,
+    /// Shared layers of the open round.
     shared: Range<usize>,
+    /// Numbers of used and skipped samples of the last round.
     usage: Usage,
 }
 
@@ -73,17 +77,17 @@ impl<M: NetworkMemory> Network<M> {
         Self { memory, state }
     }
 
-    /// Returns the sizes.
+    /// Returns the sizes of the network.
     pub fn shape(&self) -> NetworkShape {
         self.memory.shape()
     }
 
-    /// Returns the model for the hello.
+    /// Returns the model that the hello announces.
     pub fn model(&self) -> Model {
         capabilities::model(&self.memory)
     }
 
-    /// Returns the parameters of all layers, one after the other.
+    /// Returns the parameters of all layers, layer by layer.
     pub fn parameters(&self) -> &[f32] {
         self.memory.parameters()
     }
@@ -99,10 +103,10 @@ impl<M: NetworkMemory> Network<M> {
         self.state.usage
     }
 
-    /// Stores all layers, head included, without a server.
+    /// Stores the parameters of all layers, including the head, without a server.
     ///
     /// # Errors
-    /// [`ShapeMismatch`] if the number of values is different; nothing has changed then.
+    /// [`ShapeMismatch`] if the number of values is wrong. The network is then unchanged.
     pub fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), ShapeMismatch> {
         let place = self.memory.parts().parameters;
         let expected = place.len();
@@ -116,10 +120,10 @@ impl<M: NetworkMemory> Network<M> {
         Ok(())
     }
 
-    /// Draws all layers but the head: weights and biases are uniform within one over the square root of the fan-in
-    /// (the variance of LeCun et al. 2012, and PyTorch's default); in an LSTM the fan-in is the number of cells,
-    /// and forget gates' biases are one. A head that was trained with another body is not used before its next
-    /// round.
+    /// Draws random parameters of all layers except the head. Weights and biases are uniform with a magnitude
+    /// of at most one over the square root of the fan-in (the variance of LeCun et al. 2012, and PyTorch's
+    /// default). In an LSTM the fan-in is the number of cells, and the biases of forget gates are one. A head
+    /// that was trained with another body is not used until it has been trained with the new body.
     pub fn draw(&mut self, random: &mut impl Rng) {
         let parts = self.memory.parts();
         let shape = parts.shape;
@@ -140,7 +144,7 @@ impl<M: NetworkMemory> Network<M> {
         self.state.body = Some(self.hash());
     }
 
-    /// Marks all layers as valid, and the head as trained with this body.
+    /// Marks all layers as valid, and the head as trained with the current body.
     fn accept(&mut self) {
         self.state.missing = 0;
         self.state.body = Some(self.hash());
@@ -160,17 +164,18 @@ impl<M: NetworkMemory> Network<M> {
         }
     }
 
+    /// Returns the hash of the body.
     fn hash(&self) -> u32 {
         let body = self.shape().range(0..self.shape().layers() - 1);
         crc32c_f32(self.memory.parameters().get(body).unwrap_or_default())
     }
 
-    /// Computes the logits of n samples: `x` is n x d, `out` receives n x C. The predicted class has the largest
-    /// logit.
+    /// Computes the logits of n samples: `x` is n x d, `out` receives n x C. The predicted class is the one
+    /// with the largest logit.
     ///
     /// # Errors
-    /// [`NotReady`] if there is no body or no head trained with it, a value is not finite, or a length does not
-    /// match.
+    /// [`NotReady`] if there is no body or no head trained with it, if a value is not finite, or if a length
+    /// does not match.
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         let hash = self.state.body.ok_or(NotReady::NoRepresentation)?;
         if self.state.head != Some(hash) {
@@ -205,13 +210,13 @@ impl<M: NetworkMemory> Network<M> {
         Ok(())
     }
 
-    /// Returns true if all layers are finite.
+    /// Returns true if the parameters of all layers are finite.
     fn is_finite(&self) -> bool {
         all_within(self.memory.parameters(), f32::MAX)
     }
 }
 
-/// Returns a bit for each of these layers.
+/// Returns a bit set of these layers.
 fn layers_bits(layers: &Range<usize>) -> u8 {
     layers.clone().fold(0, |bits, layer| bits | 1 << layer)
 }

@@ -1,4 +1,4 @@
-//! Rounds of a network: the [`Task`] trait.
+//! Rounds of a network: its implementation of the [`Task`] trait.
 
 use core::ops::Range;
 
@@ -40,7 +40,7 @@ fn phases(shape: NetworkShape, task: &Wire, shared: &Range<usize>) -> Result<[Ph
                 Phase { layers: personal, epochs: head_epochs, until_plateau },
                 Phase { layers: trained, epochs, until_plateau },
             ];
-            // At least one phase must train something.
+            // At least one phase must train a layer.
             if phases.iter().any(Phase::is_active) { Ok(phases) } else { Err(DeclineReason::Parameter) }
         }
         Wire::FitHead { head: HeadSolve::Sgd { epochs, .. } } => {
@@ -103,10 +103,10 @@ impl<M: NetworkMemory> Task for Network<M> {
         if missing & layers_bits(&(0..head)) != 0 {
             return Err(DeclineReason::Tensors);
         }
-        let own = layers_bits(&(head..head + 1));
-        if missing & own != 0 {
+        let head_bit = layers_bits(&(head..head + 1));
+        if missing & head_bit != 0 {
             self.head_mut().fill(0.0);
-            self.state.missing &= !own;
+            self.state.missing &= !head_bit;
         }
         self.state.task = Some(round.task);
         self.state.shared = shared;
@@ -144,7 +144,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         if usage.samples == 0 {
             return Err(DeclineReason::NoSamples);
         }
-        // Checked before anything changes.
+        // Checked before any value changes.
         if phases.iter().any(Phase::is_active) && source.at(0).is_none() {
             return Err(DeclineReason::Device);
         }
@@ -156,7 +156,7 @@ impl<M: NetworkMemory> Task for Network<M> {
             }
             return Err(DeclineReason::UpdateNonFinite);
         }
-        // If the source failed during training, the trained values stay.
+        // If the source has failed during training, the trained values are kept.
         self.accept();
         ran.map(|()| usage)
     }
@@ -180,7 +180,7 @@ impl<M: NetworkMemory> Task for Network<M> {
         let from_above = sent.start > 0;
         let mut tensors = Descriptors::new();
         for layer in sent {
-            // Not collected: `collect` would link a panic.
+            // Not collected, because `collect` would link a panic.
             match descriptor(shape, layer, from_above, encoding).map(|tensor| tensors.push(tensor)) {
                 Some(Ok(())) => {}
                 _ => return Descriptors::new(),
@@ -225,7 +225,7 @@ impl<M: NetworkMemory> Task for Network<M> {
     }
 }
 
-/// Returns the descriptor of a layer; `None` if its sizes do not fit one.
+/// Returns the descriptor of a layer; `None` if the layer is too large for a descriptor.
 fn descriptor(
     shape: NetworkShape,
     layer: usize,

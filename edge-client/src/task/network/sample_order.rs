@@ -5,13 +5,15 @@ use fedspan_protocol::message::RoundId;
 /// Number of rounds of the Feistel network.
 const ROUNDS: usize = 4;
 
-/// Permutation of `0..count`: a balanced Feistel network over the next power of four, with cycle walking (Black and
-/// Rogaway 2002, "Ciphers with arbitrary finite domains"). It protects no secret.
+/// Permutation of `0..count`: a balanced Feistel network over the next power of four, with cycle walking
+/// (Black and Rogaway 2002, "Ciphers with arbitrary finite domains"). It is not meant to be secure.
 #[derive(Clone, Copy, Debug)]
 pub struct SampleOrder {
+    /// Number of samples.
     count: u32,
-    /// Number of bits in half a number.
+    /// Number of bits in half of a number.
     half: u32,
+    /// Keys of the rounds of the Feistel network.
     keys: [u32; ROUNDS],
 }
 
@@ -27,13 +29,13 @@ impl SampleOrder {
         Self { count, half: bits.div_ceil(2).max(1), keys }
     }
 
-    /// Returns the number at `place`; `None` beyond the last.
+    /// Returns the sample number at position `place`; `None` if `place` is not below `count`.
     pub fn at(&self, place: u32) -> Option<u32> {
         if place >= self.count {
             return None;
         }
         let mut number = place;
-        // Walks along the cycle of `place`, which returns to `place` at the latest.
+        // Walks along the cycle of `place`, which ends at `place` itself.
         loop {
             number = self.mixed(number);
             if number < self.count {
@@ -42,6 +44,7 @@ impl SampleOrder {
         }
     }
 
+    /// Applies the Feistel network once.
     fn mixed(&self, number: u32) -> u32 {
         let mask = (1u32 << self.half) - 1;
         let (mut left, mut right) = (number >> self.half, number & mask);
@@ -55,7 +58,7 @@ impl SampleOrder {
     }
 }
 
-/// Returns the seed of a round's epochs, from the device's seed.
+/// Derives the seed of a round's epochs from the device's seed.
 pub fn round_seed(seed: u64, id: RoundId) -> u64 {
     splitmix64(seed ^ splitmix64(u64::from(id.round) << 16 | u64::from(id.stage)))
 }
@@ -88,7 +91,8 @@ mod tests {
         }
     }
 
-    /// Each sample is equally likely at each place, and neighbours stay neighbours no more often than by chance.
+    /// Tests that each sample is equally likely at each position, and that neighbours are adjacent as often
+    /// as by chance.
     #[test]
     fn places_are_spread_evenly() {
         const COUNT: u32 = 80;
@@ -105,10 +109,11 @@ mod tests {
                 before = Some(sample);
             }
         }
-        // 6400 cells of mean 100: chi-square with 79 x 79 degrees of freedom, mean 6241 and deviation 112.
+        // 6400 cells with a mean of 100: chi-square with 79 x 79 degrees of freedom, mean 6241 and standard
+        // deviation 112.
         let square: f64 = counts.iter().flatten().map(|&c| (f64::from(c) - 100.0).powi(2) / 100.0).sum();
         assert!((square - 6241.0).abs() < 5.0 * 112.0, "{square}");
-        // A permutation of 80 has 79/80 such neighbours on average, with variance near one.
+        // A permutation of 80 numbers has 79/80 such neighbours on average, with a variance near one.
         let mean = f64::from(neighbours) / f64::from(SEEDS);
         assert!((mean - 79.0 / 80.0).abs() < 5.0 / f64::from(SEEDS).sqrt(), "{mean}");
     }

@@ -1,35 +1,36 @@
-//! Arithmetic of a noisy product: exact in integers once a row is rounded, so that the influence of one record on
-//! the computed integers is bounded ([`sensitivity`](crate::privacy::sensitivity)). The bits are the same on every
-//! core and for any order of rows.
+//! Fixed-point arithmetic of a noisy product. The arithmetic is exact once a row is rounded to integers, so
+//! that the influence of one record on the computed integers is bounded
+//! ([`sensitivity`](crate::privacy::sensitivity)). Results are bit-identical on every core and for any order
+//! of rows.
 //!
-//! All buffers hold integers in place of floats ([`bit_cast`](super::bit_cast)).
+//! All buffers hold integers as the bits of floats ([`bit_cast`](super::bit_cast)).
 
 use super::bit_cast::{from_int, to_int};
 use crate::privacy::{CERTIFIED, FRACTION};
 use crate::task::quantise::{halved, square};
 
-/// One in fixed point: 15 fractional bits of rows and bases.
+/// The number one in fixed point with 15 fraction bits, the format of rows and bases.
 const ONE: i32 = 1 << FRACTION;
 
-/// Largest squared norm of a row: one, in units of `2^-30`.
+/// Largest squared norm of a row: one, in units of 2^-30.
 const SQUARE_MAX: u64 = 1 << (2 * FRACTION);
 
-/// Number of attempts to round a row, each with a smaller scale.
+/// Number of attempts to round a row; each attempt uses a smaller scale.
 const TRIES: u32 = 11;
 
-/// Converts `v` to units of 2^-15, halves away from zero. NaN becomes 0, and large values saturate.
+/// Converts `v` to units of 2^-15, rounding halves away from zero. NaN becomes 0, and large values saturate.
 fn fixed(v: f32) -> i32 {
     halved(v * 65_536.0)
 }
 
-/// Replaces a basis by its integers, below 2^15.
+/// Replaces the values of a basis by integers of magnitude below 2^15.
 pub fn round_basis(basis: &mut [f32]) {
     for value in basis {
         *value = from_int(fixed(*value).clamp(1 - ONE, ONE - 1));
     }
 }
 
-/// Converts an integer basis back to floats.
+/// Converts a basis of integers back to floats.
 pub fn float_basis(basis: &mut [f32]) {
     for value in basis {
         #[allow(clippy::cast_precision_loss, reason = "15 bits")]
@@ -38,8 +39,8 @@ pub fn float_basis(basis: &mut [f32]) {
     }
 }
 
-/// Checks the largest absolute row sum of `Zq^T Zq - 2^30 I`. Returns it as an error if it exceeds the bound of the
-/// sensitivity.
+/// Checks the largest absolute row sum of `Zq^T Zq - 2^30 I`. Returns this sum as an error if it exceeds the
+/// bound on which the sensitivity is based.
 pub fn check_basis(basis: &[f32], r: usize) -> Result<(), u64> {
     let mut worst = 0;
     for i in 0..r {
@@ -53,7 +54,7 @@ pub fn check_basis(basis: &[f32], r: usize) -> Result<(), u64> {
     if worst <= SQUARE_MAX >> CERTIFIED { Ok(()) } else { Err(worst) }
 }
 
-/// Returns the dot product of two columns: fewer than 2^16 products of magnitude below 2^30.
+/// Returns the dot product of two columns, a sum of fewer than 2^16 products of magnitude below 2^30.
 fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
     basis.chunks_exact(r.max(1)).fold(0, |sum, row| match (row.get(i), row.get(j)) {
         (Some(p), Some(q)) => sum + i64::from(to_int(*p) * to_int(*q)),
@@ -61,12 +62,12 @@ fn column_dot(basis: &[f32], r: usize, i: usize, j: usize) -> i64 {
     })
 }
 
-/// Writes the integers of the row `scale x`, of norm at most 1, into `row`. It checks that their squared norm is at
-/// most 2^30, which is all that privacy depends on, for any floats. If roundings made the row longer, it tries
-/// again with a smaller scale. Returns false, with a row of zeros, if no attempt succeeds.
+/// Writes the integers of the row `scale x`, of norm at most 1, into `row`. Checks that their squared norm is
+/// at most 2^30; privacy depends only on this check, for any floats. If rounding has made the row too long,
+/// tries again with a smaller scale. Returns false and writes zeros if no attempt succeeds.
 pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
-    // Roundings lengthen a row of a hundred features by at most 2^-17 in two of three cases, and a row of 2^16
-    // features by at most 2^-8. The ten reductions sum to 2^-7.
+    // Rounding lengthens a row of a hundred features by at most 2^-17 in two of three cases, and a row of
+    // 2^16 features by at most 2^-8. The ten reductions of the scale sum to 2^-7.
     let mut step = 1.0 / 131_072.0;
     for _ in 0..TRIES {
         let mut total = 0;
@@ -87,10 +88,10 @@ pub fn round_row(row: &mut [f32], x: &[f32], mut scale: f32) -> bool {
 
 /// Computes `p = round(Zq^T q / 2^15)`, the projection of the row.
 ///
-/// By Cauchy-Schwarz a sum, and each partial sum, has a magnitude of at most `|q| |column of Zq|`. The first factor
-/// is at most `2^15`; the second at most `2^15 sqrt(1 + 2^-10)`, since the diagonal of `Zq^T Zq` is part of the
-/// checked row sums. The product is at most `2^30 + 2^19`, which fits 32 bits, also with the half added for
-/// rounding.
+/// By Cauchy-Schwarz a sum, and each partial sum, has a magnitude of at most `|q| |column of Zq|`. The first
+/// factor is at most 2^15. The second factor is at most `2^15 sqrt(1 + 2^-10)`, since the diagonal of
+/// `Zq^T Zq` is part of the checked row sums. The product is at most `2^30 + 2^19`, which fits 32 bits, even
+/// with the half added for rounding.
 pub fn project(basis: &[f32], row: &[f32], projected: &mut [f32]) {
     let r = projected.len();
     let (blocks, rest) = projected.as_chunks_mut::<4>();
@@ -119,9 +120,9 @@ fn columns<const W: usize>(basis: &[f32], r: usize, first: usize, row: &[f32]) -
 
 /// Adds `round(q_i p_j / 2^(30 - grid))` to the sums, d x r.
 ///
-/// `|q_i| <= 2^15` and `|p_j| <= 2^15 + 16`, so a product is at most `2^30 + 2^20`, which fits 32 bits, also with
-/// the half added for rounding (at most 2^29). A term is then at most `2^grid (1 + 2^-10) + 1/2`, and the sum of n
-/// rows with `n 2^grid <= 2^30` is at most `2^30 + 2^20 + 2^29`, which fits too.
+/// `|q_i| <= 2^15` and `|p_j| <= 2^15 + 16`, so a product is at most `2^30 + 2^20`, which fits 32 bits, even
+/// with the half added for rounding (at most 2^29). A term is then at most `2^grid (1 + 2^-10) + 1/2`, and
+/// the sum of n rows with `n 2^grid <= 2^30` is at most `2^30 + 2^20 + 2^29`, which fits 32 bits too.
 pub fn accumulate(sums: &mut [f32], row: &[f32], projected: &[f32], grid: u32) {
     let shift = (2 * FRACTION).saturating_sub(grid);
     let half = 1 << shift.saturating_sub(1);

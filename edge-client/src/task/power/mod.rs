@@ -1,9 +1,9 @@
-//! FedPower on one device (Guo et al. 2024, Algorithms 1 to 3): power iterations with the device's own
+//! FedPower on one device (Guo et al. 2024, Algorithms 1 to 3): power iterations with the device's matrix
 //! `A = (1/s) M^T M`, where M has s rows of norm at most 1.
 //!
-//! The basis `Z` is in the buffer of the round's tensor, and the product `Y = A Z` is summed in the memory's second
-//! d x k matrix. No other buffer has that size: between two iterations `Y` is copied over `Z` and orthonormalised
-//! there. `plain` computes in f32; `private` adds noise to each product.
+//! The basis `Z` is in the buffer of the round's tensor, and the product `Y = A Z` is summed in the memory's
+//! second d x k matrix. No other buffer has that size: between two iterations `Y` is copied to the buffer of
+//! `Z` and orthonormalised in place. `plain` computes in f32; `private` adds noise to each product.
 
 #[cfg(feature = "privacy")]
 mod bit_cast;
@@ -22,10 +22,11 @@ use super::fedrep::copy;
 use crate::memory::Parts;
 use crate::source::SampleSource;
 
-/// Row counts of the last FedPower round, the same in each pass. They are for the firmware and are never sent.
+/// Row counts of the last FedPower round, for use by the firmware. Every pass has the same counts, and they
+/// are never sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerCounts {
-    /// Number of rows that count; with noise unusable rows count too.
+    /// Number of rows used. With noise this includes unusable rows.
     pub rows: u32,
     /// Number of rows of norm over 1, which were scaled to norm 1.
     pub clipped: u32,
@@ -36,7 +37,7 @@ pub struct PowerCounts {
 }
 
 impl PowerCounts {
-    /// Counts of zero rows.
+    /// Counts before the first row.
     pub const NOTHING: Self = Self { rows: 0, clipped: 0, unusable: 0, beyond: 0 };
 }
 
@@ -49,7 +50,7 @@ pub struct PowerRequest {
 }
 
 impl PowerRequest {
-    /// Returns the parameters of a FedPower task; `None` for others.
+    /// Returns the parameters of a FedPower task; `None` for other tasks.
     pub fn from_task(task: &Wire) -> Option<Self> {
         match *task {
             Wire::FedPower { iterations, rows, upload, .. } => Some(Self { iterations, rows, upload }),
@@ -68,8 +69,8 @@ impl PowerRequest {
     }
 }
 
-/// Computes a whole round: `Y` of the last iteration (or its orthonormal factor) in the second matrix, the `Z` it
-/// was computed from in the first.
+/// Computes a whole round. Afterwards the second matrix holds `Y` of the last iteration (or its orthonormal
+/// factor), and the first matrix holds the `Z` from which `Y` was computed.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -98,7 +99,7 @@ fn next_basis(parts: &mut Parts<'_>) -> Result<(), DeclineReason> {
     orthonormal(parts.representation, parts.shape.width)
 }
 
-/// Finishes the upload in the second matrix.
+/// Completes the upload in the second matrix.
 fn finish(parts: &mut Parts<'_>, upload: PowerUpload) -> Result<(), DeclineReason> {
     match (upload, &mut parts.extra_matrix) {
         (PowerUpload::Basis, Some(product)) => orthonormal(product, parts.shape.width),
@@ -106,7 +107,7 @@ fn finish(parts: &mut Parts<'_>, upload: PowerUpload) -> Result<(), DeclineReaso
     }
 }
 
-/// Replaces a product by its orthonormal factor. A rank-deficient product has none.
+/// Replaces a product by its orthonormal factor. Fails for a rank-deficient product.
 fn orthonormal(product: &mut [f32], width: usize) -> Result<(), DeclineReason> {
     orthonormalise(product, width).map_err(|_| DeclineReason::UpdateNonFinite)
 }

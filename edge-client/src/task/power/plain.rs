@@ -1,5 +1,5 @@
-//! Product `Y = A Z` in f32. Samples are processed four at a time if the source returns that many at once; the sums
-//! and their order are the same for any number.
+//! Product `Y = A Z` in f32, without noise. Samples are processed four at a time if the source returns that
+//! many at once; the sums and their order are the same for any number of samples per call.
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
@@ -13,10 +13,10 @@ use crate::source::{SampleSource, Samples, Targets};
 use crate::task::Usage;
 use crate::task::sample_pass::{count, rows_of_four};
 
-/// Largest width whose fours are on the stack; larger ones fit a buffer of k x k.
+/// Largest width for which the fours are on the stack; for larger widths a k x k buffer is large enough.
 const FEW: usize = 3;
 
-/// Computes `Y` into the second matrix, zero if no sample is usable.
+/// Computes `Y` into the second matrix. `Y` is zero if no sample is usable.
 #[inline(never)]
 pub fn product(
     parts: &mut Parts<'_>,
@@ -94,15 +94,15 @@ impl Pass<'_> {
         }
     }
 
-    /// Processes four samples. Returns false, with nothing changed, if they must be processed one by one.
+    /// Processes four samples. Returns false and changes nothing if the samples must be processed one by one.
     fn four(&mut self, x: &[f32], targets: Targets<'_>, index: usize) -> bool {
         let Some(x) = rows_of_four(x, self.features) else { return false };
         let mut rows = [Row::default(); 4];
         for ((number, row), x) in rows.iter_mut().enumerate().zip(x) {
-            let Some(own) = Row::from_sample(self.rows, x, targets, index + number, self.y) else {
+            let Some(sample_row) = Row::from_sample(self.rows, x, targets, index + number, self.y) else {
                 return false;
             };
-            *row = own;
+            *row = sample_row;
         }
         project_four(self.basis, x, self.fours);
         for four in self.fours.iter_mut() {
@@ -132,6 +132,7 @@ impl Pass<'_> {
         self.used(row);
     }
 
+    /// Counts a used row.
     fn used(&mut self, row: Row) {
         self.usage.count(1, true);
         self.counts.rows = self.usage.samples;

@@ -1,8 +1,9 @@
-//! Product `Y = A Z` with noise: sums of integers, discrete Gaussian noise on each, and conversion to floats after
-//! that.
+//! Product `Y = A Z` with noise: sums of integers, to which discrete Gaussian noise is added before they are
+//! converted to floats.
 //!
-//! The upload, and whether there is one, depends on a record only through the noisy sums. Every row counts,
-//! whatever its content; an unusable row adds nothing. The number of rows and failures of the source are public.
+//! The upload, and whether there is one, depends on a record only through the noisy sums. Every row is
+//! counted, with any content; an unusable row adds zero to the sums. The number of rows and failures of the
+//! source are public.
 
 use fedspan_protocol::message::{DeclineReason, PowerRows, RoundId};
 
@@ -19,18 +20,18 @@ use crate::task::sample_pass::for_each;
 /// Noise of a round's products.
 #[derive(Debug)]
 pub struct Noise {
-    /// Seed of this round.
+    /// Seed of the round.
     pub seed: Seed,
     /// Variance in squared units of the grid.
     pub variance: Variance,
     /// Exponent of the grid `2^-grid`.
     pub grid: u32,
-    /// Maximum number of samples that count.
+    /// Maximum number of samples that are used.
     pub rows_max: u32,
 }
 
-/// Computes a whole round, as [`super::run`]. The usage is that of all rows that count. After an error the buffers
-/// of the upload are zeroed; scratch buffers, with the last row, are always zeroed.
+/// Computes a whole round like [`super::run`]. The returned usage counts all used rows. After an error the
+/// buffers of the upload are zeroed. Scratch buffers, which contain the last row, are always zeroed.
 #[inline(never)]
 pub fn run(
     parts: &mut Parts<'_>,
@@ -51,6 +52,7 @@ pub fn run(
     result
 }
 
+/// Runs all iterations of a round.
 fn iterate(
     parts: &mut Parts<'_>,
     request: PowerRequest,
@@ -78,7 +80,7 @@ fn iterate(
     Ok(usage)
 }
 
-/// Runs a pass: `s A Z` in units of the grid, in the second matrix.
+/// Runs a pass: computes `s A Z` in units of the grid, in the second matrix.
 fn sum_rows(
     parts: &mut Parts<'_>,
     rows: PowerRows,
@@ -89,7 +91,7 @@ fn sum_rows(
 ) -> Result<Usage, DeclineReason> {
     let d = parts.shape.features;
     let Some(sums) = parts.extra_matrix.as_deref_mut() else { return Err(DeclineReason::Task) };
-    // The first d values of the buffer of `S` (d x C) serve as a row.
+    // The first d values of the buffer of `S` (d x C) hold a row.
     let Some(row) = parts.residual.get_mut(..d) else { return Err(DeclineReason::Task) };
     sums.fill(0.0);
     *counts = PowerCounts::NOTHING;
@@ -114,7 +116,7 @@ fn sum_rows(
     Ok(usage)
 }
 
-/// Writes a sample's row. Returns true if it was clipped; `None` if the sample is not usable.
+/// Writes the row of a sample. Returns true if the row was clipped, and `None` if the sample is not usable.
 fn make_row(
     row: &mut [f32],
     rows: PowerRows,
@@ -127,15 +129,15 @@ fn make_row(
     round_row(row, x, of_sample.factor()).then_some(of_sample.is_clipped())
 }
 
-/// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has a coordinate of its own.
-/// Returns the next free coordinate.
-fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
-    // Powers of two, except the public number of rows: one rounding.
+/// Replaces each sum by `(sum + noise) / (2^grid s)`. Each number of each iteration has its own coordinate.
+/// Returns the next unused coordinate.
+fn add_noise(sums: &mut [f32], settings: &Noise, mut coordinate: u64, usage: Usage) -> u64 {
+    // All factors are powers of two, except the public number of rows, so there is a single rounding.
     #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
-    let units = (1u64 << own.grid) as f32 * usage.samples as f32;
+    let units = (1u64 << settings.grid) as f32 * usage.samples as f32;
     for sum in sums {
-        // 31 bits and 34 bits.
-        let noisy = i64::from(to_int(*sum)) + noise(&own.seed, coordinate, &own.variance);
+        // The sum has 31 bits, and the noise 34 bits.
+        let noisy = i64::from(to_int(*sum)) + noise(&settings.seed, coordinate, &settings.variance);
         #[allow(clippy::cast_precision_loss, reason = "noisy values may round")]
         let value = noisy as f32 / units;
         *sum = value;
@@ -144,7 +146,7 @@ fn add_noise(sums: &mut [f32], own: &Noise, mut coordinate: u64, usage: Usage) -
     coordinate
 }
 
-/// Converts a row sum in units of 2^-30.
+/// Converts a row sum in units of 2^-30 to the reason of a decline.
 fn not_orthonormal(row_sum: u64) -> DeclineReason {
     #[allow(clippy::cast_precision_loss, reason = "for a message")]
     let error = row_sum as f32 / (1u32 << 30) as f32;

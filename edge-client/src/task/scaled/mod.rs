@@ -20,13 +20,15 @@ use crate::time::Millis;
 use source::{ROWS, Scale, ScaledSource};
 use sums::Block;
 
-/// Task whose campaign may have a scale: a shift subtracted from each feature and a factor it is then multiplied
-/// by, for training and predictions. It takes part in finding the scale ([`Wire::FeatureSums`]), unless its updates
-/// have noise: the sums reveal the device's means.
+/// Task whose campaign may have a scale: a shift that is subtracted from each feature, and a factor by which
+/// the result is multiplied, in training and in predictions. The task also computes the sums from which the
+/// server derives a scale ([`Wire::FeatureSums`]), unless its updates have noise: the sums reveal the
+/// device's means.
 ///
-/// The caller owns the memory `V` of [`scaled_values`] values, an array on a device. Samples are scaled as they are
-/// read, four at a time if the source allows random access ([`SampleSource::samples_from`]). A source of passes
-/// must return no more than four samples per call, otherwise rounds are declined ([`DeclineReason::Device`]).
+/// The caller owns the memory `V` of [`scaled_values`] values, such as an array. Samples are scaled as they
+/// are read, four at a time if the source allows random access ([`SampleSource::samples_from`]). A source
+/// without random access must return at most four samples per call, otherwise rounds are declined
+/// ([`DeclineReason::Device`]).
 ///
 /// ```
 /// use fedspan_client::task::{Scaled, scaled_values};
@@ -41,16 +43,21 @@ use sums::Block;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Scaled<T, V> {
+    /// Inner task.
     task: T,
     /// Scale, 2 x d, then rows of samples, 4 x d. Feature sums use both parts.
     values: V,
     state: State,
 }
 
+/// State of a scaled task in addition to its buffers.
 #[derive(Clone, Copy, Debug)]
 struct State {
+    /// Number of features of a sample.
     features: usize,
+    /// Number of targets of a sample.
     outputs: usize,
+    /// Kind of the open round.
     round: Round,
     /// Hash of the scale that the task's representation was received with; 0 for none.
     hash: u32,
@@ -69,7 +76,7 @@ enum Round {
     Sums { first: u16, count: u16 },
 }
 
-/// Returns the number of values that a [`Scaled`] needs for samples of so many features.
+/// Returns the number of values that a [`Scaled`] needs for samples with this many features.
 #[must_use]
 pub const fn scaled_values(features: usize) -> usize {
     let values = (2 + ROWS) * features;
@@ -103,19 +110,20 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         &self.task
     }
 
-    /// Returns the inner task for changes. It does not apply the scale: its predictions are for scaled samples.
+    /// Returns the inner task, mutable. The inner task does not apply the scale: its predictions are for
+    /// scaled samples.
     pub fn task_mut(&mut self) -> &mut T {
         &mut self.task
     }
 
-    /// Returns the current scale, 2 x d: shifts, then factors. `None` without one.
+    /// Returns the current scale, 2 x d: shifts, then factors. Returns `None` if there is no scale.
     pub fn scale(&self) -> Option<&[f32]> {
         let used = self.state.valid && self.state.hash != 0;
         self.values.as_ref().get(..2 * self.state.features).filter(|_| used)
     }
 
-    /// Sets the scale of the received representation. A head that was fitted under the previous scale becomes
-    /// invalid.
+    /// Sets the scale of the received representation, identified by its hash. A head that was fitted under
+    /// another scale becomes invalid.
     fn adopt(&mut self, hash: u32) {
         let before = core::mem::replace(&mut self.state.hash, hash);
         self.state.valid = true;
@@ -146,7 +154,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<T, V> {
         predict(task, rows)
     }
 
-    /// Checks a round of feature sums.
+    /// Checks a request for feature sums.
     fn opened_sums(&self, round: &RoundOpen, first: u16, count: u16) -> Result<Round, DeclineReason> {
         if self.task.capabilities().privacy != Privacy::None {
             return Err(DeclineReason::Task);
@@ -167,7 +175,7 @@ impl<M: Memory, P: Mechanism, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<Linear<M, P
     /// Computes [`Linear::predict`] for an unscaled sample.
     ///
     /// # Errors
-    /// [`NotReady`] as [`Linear::predict`].
+    /// [`NotReady`] for the reasons of [`Linear::predict`].
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
     }
@@ -178,7 +186,7 @@ impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<sup
     /// Computes [`Network::predict`](super::Network::predict) for up to four unscaled samples.
     ///
     /// # Errors
-    /// [`NotReady`] as [`Network::predict`](super::Network::predict).
+    /// [`NotReady`] for the reasons of [`Network::predict`](super::Network::predict).
     pub fn predict(&mut self, x: &[f32], out: &mut [f32]) -> Result<(), NotReady> {
         self.predict_with(x, |task, x| task.predict(x, out))
     }
@@ -186,20 +194,20 @@ impl<M: crate::memory::NetworkMemory, V: AsRef<[f32]> + AsMut<[f32]>> Scaled<sup
 
 impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
     fn capabilities(&self) -> Capabilities {
-        let own = self.task.capabilities();
+        let inner = self.task.capabilities();
         let d = self.state.features;
-        let open = own.privacy == Privacy::None;
+        let open = inner.privacy == Privacy::None;
         let wide = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let sums = wide(self.values.as_ref().len() / sums::COLUMNS * sums::COLUMNS);
         let (task, role) = if open { (TaskKind::FeatureSums.bit(), Role::FeatureSums.bit()) } else { (0, 0) };
-        let tensors = u8::try_from(TENSORS_MAX).unwrap_or(u8::MAX).min(own.tensors.saturating_add(1));
+        let tensors = u8::try_from(TENSORS_MAX).unwrap_or(u8::MAX).min(inner.tensors.saturating_add(1));
         Capabilities {
-            tasks: own.tasks | task,
-            roles: own.roles | role | Role::Scale.bit(),
+            tasks: inner.tasks | task,
+            roles: inner.roles | role | Role::Scale.bit(),
             tensors,
-            tensor_elements: own.tensor_elements.max(wide(2 * d)).max(sums),
-            total_elements: own.total_elements.saturating_add(wide(2 * d)).max(sums),
-            ..own
+            tensor_elements: inner.tensor_elements.max(wide(2 * d)).max(sums),
+            total_elements: inner.total_elements.saturating_add(wide(2 * d)).max(sums),
+            ..inner
         }
     }
 
@@ -212,8 +220,8 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
             self.state.round = self.opened_sums(round, first, count)?;
             return Ok(());
         }
-        let own = |tensor: &&TensorDescriptor| tensor.role == Role::Scale;
-        let Some(scale) = round.tensors.last().filter(own).copied() else {
+        let is_scale = |tensor: &&TensorDescriptor| tensor.role == Role::Scale;
+        let Some(scale) = round.tensors.last().filter(is_scale).copied() else {
             self.task.open(round)?;
             self.state.round = Round::Plain;
             return Ok(());
@@ -293,7 +301,7 @@ impl<T: Task, V: AsRef<[f32]> + AsMut<[f32]>> Task for Scaled<T, V> {
         }
         let Self { task, values, state } = self;
         let (scale, rows) = cut(values.as_mut(), state.features);
-        // A sample of another length is skipped and counted by the inner task.
+        // The inner task skips and counts a sample of another length.
         let row = rows.get_mut(..x.len()).unwrap_or_default();
         scale.apply(x, row);
         task.sample(row, target)

@@ -1,19 +1,19 @@
-//! Sample source that scales samples as they are read.
+//! Sample source that scales the samples of another source as they are read.
 
 use fedspan_protocol::message::RoundId;
 
 use crate::error::SourceError;
 use crate::source::{SampleSource, Samples};
 
-/// Number of samples scaled at once, as many as passes process together.
+/// Number of samples scaled at once, which is the number that passes process together.
 pub const ROWS: usize = 4;
 
 /// Shift and factor of each feature.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale<'a> {
-    /// Values subtracted, d of them.
+    /// Value subtracted from each feature, d values.
     pub shift: &'a [f32],
-    /// Values multiplied by afterwards, d of them.
+    /// Factor of each feature after the subtraction, d values.
     pub factor: &'a [f32],
 }
 
@@ -36,17 +36,17 @@ impl<'a> Scale<'a> {
     }
 }
 
-/// Sample source with a scale.
+/// Sample source that applies a scale.
 pub struct ScaledSource<'a> {
     source: &'a mut dyn SampleSource,
     scale: Scale<'a>,
     /// Memory for [`ROWS`] samples.
     rows: &'a mut [f32],
-    /// Next sample of the pass.
+    /// Number of the next sample of the pass.
     next: usize,
     /// True if the source allows random access.
     by_number: bool,
-    /// True if the source returned more samples at once than fit.
+    /// True if the source returned more samples at once than the memory holds.
     failed: bool,
 }
 
@@ -61,7 +61,8 @@ impl<'a> ScaledSource<'a> {
         self.failed
     }
 
-    /// Starts a pass, after the source was rewound.
+    /// Starts a pass after the source was rewound. `again` rewinds the source once more if a sample had to be
+    /// read.
     fn start_pass(
         &mut self,
         again: impl FnOnce(&mut dyn SampleSource) -> Result<(), SourceError>,
@@ -74,7 +75,7 @@ impl<'a> ScaledSource<'a> {
         if self.by_number {
             return Ok(());
         }
-        // The source is empty, or allows passes only.
+        // The source is empty, or does not allow random access.
         let room = self.rows.len();
         let fits = self.source.next().is_none_or(|samples| samples.x.len() <= room);
         if !fits {
@@ -84,7 +85,7 @@ impl<'a> ScaledSource<'a> {
     }
 }
 
-/// Scales samples into the memory for rows.
+/// Scales samples into `rows`. Returns `None` if the memory is too small.
 fn scaled<'a>(scale: &Scale<'_>, samples: Samples<'a>, rows: &'a mut [f32]) -> Option<Samples<'a>> {
     let x = rows.get_mut(..samples.x.len())?;
     scale.apply(samples.x, x);

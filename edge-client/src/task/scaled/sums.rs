@@ -1,8 +1,8 @@
-//! Feature sums: exact integer sums of features and their squares, from which the server computes a fleet's scale
-//! (SPEC.md, FeatureSums).
+//! Feature sums: exact integer sums of features and their squares, from which the server computes a fleet's
+//! scale (SPEC.md, FeatureSums).
 //!
-//! The values of a feature are integers on its own grid, a power of two given by the largest of them. The sums are
-//! stored in the upload's buffer, as limbs of 22 bits in binary32.
+//! The values of each feature are converted to integers on a grid, whose unit is a power of two given by the
+//! feature's largest value. The sums are stored in the upload's buffer, as limbs of 22 bits in binary32.
 
 use fedspan_protocol::message::{DeclineReason, RoundId};
 use fedspan_protocol::tensor::SUMS_COLUMNS;
@@ -18,7 +18,7 @@ pub const COLUMNS: usize = SUMS_COLUMNS as usize;
 /// Number of bits of a limb.
 const LIMB: u32 = 22;
 
-/// Upper bound of the number of samples: as many squares fill the limbs.
+/// Exclusive bound on the number of samples: the squares of this many samples fill the limbs.
 const SAMPLES_END: u32 = 1 << 28;
 
 /// Difference between the exponents of the largest magnitude and of the grid.
@@ -87,13 +87,13 @@ pub fn run(
     }
 }
 
-/// Returns true if a sample is usable: it is finite, and its class is known.
+/// Returns true if a sample is usable: all its values are finite, and its class is known.
 fn is_usable(x: &[f32], targets: Targets<'_>, index: usize, outputs: usize) -> bool {
     let target = |output| targets.value(index, output, outputs).is_some_and(f32::is_finite);
     all_within(x, f32::MAX) && (0..outputs).all(target)
 }
 
-/// Returns mantissa and exponent of `|x| = mantissa 2^exponent`.
+/// Returns the mantissa and the exponent of `|x| = mantissa 2^exponent`.
 fn parts(x: f32) -> (u32, i32) {
     let bits = x.to_bits();
     let (field, fraction) = ((bits >> 23 & 0xFF).cast_signed(), bits & 0x7F_FFFF);
@@ -102,7 +102,7 @@ fn parts(x: f32) -> (u32, i32) {
 
 /// Returns the exponent of the grid on which no magnitude up to `largest` has more than 30 bits.
 fn grid(largest: f32) -> i32 {
-    // Any sufficiently small exponent will do for a subnormal number.
+    // For a subnormal number any sufficiently small exponent is correct.
     (parts(largest).1 + 23 - BITS).max(LEAST)
 }
 
@@ -113,7 +113,7 @@ fn units(x: f32, exponent: i32) -> i32 {
     let magnitude = if shift >= 0 {
         mantissa << shift.min(6)
     } else {
-        // A shift of 25 rounds everything away.
+        // A shift of 25 rounds every mantissa to zero.
         let shift = (-shift).min(25);
         let (whole, rest, half) = (mantissa >> shift, mantissa & ((1 << shift) - 1), 1 << (shift - 1));
         whole + u32::from(rest > half || rest == half && whole & 1 == 1)
@@ -122,7 +122,7 @@ fn units(x: f32, exponent: i32) -> i32 {
     if x.is_sign_negative() { -units } else { units }
 }
 
-/// Adds to a number in limbs, of which all but the last are from 0 to 2^22 - 1.
+/// Adds `value` to a number in limbs. All limbs except the last are in 0 to 2^22 - 1.
 fn add(limbs: &mut [f32], value: i64) {
     let Some((last, low)) = limbs.split_last_mut() else { return };
     let mut carry = value;
@@ -134,14 +134,14 @@ fn add(limbs: &mut [f32], value: i64) {
     *last = to_f32(i64::from(to_i32(*last)) + carry);
 }
 
-/// Converts an integer of at most 24 bits.
+/// Converts a float with an integer value of at most 24 bits.
 fn to_i32(value: f32) -> i32 {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let whole = value as i32;
     whole
 }
 
-/// Converts an integer of at most 24 bits.
+/// Converts an integer of at most 24 bits to a float.
 fn to_f32(value: i64) -> f32 {
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "at most 24 bits")]
     let exact = value as i32 as f32;
@@ -154,7 +154,7 @@ mod tests {
 
     use super::{COLUMNS, LIMB, add, grid, units};
 
-    /// Linear congruential generator for test bits.
+    /// Advances a linear congruential generator, and returns its high bits.
     fn next(state: &mut u64) -> u64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *state >> 16
@@ -172,7 +172,7 @@ mod tests {
             let x = if other.abs() > largest { largest.copysign(other) } else { other };
             let e = grid(largest);
             assert!((-149..=98).contains(&e));
-            // Exact in f64, as is the quotient: both are a few bits times powers of two.
+            // The quotient is exact in f64, because both operands are a few bits times powers of two.
             let quotient = f64::from(x) * libm::exp2(f64::from(-e / 2)) * libm::exp2(f64::from(-e + e / 2));
             let expected = libm::rint(quotient);
             assert_eq!(f64::from(units(x, e)), expected, "{x:e} on 2^{e}");
@@ -182,7 +182,7 @@ mod tests {
         {
             assert_eq!((grid(x), units(x, e), units(-x, e)), (e, expected, -expected));
         }
-        // Ties go to even: 0.5, 1.5 and 2.5 units.
+        // Ties are rounded to even: 0.5, 1.5 and 2.5 units.
         let e = grid(1.0);
         let unit = libm::exp2(f64::from(e)) as f32;
         assert_eq!([0.5, 1.5, 2.5, -0.5].map(|x| units(x * unit, e)), [0, 2, 2, 0]);

@@ -1,5 +1,5 @@
-//! Tests of the composition against Wycheproof's vectors, valid and invalid, and against the `chacha20poly1305`
-//! crate.
+//! Tests of ChaCha20-Poly1305 against Wycheproof's vectors, valid and invalid, and against the
+//! `chacha20poly1305` crate.
 
 extern crate std;
 
@@ -13,6 +13,7 @@ use super::{KEY, NONCE, TAG, decrypt, encrypt, nonce};
 
 const VECTORS: &str = include_str!("../../../tests/data/chacha20_poly1305.txt");
 
+/// Decodes a hexadecimal string.
 fn bytes(hex: &str) -> Vec<u8> {
     let digits = hex.trim_start_matches('-').as_bytes();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
@@ -75,14 +76,14 @@ proptest! {
         let expected_tag = oracle
             .encrypt_inout_detached(&nonce.into(), &head, InOutBuf::from(expected.as_mut_slice()))
             .unwrap();
-        let mut own = text.clone();
-        let tag = encrypt(&key, &nonce, &head, &mut own).unwrap();
-        prop_assert_eq!(&own, &expected);
+        let mut ciphertext = text.clone();
+        let tag = encrypt(&key, &nonce, &head, &mut ciphertext).unwrap();
+        prop_assert_eq!(&ciphertext, &expected);
         prop_assert_eq!(&tag[..], &expected_tag[..]);
 
-        // Flips one bit of header, ciphertext or tag: nothing is decrypted.
-        let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), own.clone(), tag);
-        let bits = 8 * (head.len() + own.len() + TAG);
+        // Flipping one bit of the header, the ciphertext or the tag must prevent the decryption.
+        let (mut bent_head, mut bent, mut bent_tag) = (head.clone(), ciphertext.clone(), tag);
+        let bits = 8 * (head.len() + ciphertext.len() + TAG);
         let bit = flip.index(bits);
         let all = bent_head.iter_mut().chain(&mut bent).chain(&mut bent_tag);
         *all.into_iter().nth(bit / 8).unwrap() ^= 1 << (bit % 8);
@@ -90,7 +91,7 @@ proptest! {
         prop_assert!(!decrypt(&key, &nonce, &bent_head, &mut bent, &bent_tag));
         prop_assert_eq!(bent, before);
 
-        prop_assert!(decrypt(&key, &nonce, &head, &mut own, &tag));
-        prop_assert_eq!(own, text);
+        prop_assert!(decrypt(&key, &nonce, &head, &mut ciphertext, &tag));
+        prop_assert_eq!(ciphertext, text);
     }
 }

@@ -1,16 +1,18 @@
-//! Tests of the last counters of a channel, which take too long to reach from outside.
+//! Tests of the last counters of a channel, which take too long to reach through the public interface.
 
 use super::*;
 use crate::message::{ToDevice, ToServer, Welcome};
 
 const ROOM: usize = 64;
 
+/// Returns the two ends of a channel: the device and the server.
 fn ends() -> (Channel, Channel) {
     let (key, transcript, nonce) = (Key::new(0, [7; KEY]), [1; 32], [2; NONCE]);
     (Channel::device(&key, &transcript, &nonce), Channel::server(&key, &transcript, &nonce))
 }
 
-/// The last counter used is 2^64 - 2. Nothing is sealed after it, so no nonce repeats.
+/// Tests that the last used counter is 2^64 - 2, and that no frame is sealed after it, so that no nonce
+/// repeats.
 #[test]
 fn counters_do_not_wrap() {
     let (mut device, _) = ends();
@@ -23,7 +25,7 @@ fn counters_do_not_wrap() {
     assert_eq!(device.next, u64::MAX);
 }
 
-/// Only the answer has counter 0.
+/// Tests that only the answer has counter 0.
 #[test]
 fn answer_is_sealed_once_and_first() {
     let (_, mut server) = ends();
@@ -32,7 +34,7 @@ fn answer_is_sealed_once_and_first() {
     assert!(server.seal_answer(&[2; NONCE], &welcome, &mut out).is_ok());
     assert_eq!(server.next, 1);
     assert_eq!(server.seal_answer(&[2; NONCE], &welcome, &mut out), Err(Error::Exhausted));
-    // A failed encryption has used its counter, so nothing is encrypted under a counter twice.
+    // A failed encryption uses up its counter, so no counter is used for two encryptions.
     let (mut device, mut server) = ends();
     assert!(server.seal_answer(&[2; NONCE], &welcome, &mut out[..20]).is_err());
     assert_eq!(server.seal_answer(&[2; NONCE], &welcome, &mut out), Err(Error::Exhausted));
