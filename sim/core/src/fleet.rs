@@ -311,8 +311,8 @@ pub struct SimDevice {
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
-    /// Session clock in ms. It advances only while a device waits for its time slot: the simulation models the
-    /// time of computation and of transmission separately.
+    /// Session clock in ms. It advances only while a device waits for its time slot: the simulation models
+    /// the time of computation and of transmission separately.
     now: Millis,
 }
 

@@ -9,8 +9,8 @@ use fedspan_engine::random::{Purpose, stream};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// Time a device that adds noise stays silent while it computes, on the session's clock. A simulation advances
-/// that clock by itself; a device on a host computes in less than this.
+/// Time a device that adds noise stays silent while it computes, on the session's clock. A simulation
+/// advances that clock by itself; a device on a host computes in less than this.
 pub const SLOT: Millis = Millis::new(1_000);
 
 /// Noise and clipping settings of a fleet's devices.

@@ -186,8 +186,8 @@ const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
 pub struct Scenario {
     /// Path of the scenario file, or name of the built-in scenario.
     pub name: String,
-    /// Text of the scenario file with all changes applied, as reports show it. Of a scenario that was built in code, the
-    /// equivalent text without the data.
+    /// Text of the scenario file with all changes applied, as reports show it. Of a scenario that was built
+    /// in code, the equivalent text without the data.
     pub text: String,
     /// Seed of all random choices.
     pub seed: u64,
@@ -287,8 +287,8 @@ impl Scenario {
         scenario.check(&root)?;
         let is_set = root.section("algorithm")?.has("labels_per_class");
         let labels_of_newcomers = scenario.data.labels_per_class().filter(|_| !is_set);
-        // Ridges are not scored under `[privacy]`. A server cannot distinguish class labels from several real-valued
-        // targets, so devices with real-valued targets decline the scoring round.
+        // Ridges are not scored under `[privacy]`. A server cannot distinguish class labels from several
+        // real-valued targets, so devices with real-valued targets decline the scoring round.
         let scored = scenario.data.target_kind() != TargetKind::Absent && scenario.privacy.is_none();
         let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
         let ridge_labels = ridge_labels.map(|own| labels_of_newcomers.unwrap_or(own));

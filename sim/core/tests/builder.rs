@@ -1,4 +1,5 @@
-//! Tests of scenarios and simulations that a program builds: defaults of the file, data in memory, custom parts.
+//! Tests of scenarios and simulations that a program builds: defaults of the file, data in memory, custom
+//! parts.
 
 use fedspan_engine::aggregate::{AggregationRule, Rule, Weighted};
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
@@ -174,8 +175,8 @@ fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
     Box::new(FedRep::new(random_start(6, width, 4), parameters))
 }
 
-/// FedRep, full participation and the mean from outside give the bits of the scenario's own; another step size, policy
-/// or rule gives other bits, the same in each run.
+/// FedRep, full participation and the mean from outside give the bits of the scenario's own; another step
+/// size, policy or rule gives other bits, the same in each run.
 #[test]
 fn custom_parts_replace_the_scenarios() {
     let scenario = parsed();

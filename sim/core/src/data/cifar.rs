@@ -11,19 +11,20 @@ use super::{DataError, Labels, Layout, Set, Shape};
 const SIDE: usize = 32;
 /// Number of colours: red, green, blue.
 const CHANNELS: usize = 3;
-/// Bytes of an image.
+/// Size of an image in bytes.
 const PIXELS: usize = CHANNELS * SIDE * SIDE;
-/// Largest file in bytes: CIFAR-100's training part has 154 MB.
+/// Largest file size in bytes; CIFAR-100's training file has 154 MB.
 const LARGEST: u64 = 1 << 28;
 
-/// Mean and deviation that each colour is standardised with, relative to the largest pixel value: ImageNet's,
-/// as in the papers' code, so that no test data leak into training.
+/// Mean and standard deviation with which each colour is standardised, relative to the largest pixel value.
+/// The values are those of ImageNet, as in the code of the papers: values measured on CIFAR itself could leak
+/// test data into training.
 const COLOURS: [(f32, f32); CHANNELS] = [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
 
 /// Variant of the data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// CIFAR-10: one label.
+    /// CIFAR-10: one label per record, 10 classes.
     Ten,
     /// CIFAR-100 with its second label: 100 classes.
     Fine,
@@ -59,7 +60,7 @@ impl Kind {
     }
 }
 
-/// Reads all files of a directory.
+/// Reads the training files and the test file from `directory` into a pool.
 ///
 /// # Errors
 /// [`DataError`] naming the file and the offset if a file is missing, truncated or has a bad label.

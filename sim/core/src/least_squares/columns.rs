@@ -2,12 +2,12 @@
 
 use super::{F64_ROUNDOFF, Problem};
 
-/// Deviation of a column, in unit roundoffs of its size, up to which it counts as constant: fewer than four bits
-/// of the deviation are left.
+/// Deviation of a column, in unit roundoffs of its size, up to which it counts as constant: fewer than four
+/// bits of the deviation are left.
 const MIN_DEVIATION_ROUNDOFFS: f64 = 16.0;
 
-/// Ratio of size to deviation in f64 above which a column counts as constant: predictions would be off by more than
-/// 1e-6 of their variation.
+/// Ratio of size to deviation in f64 above which a column counts as constant: predictions would be off by
+/// more than 1e-6 of their variation.
 const MAX_AMPLIFICATION: f64 = 1e9;
 
 /// Relative error of a prediction from which directions count as noise.

@@ -165,9 +165,9 @@ fn combine(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
 const MAX_NORM_RATIO: f64 = 4096.0;
 
 /// Power of two by which each column is scaled up, so that none is shorter than the longest by more than
-/// [`MAX_NORM_RATIO`]. Used if there are at least as many samples as columns and some columns depend on others.
-/// Without it the norm of weights in units that far apart would be determined by rounding errors of the
-/// largest weights.
+/// [`MAX_NORM_RATIO`]. Used if there are at least as many samples as columns and some columns depend on
+/// others. Without it the norm of weights in units that far apart would be determined by rounding errors of
+/// the largest weights.
 fn column_scales(columns: &Columns) -> Vec<f64> {
     let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
     let mean = |j: usize| {

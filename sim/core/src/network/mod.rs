@@ -111,13 +111,14 @@ pub enum JoinTime {
 /// Network of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
-    /// The network. If the method is a baseline, this stays the common initial network until the head is fitted.
+    /// The network. If the method is a baseline, this stays the common initial network until the head is
+    /// fitted.
     network: Network<HeapNetwork>,
     /// Rounds of the baseline; `None` if the method is not one.
     baseline: Option<Rounds>,
     join_time: JoinTime,
-    /// Local training of a device that joins after training, before its head; `None` if the method sends newcomers
-    /// a body.
+    /// Local training of a device that joins after training, before its head; `None` if the method sends
+    /// newcomers a body.
     local_training: Option<message::Task>,
     /// Open round, if it fits the head.
     fit: Option<RoundOpen>,

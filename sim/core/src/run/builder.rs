@@ -1,4 +1,5 @@
-//! Builder of a simulation: a scenario, its seed and observer, and what replaces its algorithm, policy and rule.
+//! Builder of a simulation: a scenario, its seed and observer, and what replaces its algorithm, policy and
+//! rule.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,7 +23,8 @@ impl Simulation {
     }
 }
 
-/// Builder of a simulation. The defaults are the scenario's own algorithm, policy, rule and seed, and no observer.
+/// Builder of a simulation. The defaults are the scenario's own algorithm, policy, rule and seed, and no
+/// observer.
 #[must_use]
 pub struct SimulationBuilder<'a> {
     scenario: &'a Scenario,
@@ -48,8 +50,9 @@ impl<'a> SimulationBuilder<'a> {
         Self { seed, ..self }
     }
 
-    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. Devices are the client for the scenario's model and
-    /// compute the tasks that it has; the scenario decides the number of rounds and the final heads.
+    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. Devices are the client for the scenario's
+    /// model and compute the tasks that it has; the scenario decides the number of rounds and the final
+    /// heads.
     pub fn algorithm(self, name: impl Into<String>, algorithm: Box<dyn Algorithm>) -> Self {
         Self { custom: self.custom.with_algorithm(name, algorithm), ..self }
     }
@@ -59,8 +62,8 @@ impl<'a> SimulationBuilder<'a> {
         Self { custom: self.custom.with_participation(name, participation), ..self }
     }
 
-    /// Replaces the aggregation rule, by one of FedSpan's or by a [`Rule::custom`]. A custom algorithm combines
-    /// updates itself, so that the two together are refused.
+    /// Replaces the aggregation rule, by one of FedSpan's or by a [`Rule::custom`]. A custom algorithm
+    /// combines updates itself, so that the two together are refused.
     pub fn rule(self, rule: Rule) -> Self {
         Self { custom: self.custom.with_rule(rule), ..self }
     }
@@ -73,7 +76,8 @@ impl<'a> SimulationBuilder<'a> {
     /// Makes or reads the data and runs the simulation.
     ///
     /// # Errors
-    /// [`RunError`] if the data cannot be used, data or custom parts do not fit the scenario, or the campaign fails.
+    /// [`RunError`] if the data cannot be used, data or custom parts do not fit the scenario, or the campaign
+    /// fails.
     pub fn run(self) -> Result<Outcome, RunError> {
         let Self { scenario, seed, custom, watcher } = self;
         let scenario = match custom.rule() {

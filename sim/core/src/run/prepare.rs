@@ -149,8 +149,8 @@ impl<'a> Job<'a> {
         self.run_custom(CustomParts::default(), watcher)
     }
 
-    /// Runs the scenario as [`Self::run`] does, with the algorithm and the participation policy of `custom`, if it
-    /// has them. Its rule is not applied; see [`Scenario::with_rule`].
+    /// Runs the scenario as [`Self::run`] does, with the algorithm and the participation policy of `custom`,
+    /// if it has them. Its rule is not applied; see [`Scenario::with_rule`].
     ///
     /// # Errors
     /// As [`Self::run`], and [`RunError::Custom`] for a part that does not fit the scenario.

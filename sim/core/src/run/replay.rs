@@ -36,8 +36,8 @@ pub enum ReplayError {
     },
 }
 
-/// A decision of the server and one of the simulator that should be equal; `None` if that side made none. Displayed in
-/// one line.
+/// A decision of the server and one of the simulator that should be equal; `None` if that side made none.
+/// Displayed in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Decision of the server.

@@ -31,8 +31,8 @@ pub struct StepSizes {
 /// largest eigenvalue L of the mean over clients. The part of the targets that heads explain grows as B is
 /// learnt, and the curvature with it, so L is multiplied by |Y|^2 / |X B W|^2. The step is 1 / L. Heads on
 /// features of unequal sizes can grow further than that; if rounds fit heads exactly, the step is therefore
-/// halved until the loss decreases in each of [`TRIAL_ROUNDS`] rounds with all clients. The step of a head is one
-/// over the largest eigenvalue of the mean of `(1/m) B^T X^T X B`.
+/// halved until the loss decreases in each of [`TRIAL_ROUNDS`] rounds with all clients. The step of a head is
+/// one over the largest eigenvalue of the mean of `(1/m) B^T X^T X B`.
 #[must_use]
 pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64>) -> Option<StepSizes> {
     let basis = orthonormal(b).ok()?;

@@ -19,11 +19,11 @@ pub enum ScenarioError {
     Dataset(#[from] DatasetError),
 }
 
-/// Builder of a [`Scenario`]. Settings that are not given have the defaults of a scenario file, and [`Self::build`]
-/// checks all of them as it would check the file.
+/// Builder of a [`Scenario`]. Settings that are not given have the defaults of a scenario file, and
+/// [`Self::build`] checks all of them as it would check the file.
 ///
-/// Required are the data (a data set, or `data.kind` with its own keys), the model, the algorithm, and the algorithm's
-/// own required keys: for `"fedrep"` the rounds and the step size.
+/// Required are the data (a data set, or `data.kind` with its own keys), the model, the algorithm, and the
+/// algorithm's own required keys: for `"fedrep"` the rounds and the step size.
 ///
 /// ```
 /// use fedspan_sim_core::scenario::Scenario;
@@ -68,8 +68,8 @@ impl ScenarioBuilder {
         self
     }
 
-    /// Uses data that the program has made. They replace `[data]` and `[split]`, of which only `data.scale` may be
-    /// set. [`Self::build`] checks them.
+    /// Uses data that the program has made. They replace `[data]` and `[split]`, of which only `data.scale`
+    /// may be set. [`Self::build`] checks them.
     pub fn with_dataset(self, dataset: Dataset) -> Self {
         Self { dataset: Some(dataset), ..self }
     }
@@ -84,8 +84,8 @@ impl ScenarioBuilder {
         self.set("model.k", k)
     }
 
-    /// Sets the algorithm, as a scenario file names it. A custom algorithm is given to the simulation's builder; this
-    /// one then determines the devices and which other settings apply.
+    /// Sets the algorithm, as a scenario file names it. A custom algorithm is given to the simulation's
+    /// builder; this one then determines the devices and which other settings apply.
     pub fn algorithm(self, name: &str) -> Self {
         self.set("algorithm.name", name)
     }

@@ -113,7 +113,8 @@ impl<'a> Training<'a> {
     /// `correct` modifies the gradient before each step.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if the model does not stay finite.
+    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if the model does
+    /// not stay finite.
     pub fn descend(
         &mut self,
         model: &mut [f32],

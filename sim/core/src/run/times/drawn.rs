@@ -101,8 +101,9 @@ mod tests {
         Speed::Dynamic(DynamicParameter::Rate),
     ];
 
-    /// Checks that the mean time is 1. The variance is largest if the parameter is a rate: about `2 M / ln^2 M`, or
-    /// 42 for 1000 clients. The mean over 1000 clients and 100 seeds then has a standard error of 0.02.
+    /// Checks that the mean time is 1. The variance is largest if the parameter is a rate: about
+    /// `2 M / ln^2 M`, or 42 for 1000 clients. The mean over 1000 clients and 100 seeds then has a standard
+    /// error of 0.02.
     #[test]
     fn mean_time_is_one() {
         for kind in KINDS {
