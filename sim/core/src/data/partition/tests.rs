@@ -1,10 +1,10 @@
-//! Properties of partitions: no sample has two owners, and classes and sizes are as configured.
+//! Tests of partitions: no sample belongs to two clients, and classes and sizes are as configured.
 
 use super::*;
 
 const LAWS: [Sizes; 3] = [Sizes::Equal, Sizes::Uniform, Sizes::LogNormal { sigma: 3.0 }];
 
-/// Labels of 1000 samples of 10 classes, mixed.
+/// Labels of 1000 samples of 10 classes, in mixed order.
 fn labels() -> Vec<u8> {
     (0..1000).map(|i| u8::try_from(i * 7 % 10).unwrap_or(0)).collect()
 }
@@ -17,7 +17,7 @@ fn lengths(parts: &[Vec<usize>]) -> Vec<usize> {
     parts.iter().map(Vec::len).collect()
 }
 
-/// Counts the samples of all clients, and checks that none occurs twice.
+/// Counts the samples of all clients, and checks that no sample occurs twice.
 fn dealt(parts: &[Vec<usize>]) -> usize {
     let mut all: Vec<usize> = parts.iter().flatten().copied().collect();
     let count = all.len();
@@ -43,8 +43,8 @@ fn every_sample_has_one_owner_and_every_client_a_sample() {
             let (least, most) = (lengths.iter().min().copied(), lengths.iter().max().copied());
             match sizes {
                 Sizes::Equal => assert!(least >= Some(24) && most <= Some(26), "{how:?}: {lengths:?}"),
-                // Weights from 1 to 1.5 with mean 1.25: 20 to 30 samples, up to rounding, and two rounded
-                // shards.
+                // 25 samples on average times weights from 1 to 1.5, with mean 1.25: 20 to 30 samples. Two
+                // shards are rounded, which adds or removes up to two samples.
                 Sizes::Uniform => {
                     assert!(least >= Some(18) && most <= Some(32) && most > Some(26), "{lengths:?}");
                 }
@@ -61,7 +61,7 @@ fn clients_have_the_configured_number_of_samples() {
         assert_eq!(dealt(&parts), 40 * 17);
         assert_eq!(lengths(&parts), [17; 40], "{how:?}");
     }
-    // SRPFL's 100 + uniform[0, 50], divided by about six.
+    // The sizes of SRPFL, 100 + uniform[0, 50], divided by about six.
     for how in kinds(ClientSizes { sizes: Sizes::Uniform, samples: 16 }) {
         let lengths = lengths(&of(how));
         assert!(lengths.iter().all(|length| (16..=24).contains(length)), "{lengths:?}");
@@ -74,7 +74,7 @@ fn shards_that_divide_a_class_have_one_class() {
     let labels = labels();
     for samples in [0, 20] {
         let shares = ClientSizes { sizes: Sizes::Equal, samples };
-        // 10 shards per class: of 10 samples each, or of 8 if a fifth is not used.
+        // Each class has 10 shards: of 10 samples each, or of 8 samples if a fifth of the samples is unused.
         let how = Partition::Shards {
             clients: 50,
             classes: 2,
