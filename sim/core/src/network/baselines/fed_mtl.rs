@@ -1,4 +1,5 @@
-//! Fed-MTL: the device's own network is trained with a proximal term towards the received mean, and uploaded.
+//! Local training of Fed-MTL (Smith et al. 2017). The personal network of the device is trained with a
+//! proximal term towards the received mean of all networks, and is uploaded.
 
 use fedspan_protocol::message::DeclineReason;
 

@@ -1,4 +1,5 @@
-//! FedProx: the shared network is trained with a proximal term towards the received model.
+//! Local training of FedProx (Li et al. 2020). The shared network is trained with a proximal term towards the
+//! received model.
 
 use fedspan_protocol::message::DeclineReason;
 
