@@ -1,16 +1,17 @@
-//! Computation times drawn from a distribution: once for each client, or in every round (SRPFL, section 5).
+//! Computation times that are drawn from a distribution, once for each client or in every round (SRPFL,
+//! section 5).
 
 use fedspan_engine::random::{Purpose, stream};
 
 use crate::scenario::{DynamicParameter, Speed};
 
-/// Computation times of a fleet, drawn from a distribution.
+/// Computation times of a fleet that are drawn from a distribution.
 #[derive(Clone, Debug)]
 pub struct DrawnTimes {
     /// True if times change from round to round.
     dynamic: bool,
     seed: u64,
-    /// Time of each client, or the mean around which its times are drawn.
+    /// Time of each client, or mean of the times of each client if times change from round to round.
     parameters: Vec<f64>,
 }
 
@@ -20,7 +21,7 @@ impl DrawnTimes {
         let least = 1.0 / clients.max(1) as f64;
         let draw = |client: u64| stream(seed, Purpose::Speed, client);
         let parameter = |client| least + (1.0 - least) * draw(client).uniform();
-        // Means of a uniform variable on [least, 1] and of its reciprocal.
+        // Mean of a uniform variable on [least, 1], and mean of its reciprocal.
         let (mean, reciprocal) =
             (0.5 * (1.0 + least), if least < 1.0 { -least.ln() / (1.0 - least) } else { 1.0 });
         let means = match speed {
@@ -44,7 +45,7 @@ impl DrawnTimes {
         Self { dynamic, seed, parameters: (0..clients as u64).map(own).collect() }
     }
 
-    /// Reassigns the drawn parameters: the first client of `order` becomes the fastest.
+    /// Reassigns the drawn parameters so that the first client of `order` is the fastest.
     #[must_use]
     pub fn assign_in_order(mut self, order: &[usize]) -> Self {
         let mut sorted = self.parameters.clone();
@@ -68,7 +69,7 @@ impl DrawnTimes {
     }
 }
 
-/// Mean of each client. A random choice of the given fraction of clients, rounded, is slow.
+/// Mean time of each client if a random fraction of the clients, rounded, is slow.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a count")]
 fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) -> Vec<f64> {
     let slow = ((slow_fraction * clients as f64).round() as usize).min(clients);
