@@ -1,4 +1,4 @@
-//! Readers of `[data]` and `[split]`, one for each kind of data.
+//! Readers of the sections `[data]` and `[split]`, one for each kind of data.
 
 use fedspan_engine::config::{Problem, Section};
 
@@ -13,14 +13,14 @@ use crate::data::synthetic::{HeadNorm, LinearRegression};
 use crate::data::watch::windows::DECIMATIONS;
 use crate::data::watch::{self, Validation, WatchSettings};
 
-/// Kinds without a `[split]`: their test samples are generated, too.
+/// Kinds of data without a section `[split]`, since their test samples are generated.
 const SYNTHETIC_KINDS: [&str; 4] =
     ["linear-regression", "low-rank-regression", "spiked-covariance", "stochastic-block-model"];
 
-/// Reader of one kind of `[data]` and its `[split]`.
+/// Function that reads the sections `[data]` and `[split]` for one kind of data.
 type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
 
-/// Reads `[data]` and `[split]`.
+/// Reads the sections `[data]` and `[split]`.
 ///
 /// # Errors
 /// [`Problem`] for the first error.
@@ -123,7 +123,7 @@ fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection,
     split.choice("by", Some("time"), &[("time", ())])?;
     let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
     let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
-    // Training users that remain when one group is held out, in groups of the same size.
+    // Number of groups of the same size among the people who remain when one group is held out.
     let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
     let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;
