@@ -196,6 +196,7 @@ pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<Clie
     devices.par_iter().zip(clients).map(one).collect()
 }
 
+/// Sum of the squared errors of all outputs on a set, and number of correct predictions.
 struct Errors {
     squares: f64,
     correct: usize,
@@ -203,6 +204,7 @@ struct Errors {
     failed_prediction: bool,
 }
 
+/// Computes the errors of a model on a set in f32, with the arithmetic of devices.
 fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
     let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false };
     let mut out = vec![0.0f32; shape.outputs];

@@ -257,6 +257,7 @@ impl DeviceFactory {
         Ok(ran.ok().map(|usage| (usage.samples, sums)))
     }
 
+    /// Makes the task of a device's model, without scaling of samples.
     fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));

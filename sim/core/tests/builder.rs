@@ -163,6 +163,7 @@ fn watcher_observes_and_ends_the_run() {
     assert_eq!((counter.rounds, short.interrupted), (4, true));
 }
 
+/// Makes FedRep as a custom algorithm with the settings of [`TEXT`] and this width and step size.
 fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
     let parameters = FedRepParameters {
         step_size,

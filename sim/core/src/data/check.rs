@@ -182,6 +182,7 @@ impl Dataset {
         }
     }
 
+    /// Checks the targets and values of one set.
     fn check_set(&self, place: SetPlace, set: &Set, has_targets: bool) -> Result<(), DatasetError> {
         let (features, outputs) = (self.features, self.outputs);
         let found = match &set.y {

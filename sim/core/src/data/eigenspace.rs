@@ -292,6 +292,7 @@ mod tests {
         sums / (rows.len() / d).max(1) as f64
     }
 
+    /// Makes a data set of clients with these numbers of rows.
     fn clients(sizes: &[usize], d: usize) -> Dataset {
         let set = |(seed, size): (u64, &usize)| Set::unlabelled(rows(*size, d, seed), d);
         let client = |set| Client::new(set, Set::unlabelled(Vec::new(), d));

@@ -102,6 +102,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// Parses a file of images and a file of labels, and checks that their numbers are equal.
     fn parse(
         images: &'a [u8],
         name: &'a str,

@@ -215,6 +215,8 @@ pub struct ClientSource {
 }
 
 impl ClientSource {
+    /// Prepares the samples of a round: draws a new batch, augments images, and draws the samples for the
+    /// head. Does nothing if the round has already been prepared.
     fn prepare(&mut self, id: RoundId) {
         if self.round == Some(id) {
             return;

@@ -88,6 +88,8 @@ pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError
     std::fs::rename(&partial, path).map_err(failed)
 }
 
+/// Converts an array to a matrix, and checks that it has `rows` rows, at most as many columns, and finite
+/// values.
 fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, DataError> {
     let wrong = |message: String| DataError::new(name, format!("{key} {message}"));
     let [r, c] = *array.shape.as_slice() else {

@@ -114,10 +114,10 @@ impl Partition {
     }
 }
 
-/// Partitions samples with these labels, and returns the indices of each client's samples. Samples are
-/// assigned to at most one client, and every client has a sample. Unless sizes are given as numbers of
-/// samples, all samples are assigned. For [`Partition::Natural`] the result is empty: `super::pool` handles
-/// users.
+/// Partitions samples with these labels, and returns the indices of each client's samples. A sample is
+/// assigned to at most one client. Every client has a sample, except that a Dirichlet partition with
+/// `min_samples` 0 may have empty clients. Unless sizes are given as numbers of samples, all samples are
+/// assigned. For [`Partition::Natural`] the result is empty; users are handled by `super::pool`.
 ///
 /// # Errors
 /// A one-line message with the numbers if there are too few samples or classes.
@@ -205,6 +205,7 @@ fn per_shard<T: Copy + Default>(
     values
 }
 
+/// Checks that there are as many samples as all clients together need.
 fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
     let wanted: usize = counts.iter().sum();
     if wanted <= samples {

@@ -73,6 +73,7 @@ impl Model {
         &self.directions
     }
 
+    /// Makes the generator of a client's rows, which starts at the first row.
     fn rows(&self, client: usize) -> Rows {
         let d = self.settings.d;
         Rows {

@@ -158,6 +158,7 @@ fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     (truth, heads)
 }
 
+/// Draws `n` true heads of width `k`, one row each, and scales them.
 #[allow(clippy::cast_precision_loss, reason = "a width")]
 fn heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
     let mut heads = Matrix::from_fn(n, k, |_, _| random.normal());

@@ -137,11 +137,13 @@ fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore 
     }
 }
 
+/// Sum of the squared errors of all outputs on a set, and number of correct predictions.
 struct Errors {
     squares: f64,
     correct: usize,
 }
 
+/// Computes the errors of the weights of all features (d x C, row-major) on a set.
 fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
     let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);

@@ -38,6 +38,7 @@ pub(super) async fn relay(
     }
 }
 
+/// Relays frames from the server to the session, and delays the openings of rounds.
 async fn relay_down(
     mut server: impl AsyncRead + Unpin,
     mut session: impl AsyncWrite + Unpin,

@@ -112,6 +112,7 @@ pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
     remove_files(directory)
 }
 
+/// Removes the files of a run, complete or partial, from one directory.
 fn remove_files(directory: &Path) -> Result<(), WriteError> {
     for name in RUN_FILES {
         for path in [directory.join(name), directory.join(format!("{name}.partial"))] {

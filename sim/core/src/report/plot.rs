@@ -99,6 +99,7 @@ impl Metric {
         }
     }
 
+    /// Value of the metric; `None` if it is missing or cannot be drawn on the metric's axis.
     fn value(self, scores: &Scores) -> Option<f64> {
         let value = match self {
             Self::Distance => scores.distance,
@@ -170,6 +171,7 @@ struct ChartLine {
     style: LineStyle,
 }
 
+/// Style of a line, which depends on the kind of curve.
 #[derive(Clone, Copy, PartialEq)]
 enum LineStyle {
     /// Thin line, for one of several seeds.
@@ -294,6 +296,7 @@ fn range(lines: &[ChartLine], of: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
     places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
 }
 
+/// Draws the axes and all lines. `right` is the right end of the horizontal axis, which starts at 0.
 fn draw(
     svg: &mut String,
     lines: &[ChartLine],

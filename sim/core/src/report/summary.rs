@@ -224,6 +224,7 @@ pub fn short_name(name: &str) -> String {
     stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
+/// Summarises the rounds of each stage of the participation schedule.
 fn stages(outcome: &Outcome) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     for row in outcome.rounds.iter().filter(|row| row.round > 0) {

@@ -371,6 +371,7 @@ fn basis_at_angle(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     truth * cosine + basis.columns(k, k) * sine
 }
 
+/// Runs a method without training rounds: one model on pooled data, or one model per client.
 fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
     let scale = fleet_scale(scenario, dataset, seed)?;

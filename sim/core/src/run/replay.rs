@@ -132,6 +132,8 @@ impl Replay {
         Ok(replay)
     }
 
+    /// Adds an entry of the journal to the decisions or the answers. Entries of the final head fit are
+    /// ignored.
     fn add_entry(&mut self, index: usize, line: &JournalEntry) {
         match line {
             JournalEntry::Began(_) | JournalEntry::Resumed(_) => {}

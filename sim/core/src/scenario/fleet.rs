@@ -129,6 +129,7 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
     Ok(fleet)
 }
 
+/// Reads the key `dropout_pattern` and the keys of the chosen pattern.
 fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<DropoutPattern, Problem> {
     let patterns = [("independent", 0), ("persistent", 1), ("outages", 2)];
     Ok(match section.choice("dropout_pattern", Some("independent"), &patterns)? {
@@ -151,6 +152,7 @@ fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<DropoutPattern, P
     })
 }
 
+/// Reads the key `speed` and the keys of the chosen distribution or trace.
 fn read_computing(section: &Section<'_>) -> Result<ComputeTimes, Problem> {
     #[derive(Clone, Copy)]
     enum Word {

@@ -97,6 +97,7 @@ struct File {
     user_data: UserData,
 }
 
+/// Samples of one user as in the file: `x` and `y` must have equal lengths.
 #[derive(Deserialize)]
 struct Raw {
     x: Vec<Sample>,
@@ -133,6 +134,7 @@ impl<'de> Deserialize<'de> for UserData {
     }
 }
 
+/// Sample of a user: a list of numbers, or the text from the list of a tweet's fields.
 enum Sample {
     Row(Vec<f32>),
     Text(String),
@@ -180,6 +182,7 @@ impl<'de> Deserialize<'de> for Sample {
     }
 }
 
+/// Element of a sample's list: a number or a text.
 enum Item {
     Number(f32),
     Text(String),

@@ -50,6 +50,7 @@ struct ColumnPositions {
 }
 
 impl ColumnPositions {
+    /// Finds the configured columns in the header of a file.
     fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
         let header = Header::new(header);
         let client = columns.client.as_deref();
@@ -76,6 +77,7 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataE
     read(&bytes, path, columns).map_err(|message| DataError::new(path, message))
 }
 
+/// Parses the content of a file. Error messages do not contain the path.
 fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let text = decode(bytes)?;
     let plain = columns.features.iter().filter(|entry| is_plain(entry));
@@ -171,6 +173,7 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Parses a record and appends its values.
     fn append(&mut self, record: &csv::StringRecord, line: u64) -> Result<(), String> {
         let (found, expected) = (record.len(), self.header.len());
         if found != expected {
@@ -244,6 +247,7 @@ impl<'a> Rows<'a> {
         Ok(cell.value())
     }
 
+    /// Makes the table from all rows, and checks properties of whole columns.
     fn finish(self, path: &str) -> Result<Table, String> {
         let rows = if self.columns.classification { self.classes.codes.len() } else { self.values.len() };
         if rows == 0 {

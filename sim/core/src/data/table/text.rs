@@ -66,6 +66,7 @@ pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
     Ok(text)
 }
 
+/// Decodes UTF-16 without a byte order mark. `unit` makes a code unit from two bytes.
 fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, String> {
     if !bytes.len().is_multiple_of(2) {
         return Err(format!("found UTF-16 that ends within a character, after {} bytes", bytes.len()));
@@ -185,6 +186,7 @@ fn strip_blanks_before_quotes(text: &str, delimiter: u8, skipped: u64) -> Result
         return Ok(Cow::Borrowed(text));
     }
     #[derive(Clone, Copy)]
+    /// Position of the parser relative to cells and quotes.
     enum At {
         /// Before a cell. The blanks before the cell begin at this offset.
         Start(usize),

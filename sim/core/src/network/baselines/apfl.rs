@@ -11,6 +11,7 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::{Steps, Training, check_finite};
 use super::{DeviceState, Method, RoundStart, ScoringModels};
 
+/// APFL with its initial mixing weight, and the step size of the mixing weight (0 if the weight is fixed).
 pub(super) struct Apfl {
     pub mixing_weight: f32,
     pub mixing_step_size: f32,

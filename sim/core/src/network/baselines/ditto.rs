@@ -7,6 +7,7 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::{Training, add_proximal_term};
 use super::{DeviceState, Method, RoundStart, ScoringModels, is_proximal_weight};
 
+/// Ditto with the weight of its proximal term.
 pub(super) struct Ditto {
     pub proximal_weight: f32,
 }

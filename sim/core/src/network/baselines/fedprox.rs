@@ -6,6 +6,7 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::{Training, add_proximal_term};
 use super::{DeviceState, Method, RoundStart, is_proximal_weight};
 
+/// FedProx with the weight of its proximal term.
 pub(super) struct FedProx {
     pub proximal_weight: f32,
 }

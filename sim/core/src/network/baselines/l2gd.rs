@@ -6,6 +6,7 @@ use fedspan_protocol::message::DeclineReason;
 use super::training::Training;
 use super::{DeviceState, Method, RoundStart, ScoringModels};
 
+/// L2GD with its averaging step, the fraction of the way to the received mean.
 pub(super) struct L2gd {
     pub averaging_step: f32,
 }

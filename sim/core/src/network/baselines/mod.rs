@@ -86,6 +86,7 @@ trait Method {
     }
 }
 
+/// Makes the method of a baseline; `None` if simulated devices do not support the baseline.
 fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     Some(match baseline {
         Baseline::FedProx { proximal_weight } => Box::new(fedprox::FedProx { proximal_weight }),

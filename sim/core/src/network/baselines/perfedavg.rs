@@ -18,6 +18,7 @@ use super::{DeviceState, Method, RoundStart, ScoringModels};
 /// Step of the finite difference that approximates the Hessian, as a multiple of the outer gradient.
 const DELTA: f32 = 1e-3;
 
+/// Per-FedAvg with its inner step size, and the choice of the Hessian-free or first-order variant.
 pub(super) struct PerFedAvg {
     pub inner_step: f32,
     pub hessian_free: bool,

@@ -7,6 +7,7 @@ use fedspan_protocol::message::{DeclineReason, Descent};
 use super::training::{Training, check_finite};
 use super::{DeviceState, Method, RoundStart};
 
+/// SCAFFOLD with the parameters of its gradient descent.
 pub(super) struct Scaffold {
     pub descent: Descent,
 }

@@ -31,6 +31,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
+    /// Sends an acknowledgement to a device. A rejection is recorded as a failure of the device.
     fn acknowledge(&mut self, device: DeviceId, ack: Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome {
             if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {

@@ -15,6 +15,7 @@ pub struct Dropouts {
     kind: Kind,
 }
 
+/// Pattern of dropouts, with its state.
 #[derive(Clone, Debug)]
 enum Kind {
     Independent,

@@ -64,6 +64,8 @@ pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     frames
 }
 
+/// Lengths in bytes of the frames in one direction: the first message, and the chunks of tensors that do not
+/// fit into it.
 fn direction<M: Message>(
     id: RoundId,
     mut tensors: Descriptors,

@@ -24,6 +24,7 @@ use crate::scenario::{ComputeTimes, Scenario};
 #[derive(Clone, Debug)]
 pub struct Times(Kind);
 
+/// Source of computation times.
 #[derive(Clone, Debug)]
 enum Kind {
     Drawn(DrawnTimes),

@@ -61,6 +61,7 @@ fn read_pooled(
     PooledSection::read(source, section, split).map(DataSection::Pooled)
 }
 
+/// Reads the keys of `kind = "linear-regression"`.
 fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
     let norms = [("sqrt-k", HeadNorm::SqrtK), ("gaussian", HeadNorm::Gaussian), ("qr", HeadNorm::Qr)];
     let d = section.size("d", None, 1..=65_535)?;
@@ -80,6 +81,7 @@ fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+/// Reads the keys of `kind = "low-rank-regression"`.
 fn read_low_rank(section: &Section<'_>) -> Result<DataSection, Problem> {
     let d = section.size("d", None, 1..=65_535)?;
     let outputs = section.size("outputs", Some(d), 1..=65_535)?;
@@ -97,6 +99,7 @@ fn read_low_rank(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+/// Reads the keys of `kind = "spiked-covariance"`.
 fn read_spiked(section: &Section<'_>) -> Result<DataSection, Problem> {
     let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
     Ok(DataSection::Spiked(SpikedCovariance {
@@ -117,6 +120,7 @@ fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+/// Reads the keys of the smartwatch recordings.
 fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     let programmes = section.boolean("programmes", false)?;
     let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;
