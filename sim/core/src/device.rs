@@ -57,8 +57,8 @@ pub fn client_session(
     let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
-    // The number of epochs that the server has trained is unknown here, so the local layers of a newcomer are
-    // not trained before its head.
+    // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
+    // head.
     let after = JoinTime::AfterTraining { epochs: 0 };
     let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { after };
     build.session(config, identity.protection, client, join_time, random).ok()

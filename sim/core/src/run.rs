@@ -111,7 +111,7 @@ pub struct RoundRow {
     pub round: u32,
     /// Stage of the participation schedule.
     pub stage: u16,
-    /// Devices that were asked.
+    /// Devices that were asked for an update.
     pub cohort: Vec<DeviceId>,
     /// Devices whose updates were aggregated, in order of arrival.
     pub participants: Vec<DeviceId>,

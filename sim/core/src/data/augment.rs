@@ -32,7 +32,7 @@ impl Augment {
         if area == 0 || d < channels * area {
             return set.clone();
         }
-        // The stream is also that of synthetic samples; data sets with augmentation have none.
+        // Synthetic samples use the same stream, but synthetic data are not augmented.
         let mut random = stream(self.seed, Purpose::Samples, (self.client + 1) << 32 | u64::from(round));
         let mut x = Vec::with_capacity(set.x.len());
         for row in set.x.chunks_exact(d) {

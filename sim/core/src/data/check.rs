@@ -61,7 +61,7 @@ pub enum DatasetError {
         /// Number of features of the data set.
         features: usize,
     },
-    /// The targets of a set are of another kind than those of the data set.
+    /// The kind of a set's targets differs from the kind of the data set.
     #[error("{place}: the targets are {found}, allowed: {allowed}, as in the data set")]
     Targets {
         /// Set of samples.

@@ -1,5 +1,6 @@
-//! Reader of the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky 2009). A record has one or two labels
-//! and 32 x 32 pixels, one colour plane after the other. Samples hold the colours of a pixel together.
+//! Reader of the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky 2009). A record in a file has one or
+//! two labels and three colour planes of 32 x 32 pixels. In samples, the three colours of a pixel are
+//! adjacent.
 
 use std::path::Path;
 

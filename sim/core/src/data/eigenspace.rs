@@ -153,7 +153,7 @@ pub enum NoEigenspace {
     /// The eigenspace has more dimensions than there are features.
     #[error("found an eigenspace of {k} dimensions, allowed: at most {d}, the number of features")]
     TooManyDimensions {
-        /// Dimensions asked for.
+        /// Requested number of dimensions.
         k: usize,
         /// Number of features.
         d: usize,
@@ -170,7 +170,7 @@ pub enum NoEigenspace {
          eigenspace of {k} dimensions exists; choose another number of dimensions", k + 1
     )]
     Undetermined {
-        /// Dimensions asked for.
+        /// Requested number of dimensions.
         k: usize,
         /// Last eigenvalue of the eigenspace.
         inside: f64,

@@ -16,7 +16,7 @@ pub struct Stage {
     pub stage: u16,
     /// Number of rounds in the stage.
     pub rounds: u32,
-    /// Number of devices that were asked in the last round of the stage.
+    /// Number of devices that were asked for an update in the last round of the stage.
     pub cohort: usize,
     /// Simulated time at the end of the stage.
     pub time: f64,

@@ -13,9 +13,9 @@ use super::fit_stats::{column_name, join_names};
 use crate::data::{Client, Dataset};
 use crate::scenario::Scenario;
 
-/// Ratio of mean to standard deviation above which an offset prevents that a column is learnt. If one of four
-/// columns has an offset of 8 deviations, FedRep learns the targets; with an offset of 20 deviations, it does
-/// not (`tests/warnings.rs`).
+/// Ratio of mean to standard deviation above which an offset prevents a column from being learnt. If one of
+/// four columns has an offset of 8 deviations, FedRep learns the targets; with an offset of 20 deviations, it
+/// does not (`tests/warnings.rs`).
 const MAX_OFFSET: f64 = 10.0;
 
 /// Largest ratio of column sizes at which a column is learnt in T rounds, divided by the square root of T.
