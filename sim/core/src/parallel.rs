@@ -16,7 +16,7 @@ pub fn each<A: Sync, T: Send, E: Send>(
 ) -> Result<Option<Vec<T>>, E> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
-    let go_on = || {
+    let run_tasks = || {
         while let Some((index, task)) = {
             let index = next.fetch_add(1, Ordering::Relaxed);
             tasks.get(index).map(|task| (index, task))
@@ -33,8 +33,8 @@ pub fn each<A: Sync, T: Send, E: Send>(
             // A rayon pool with one thread keeps parallel work of a task on this thread. If the pool cannot
             // be made, the work is slower but has the same results.
             scope.spawn(|| match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
-                Ok(pool) => pool.install(go_on),
-                Err(_) => go_on(),
+                Ok(pool) => pool.install(run_tasks),
+                Err(_) => run_tasks(),
             });
         }
     });

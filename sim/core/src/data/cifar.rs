@@ -108,8 +108,8 @@ pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(),
     }
     set.x.reserve_exact(count * (PIXELS + 1));
     for (number, record_bytes) in bytes.chunks_exact(record).enumerate() {
-        let (own, image) = record_bytes.split_at(labels);
-        let label = own.get(which).copied().unwrap_or(0);
+        let (record_labels, image) = record_bytes.split_at(labels);
+        let label = record_labels.get(which).copied().unwrap_or(0);
         if usize::from(label) >= classes {
             let at = number * record + which;
             return Err(DataError::new(

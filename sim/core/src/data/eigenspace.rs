@@ -311,27 +311,27 @@ mod tests {
     fn gram_equals_definition_for_any_grouping_of_rows() {
         for (count, d) in [(0, 3), (1, 1), (3, 5), (4, 5), (31, 7), (32, 7), (70, 7), (257, 20)] {
             let rows = rows(count, d, 1);
-            let mut whole = Gram::new(d);
-            whole.add(&rows);
+            let mut grouped = Gram::new(d);
+            grouped.add(&rows);
             let mut single = Gram::new(d);
             rows.chunks(d).for_each(|row| single.add(row));
-            let whole = whole.mean();
-            assert_eq!(whole, plain(&rows, d), "{count} x {d}");
-            assert_eq!(whole, single.mean(), "{count} x {d}");
+            let grouped = grouped.mean();
+            assert_eq!(grouped, plain(&rows, d), "{count} x {d}");
+            assert_eq!(grouped, single.mean(), "{count} x {d}");
         }
     }
 
     #[test]
     fn long_rows_count_by_direction() {
         let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
-        let of = |row: &[f32]| {
+        let mean_trace = |row: &[f32]| {
             let mut gram = Gram::new(2);
             gram.add(row);
             gram.mean().trace()
         };
         // 0.3 and 0.4 are not exact in f32.
-        assert!((of(&short) - 0.25).abs() < 1e-7 && (of(&long) - 1.0).abs() < 1e-15);
-        assert_eq!(of(&[0.0, 0.0]), 0.0);
+        assert!((mean_trace(&short) - 0.25).abs() < 1e-7 && (mean_trace(&long) - 1.0).abs() < 1e-15);
+        assert_eq!(mean_trace(&[0.0, 0.0]), 0.0);
     }
 
     #[test]

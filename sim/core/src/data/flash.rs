@@ -48,7 +48,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     let head = draw("data.head_samples_per_class", if trains { settings.head_samples_per_class } else { 0 })?;
     let labelled = draw("split.labels_per_class", if trains { 0 } else { settings.labels_per_class })?;
     let all = recordings()?;
-    let own: Vec<_> = all
+    let recorded: Vec<_> = all
         .iter()
         .filter(|series| series.person == person)
         .filter_map(|series| {
@@ -58,7 +58,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
         })
         .collect();
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let series: Vec<Series<'_>> = own
+    let series: Vec<Series<'_>> = recorded
         .iter()
         .map(|(class, series, bytes)| {
             let split = settings.split(series.windows());
@@ -73,7 +73,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
         wearer: person as u64,
         head_per_class: head,
         labelled_per_class: labelled,
-        scale: own.first().map(|(_, series, _)| series.scale).unwrap_or_default(),
+        scale: recorded.first().map(|(_, series, _)| series.scale).unwrap_or_default(),
     };
     let mut image = Vec::new();
     write(&header, &series, |part| image.extend_from_slice(part));

@@ -138,7 +138,7 @@ mod tests {
             test: Arc::clone(&test),
             ..Client::new(images.select(65, part), Set::empty(true))
         };
-        let whole = Dataset {
+        let dataset = Dataset {
             features: 65,
             outputs: 10,
             classification: true,
@@ -148,10 +148,10 @@ mod tests {
             layout: Layout { shape: Some(Shape::Image { channels: 1, height: 8, width: 8 }), constant: true },
             ..Dataset::default()
         };
-        let short = whole.clone().without_constant();
-        assert_eq!((whole.features, short.features), (65, 64));
+        let short = dataset.clone().without_constant();
+        assert_eq!((dataset.features, short.features), (65, 64));
         assert_eq!(short.layout.shape.map(Shape::len), Some(64));
-        let (a, b) = (&whole.clients[0].train, &short.clients[0].train);
+        let (a, b) = (&dataset.clients[0].train, &short.clients[0].train);
         for row in 0..2 {
             assert_eq!(a.x[row * 65..row * 65 + 64], b.x[row * 64..row * 64 + 64]);
             assert_eq!(a.x[row * 65 + 64].to_bits(), 1f32.to_bits());

@@ -45,9 +45,9 @@ impl LowRankRegression {
         let Self { clients, d, outputs, samples, fresh, test_samples, .. } = *self;
         let to_u64 = |n: usize| n as u64;
         // A new batch is in memory together with the first batch; a client's map is f64.
-        let own =
+        let rows =
             to_u64(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(to_u64(test_samples));
-        let each = own
+        let each = rows
             .saturating_mul(to_u64(d).saturating_add(to_u64(outputs)))
             .saturating_add((2 * to_u64(d)).saturating_mul(to_u64(outputs)));
         let values = to_u64(clients).saturating_mul(each);
@@ -77,12 +77,12 @@ impl LowRankRegression {
         let (r, c, n) = (self.rank, self.outputs, self.clients as f64);
         let drawn: Vec<Matrix> =
             (0..self.clients).map(|_| Matrix::from_fn(r, c, |_, _| random.normal())).collect();
-        let mean = drawn.iter().fold(Matrix::zeros(r, c), |sum, one| sum + one) / n;
-        let centered: Vec<Matrix> = drawn.into_iter().map(|one| one - &mean).collect();
+        let mean = drawn.iter().fold(Matrix::zeros(r, c), |sum, deviation| sum + deviation) / n;
+        let centered: Vec<Matrix> = drawn.into_iter().map(|deviation| deviation - &mean).collect();
         let square = centered.iter().flat_map(Matrix::iter).fold(0.0, |sum, v| sum + v * v) / n;
         // The deviation of a single client is zero.
         let scale = if square > 0.0 { self.heterogeneity / square.sqrt() } else { 0.0 };
-        centered.into_iter().map(|one| one * scale).collect()
+        centered.into_iter().map(|deviation| deviation * scale).collect()
     }
 
     /// Draws the true maps and the data of all clients.

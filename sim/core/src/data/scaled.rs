@@ -39,7 +39,7 @@ impl Dataset {
 /// Scales the training and test samples of a client.
 #[must_use]
 pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
-    let one = |set: &Arc<Set>| {
+    let scale_set = |set: &Arc<Set>| {
         let mut set = Set::clone(set);
         scale.apply(&mut set.x);
         if let Some(wide) = &mut set.x_f64 {
@@ -50,5 +50,5 @@ pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
         }
         Arc::new(set)
     };
-    Client { train: one(&client.train), test: one(&client.test), ..client.clone() }
+    Client { train: scale_set(&client.train), test: scale_set(&client.test), ..client.clone() }
 }

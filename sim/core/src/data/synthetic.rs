@@ -122,12 +122,12 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
         }
         client
     };
-    let own = |index: usize| settings.sizes.samples(settings.samples, seed, index as u64);
+    let size = |index: usize| settings.sizes.samples(settings.samples, seed, index as u64);
     Dataset {
         features: d,
         outputs: 1,
         classification: false,
-        clients: (0..settings.clients).map(|i| client(i, own(i), settings.fresh)).collect(),
+        clients: (0..settings.clients).map(|i| client(i, size(i), settings.fresh)).collect(),
         newcomers: (0..settings.new_clients)
             .map(|i| client(settings.clients + i, settings.new_samples, false))
             .collect(),

@@ -262,12 +262,12 @@ pub fn dataset_from_windows(
     seed: u64,
 ) -> Result<Dataset, DataError> {
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
-    for (one, rows) in &windows.series {
-        let Some((train_set, test_set)) = people.get_mut(one.person) else { continue };
-        let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
+    for (series, rows) in &windows.series {
+        let Some((train_set, test_set)) = people.get_mut(series.person) else { continue };
+        let Some(label) = programme_label(settings.programmes, seed, series.person, series.exercise) else {
             continue;
         };
-        let WindowSplit { trained, test } = settings.split(one.windows());
+        let WindowSplit { trained, test } = settings.split(series.windows());
         for (index, features) in rows.chunks_exact(windows.width.max(1)).enumerate() {
             let part = if index < trained {
                 &mut *train_set

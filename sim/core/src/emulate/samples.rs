@@ -79,12 +79,12 @@ impl<'a> SampleImages<'a> {
     /// [`EmulateError::Image`] if a recording cannot be written, [`EmulateError::Room`] if the samples do not
     /// fit the partition.
     pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
-        let of = |dataset: &Dataset| {
+        let table_of = |dataset: &Dataset| {
             let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
             found.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
         let bytes = match (&self.dataset, &self.plan.scenario.data) {
-            (Some(dataset), _) => of(dataset),
+            (Some(dataset), _) => table_of(dataset),
             (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
             (None, _) => Vec::new(),
         };

@@ -83,13 +83,13 @@ impl NetworkConfig {
     /// A one-line message with both checksums if `model.frozen` names another base network.
     pub fn with_base(mut self, base: Option<BaseNetwork>) -> Result<Self, String> {
         let Front::Adapter { frozen, .. } = &mut self.parameters.shape.front else { return Ok(self) };
-        let has = base.as_ref().map_or(0, BaseNetwork::checksum);
-        if *frozen != 0 && *frozen != has {
+        let checksum = base.as_ref().map_or(0, BaseNetwork::checksum);
+        if *frozen != 0 && *frozen != checksum {
             return Err(format!(
-                "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {has:#010x}; allowed: that, or 0"
+                "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {checksum:#010x}; allowed: that, or 0"
             ));
         }
-        *frozen = has;
+        *frozen = checksum;
         self.base = base.map(Arc::new);
         Ok(self)
     }

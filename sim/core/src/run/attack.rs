@@ -77,7 +77,7 @@ impl Attackers {
     pub fn corrupt(
         &mut self,
         devices: &mut Devices,
-        heard: &[(usize, PendingAnswer)],
+        answers: &[(usize, PendingAnswer)],
         round: Option<&OpenRound>,
     ) {
         let Some(opening) = round.map(|round| &round.broadcast).filter(|o| !o.request.expects.is_empty())
@@ -89,7 +89,7 @@ impl Attackers {
         }
         let base = base(opening);
         let mut own = BTreeMap::new();
-        for (index, _) in heard {
+        for (index, _) in answers {
             let Some(device) = devices.get(*index) else { continue };
             for update in updates(&mut device.inbox, opening.id) {
                 let steps = if self.indices.contains(index) { &mut own } else { &mut self.honest };
@@ -252,14 +252,14 @@ mod tests {
     /// Compares with the example of the paper: 50 workers, 24 of which are corrupt, give s = 2, the quantile
     /// at 24 / 26, and z = 1.43.
     #[test]
-    fn little_hides_as_much_as_the_paper_says() {
+    fn z_matches_the_paper() {
         assert!((little_is_enough_z(50, 24) - 1.426).abs() < 1e-3);
         // One attacker of 40 devices needs 20 honest devices that deviate further, so z is 0.
         assert_eq!(little_is_enough_z(40, 1), 0.0);
     }
 
     #[test]
-    fn as_many_attack_as_were_asked_for_and_the_same_for_every_attack() {
+    fn attackers_match_the_fraction_and_do_not_depend_on_the_attack() {
         let attack = |kind, fraction| AttackSection { kind, fraction, samples: None };
         for (fraction, count) in [(0.0, 0), (0.05, 2), (0.1, 4), (0.2, 8), (0.45, 18)] {
             let one = Attackers::select(attack(Attack::Nan, fraction), 40, 3);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_are_those_of_the_steps() {
+    fn mean_and_deviation_are_taken_over_steps() {
         let (a, b) = (vec![1.0, -2.0], vec![3.0, 4.0]);
         let m = mean(&[&a, &b]);
         assert_eq!(m, [2.0, 1.0]);

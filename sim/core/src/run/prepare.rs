@@ -364,9 +364,9 @@ pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<
 fn basis_at_angle(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     let (d, k) = truth.shape();
     let mut random = stream(seed, Purpose::Start, 1);
-    let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
-    both.columns_mut(0, k).copy_from(truth);
-    let basis = orthonormal(&both).unwrap_or(both);
+    let mut columns = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
+    columns.columns_mut(0, k).copy_from(truth);
+    let basis = orthonormal(&columns).unwrap_or(columns);
     let cosine = (1.0 - sine * sine).max(0.0).sqrt();
     truth * cosine + basis.columns(k, k) * sine
 }
@@ -383,8 +383,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
         Some(LinearMethod::Pooled(_)) => {
             let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
-                let one = std::slice::from_ref(client);
-                let (scores, dropped) = evaluate::pooled_with_dropped(dataset, one, 1, one, head);
+                let newcomer = std::slice::from_ref(client);
+                let (scores, dropped) = evaluate::pooled_with_dropped(dataset, newcomer, 1, newcomer, head);
                 ClientScore {
                     head: Vec::new(),
                     loss: scores.loss.unwrap_or(0.0),
@@ -394,13 +394,14 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
                 }
             };
             let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
-            let fits = [dropped].into_iter().chain(newcomers.iter().map(|one| one.dropped.clone())).collect();
+            let fits =
+                [dropped].into_iter().chain(newcomers.iter().map(|score| score.dropped.clone())).collect();
             (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
             let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            let fits = clients.iter().chain(&newcomers).map(|one| one.dropped.clone()).collect();
+            let fits = clients.iter().chain(&newcomers).map(|score| score.dropped.clone()).collect();
             (evaluate::average(&clients), clients, newcomers, fits)
         }
     };

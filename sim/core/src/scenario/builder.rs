@@ -111,7 +111,7 @@ impl ScenarioBuilder {
     /// [`ScenarioError`] for the first error.
     pub fn build(self) -> Result<Scenario, ScenarioError> {
         let Self { name, values, dataset } = self;
-        let own = dataset.map(MemoryData::new).transpose()?;
-        Ok(Scenario::read(&values.source(&name)?, own)?)
+        let memory_data = dataset.map(MemoryData::new).transpose()?;
+        Ok(Scenario::read(&values.source(&name)?, memory_data)?)
     }
 }

@@ -356,14 +356,14 @@ mod tests {
 
     #[test]
     fn malicious_headers_are_rejected() {
-        let of = |kind: &str, shape: &str| {
+        let header_of = |kind: &str, shape: &str| {
             format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n")
         };
-        assert!(error_of(&of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
-        assert!(error_of(&of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
-        assert!(error_of(&of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
-        assert!(error_of(&of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
-        assert!(error_of(&of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
+        assert!(error_of(&header_of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
+        assert!(error_of(&header_of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
+        assert!(error_of(&header_of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
+        assert!(error_of(&header_of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
+        assert!(error_of(&header_of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
         assert!(error_of(&"[".repeat(60_000), &[]).contains("brackets"));
         assert!(error_of("nonsense", &[]).len() > 3);
         let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();

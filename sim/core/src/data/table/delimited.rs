@@ -102,8 +102,8 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
         if header.len() > 1 {
             return message;
         }
-        let one = columns.delimiter.is_some() || lines.skipped > 0;
-        let marks: Vec<char> = if one { vec![lines.delimiter] } else { DELIMITERS.to_vec() }
+        let is_known = columns.delimiter.is_some() || lines.skipped > 0;
+        let marks: Vec<char> = if is_known { vec![lines.delimiter] } else { DELIMITERS.to_vec() }
             .into_iter()
             .map(char::from)
             .collect();

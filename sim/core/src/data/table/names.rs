@@ -213,8 +213,8 @@ mod tests {
 
     fn coded(texts: &[&str]) -> (CodedNames, Vec<Merged>) {
         let mut names = Names::default();
-        let of: Vec<u32> = texts.iter().map(|text| names.intern(text)).collect();
-        names.encode(&of, None).unwrap()
+        let codes: Vec<u32> = texts.iter().map(|text| names.intern(text)).collect();
+        names.encode(&codes, None).unwrap()
     }
 
     #[test]

@@ -47,11 +47,11 @@ impl Simulation<'_> {
     /// Closes a round on a device.
     fn close(&mut self, device: DeviceId, id: RoundId) {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
-        let unheard = self.arrivals.remove(index);
+        let unanswered = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
         let late = replay.is_some_and(|known| known.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
-        if unheard && late {
+        if unanswered && late {
             // In the journal the answer arrived after the round was closed. The device has computed the
             // round, but its update is discarded.
             device.pump();
@@ -60,7 +60,7 @@ impl Simulation<'_> {
             device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
             return;
         }
-        if unheard {
+        if unanswered {
             device.discard_frames();
         }
         device.connection.close_round(id);
@@ -109,9 +109,9 @@ impl Simulation<'_> {
             rejected: record.rejected,
             interference: record.interference,
         });
-        let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
+        let continues = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
         if !last {
-            self.interrupted = !go_on;
+            self.interrupted = !continues;
             if self.interrupted || self.diverged.is_some() || self.stop_reached(scores.as_ref()) {
                 self.end_training(queue)?;
             }

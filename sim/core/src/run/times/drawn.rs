@@ -30,7 +30,7 @@ impl DrawnTimes {
             }
             _ => Vec::new(),
         };
-        let own = |client: u64| match speed {
+        let draw_parameter = |client: u64| match speed {
             Speed::Constant => 1.0,
             Speed::Uniform => 2.0 * draw(client).uniform(),
             Speed::Exponential => draw(client).exponential(),
@@ -42,7 +42,7 @@ impl DrawnTimes {
             Speed::Dynamic(DynamicParameter::Rate) => 1.0 / parameter(client) / reciprocal,
         };
         let dynamic = matches!(speed, Speed::Dynamic(_));
-        Self { dynamic, seed, parameters: (0..clients as u64).map(own).collect() }
+        Self { dynamic, seed, parameters: (0..clients as u64).map(draw_parameter).collect() }
     }
 
     /// Reassigns the drawn parameters so that the first client of `order` is the fastest.
@@ -51,8 +51,8 @@ impl DrawnTimes {
         let mut sorted = self.parameters.clone();
         sorted.sort_by(f64::total_cmp);
         for (&client, time) in order.iter().zip(sorted) {
-            if let Some(own) = self.parameters.get_mut(client) {
-                *own = time;
+            if let Some(parameter) = self.parameters.get_mut(client) {
+                *parameter = time;
             }
         }
         self
@@ -60,11 +60,11 @@ impl DrawnTimes {
 
     /// Computation time of a client in a round; 1 for an unknown client.
     pub fn time(&self, client: usize, round: u32) -> f64 {
-        let own = self.parameters.get(client).copied().unwrap_or(1.0);
+        let parameter = self.parameters.get(client).copied().unwrap_or(1.0);
         if self.dynamic {
-            own * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
+            parameter * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
         } else {
-            own
+            parameter
         }
     }
 }
@@ -164,9 +164,9 @@ mod tests {
             let after = before.clone().assign_in_order(&order);
             assert!(after.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
             let sorted = |drawn: &DrawnTimes| {
-                let mut own = drawn.parameters.clone();
-                own.sort_by(f64::total_cmp);
-                own
+                let mut times = drawn.parameters.clone();
+                times.sort_by(f64::total_cmp);
+                times
             };
             assert_eq!(sorted(&before), sorted(&after));
         }

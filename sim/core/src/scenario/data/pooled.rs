@@ -143,8 +143,8 @@ impl PooledSection {
         let mut dataset = self.plan.dataset(&pool, seed)?;
         dataset.warnings.extend(warning);
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
-            for (client, one) in (0..).zip(&mut dataset.clients) {
-                one.augment = Some(Augment { seed, client, shape });
+            for (number, client) in (0..).zip(&mut dataset.clients) {
+                client.augment = Some(Augment { seed, client: number, shape });
             }
         }
         Ok(dataset)
