@@ -54,7 +54,7 @@ impl Watcher for Progress {
         {
             println!("round {done} of {of}: accuracy {accuracy:.3}");
         }
-        true // go on
+        true // continues the run
     }
 }
 

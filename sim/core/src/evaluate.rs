@@ -171,7 +171,7 @@ pub fn score_shared_layers(
     shared: &[Tensor],
     tuning: Option<(HeadSolve, u32)>,
 ) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+    let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
@@ -182,18 +182,18 @@ pub fn score_shared_layers(
         }
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
-    devices.par_iter().zip(clients).map(one).collect()
+    devices.par_iter().zip(clients).map(score_client).collect()
 }
 
 /// Scores every client with the current network of its device. Clients are processed in parallel; results are
 /// in the order of `clients`.
 #[must_use]
 pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+    let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
-    devices.par_iter().zip(clients).map(one).collect()
+    devices.par_iter().zip(clients).map(score_client).collect()
 }
 
 /// Sum of the squared errors of all outputs on a set, and number of correct predictions.

@@ -106,7 +106,7 @@ fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, D
 
 /// Orthonormal basis of the span of the columns of `b`. `name` and `key` are for messages.
 pub fn basis(b: &Matrix, name: &str, key: &str) -> Result<Matrix, DataError> {
-    // Scaling does not change the span, and avoids that squares of large values overflow.
+    // Scaling does not change the span, and prevents squares of large values from overflowing.
     let largest = b.amax();
     let scaled = if largest > 0.0 { b / largest } else { b.clone() };
     orthonormal(&scaled).map_err(|error| {

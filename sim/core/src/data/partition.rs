@@ -1,4 +1,4 @@
-//! Methods that partition labelled samples among clients: shards, at random, or in Dirichlet proportions.
+//! Partition of labelled samples among clients: by shards, at random, or in Dirichlet proportions.
 
 mod dirichlet;
 
@@ -121,13 +121,13 @@ impl Partition {
 ///
 /// # Errors
 /// A one-line message with the numbers if there are too few samples or classes.
-pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
-    how.check(labels.len(), classes(labels))?;
+pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
+    method.check(labels.len(), classes(labels))?;
     let mut random = stream(seed, Purpose::Partition, 0);
     let all: Vec<usize> = (0..labels.len()).collect();
     let shuffled = random.choose(&all, all.len());
     let label = |i: &usize| labels.get(*i).copied();
-    match how {
+    match method {
         Partition::Natural { .. } => Ok(Vec::new()),
         Partition::Dirichlet { clients, alpha, min_samples } => {
             let mut sorted = shuffled;

@@ -209,23 +209,25 @@ impl SplitPlan {
         pool: &Pool,
         labels: &[u8],
         parts: &Parts,
-        how: Partition,
+        method: Partition,
         seed: u64,
     ) -> Result<NamedClients, String> {
         let mut dropped_users = 0;
-        let (owners, natural): (Vec<(String, Parts)>, bool) = match how {
+        let (owners, natural): (Vec<(String, Parts)>, bool) = match method {
             Partition::Natural { users, min_samples } => {
                 let all = natural_users(pool, parts, min_samples)?;
                 dropped_users = pool.users.len() - all.len();
                 (draw_users(pool, all, (users, min_samples), seed)?, true)
             }
             _ => {
-                let own: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
-                let cut = partition(&own, how, seed)?;
-                let part =
-                    |own: &Vec<usize>| own.iter().filter_map(|&i| parts.train.get(i).copied()).collect();
-                let owner = |(number, own): (usize, &Vec<usize>)| {
-                    (number.to_string(), Parts { train: part(own), test: Vec::new() })
+                let train_labels: Vec<u8> =
+                    parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
+                let cut = partition(&train_labels, method, seed)?;
+                let part = |indices: &Vec<usize>| {
+                    indices.iter().filter_map(|&i| parts.train.get(i).copied()).collect()
+                };
+                let owner = |(number, indices): (usize, &Vec<usize>)| {
+                    (number.to_string(), Parts { train: part(indices), test: Vec::new() })
                 };
                 ((0usize..).zip(&cut).map(owner).collect(), false)
             }
@@ -240,20 +242,23 @@ impl SplitPlan {
         }
         .into_iter();
         let mut shared: BTreeMap<Vec<usize>, Arc<Set>> = BTreeMap::new();
-        let client = |(number, (name, own)): (u64, (String, Parts))| {
-            let own = match self.by {
-                SplitBy::Clients => self.split.split_client(self.order, labels, &own.train, number, seed),
-                SplitBy::Files if natural && self.order == Order::Time => {
-                    self.split.split_off_validation(own)
+        let client = |(number, (name, client_parts)): (u64, (String, Parts))| {
+            let client_parts = match self.by {
+                SplitBy::Clients => {
+                    self.split.split_client(self.order, labels, &client_parts.train, number, seed)
                 }
-                _ if natural => own,
-                _ => Parts { test: tests.next().unwrap_or_default(), ..own },
+                SplitBy::Files if natural && self.order == Order::Time => {
+                    self.split.split_off_validation(client_parts)
+                }
+                _ if natural => client_parts,
+                _ => Parts { test: tests.next().unwrap_or_default(), ..client_parts },
             };
-            let train = Arc::new(pool.set.select(d, &own.train));
+            let train = Arc::new(pool.set.select(d, &client_parts.train));
             // Clients with the same test samples share a single copy.
-            let test = shared.entry(own.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
-            let whole = Client::new(Set::empty(true), Set::empty(true));
-            (name, Client { train, test: Arc::clone(test), ..whole })
+            let test =
+                shared.entry(client_parts.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
+            let empty = Client::new(Set::empty(true), Set::empty(true));
+            (name, Client { train, test: Arc::clone(test), ..empty })
         };
         let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
         let all = clients.len();

@@ -241,7 +241,7 @@ fn check(scenario: &Scenario) -> Result<(), EmulateError> {
     Err(EmulateError::NotServed { name: scenario.name.clone(), reason })
 }
 
-/// Largest number of attempts to reach the server. Afterwards its round reports are not awaited.
+/// Largest number of attempts to reach the server. If all attempts fail, the rounds are not observed.
 const MAX_ATTEMPTS: u32 = 500;
 
 /// Starts a task that collects the server's reports on its rounds until the server ends. Returns as soon as

@@ -18,11 +18,11 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
     if !dataset.has_targets() {
         return Vec::new();
     }
-    let one = |client: &Client| {
+    let score_client = |client: &Client| {
         let Fit { weights, dropped } = fitted(&client.train, dataset, head);
         ClientScore { dropped, ..scored(weights, client, dataset) }
     };
-    clients.par_iter().map(one).collect()
+    clients.par_iter().map(score_client).collect()
 }
 
 /// Fits one model to the pooled samples of all clients, in which each sample of `extra` counts `weight`
@@ -60,8 +60,8 @@ pub fn pooled_with_dropped(
         }
     }
     let Fit { weights, dropped } = fitted(&all, dataset, head);
-    let one = |client: &Client| scored(weights.clone(), client, dataset);
-    let each: Vec<ClientScore> = on.par_iter().map(one).collect();
+    let score_client = |client: &Client| scored(weights.clone(), client, dataset);
+    let each: Vec<ClientScore> = on.par_iter().map(score_client).collect();
     (average(&each), dropped)
 }
 

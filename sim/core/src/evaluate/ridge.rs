@@ -1,6 +1,6 @@
 //! Choice of the ridge for the baseline of newcomers that train alone on a few labelled samples. A fleet
 //! chooses the ridge of its final heads in the same way ([`RidgeScores`]), but on a representation in place
-//! of all features. Computed on the host in f64.
+//! of all features, and with the arithmetic of devices in place of f64.
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::Matrix;

@@ -89,25 +89,25 @@ fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
 
 /// Performs forward substitution for row `j`.
 fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
-    let (above, own) = solution.split_at_mut_checked(j * c)?;
+    let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
     for (entry, done) in row.iter().zip(above.chunks_exact(c)) {
-        for (value, done) in own.iter_mut().zip(done) {
+        for (value, done) in current.iter_mut().zip(done) {
             *value -= entry * done;
         }
     }
-    own.iter_mut().take(c).for_each(|value| *value /= pivot);
+    current.iter_mut().take(c).for_each(|value| *value /= pivot);
     Some(())
 }
 
 /// Performs backward substitution for row `j`: computes the row and subtracts its contribution from the rows
 /// above.
 fn backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
-    let (above, own) = solution.split_at_mut_checked(j * c)?;
+    let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
-    own.iter_mut().take(c).for_each(|value| *value /= pivot);
+    current.iter_mut().take(c).for_each(|value| *value /= pivot);
     for (entry, rest) in row.iter().zip(above.chunks_exact_mut(c)) {
-        for (rest, value) in rest.iter_mut().zip(own.iter()) {
+        for (rest, value) in rest.iter_mut().zip(current.iter()) {
             *rest -= entry * value;
         }
     }

@@ -57,7 +57,8 @@ pub struct Constant {
     pub parts: Vec<(usize, f64)>,
     /// Value of the combined constant: the norm of the values of all constant columns.
     pub value: f64,
-    /// `(value^2 + ridge) / value`.
+    /// Divisor `(value^2 + ridge) / value`, which converts the mean of the residual targets to the weight of
+    /// the combined constant.
     pub weighted_value: f64,
     /// Mean of each column; 0 for constant columns.
     pub means: Vec<f64>,

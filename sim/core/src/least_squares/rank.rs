@@ -201,8 +201,10 @@ fn column_scales(columns: &Columns) -> Vec<f64> {
 /// units.
 fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let (c, p) = (columns.c, columns.p());
-    let mut own = vec![0.0; p * c];
-    for ((&j, unit), row) in columns.varying.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
+    let mut normalised = vec![0.0; p * c];
+    for ((&j, unit), row) in
+        columns.varying.iter().zip(&columns.unit).zip(normalised.chunks_exact_mut(c.max(1)))
+    {
         for (value, weight) in row.iter_mut().zip(weights.iter().skip(j * c)) {
             *value = weight / unit;
         }
@@ -210,8 +212,11 @@ fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let mut change = vec![0.0; p * c];
     for Direction { vector, answers } in kept {
         for (output, answer) in answers.iter().enumerate() {
-            let found: f64 =
-                vector.iter().zip(own.iter().skip(output).step_by(c)).map(|(part, value)| part * value).sum();
+            let found: f64 = vector
+                .iter()
+                .zip(normalised.iter().skip(output).step_by(c))
+                .map(|(part, value)| part * value)
+                .sum();
             for (value, part) in change.iter_mut().skip(output).step_by(c).zip(vector) {
                 *value += part * (answer - found);
             }
@@ -261,8 +266,8 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
             .fold(0.0f64, |size, (equation, _)| size.max(equation.get(j).map_or(0.0, |v| v.abs())))
     };
     let sizes: Vec<f64> = (0..d).map(size).collect();
-    let of = |j: usize| sizes.get(j).copied().unwrap_or(0.0);
-    order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
+    let size_at = |j: usize| sizes.get(j).copied().unwrap_or(0.0);
+    order.sort_by(|a, b| size_at(*b).total_cmp(&size_at(*a)));
     let count = equations.len();
     let transposed = Matrix::from_fn(d, count, |row, column| {
         let (j, equation) = (order.get(row), equations.get(column));

@@ -93,12 +93,12 @@ fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> Stri
     }
     if series.len() > 1 {
         out.push_str("<ul class=\"legend\">");
-        for (index, one) in series.iter().enumerate() {
+        for (index, entry) in series.iter().enumerate() {
             let _ = write!(
                 out,
                 "<li><span style=\"background:var(--series-{})\"></span>{}</li>",
                 index % SERIES_COLOURS,
-                escape(&one.label)
+                escape(&entry.label)
             );
         }
         out.push_str("</ul>\n");

@@ -186,13 +186,13 @@ enum LineStyle {
 #[must_use]
 pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     let mut lines = Vec::new();
-    for (index, one) in series.iter().enumerate() {
+    for (index, entry) in series.iter().enumerate() {
         let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
         let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
             run.iter().filter_map(|p| metric.value(&p.scores).map(|y| (axis.position(p), y))).collect()
         };
         let runs: Vec<Vec<(f64, f64)>> =
-            one.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
+            entry.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
         let middle = median(&runs);
         if middle.is_empty() {
             continue;

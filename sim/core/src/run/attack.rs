@@ -262,9 +262,9 @@ mod tests {
     fn attackers_match_the_fraction_and_do_not_depend_on_the_attack() {
         let attack = |kind, fraction| AttackSection { kind, fraction, samples: None };
         for (fraction, count) in [(0.0, 0), (0.05, 2), (0.1, 4), (0.2, 8), (0.45, 18)] {
-            let one = Attackers::select(attack(Attack::Nan, fraction), 40, 3);
-            let other = Attackers::select(attack(Attack::Mimic, fraction), 40, 3);
-            assert_eq!((one.indices.len(), &one.indices), (count, &other.indices));
+            let nan = Attackers::select(attack(Attack::Nan, fraction), 40, 3);
+            let mimic = Attackers::select(attack(Attack::Mimic, fraction), 40, 3);
+            assert_eq!((nan.indices.len(), &nan.indices), (count, &mimic.indices));
         }
         let seed = |seed| Attackers::select(attack(Attack::Nan, 0.2), 40, seed).indices;
         assert_ne!(seed(3), seed(4));

@@ -62,8 +62,8 @@ impl<'a> SimulationBuilder<'a> {
         Self { custom: self.custom.with_participation(name, participation), ..self }
     }
 
-    /// Replaces the aggregation rule by another rule of FedSpan or by a [`Rule::custom`]. A custom rule
-    /// cannot be combined with a custom algorithm, because a custom algorithm aggregates updates itself.
+    /// Replaces the aggregation rule by another rule of FedSpan or by a [`Rule::custom`]. Not allowed
+    /// together with [`Self::algorithm`], because a custom algorithm aggregates updates itself.
     pub fn rule(self, rule: Rule) -> Self {
         Self { custom: self.custom.with_rule(rule), ..self }
     }

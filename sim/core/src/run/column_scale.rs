@@ -5,7 +5,8 @@
 //! the second moment of the direction, so a column that is R times smaller than other columns takes about R^2
 //! rounds. Columns that are larger than the other columns do no harm as long as the representation has a
 //! dimension for each of them. An offset is different: it appears in every dimension to which its column
-//! contributes, and only the constant feature can cancel it, but large offsets require small step sizes.
+//! contributes, and only the constant feature can cancel it. Since a large offset requires a small step size,
+//! this takes many rounds.
 
 use fedspan_engine::algorithm::ScaleSource;
 
@@ -119,14 +120,14 @@ fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
 
 /// Computes the statistics of a column. Returns `None` if there are no samples.
 fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
-    let of = |client: &Client| -> Vec<f64> {
+    let values_of = |client: &Client| -> Vec<f64> {
         let set = &client.train;
         match &set.x_f64 {
             Some(wide) => wide.iter().skip(number).step_by(d).copied().collect(),
             None => set.x.iter().skip(number).step_by(d).map(|value| f64::from(*value)).collect(),
         }
     };
-    let mut values: Vec<f64> = clients.iter().flat_map(of).collect();
+    let mut values: Vec<f64> = clients.iter().flat_map(values_of).collect();
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();

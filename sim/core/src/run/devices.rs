@@ -97,7 +97,7 @@ impl Devices {
     }
 
     /// Processes the pending frames of all devices except those for which `waits` is true. Devices are
-    /// processed in parallel, in portions that are large enough for the overhead of threads.
+    /// processed in parallel, in portions that are large enough to outweigh the overhead of threads.
     pub fn pump(&mut self, waits: impl Fn(usize) -> bool + Sync) {
         let portion = (self.all.len() / 64).max(1);
         self.all.par_iter_mut().enumerate().with_min_len(portion).for_each(|(index, device)| {

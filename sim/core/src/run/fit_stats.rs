@@ -66,7 +66,7 @@ pub fn column_name(column: usize, dataset: &Dataset) -> String {
     dataset.feature_names.get(column).map_or_else(|| format!("column {column}"), |name| format!("{name:?}"))
 }
 
-/// Joins names for a message. Of many names only the first [`MAX_NAMES`] are listed.
+/// Joins names for a message. Of many names only the first `MAX_NAMES` are listed.
 pub fn join_names(names: &[String]) -> String {
     let first = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(MAX_NAMES) {

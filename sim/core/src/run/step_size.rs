@@ -53,7 +53,7 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     // Clients are summed in order, so the result does not depend on the number of threads.
     let mean = |of: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
         let all: Vec<Matrix> = each.par_iter().map(|(set, w)| of(set, w)).collect();
-        all.into_iter().fold(Matrix::zeros(d, k), |sum, one| sum + one) / each.len().max(1) as f64
+        all.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value) / each.len().max(1) as f64
     };
     let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
     let on = |fitted: Option<(&Matrix, f64)>| {
@@ -103,12 +103,12 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
             return false;
         }
         before = loss;
-        let one = |(client, fitted): (&Client, &ClientScore)| {
+        let client_gradient = |(client, fitted): (&Client, &ClientScore)| {
             let w = Matrix::from_row_slice(b.ncols(), dataset.outputs, &fitted.head);
             gradient(&client.train, &b, &w)
         };
-        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(one).collect();
-        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, one| sum + one);
+        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
+        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
         let moved = &b - sum * (step / dataset.clients.len().max(1) as f64);
         match orthonormal(&moved) {
             Ok(next) => b = next,
