@@ -1,11 +1,13 @@
-//! Your own data in the simulator: recordings in memory, a scenario without a file, and a table of the results.
+//! Example: runs the simulator on a program's own data, with recordings in memory, a scenario that is built
+//! in code, and a table of the results.
 //!
 //! ```sh
 //! cargo run -p fedspan-sim-core --example own_data
 //! ```
 //!
-//! Each client is a pump with eight vibration features. Worn pumps differ from healthy ones in two directions that
-//! all pumps share, but each pump wears in its own way. Pumps that arrive after training have ten labelled samples.
+//! Each client is a pump with eight vibration features. Worn pumps differ from healthy pumps along two
+//! directions that all pumps share, in a combination that is specific to the pump. Pumps that join after
+//! training have ten labelled samples each.
 
 use std::error::Error;
 
@@ -17,15 +19,16 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 const FEATURES: usize = 8;
-/// Names of the classes, by number.
+/// Names of the classes, in the order of their numbers.
 const CLASSES: [&str; 2] = ["healthy", "worn"];
 
-/// Uniform number from -1 to 1.
+/// Draws a uniform number from -1 to 1.
 fn uniform(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Samples of a pump: replace this by a reader of your own recordings.
+/// Makes the samples of a pump whose wear is a combination `(a, b)` of the two directions. Replace this
+/// function by a reader of your own recordings.
 fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
     let x: Vec<f32> = (0..samples * FEATURES).map(|_| uniform(random)).collect();
     let is_worn = |x: &[f32]| a * (x[0] + x[1] - x[2]) + b * (x[3] - x[4]) > 0.0;
@@ -33,7 +36,7 @@ fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
     Set::new(x, Labels::Classes(classes))
 }
 
-/// Pumps with `labelled` samples to train on and 100 to be tested on.
+/// Makes `count` pumps, each with `labelled` training samples and 100 test samples.
 fn pumps(count: usize, labelled: usize, random: &mut ChaCha8Rng) -> Vec<Client> {
     let mut pump = || {
         let wear = (uniform(random), uniform(random));
@@ -51,11 +54,11 @@ impl Watcher for Progress {
         {
             println!("round {done} of {of}: accuracy {accuracy:.3}");
         }
-        true // go on
+        true // continues the run
     }
 }
 
-/// One row for each pump.
+/// Makes a table of the results with one row for each pump.
 fn table(outcome: &Outcome) -> Table {
     let pumps = outcome.clients.iter().map(|pump| ("trained", pump));
     let pumps = pumps.chain(outcome.newcomers.iter().map(|pump| ("newcomer", pump)));

@@ -1,4 +1,4 @@
-//! A virtual device for a real server: the client's session over TCP and in real time.
+//! Virtual device for a real server: runs the client's session over TCP and in real time.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::network::JoinTime;
 use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
-/// Number of a device on a real server, and the key that proves it.
+/// Number of a device, and the key that authenticates it to a server.
 #[derive(Clone, Debug)]
 pub struct Identity {
     device: u64,
     protection: Protection,
-    /// Randomness of the handshake; `None` derives it from the scenario's seed.
+    /// Random generator for the handshake; `None` for a generator that is seeded from the scenario's seed.
     random: Option<ChaCha8Rng>,
 }
 
@@ -35,15 +35,15 @@ impl Identity {
     }
 
     /// Makes the identity of a device with a key. `random` must be unpredictable and never reused, because a
-    /// virtual device has no flash that counts handshakes.
+    /// virtual device has no flash in which handshakes are counted.
     #[must_use]
     pub fn with_key(device: u64, key: Key, random: ChaCha8Rng) -> Self {
         Self { device, protection: Protection::Key(key), random: Some(random) }
     }
 }
 
-/// Makes the session of client `index` of a scenario, counted from 0; newcomers follow the clients. `None` if
-/// the scenario has no such client or the device cannot be built.
+/// Makes the session of a client of a scenario. `index` counts from 0; newcomers follow the training clients.
+/// Returns `None` if the scenario has no such client or the device cannot be built.
 #[must_use]
 pub fn client_session(
     scenario: &Scenario,
@@ -57,14 +57,14 @@ pub fn client_session(
     let frame_limit = build.frame_limit();
     let config = Config { frame_limit, leave_when_fitted, ..Config::new(identity.device) };
     let random = identity.random.unwrap_or_else(|| deterministic_rng(scenario.seed, identity.device));
-    // The number of epochs trained so far is unknown here, so a newcomer trains none of its own before its
+    // The number of epochs that the other devices have trained is unknown here, so a newcomer trains only its
     // head.
     let after = JoinTime::AfterTraining { epochs: 0 };
     let join_time = if index < dataset.clients.len() { JoinTime::BeforeTraining } else { after };
     build.session(config, identity.protection, client, join_time, random).ok()
 }
 
-/// Runs a session over one TCP connection until it ends.
+/// Runs a session over a new TCP connection until the session or the connection ends.
 ///
 /// # Errors
 /// The system's error if the connection cannot be made.
@@ -77,7 +77,7 @@ pub async fn run_session(
     Ok(run_session_over(session, socket, began).await)
 }
 
-/// Opens a TCP connection to a server, without Nagle's delay.
+/// Opens a TCP connection to a server, with Nagle's algorithm disabled.
 ///
 /// # Errors
 /// The system's error if the connection cannot be made.
@@ -87,13 +87,14 @@ pub async fn connect(address: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// Time of a device: milliseconds since `began`.
+/// Time on a device's clock: milliseconds since `began`.
 #[must_use]
 pub fn now_since(began: Instant) -> Millis {
     began.elapsed().into()
 }
 
-/// Runs a session over an open link until it ends. `began` is time 0 of the device's clock.
+/// Runs a session over an open link until the session or the link ends. `began` is time 0 of the device's
+/// clock.
 pub async fn run_session_over(
     session: &mut SimSession,
     link: impl AsyncRead + AsyncWrite + Unpin,

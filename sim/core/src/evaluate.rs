@@ -1,4 +1,4 @@
-//! Scores of models: every figure that a result file reports, and the baselines that need no rounds.
+//! Scoring of models: the figures in result files, and baselines that are computed without training rounds.
 
 mod baselines;
 pub mod ridge;
@@ -23,32 +23,32 @@ use crate::network::{self, SimNetwork};
 /// Figures of one model on one data set. Figures that do not apply are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// Sine of the largest principal angle between the representation and the true one.
+    /// Sine of the largest principal angle between the representation and the true representation.
     pub distance: Option<f64>,
-    /// Mean over clients of `1/(2m) |residual|^2` on training data, with refitted heads.
+    /// Loss `1/(2m) |residual|^2` on training data with refitted heads, averaged over clients.
     pub loss: Option<f64>,
-    /// Accuracy of each client's personal model on its own test set, averaged over clients.
+    /// Accuracy of each client's personal model on the client's test set, averaged over clients.
     pub accuracy: Option<f64>,
-    /// Accuracy of the one shared model on each client's test set, averaged over clients.
+    /// Accuracy of the shared model on each client's test set, averaged over clients.
     pub accuracy_global: Option<f64>,
     /// Mean squared error of personal models on test data, averaged over clients.
     pub test_mse: Option<f64>,
 }
 
-/// Set of figures that a run computes.
+/// Selection of the figures that a run computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MetricSet {
     /// Every figure that applies.
     #[default]
     All,
-    /// The distance alone. Skips fitting heads, which takes about as long as a round of all clients.
+    /// Only the distance. No heads are fitted, which would take about as long as a round of all clients.
     Distance,
 }
 
-/// One client's personal model and its scores.
+/// Scores of a client's personal model, with the head of the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientScore {
-    /// Head, k x C; d x C for baselines on all features.
+    /// Head, k x C, or d x C for baselines on all features; row-major.
     pub head: Vec<f64>,
     /// `1/(2m) |residual|^2` on training data; NaN if no head could be fitted on the samples.
     pub loss: f64,
@@ -56,12 +56,12 @@ pub struct ClientScore {
     pub accuracy: Option<f64>,
     /// Mean squared error on the client's test set; `None` without a test set, or for classification.
     pub test_mse: Option<f64>,
-    /// Directions that the fit dropped.
+    /// Directions of the features that the least-squares fit dropped.
     pub dropped: DroppedDirections,
 }
 
-/// Fits each client's head on `b` (d x k, row-major) and scores it, in the devices' arithmetic. Clients run
-/// in parallel; results are in their order.
+/// Fits a head on the representation `b` (d x k, row-major) for each client and scores the personal model, in
+/// the arithmetic of the devices. Clients are processed in parallel; results are in the order of `clients`.
 #[must_use]
 pub fn personal(
     clients: &[Client],
@@ -76,7 +76,7 @@ pub fn personal(
             || Linear::new(HeapWorkspace::new(shape, numeric)),
             |model, client| {
                 let _ = model.set_representation(b);
-                // Without samples the head stays zero and is scored as such.
+                // If the client has no samples, a head of zeros is scored.
                 model.head_mut().fill(0.0);
                 let fitted = model.fit_head(head, &mut recording(&client.train, shape));
                 let mut score = score(model, client, shape);
@@ -123,7 +123,8 @@ pub fn score<P: Mechanism>(
     }
 }
 
-/// Scores a device's current model, with its own fitted head, on its client.
+/// Scores the current model of a device, with the head that the device has fitted, on the samples of its
+/// client.
 #[must_use]
 pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> ClientScore {
     match task {
@@ -140,7 +141,8 @@ pub fn score_device(task: &mut SimTask, client: &Client, shape: Shape) -> Client
     }
 }
 
-/// Scores the network of device `own` with other parameters on a client.
+/// Scores a network on the samples of a client. `own` gives the shape of the network, and `parameters` its
+/// weights.
 #[must_use]
 pub fn score_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> ClientScore {
     let (shape, frozen) = (own.shape(), own.frozen());
@@ -159,9 +161,9 @@ pub fn score_network(own: &SimNetwork, parameters: &[f32], client: &Client) -> C
     }
 }
 
-/// Scores every client with its device's network after `shared` has replaced the shared layers. With
-/// `tuning`, the head is trained for that many epochs first, in the sample order of that round. Clients run
-/// in parallel; results are in their order.
+/// Scores every client with the network of its device, in which `shared` replaces the shared layers. `tuning`
+/// is a head solver and a round: if given, the head is first trained with this solver, in the sample order of
+/// this round. Clients are processed in parallel; results are in the order of `clients`.
 #[must_use]
 pub fn score_shared_layers(
     clients: &[Client],
@@ -169,7 +171,7 @@ pub fn score_shared_layers(
     shared: &[Tensor],
     tuning: Option<(HeadSolve, u32)>,
 ) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+    let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => {
             let scored = network.scored(shared, &client.train);
             let scored = match tuning {
@@ -180,20 +182,21 @@ pub fn score_shared_layers(
         }
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
-    devices.par_iter().zip(clients).map(one).collect()
+    devices.par_iter().zip(clients).map(score_client).collect()
 }
 
-/// Scores every client with its device's current network. Clients run in parallel; results are in their
-/// order.
+/// Scores every client with the current network of its device. Clients are processed in parallel; results are
+/// in the order of `clients`.
 #[must_use]
 pub fn score_own_networks(clients: &[Client], devices: &[SimDevice]) -> Vec<ClientScore> {
-    let one = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
+    let score_client = |(device, client): (&SimDevice, &Client)| match device.session.task().model() {
         SimTask::Network(network) => score_network(network, network.own(), client),
         SimTask::Linear(_) | SimTask::Scaled(_) => ClientScore::default(),
     };
-    devices.par_iter().zip(clients).map(one).collect()
+    devices.par_iter().zip(clients).map(score_client).collect()
 }
 
+/// Sum of the squared errors of all outputs on a set, and number of correct predictions.
 struct Errors {
     squares: f64,
     correct: usize,
@@ -201,6 +204,7 @@ struct Errors {
     failed_prediction: bool,
 }
 
+/// Computes the errors of a model on a set in f32, with the arithmetic of devices.
 fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: Shape) -> Errors {
     let mut total = Errors { squares: 0.0, correct: 0, failed_prediction: false };
     let mut out = vec![0.0f32; shape.outputs];
@@ -229,7 +233,7 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
     total
 }
 
-/// Index of the largest value; the first one of equal values.
+/// Index of the largest value; the first index if several values are equal.
 #[must_use]
 pub fn largest(values: &[f32]) -> usize {
     let mut best = 0;
@@ -241,7 +245,7 @@ pub fn largest(values: &[f32]) -> usize {
     best
 }
 
-/// Mean accuracy of the tenth of the clients with the lowest accuracy, at least one client.
+/// Mean accuracy over the tenth of the clients with the lowest accuracy, which is at least one client.
 #[must_use]
 pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
     let mut accuracies: Vec<f64> = clients.iter().filter_map(|client| client.accuracy).collect();
@@ -250,7 +254,7 @@ pub fn worst_decile(clients: &[ClientScore]) -> Option<f64> {
     mean(accuracies.into_iter().take(count).map(Some))
 }
 
-/// Averages client scores in order.
+/// Averages the scores of clients. Clients are summed in order.
 #[must_use]
 pub fn average(clients: &[ClientScore]) -> Scores {
     Scores {
@@ -266,8 +270,8 @@ fn mean(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Figures of a representation on a data set, and its clients' scores. Without targets only the distance is
-/// known and no head is fitted.
+/// Computes the figures of a representation on a data set, and the scores of the clients. If the data set has
+/// no targets, only the distance is computed and no head is fitted.
 #[must_use]
 pub fn representation(
     dataset: &Dataset,
@@ -285,7 +289,7 @@ pub fn representation(
     (scores, clients)
 }
 
-/// Distance of a representation to the true one, as the only figure.
+/// Computes the distance of a representation from the true representation, as the only figure.
 #[must_use]
 pub fn distance(dataset: &Dataset, b: &Matrix) -> Scores {
     let basis = orthonormal(b).unwrap_or_else(|_| b.clone());
@@ -296,7 +300,8 @@ fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
     dataset.truth.as_ref().map(|truth| principal_angle_distance(basis, truth))
 }
 
-/// Figures of one shared model `(b, w)` on every client's test set; no figures without targets.
+/// Computes the figures of a shared model `(b, w)` on the test sets of all clients. If the data set has no
+/// targets, the figures are empty.
 #[must_use]
 pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     let combined =
@@ -304,14 +309,14 @@ pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     direct(clients, &to_f32(&combined), w.ncols())
 }
 
-/// Figures of one shared head on the raw features (d x C, row-major).
+/// Computes the figures of a shared head on the raw features (d x C, row-major).
 fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     if !clients.iter().any(|client| client.train.has_targets()) {
         return Scores::default();
     }
     let d = w.len() / outputs.max(1);
     let shape = Shape { features: d, width: outputs, outputs };
-    // W as the representation with the identity as the head gives the same product.
+    // Uses W as the representation and the identity as the head, which gives the same predictions.
     let identity = to_f32(&Matrix::identity(outputs, outputs));
     let each: Vec<ClientScore> = clients
         .par_iter()

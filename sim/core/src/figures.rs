@@ -1,4 +1,4 @@
-//! Figures of a model by name, as results and tables show them.
+//! List of a model's figures by name, for result files and tables.
 
 use serde::{Serialize, Serializer};
 
@@ -9,7 +9,7 @@ use crate::evaluate::Scores;
 pub struct Figures(Vec<(&'static str, f64)>);
 
 impl Figures {
-    /// Figures of a model on the training clients.
+    /// Makes the list of a model's figures on the training clients.
     #[must_use]
     pub fn new(scores: &Scores) -> Self {
         let mut figures = Self::default();
@@ -21,21 +21,21 @@ impl Figures {
         figures
     }
 
-    /// Appends a figure; `None` if it does not apply. Values are finite, as runs fail before they report
-    /// others; JSON would turn those into null.
+    /// Appends a figure, unless the value is `None`. Values must be finite, since JSON would replace other
+    /// values by null; runs with other values fail before figures are reported.
     pub fn push(&mut self, name: &'static str, value: Option<f64>) {
         if let Some(value) = value {
             self.0.push((name, value));
         }
     }
 
-    /// Value of the figure with this name.
+    /// Value of the figure with this name; `None` if the figure does not apply.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// All figures, in order.
+    /// Iterates over the names and values of all figures, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         self.0.iter().copied()
     }

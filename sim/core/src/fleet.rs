@@ -1,4 +1,5 @@
-//! Simulated devices: the client's session on heap memory, wired to the server's end of the connection.
+//! Simulated devices. A device consists of the client's session on heap memory and the server's end of its
+//! connection; frames are exchanged in memory.
 
 mod task;
 
@@ -30,15 +31,15 @@ use crate::network::{BaseNetwork, JoinTime, NetworkConfig, SimNetwork};
 use crate::noise::{self, NoiseConfig, SeedSource, SimNoise};
 use crate::scenario::Scenario;
 
-/// Heap workspace with sizes known only at run time: the simulator's counterpart of the device's
-/// `Workspace<D, K, C>` and `FixedWorkspace<D, K, C>`.
+/// Workspace on the heap, with sizes that are known only at run time. Replaces the `Workspace<D, K, C>` and
+/// `FixedWorkspace<D, K, C>` of a real device.
 #[derive(Clone, Debug)]
 pub struct HeapWorkspace {
     shape: Shape,
     values: Vec<f32>,
-    /// Second d x k buffer, for power iterations.
+    /// Second d x k buffer, for power iterations and noisy gradients.
     extra_matrix: Option<Vec<f32>>,
-    /// Scale and integers of 16-bit fixed point.
+    /// Scale and integers for 16-bit fixed-point arithmetic.
     fixed: Option<(Scale, Vec<i16>)>,
 }
 
@@ -56,7 +57,7 @@ impl HeapWorkspace {
         }
     }
 
-    /// Adds the buffer for power iterations, as in a `PowerWorkspace<D, K, C>`.
+    /// Adds the second d x k buffer, as in a `PowerWorkspace<D, K, C>`.
     #[must_use]
     pub fn with_extra_matrix(self) -> Self {
         let values = self.shape.features * self.shape.width;
@@ -95,7 +96,7 @@ impl Memory for HeapWorkspace {
     }
 }
 
-/// Splits `values` into the float buffers of a workspace, in their order.
+/// Splits `values` into the float buffers of a workspace, in the order of their storage.
 fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     let Shape { features: d, width: k, outputs: c } = shape;
     let (representation, rest) = values.split_at_mut(d * k);
@@ -107,36 +108,36 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
     Parts { shape, representation, head, factor, rhs, residual, extra_matrix: None, blocks: None, z, y }
 }
 
-/// The client's session as the simulator runs it.
+/// Client session of a simulated device.
 pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
 
-/// Random generator of a simulated device: the same in every run. Not for devices with keys, whose handshakes
-/// must be unpredictable.
+/// Makes the random generator of a simulated device, which is the same in every run. Must not be used for
+/// devices with keys, whose handshakes must be unpredictable.
 #[must_use]
 pub fn deterministic_rng(seed: u64, device: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(stream(seed, Purpose::Device, device).bits())
 }
 
-/// Factory of a scenario's devices: the settings that all of them share.
+/// Factory of a scenario's devices, with the settings that all devices share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceFactory {
     /// Sizes of the linear model.
     pub shape: Shape,
-    /// Arithmetic of FedRep.
+    /// Arithmetic of linear models: f32 or 16-bit fixed point.
     pub numeric: Numeric,
-    /// Adds a second d x k buffer: for power iterations, and for noisy gradients.
+    /// True if devices have a second d x k buffer, for power iterations and noisy gradients.
     pub extra_matrix: bool,
-    /// Noise settings; `None` without `[privacy]`.
+    /// Noise settings; `None` if the scenario has no section `[privacy]`.
     pub privacy: Option<NoiseConfig>,
-    /// Source of the noise's seeds.
+    /// Source of the seeds of the noise.
     pub seeds: SeedSource,
     /// Settings of the devices' networks; `None` for a linear model.
     pub network: Option<NetworkConfig>,
-    /// Makes devices that can standardise their samples.
+    /// True if devices standardise their samples.
     pub scale: bool,
 }
 
-/// A device that cannot be built with the scenario's settings.
+/// Reason why a device cannot be built with the scenario's settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(pub String);
@@ -235,8 +236,8 @@ impl DeviceFactory {
         Ok(SimTask::Scaled(Box::new(scaled)))
     }
 
-    /// Number of samples and feature sums that a client's device would send for a range of features; `None`
-    /// if it declines.
+    /// Number of samples, and the feature sums that the device of a client would upload for a range of
+    /// features. Returns `None` if the device declines the task.
     ///
     /// # Errors
     /// [`BuildError`] if the client's task cannot be built with these settings.
@@ -256,6 +257,7 @@ impl DeviceFactory {
         Ok(ran.ok().map(|usage| (usage.samples, sums)))
     }
 
+    /// Makes the task of a device's model, without scaling of samples.
     fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
@@ -267,7 +269,7 @@ impl DeviceFactory {
         Ok(SimTask::Linear(task))
     }
 
-    /// Model sizes as the device's hello states them.
+    /// Model sizes in the hello of a device.
     #[must_use]
     pub fn model(&self) -> Model {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -278,19 +280,20 @@ impl DeviceFactory {
         }
     }
 
-    /// Largest number of values that travel in one direction of a round.
+    /// Largest number of values in the download or the upload of a round.
     fn values_per_direction(&self) -> usize {
         let Shape { features, width, outputs } = self.shape;
         let model = match &self.network {
             Some(network) => network.shape.parameters() * network.method.tensors_per_layer(),
             None => features * width + width * outputs,
         };
-        // A scale adds a shift and a factor per feature; before that, sums of half of the features travel.
+        // With a scale, downloads also have a shift and a factor per feature. Before training, each upload
+        // has the feature sums of half of the features.
         if self.scale { (model + 2 * features).max(4 * features) } else { model }
     }
 
-    /// Frame limit of a simulated device: the smallest usual size in which the model takes at most 64 chunks,
-    /// as a firmware engineer would choose it.
+    /// Frame limit of a simulated device in bytes: the smallest power of two from 256 to 4096 with which the
+    /// model is sent in at most 64 chunks, otherwise the largest limit.
     #[must_use]
     pub fn frame_limit(&self) -> u16 {
         let bytes = 4 * self.values_per_direction();
@@ -299,7 +302,7 @@ impl DeviceFactory {
     }
 }
 
-/// One device with both ends of its connection.
+/// Simulated device with both ends of its connection.
 #[derive(Debug)]
 pub struct SimDevice {
     /// Client session.
@@ -311,13 +314,13 @@ pub struct SimDevice {
     decoder: Decoder<Vec<u8>>,
     transmit: Vec<u8>,
     wire: Vec<u8>,
-    /// Session clock in ms. It advances only while a device waits for its time slot: the simulation models the
-    /// time of computation and of transmission separately.
+    /// Session clock in milliseconds. The clock advances only while the device waits for its time slot;
+    /// computation and transmission times are simulated separately.
     now: Millis,
 }
 
 impl SimDevice {
-    /// Connects a device: its hello is then in `inbox`.
+    /// Connects a device. Afterwards `inbox` contains the hello of the device.
     #[must_use]
     pub fn connect(session: SimSession, gate: Arc<Acceptor>) -> Self {
         let config = session.config();
@@ -361,8 +364,8 @@ impl SimDevice {
         }
     }
 
-    /// Discards the frames that wait for the device: they belong to a round that ended before the device was
-    /// done.
+    /// Discards the frames for the device that are queued, after a round has ended before the device
+    /// answered.
     pub fn discard_frames(&mut self) {
         loop {
             self.wire.clear();
@@ -372,14 +375,14 @@ impl SimDevice {
         }
     }
 
-    /// Passes one event to the session, and the session's frames to the server's end.
+    /// Passes one event to the session, and the frames of the session to the server's end of the connection.
     pub fn step(&mut self, event: Event<'_>) {
         let progress = self.session.handle(self.now, event, &mut self.transmit);
         let sent = self.transmit.get(..progress.sent).unwrap_or_default();
         self.connection.receive(sent, &mut self.inbox);
     }
 
-    /// Bytes and dropped frames so far.
+    /// Numbers of bytes and dropped frames so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.connection.traffic()

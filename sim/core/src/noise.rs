@@ -1,5 +1,5 @@
-//! Noise of simulated devices: the client's own privacy mechanism, with seeds that a simulation can
-//! reproduce.
+//! Privacy noise of simulated devices: the client's privacy mechanism, with seeds that make simulations
+//! reproducible.
 
 use fedspan_client::Mechanism;
 use fedspan_client::Millis;
@@ -9,24 +9,24 @@ use fedspan_engine::random::{Purpose, stream};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// Time a device that adds noise stays silent while it computes, on the session's clock. A simulation advances
-/// that clock by itself; a device on a host computes in less than this.
+/// Time slot on the session's clock in which a device that adds noise computes without sending. A simulation
+/// advances the clock by this time; a device on a host computes in less time.
 pub const SLOT: Millis = Millis::new(1_000);
 
-/// Noise and clipping settings of a fleet's devices.
+/// Noise and clipping settings that all devices of a fleet share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseConfig {
     /// Noise multiplier, release budget and time slot.
     pub settings: PrivacySettings,
-    /// Clipping of whole gradients; `None` if the algorithm does not clip.
+    /// Clipping of whole gradients; `None` if gradients are not clipped.
     pub clip: Option<Clip>,
 }
 
-/// Noise settings of a scenario's devices; `None` without `[privacy]`. A device's budget covers all
-/// iterations and rounds of the scenario, the start included.
+/// Noise settings of a scenario's devices; `None` if the scenario has no section `[privacy]`. The budget of a
+/// device covers all iterations and rounds of the scenario, including the start rounds.
 ///
 /// # Errors
-/// A one-line message with the numbers if the client cannot add such noise.
+/// A one-line message with the numbers if the client does not support the noise.
 pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<NoiseConfig>, String> {
     let Some(square) = scenario.multiplier_square()? else { return Ok(None) };
     let rows = dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len());
@@ -35,8 +35,7 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<NoiseCo
     let multiplier = NoiseMultiplier::from_square(square).map_err(|error| error.to_string())?;
     let budget = u64::from(multiplier.release()) * u64::from(scenario.releases().unwrap_or(0));
     let settings = PrivacySettings::new(multiplier, budget, rows, SLOT).map_err(|error| error.to_string())?;
-    // Devices accept any number of iterations: the budget is the limit, and the scenario's server asks for no
-    // more.
+    // Devices accept any number of iterations, since the budget limits the releases to those of the scenario.
     let settings = settings.with_iterations(u16::MAX);
     settings.variance(side(dataset.features), side(scenario.model.k)).map_err(|error| error.to_string())?;
     #[allow(clippy::cast_possible_truncation, reason = "15 bits of it count")]
@@ -45,16 +44,16 @@ pub fn settings(scenario: &Scenario, dataset: &Dataset) -> Result<Option<NoiseCo
     Ok(Some(NoiseConfig { settings, clip }))
 }
 
-/// Source of the seeds of a device's noise.
+/// Source of the seeds for the noise of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeedSource {
-    /// The system's entropy, for devices that talk to a real server.
+    /// Entropy of the system, for devices that are connected to a real server.
     System,
-    /// Derived from a run's seed: the same in every run, so anyone who knows the seed can subtract the noise.
+    /// Seed of a run, from which the noise is derived. With a known seed the noise can be subtracted.
     Deterministic(u64),
 }
 
-/// Privacy mechanism of a simulated device; adds nothing without a [`NoiseConfig`].
+/// Privacy mechanism of a simulated device; adds no noise if it was made without a [`NoiseConfig`].
 #[derive(Debug)]
 pub struct SimNoise {
     settings: Option<PrivacySettings>,
@@ -65,7 +64,7 @@ pub struct SimNoise {
 }
 
 impl SimNoise {
-    /// Makes the mechanism of device `device`.
+    /// Makes the privacy mechanism of a device.
     #[must_use]
     pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64) -> Self {
         let settings = noise.map(|noise| noise.settings);
@@ -100,8 +99,8 @@ impl Mechanism for SimNoise {
     }
 }
 
-/// Seed of the noise in a device's update number `release`, counted from 1. Not for devices with real data:
-/// anyone who knows the run's seed can compute the noise.
+/// Seed of the noise in a device's release number `release`, counted from 1. Must not be used for devices
+/// with real data, since the noise can be computed from the seed of the run.
 #[must_use]
 pub fn noise_seed(seed: u64, release: u32, device: u64) -> Seed {
     let mut random = stream(seed, Purpose::Noise, u64::from(release) << 32 | device);

@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `work` for each of `tasks` on at most `threads` threads and returns the results in order. Parallel
-/// work inside a task stays on the task's own thread. Returns `None` if a task returned `None`; after that,
-/// or after an error, no further task is started.
+/// Runs `work` for each of `tasks` on at most `threads` threads and returns the results in the order of the
+/// tasks. Parallel work inside a task runs on the thread of the task. Returns `None` if a task returned
+/// `None`. After a task has returned `None` or an error, no further task is started.
 ///
 /// # Errors
-/// The error of the first task, in the order of `tasks`, that failed.
+/// Error of the first failed task in the order of `tasks`.
 pub fn each<A: Sync, T: Send, E: Send>(
     threads: usize,
     tasks: &[A],
@@ -16,7 +16,7 @@ pub fn each<A: Sync, T: Send, E: Send>(
 ) -> Result<Option<Vec<T>>, E> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
-    let go_on = || {
+    let run_tasks = || {
         while let Some((index, task)) = {
             let index = next.fetch_add(1, Ordering::Relaxed);
             tasks.get(index).map(|task| (index, task))
@@ -30,11 +30,11 @@ pub fn each<A: Sync, T: Send, E: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, tasks.len().max(1)) {
-            // A pool with one thread confines rayon's work to this task. Without the pool results are the
-            // same, only slower.
+            // A rayon pool with one thread keeps parallel work of a task on this thread. If the pool cannot
+            // be made, the work is slower but has the same results.
             scope.spawn(|| match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
-                Ok(pool) => pool.install(go_on),
-                Err(_) => go_on(),
+                Ok(pool) => pool.install(run_tasks),
+                Err(_) => run_tasks(),
             });
         }
     });

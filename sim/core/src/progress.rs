@@ -1,7 +1,8 @@
-//! Progress of long work, as a trait that a progress bar or a log implements.
+//! Trait for reporting the progress of long computations, for example to a progress bar or a log.
 
 /// Receives the progress of an experiment.
 pub trait Progress: Sync {
-    /// Records that `parts` more of `of` parts are done; `what` names the part that ended last.
+    /// Records that `parts` further parts of `of` parts in total have finished. `what` is the name of the
+    /// part that finished last.
     fn advance(&self, parts: u64, of: u64, what: &str);
 }

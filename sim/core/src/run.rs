@@ -1,4 +1,4 @@
-//! Simulation of one scenario with one seed: the result types, the errors, and [`run`].
+//! Simulation of a scenario with one seed: function [`run`], its result types and its errors.
 
 mod arrivals;
 mod attack;
@@ -35,7 +35,7 @@ use crate::figures::Figures;
 use crate::fleet::BuildError;
 use crate::scenario::Scenario;
 
-/// Number of rounds at the end whose mean accuracy is reported for networks, as in the papers.
+/// Number of final rounds over which the accuracy of networks is averaged, as in the papers.
 pub const RECENT_ROUNDS: u32 = 10;
 
 /// Error of a run.
@@ -47,7 +47,7 @@ pub enum RunError {
     /// The campaign cannot continue.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] Failure),
-    /// The server refuses a device because of its hello.
+    /// The server refused a device because of its hello.
     #[error("client {client} is refused: {refusal}")]
     Refused {
         /// Index of the client, from 0.
@@ -55,7 +55,7 @@ pub enum RunError {
         /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// A figure is NaN or infinite, so all later figures would be meaningless.
+    /// A figure is NaN or infinite.
     #[error(
         "the figure {figure} is {value} after round {round}: the numbers of the data are too large for f32, or the \
          step size is"
@@ -77,43 +77,43 @@ pub enum RunError {
     /// A device cannot be built with the scenario's settings.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// A bug in the simulator: no device will answer the open round and no deadline will close it.
+    /// The simulator has a bug: no device will answer the open round, and the round has no deadline.
     #[error(
         "the campaign stalled: no device answers the open round; this is a bug of the simulator, please report it"
     )]
     Silent,
 }
 
-/// Early end of training: the loss of a client was no longer finite.
+/// Divergence of training, which ends training early: the loss of a client was not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Diverged {
     /// Index of the client, from 0.
     pub client: u64,
-    /// Number of the round.
+    /// Number of the round in which the loss was not finite.
     pub round: u32,
 }
 
-/// Privacy spent by the devices' noisy releases.
+/// Privacy loss of the noisy releases of the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivacyFigures {
-    /// Largest epsilon of all devices: every record is (epsilon, delta)-private.
+    /// Largest epsilon over all devices. Every record has (epsilon, delta) differential privacy.
     pub epsilon: f64,
-    /// Delta of the guarantee.
+    /// Delta of the privacy guarantee.
     pub delta: f64,
     /// Epsilon of each device.
     pub devices: BTreeMap<DeviceId, f64>,
 }
 
-/// Result of one round, as `rounds.jsonl` records it.
+/// Results of a round, as written to `rounds.jsonl`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundRow {
     /// Number of the round; 0 is the initial model.
     pub round: u32,
     /// Stage of the participation schedule.
     pub stage: u16,
-    /// Devices that were asked.
+    /// Devices that were asked for an update.
     pub cohort: Vec<DeviceId>,
-    /// Devices whose updates counted, in order of arrival.
+    /// Devices whose updates were aggregated, in order of arrival.
     pub participants: Vec<DeviceId>,
     /// Cumulative simulated time, in mean computations.
     pub time: f64,
@@ -125,83 +125,85 @@ pub struct RoundRow {
     pub bytes_down: u64,
     /// Number of rejected updates.
     pub rejected: u32,
-    /// Distance of the product of averaged factors from the mean of products, relative to the latter;
-    /// adapters only.
+    /// Distance between the product of the averaged factors and the average of the products, relative to the
+    /// average of the products. For adapters only.
     pub interference: Option<f64>,
 }
 
 /// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Names in the data, and the scale of their features.
+    /// Names in the data, and the scale of the features.
     pub names: DataNames,
-    /// All rounds, from round 0.
+    /// Results of all rounds, from round 0.
     pub rounds: Vec<RoundRow>,
     /// Figures of the final model.
     pub scores: Scores,
-    /// Personal model of each client.
+    /// Scores of the personal model of each client.
     pub clients: Vec<ClientScore>,
-    /// Personal models after the final epochs on their heads; networks only.
+    /// Scores of the personal models after the final epochs on their heads. For networks only.
     pub tuned: Vec<ClientScore>,
-    /// Round and client whose loss was no longer finite, if that ended training.
+    /// Round and client at which training diverged; `None` if training did not diverge.
     pub diverged: Option<Diverged>,
-    /// Personal model of each newcomer.
+    /// Scores of the personal model of each newcomer.
     pub newcomers: Vec<ClientScore>,
-    /// Figures of the shared model on newcomers' test data, if there is a shared model.
+    /// Figures of the shared model on the test data of newcomers, if the algorithm has a shared model.
     pub newcomers_global: Scores,
-    /// Number of users in the data that became no client.
+    /// Number of users in the data that did not become clients.
     pub dropped_users: usize,
-    /// Summary of the fits on raw features; `None` if there were none.
+    /// Summary of the fits on raw features; `None` if there were no such fits.
     pub fits: Option<FitStats>,
     /// Warnings about the data and the fits, one line each.
     pub warnings: Vec<String>,
-    /// Step size, if it was measured.
+    /// Measured step size; `None` if the step size is configured.
     pub step_size: Option<f64>,
     /// Number of outputs, `C`.
     pub outputs: usize,
-    /// Ridge that the clients chose for heads fitted on a few samples, if the choice was theirs.
+    /// Ridge that the clients chose for heads that are fitted on a few samples; `None` if the ridge is
+    /// configured.
     pub ridge: Option<ChosenRidge>,
     /// Final representation of a linear model, orthonormal.
     pub representation: Option<Matrix>,
     /// Scale of the samples, if the model expects standardised samples.
     pub scale: Option<Scale>,
-    /// Final shared layers; networks only.
+    /// Final shared layers. For networks only.
     pub layers: Vec<Tensor>,
     /// Counters of the engine.
     pub counters: Counters,
-    /// Privacy spent by all releases of each device; `None` without noise.
+    /// Privacy loss of all releases of each device; `None` if devices add no noise.
     pub privacy: Option<PrivacyFigures>,
-    /// Updates that counted in all rounds, including the start's, excluding the final head fit's.
+    /// Number of updates that were aggregated in start rounds and training rounds, without the final head
+    /// fit.
     pub updates: u64,
-    /// Bytes up and down of all rounds.
+    /// Uploaded and downloaded bytes of all rounds.
     pub bytes: (u64, u64),
-    /// Bytes up and down of the training clients' final head fit.
+    /// Uploaded and downloaded bytes of the final head fit of training clients.
     pub fit_bytes: (u64, u64),
-    /// Bytes up and down of the newcomers' head fit.
+    /// Uploaded and downloaded bytes of the head fit of newcomers.
     pub newcomer_bytes: (u64, u64),
-    /// Wall-clock seconds spent in rounds, without evaluation.
+    /// Wall-clock time of rounds without evaluation, in seconds.
     pub seconds: f64,
-    /// Updates that attackers replaced, including those of the start.
+    /// Number of updates that attackers replaced, including updates of start rounds.
     pub attacks: u64,
-    /// True if the run was interrupted; the results then cover the finished rounds.
+    /// True if the run was interrupted. The results then cover the rounds that had finished.
     pub interrupted: bool,
 }
 
 /// Names in the data, and the scale of a table's features, for result files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DataNames {
-    /// Names of the clients that trained; empty if the data name none.
+    /// Names of the training clients; empty if clients have no names.
     pub clients: Vec<String>,
     /// Names of the clients that joined after training.
     pub newcomers: Vec<String>,
     /// Names of the classes, in the order of their numbers.
     pub classes: Vec<String>,
-    /// Scale of a table's features.
+    /// Scale of the features of a table.
     pub scale: Option<Scaling>,
 }
 
 impl DataNames {
-    /// Copies the names of a data set.
+    /// Copies the names and the scale of a data set.
     #[must_use]
     pub fn new(dataset: &Dataset) -> Self {
         Self {
@@ -214,11 +216,12 @@ impl DataNames {
 }
 
 impl Outcome {
-    /// Checks the figures of the final model, of newcomers, and of the shared model on them.
+    /// Checks that the figures of the final model, of newcomers, and of the shared model on newcomers are
+    /// finite.
     fn check_figures(&self) -> Result<(), RunError> {
         let round = self.rounds.last().map_or(0, |row| row.round);
         check_finite(&self.scores, round)?;
-        // The loss exposes NaN that accuracy hides: an argmax over NaN is a class, too.
+        // The loss is checked besides the accuracy, because a prediction is a class even if outputs are NaN.
         let new = average(&self.newcomers);
         let figure = if new.accuracy.is_some() { "accuracy_new_clients" } else { "test_mse_new_clients" };
         for value in [new.loss, new.accuracy, new.test_mse] {
@@ -227,14 +230,14 @@ impl Outcome {
         check_one("accuracy_global_new_clients", self.newcomers_global.loss, round)
     }
 
-    /// Counters of the engine without the head fits of `newcomers` newcomers.
+    /// Counters of the engine, without the head fits of `newcomers` newcomers.
     #[must_use]
     pub fn counters_without_newcomers(&self, newcomers: usize) -> Counters {
         Counters { counted: self.counters.counted - newcomers as u64, ..self.counters }
     }
 }
 
-/// Rejects figures that are not finite.
+/// Checks that all figures are finite.
 fn check_finite(scores: &Scores, round: u32) -> Result<(), RunError> {
     for (figure, value) in Figures::new(scores).iter() {
         check_one(figure, Some(value), round)?;
@@ -251,7 +254,8 @@ fn check_one(figure: &'static str, value: Option<f64>, round: u32) -> Result<(),
 
 /// Observer of a run's progress, which can end the run early.
 pub trait Watcher {
-    /// Called after each round, with the number of rounds done and in all. Returns false to end the run.
+    /// Called after each round, with the number of finished rounds `done`, the total number of rounds `of`,
+    /// and the figures if the round was evaluated. Returns false to end the run.
     fn round(&mut self, done: u32, of: u32, scores: Option<&Scores>) -> bool;
 }
 

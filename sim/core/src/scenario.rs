@@ -1,5 +1,5 @@
-//! Scenario files: TOML descriptions of a simulation. Every error names file, line, key, the value found and
-//! the values allowed.
+//! Scenarios: descriptions of a simulation in TOML files or built in code. Error messages name the file, the
+//! line, the key, the value found and the allowed values.
 
 mod attack;
 mod builder;
@@ -30,7 +30,7 @@ use scale::read_scale;
 
 use crate::data::{DataError, Dataset, MemoryData};
 
-/// Built-in scenarios: name, one-line description, file.
+/// Built-in scenarios: name, one-line description, and text of the file.
 pub const BUILT_IN: [(&str, &str, &str); 29] = [
     (
         "demo",
@@ -175,19 +175,19 @@ pub const BUILT_IN: [(&str, &str, &str); 29] = [
     ),
 ];
 
-/// Default cap on the number of samples that a client may declare. No generated data set has as many.
+/// Default cap on the number of samples that a client may declare, larger than in any generated data set.
 const DEFAULT_SAMPLE_CAP: u32 = 1_000_000;
 
-/// Noise multipliers, squared and in units of 2^-16, that a device accepts.
+/// Range of the noise multipliers that a device accepts, squared and in units of 2^-16.
 const MULTIPLIER_SQUARES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 40;
 
-/// A checked scenario.
+/// Validated description of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
     /// Path of the scenario file, or name of the built-in scenario.
     pub name: String,
-    /// Text of the scenario file with all changes applied, as reports show it. Of a scenario that was built in code, the
-    /// equivalent text without the data.
+    /// Text of the scenario file with all changes applied, which is shown in reports. For a scenario that was
+    /// built in code, the equivalent text without the data.
     pub text: String,
     /// Seed of all random choices.
     pub seed: u64,
@@ -195,13 +195,13 @@ pub struct Scenario {
     pub evaluate_every: u32,
     /// Source of the samples.
     pub data: DataSection,
-    /// Source of the scale that the devices standardise their samples with.
+    /// Source of the scale with which devices standardise their samples.
     pub scale: ScaleSource,
-    /// Model section.
+    /// Section `[model]`.
     pub model: ModelSection,
-    /// True if the file has a network section next to a linear model, for methods that need a network.
+    /// True if the scenario has a section `[model.network]`, which is also allowed with a linear model.
     pub has_network_section: bool,
-    /// Algorithm section.
+    /// Section `[algorithm]`.
     pub algorithm: AlgorithmSection,
     /// Step sizes that a run measures before it starts.
     pub measured: MeasuredSteps,
@@ -217,24 +217,25 @@ pub struct Scenario {
     pub participation: Policy,
     /// Times and failures of the devices.
     pub fleet: FleetSection,
-    /// Deadline after which a round closes without the missing answers, in mean computations since it opened.
+    /// Deadline after which a round closes without the missing answers, in mean computations since the round
+    /// opened.
     pub deadline: Option<f64>,
-    /// Privacy guarantee for each record; `None` without `[privacy]`.
+    /// Privacy guarantee for each record; `None` if the scenario has no section `[privacy]`.
     pub privacy: Option<PrivacySection>,
     /// Conditions for stopping early.
     pub stop: StopSection,
-    /// Keys that the file or the command line sets.
+    /// Keys that are set by the file or the command line.
     pub given: GivenKeys,
 }
 
 impl Scenario {
-    /// Text of a built-in scenario.
+    /// Text of a built-in scenario; `None` if there is no built-in scenario of this name.
     #[must_use]
     pub fn built_in(name: &str) -> Option<&'static str> {
         BUILT_IN.iter().find(|(known, _, _)| *known == name).map(|(_, _, text)| *text)
     }
 
-    /// Reads a scenario and applies the command line's changes (`key=value`).
+    /// Parses and checks a scenario after applying the changes from the command line (`key=value`).
     ///
     /// # Errors
     /// [`Problem`] for the first error: a syntax error, an unknown key, or a value that is not allowed.
@@ -242,12 +243,12 @@ impl Scenario {
         Self::read(&Source::parse(name, text, changes)?, None)
     }
 
-    /// Begins a scenario without a file.
+    /// Makes the builder of a scenario without a file.
     pub fn builder() -> ScenarioBuilder {
         ScenarioBuilder::default()
     }
 
-    /// Reads and checks a scenario. `memory_data`, if given, replace `[data]`.
+    /// Reads and checks a scenario. If given, `memory_data` replaces the sections `[data]` and `[split]`.
     fn read(source: &Source, memory_data: Option<MemoryData>) -> Result<Self, Problem> {
         let root = source.root();
         let fleet = read_fleet(&root.section("fleet")?)?;
@@ -287,8 +288,8 @@ impl Scenario {
         scenario.check(&root)?;
         let is_set = root.section("algorithm")?.has("labels_per_class");
         let labels_of_newcomers = scenario.data.labels_per_class().filter(|_| !is_set);
-        // Ridges are not scored under `[privacy]`. A server cannot distinguish class labels from several real-valued
-        // targets, so devices with real-valued targets decline the scoring round.
+        // Ridges are not scored with `[privacy]`. A server cannot distinguish class labels from several
+        // real-valued targets, so devices with real-valued targets decline the scoring round.
         let scored = scenario.data.target_kind() != TargetKind::Absent && scenario.privacy.is_none();
         let ridge_labels = scenario.algorithm.ridge_labels.filter(|_| scored);
         let ridge_labels = ridge_labels.map(|own| labels_of_newcomers.unwrap_or(own));
@@ -297,15 +298,15 @@ impl Scenario {
         if scenario.privacy.is_none() {
             return Ok(scenario);
         }
-        // The check has rejected every initialisation that cannot be made private.
+        // Initialisations that cannot be made private have already been rejected.
         let init = scenario.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..scenario.model }, ..scenario })
     }
 
-    /// Returns this scenario under another aggregation rule, such as a [`Rule::custom`].
+    /// Returns this scenario with another aggregation rule, such as a [`Rule::custom`].
     ///
     /// # Errors
-    /// [`Problem`] if the rule does not fit the algorithm's uploads or the scale.
+    /// [`Problem`] if the rule is not compatible with the uploads of the algorithm or with the scale.
     pub fn with_rule(mut self, rule: Rule) -> Result<Self, Problem> {
         let source = Values::default().source("the given rule")?;
         let root = source.root();
@@ -316,7 +317,7 @@ impl Scenario {
         Ok(self)
     }
 
-    /// Checks the conditions that involve several keys.
+    /// Checks conditions that involve several keys.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let target_kind = self.data.target_kind();
         let classification = target_kind == TargetKind::Classes;
@@ -354,7 +355,7 @@ impl Scenario {
                            \"spiked-covariance\" or \"stochastic-block-model\"";
             return Err(model.problem("init", message));
         }
-        // A network may be wider than its input.
+        // The width of a network may exceed the number of features.
         if let Some(d) = self.data.features().filter(|_| self.model.network.is_none())
             && self.model.k > d
         {
@@ -365,7 +366,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Rejects settings that need targets.
+    /// Rejects settings that need targets, for data without targets.
     fn check_without_targets(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (model, stop) = (root.section("model")?, root.section("stop")?);
         if self.algorithm.power().is_none() {
@@ -396,7 +397,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Rejects settings that a network does not support.
+    /// Rejects settings that networks do not support.
     fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
         if self.model.network.is_none() {
             return Ok(());
@@ -417,7 +418,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Rejects settings that cannot be made private.
+    /// Rejects settings that are not compatible with the section `[privacy]`.
     fn check_privacy(&self, root: &Section<'_>) -> Result<(), Problem> {
         let Some(privacy) = self.privacy else { return Ok(()) };
         check_private_algorithm(&self.algorithm, &root.section("algorithm")?)?;
@@ -450,7 +451,8 @@ impl Scenario {
         }
     }
 
-    /// Noisy releases of a device that takes part in every round; `None` without `[privacy]`.
+    /// Number of noisy releases of a device that participates in every round; `None` if the scenario has no
+    /// section `[privacy]`.
     #[must_use]
     pub fn releases(&self) -> Option<u32> {
         self.privacy?;
@@ -458,8 +460,8 @@ impl Scenario {
         Some(rounds.saturating_add(self.model.init.releases()))
     }
 
-    /// Square of the noise multiplier that devices are provisioned with, in units of 2^-16; `None` without
-    /// `[privacy]`.
+    /// Square of the noise multiplier with which devices are provisioned, in units of 2^-16; `None` if the
+    /// scenario has no section `[privacy]`.
     ///
     /// # Errors
     /// A one-line message with the numbers if the multiplier is outside the range that devices accept.
@@ -478,18 +480,19 @@ impl Scenario {
         ))
     }
 
-    /// Makes or reads the data.
+    /// Makes or reads the data for a seed.
     ///
     /// # Errors
     /// [`DataError`] if a file cannot be read or used, or the data do not fit in memory.
     pub fn dataset(&self, seed: u64) -> Result<Dataset, DataError> {
         let has_given_start = matches!(self.model.init, Init::Npy(_));
         let dataset = self.data.dataset(&self.name, seed, has_given_start)?.without_idle();
-        // A network has biases of its own, so a constant feature is dropped.
+        // Networks have biases, so the constant feature is removed.
         Ok(if self.model.network.is_some() { dataset.without_constant() } else { dataset })
     }
 
-    /// Reason why no real server can run the scenario's campaign, and the remedy; `None` if one can.
+    /// Reason why a real server cannot run the scenario's campaign, with the remedy; `None` if a server can
+    /// run the campaign.
     #[must_use]
     pub fn not_served_because(&self) -> Option<&'static str> {
         if !self.is_federated() {
@@ -507,8 +510,8 @@ impl Scenario {
         None
     }
 
-    /// Checks that the scenario can run on real devices and boards: no attack, and no step sizes that a
-    /// simulation must measure.
+    /// Checks that the scenario can run on real devices and boards: it has no attack, and no step sizes that
+    /// must be measured in a simulation.
     ///
     /// # Errors
     /// [`AttackNotAllowed`] if an attack is configured or a step size is to be measured.
@@ -523,8 +526,8 @@ impl Scenario {
         Err(AttackNotAllowed { name: self.name.clone(), reason })
     }
 
-    /// Path of a file that the scenario names: relative to the scenario file if it exists there, else to the
-    /// current directory.
+    /// Path of a file that the scenario refers to as `path`. The path is relative to the directory of the
+    /// scenario file if the file exists there, and to the current directory otherwise.
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
         crate::data::file::locate(&self.name, path)
@@ -536,14 +539,14 @@ impl Scenario {
         self.algorithm.is_federated()
     }
 
-    /// Name of the algorithm as the scenario file spells it.
+    /// Name of the algorithm in scenario files.
     #[must_use]
     pub fn algorithm_name(&self) -> &'static str {
         self.algorithm.name()
     }
 }
 
-/// Checks that `[data]` and `[split]` have no further keys, since the data are in memory.
+/// Checks that the sections `[data]` and `[split]` have no further keys, since the data are in memory.
 fn read_memory(own: MemoryData, data: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     data.finish()?;
     split.finish()?;
@@ -553,7 +556,7 @@ fn read_memory(own: MemoryData, data: &Section<'_>, split: &Section<'_>) -> Resu
 /// Longest deadline, in mean computations.
 const LONGEST_DEADLINE: f64 = 1e9;
 
-/// Reads `[rounds]`, of which a simulation supports the deadline only.
+/// Reads the section `[rounds]`. Simulations support only the key `deadline`.
 fn read_rounds(section: &Section<'_>) -> Result<Option<f64>, Problem> {
     let deadline = section.optional_number("deadline", 1e-3..=LONGEST_DEADLINE)?;
     section.finish()?;

@@ -1,5 +1,5 @@
-//! Tests of the simulator as a library: scenarios and simulations that a program builds, and the examples. Tests of
-//! everything that the command line reaches are in `sim/tests`.
+//! Tests of the simulator as a library: scenarios and simulations that a program builds, and the examples.
+//! Features that are available on the command line are tested in `sim/tests`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod builder;

@@ -1,4 +1,5 @@
-//! Tests of scenarios and simulations that a program builds: defaults of the file, data in memory, custom parts.
+//! Tests of scenarios and simulations that a program builds: defaults, data in memory, observers, and custom
+//! algorithms, policies and rules.
 
 use fedspan_engine::aggregate::{AggregationRule, Rule, Weighted};
 use fedspan_engine::algorithm::{Algorithm, FedRep, FedRepParameters, random_start};
@@ -14,12 +15,12 @@ use fedspan_sim_core::scenario::{Scenario, ScenarioBuilder, ScenarioError};
 const TEXT: &str = "[data]\nkind = \"linear-regression\"\nclients = 8\nd = 6\nk = 2\nsamples = 20\nnew_clients = 2\ntest_samples = 5\n\
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 6\nstep_size = 0.25\n";
 
-/// Model and algorithm of [`TEXT`].
+/// Sets the model and the algorithm of [`TEXT`].
 fn campaign(scenario: ScenarioBuilder) -> ScenarioBuilder {
     scenario.width(2).algorithm("fedrep").rounds(6).step_size(0.25)
 }
 
-/// Builder of the scenario of [`TEXT`].
+/// Makes the builder of the scenario in [`TEXT`].
 fn linear() -> ScenarioBuilder {
     let data =
         Scenario::builder().set("data.kind", "linear-regression").set("data.clients", 8).set("data.d", 6);
@@ -31,7 +32,7 @@ fn parsed() -> Scenario {
     Scenario::parse("file", TEXT, &[]).unwrap()
 }
 
-/// Everything in a result that depends on arithmetic, with its bits.
+/// Collects the bits of all values in a result that depend on arithmetic.
 fn bits(outcome: &Outcome) -> Vec<u64> {
     let Scores { distance, loss, accuracy, accuracy_global, test_mse } = outcome.scores;
     let scores = [distance, loss, accuracy, accuracy_global, test_mse];
@@ -43,12 +44,13 @@ fn bits(outcome: &Outcome) -> Vec<u64> {
     numbers.map(f64::to_bits).chain([outcome.bytes.0, outcome.bytes.1, outcome.updates]).collect()
 }
 
-/// A scenario without a file equals the one of the same text, so that every default is the file's.
+/// A scenario that is built in code equals the scenario of a file with the same keys, so all defaults are
+/// equal.
 #[test]
 fn builder_equals_file_of_the_same_keys() {
     let (own, parsed) = (linear().build().unwrap(), parsed());
     assert_eq!(Scenario { name: parsed.name.clone(), text: parsed.text.clone(), ..own.clone() }, parsed);
-    // The text of a scenario in code is one that a file could have.
+    // The text of a scenario that was built in code can be parsed and gives the same scenario.
     let again = Scenario::parse(&own.name, &own.text, &[]).unwrap();
     assert_eq!(Scenario { text: own.text.clone(), ..again }, own);
 }
@@ -74,7 +76,7 @@ fn linear_without_rounds() -> ScenarioBuilder {
     data.set("data.k", 2).set("data.samples", 20).width(2).algorithm("fedrep").step_size(0.25)
 }
 
-/// Generated data that are passed in memory give the bits of the scenario that generates them.
+/// Generated data that are passed in memory give the same bits as the scenario that generates the data.
 #[test]
 fn data_in_memory_give_the_same_bits() {
     let generated = parsed();
@@ -108,7 +110,7 @@ fn data_in_memory_are_checked() {
         error.to_string(),
         "client 0 (from 0), training samples: sample 0 (from 0) has feature 1 = inf, allowed: finite numbers"
     );
-    // Keys that choose other data are mistakes, and so is a width above the number of features.
+    // Keys that select other data, and a width above the number of features, are rejected.
     let with = |key: &str, value: f64| {
         let scenario = campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![good()])));
         scenario.set(key, value).build().unwrap_err().to_string()
@@ -123,7 +125,7 @@ fn data_in_memory_are_checked() {
     );
 }
 
-/// Clients without a sample are left out, as those of a file are, and newcomers fit heads.
+/// Clients without samples are removed as for data from files, and newcomers fit heads.
 #[test]
 fn idle_clients_in_memory_are_left_out() {
     let mut dataset = parsed().dataset(0).unwrap();
@@ -135,7 +137,7 @@ fn idle_clients_in_memory_are_left_out() {
     assert_eq!((outcome.clients.len(), outcome.newcomers.len(), outcome.dropped_users), (8, 1, 1));
 }
 
-/// Counts the rounds, and ends the run after some.
+/// Observer that counts the rounds, and ends the run after round `end`.
 struct Counter {
     rounds: u32,
     end: u32,
@@ -161,6 +163,7 @@ fn watcher_observes_and_ends_the_run() {
     assert_eq!((counter.rounds, short.interrupted), (4, true));
 }
 
+/// Makes FedRep as a custom algorithm with the settings of [`TEXT`] and this width and step size.
 fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
     let parameters = FedRepParameters {
         step_size,
@@ -174,8 +177,8 @@ fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
     Box::new(FedRep::new(random_start(6, width, 4), parameters))
 }
 
-/// FedRep, full participation and the mean from outside give the bits of the scenario's own; another step size, policy
-/// or rule gives other bits, the same in each run.
+/// FedRep, full participation and the mean as custom parts give the same bits as the built-in parts. Another
+/// step size, policy or rule gives other bits, which are the same in every run.
 #[test]
 fn custom_parts_replace_the_scenarios() {
     let scenario = parsed();
@@ -201,7 +204,7 @@ fn custom_parts_replace_the_scenarios() {
     assert_eq!(ruled(Rule::GEOMETRIC_MEDIAN), bits(&run(&file, 4, &mut NoProgress).unwrap()));
 }
 
-/// Policy that invites devices with odd numbers in odd rounds, and the others in even rounds.
+/// Policy that selects devices with odd numbers in odd rounds, and devices with even numbers in even rounds.
 struct Halves;
 
 impl Participation for Halves {
@@ -210,7 +213,7 @@ impl Participation for Halves {
     }
 }
 
-/// Rule that halves the sum of the updates.
+/// Aggregation rule that computes half of the sum of the updates.
 #[derive(Debug)]
 struct Sum;
 

@@ -8,20 +8,22 @@ use super::{Set, Shape};
 const PADDING: usize = 4;
 
 /// Augmentation that shifts each image by up to four pixels in each direction and mirrors it with probability
-/// 1/2. Pixels shifted in from outside are 0, the mean colour of centred colours. The result depends on the
-/// seed, the client, the round and the sample only, so all epochs of a round see the same images.
+/// 1/2. Pixels that are shifted in from outside the image are 0, the mean of standardised colours. The result
+/// depends only on the seed, the client, the round and the sample, so all epochs of a round use the same
+/// images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Augment {
     /// Seed of the run.
     pub seed: u64,
     /// Number of the client.
     pub client: u64,
-    /// Shape of the images; series are not augmented.
+    /// Shape of the samples. Only images are augmented; time series are returned unchanged.
     pub shape: Shape,
 }
 
 impl Augment {
-    /// The images of a round, each of `shape` with the same values behind it.
+    /// Returns the augmented images of a round. Values that follow the pixels in a row, such as a constant,
+    /// are unchanged.
     #[must_use]
     pub fn apply(&self, set: &Set, round: u32) -> Set {
         let Shape::Image { channels, height, width } = self.shape else { return set.clone() };
@@ -30,7 +32,7 @@ impl Augment {
         if area == 0 || d < channels * area {
             return set.clone();
         }
-        // Shares the stream of synthetic samples, which augmented data do not use.
+        // Synthetic samples use the same stream, but synthetic data are not augmented.
         let mut random = stream(self.seed, Purpose::Samples, (self.client + 1) << 32 | u64::from(round));
         let mut x = Vec::with_capacity(set.x.len());
         for row in set.x.chunks_exact(d) {
@@ -63,7 +65,7 @@ mod tests {
 
     const SHAPE: Shape = Shape::Image { channels: 2, height: 6, width: 5 };
 
-    /// Makes `count` images whose values identify image and pixel, each followed by a constant.
+    /// Makes `count` images whose values identify the image and the pixel, each followed by a constant.
     fn images(count: u8) -> Set {
         let pixel = |k: u8| (1..=60).map(move |value: u8| f32::from(k) * 100.0 + f32::from(value));
         let x = (0..count).flat_map(|k| pixel(k).chain([1.0])).collect();
@@ -79,7 +81,7 @@ mod tests {
         for (k, row) in out.x.chunks_exact(61).enumerate() {
             assert_eq!(row[60].to_bits(), 1f32.to_bits());
             let source = &set.x[k * 61..k * 61 + 60];
-            // Exactly one transformation should explain both colours.
+            // Exactly one shift and reflection must explain the pixels of both colours.
             let moves = (0..9)
                 .flat_map(|down| (0..9).flat_map(move |right| [(down, right, false), (down, right, true)]));
             let explains = |(down, right, mirror): &(usize, usize, bool)| {

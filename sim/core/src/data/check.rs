@@ -1,22 +1,23 @@
-//! Check of a data set that the calling program has made: readers of files check their own.
+//! Validation of data sets that the calling program has made. Readers of files validate what they read
+//! themselves.
 
 use std::fmt;
 
 use super::{Client, Dataset, LARGEST_VALUES, Labels, Set};
 
-/// Largest number of features, as a table may have.
+/// Largest number of features, the same as for tables.
 const FEATURES_MAX: usize = super::table::FEATURES;
 /// Largest number of classes: class numbers are bytes.
 const CLASSES_MAX: usize = 256;
 
-/// Set of samples in a data set.
+/// Place of a set of samples in a data set, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetPlace {
     /// Index of the client, from 0, among the training clients or the newcomers.
     pub client: usize,
     /// Whether the client is a newcomer.
     pub newcomer: bool,
-    /// Whether the set is for testing.
+    /// Whether the set contains test samples.
     pub test: bool,
 }
 
@@ -60,7 +61,7 @@ pub enum DatasetError {
         /// Number of features of the data set.
         features: usize,
     },
-    /// The targets of a set are of another kind than those of the data set.
+    /// The kind of a set's targets differs from the kind of the data set.
     #[error("{place}: the targets are {found}, allowed: {allowed}, as in the data set")]
     Targets {
         /// Set of samples.
@@ -96,17 +97,17 @@ pub enum DatasetError {
         /// Value found.
         value: f64,
     },
-    /// Names do not match what they name.
+    /// The number of names differs from the number of clients, features or classes.
     #[error("the data set has {found} names of {what}, allowed: {allowed}, one for each, or none")]
     Names {
         /// `clients`, `newcomers`, `features` or `classes`.
         what: &'static str,
         /// Number of names.
         found: usize,
-        /// Number of named things.
+        /// Number of clients, newcomers, features or classes in the data set.
         allowed: usize,
     },
-    /// The true representation has another number of rows than samples have features.
+    /// The number of rows of the true representation differs from the number of features.
     #[error("the true representation has {found} rows, allowed: {features}, the number of features")]
     Truth {
         /// Number of rows found.
@@ -114,19 +115,19 @@ pub enum DatasetError {
         /// Number of features of the data set.
         features: usize,
     },
-    /// The shape of a row has another number of values than a row.
+    /// The shape of a row does not have as many values as a row.
     #[error(
         "the layout has {found} values, allowed: {features}, the number of features, less the constant if there is one"
     )]
     Layout {
-        /// Number of values of the shape.
+        /// Number of values that the shape describes.
         found: usize,
         /// Number of features of the data set.
         features: usize,
     },
 }
 
-/// Sets of some clients, with their places.
+/// Iterates over the training and test sets of `clients`, each with its place in the data set.
 fn sets(clients: &[Client], newcomer: bool) -> impl Iterator<Item = (SetPlace, &Set)> {
     clients.iter().enumerate().flat_map(move |(client, Client { train, test, .. })| {
         let place = |test| SetPlace { client, newcomer, test };
@@ -135,8 +136,8 @@ fn sets(clients: &[Client], newcomer: bool) -> impl Iterator<Item = (SetPlace, &
 }
 
 impl Dataset {
-    /// Checks that all samples have `features` finite values and targets of one kind, and that classes are below
-    /// `outputs`. Clients without samples are allowed: a scenario leaves them out.
+    /// Checks that all samples have `features` finite values and targets of one kind, and that classes are
+    /// below `outputs`. Clients without samples are allowed: a scenario removes them.
     ///
     /// # Errors
     /// [`DatasetError`] for the first violation, with its place and the numbers found and allowed.
@@ -181,6 +182,7 @@ impl Dataset {
         }
     }
 
+    /// Checks the targets and values of one set.
     fn check_set(&self, place: SetPlace, set: &Set, has_targets: bool) -> Result<(), DatasetError> {
         let (features, outputs) = (self.features, self.outputs);
         let found = match &set.y {
@@ -247,7 +249,7 @@ mod tests {
     use crate::data::Layout;
     use fedspan_engine::linalg::Matrix;
 
-    /// Two clients with two samples of two features, of two classes, and a newcomer.
+    /// Makes a valid data set: two clients and a newcomer, with two features and two classes.
     fn good() -> Dataset {
         let set = || Set::new(vec![1.0, 2.0, 3.0, 4.0], Labels::Classes(vec![0, 1]));
         let client = || Client::new(set(), set());

@@ -1,5 +1,6 @@
-//! Reader of the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky 2009). A record has one or two labels
-//! and 32 x 32 pixels, one colour plane after the other. Samples hold the colours of a pixel together.
+//! Reader of the binary versions of CIFAR-10 and CIFAR-100 (Krizhevsky 2009). A record in a file has one or
+//! two labels and three colour planes of 32 x 32 pixels. In samples, the three colours of a pixel are
+//! adjacent.
 
 use std::path::Path;
 
@@ -11,19 +12,20 @@ use super::{DataError, Labels, Layout, Set, Shape};
 const SIDE: usize = 32;
 /// Number of colours: red, green, blue.
 const CHANNELS: usize = 3;
-/// Bytes of an image.
+/// Size of an image in bytes.
 const PIXELS: usize = CHANNELS * SIDE * SIDE;
-/// Largest file in bytes: CIFAR-100's training part has 154 MB.
+/// Largest file size in bytes; CIFAR-100's training file has 154 MB.
 const LARGEST: u64 = 1 << 28;
 
-/// Mean and deviation that each colour is standardised with, relative to the largest pixel value: ImageNet's,
-/// as in the papers' code, so that no test data leak into training.
+/// Mean and standard deviation with which each colour is standardised, relative to the largest pixel value.
+/// The values are those of ImageNet, as in the code of the papers: values measured on CIFAR itself could leak
+/// test data into training.
 const COLOURS: [(f32, f32); CHANNELS] = [(0.485, 0.229), (0.456, 0.224), (0.406, 0.225)];
 
 /// Variant of the data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// CIFAR-10: one label.
+    /// CIFAR-10: one label per record, 10 classes.
     Ten,
     /// CIFAR-100 with its second label: 100 classes.
     Fine,
@@ -59,7 +61,7 @@ impl Kind {
     }
 }
 
-/// Reads all files of a directory.
+/// Reads the training files and the test file from `directory` into a pool.
 ///
 /// # Errors
 /// [`DataError`] naming the file and the offset if a file is missing, truncated or has a bad label.
@@ -106,8 +108,8 @@ pub fn append(bytes: &[u8], name: &str, kind: Kind, set: &mut Set) -> Result<(),
     }
     set.x.reserve_exact(count * (PIXELS + 1));
     for (number, record_bytes) in bytes.chunks_exact(record).enumerate() {
-        let (own, image) = record_bytes.split_at(labels);
-        let label = own.get(which).copied().unwrap_or(0);
+        let (record_labels, image) = record_bytes.split_at(labels);
+        let label = record_labels.get(which).copied().unwrap_or(0);
         if usize::from(label) >= classes {
             let at = number * record + which;
             return Err(DataError::new(

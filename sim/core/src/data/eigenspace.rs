@@ -1,21 +1,23 @@
-//! Target of FedPower: the top eigenspace of the pooled matrix `A = (1/n) M^T M` of all clients, in f64. Sums
-//! run over rows and clients in a fixed order, so results do not depend on the number of threads.
+//! Computation of FedPower's target in f64: the top eigenspace of `A = (1/n) M^T M`, where `M` contains the
+//! rows of all clients. Rows and clients are summed in a fixed order, so results do not depend on the number
+//! of threads.
 
 use fedspan_engine::linalg::{Matrix, product_transposed, top_eigenspace};
 use rayon::prelude::*;
 
 use super::{Client, Dataset};
 
-/// Largest number of features whose eigenspace is computed. The time grows with the third power: minutes for
-/// this many.
+/// Largest number of features for which an eigenspace is computed. The computation time grows with the third
+/// power of the number of features; the largest number takes minutes.
 pub const LARGEST_FEATURES: usize = 4096;
 
 /// Number of rows that are added at once.
 const BLOCK: usize = 32;
-/// Number of sums that all clients processed at once may hold: half a GiB, or one client's if that is more.
+/// Largest number of f64 sums in memory: half a GiB. Limits the number of clients that are processed at once;
+/// at least one client is processed.
 const MAX_SUMS: usize = 1 << 26;
-/// Smallest gap between the last eigenvalue of an eigenspace and the next one, relative to the largest:
-/// rounding errors then rotate the eigenspace by at most a millionth.
+/// Smallest gap between the last eigenvalue of an eigenspace and the next eigenvalue, relative to the largest
+/// eigenvalue. With this gap rounding errors rotate the eigenspace by at most a millionth.
 const MIN_GAP: f64 = 1e-9;
 
 /// Accumulator of `M^T M` over rows. Rows of norm above 1 are scaled to norm 1, as on devices.
@@ -36,7 +38,7 @@ impl Gram {
         Self { d, rows: 0, sums: vec![0.0; d * d], block: Vec::with_capacity(BLOCK * d) }
     }
 
-    /// Accumulates a client's training rows.
+    /// Makes an accumulator of a client's training rows.
     #[must_use]
     pub fn from_client(client: &Client, d: usize) -> Self {
         let mut gram = Self::new(d);
@@ -72,7 +74,7 @@ impl Gram {
                 };
                 let first = |row: &[f64]| row.first().copied().unwrap_or(0.0);
                 let (fa, fb, fc, fe) = (first(a), first(b), first(c), first(e));
-                // Images and graphs are mostly zeros.
+                // Skips zeros, the most frequent values of images and graphs.
                 if [fa, fb, fc, fe] == [0.0; 4] {
                     continue;
                 }
@@ -100,13 +102,13 @@ impl Gram {
         }
     }
 
-    /// Number of rows so far, s.
+    /// Number of accumulated rows, `s`.
     #[must_use]
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Mean `(1/s) M^T M` of all s rows; zero without rows.
+    /// Mean `(1/s) M^T M` over the `s` accumulated rows, d x d; zeros if there are no rows.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
     pub fn mean(mut self) -> Matrix {
@@ -117,8 +119,8 @@ impl Gram {
     }
 }
 
-/// Mean `(1/n) M^T M` of all n rows of `clients` clients, where `gram` accumulates one client. Clients run in
-/// parallel and are summed in order.
+/// Mean `(1/n) M^T M` over all n rows of `clients` clients, d x d. `gram` returns the accumulator of the
+/// client with a given number. Clients are accumulated in parallel and summed in the order of their numbers.
 pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
     let numbers: Vec<usize> = (0..clients).collect();
     let several = clients_per_batch(d);
@@ -137,42 +139,42 @@ fn clients_per_batch(d: usize) -> usize {
     MAX_SUMS.checked_div(d * d).unwrap_or(1).clamp(1, 16)
 }
 
-/// Memory that finding an eigenspace takes besides the rows, in units of an f32: sums, and copies for the
-/// factorisation.
+/// Memory for computing an eigenspace, in units of an f32: sums, and copies for the factorisation. The rows
+/// are not included.
 #[must_use]
 pub fn values(d: usize) -> u64 {
     let each = 2 * (d as u64).saturating_mul(d as u64);
     each.saturating_mul(clients_per_batch(d) as u64 + 4)
 }
 
-/// Reason for which an eigenspace cannot be computed.
+/// Reason why an eigenspace cannot be computed.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum NoEigenspace {
     /// The eigenspace has more dimensions than there are features.
     #[error("found an eigenspace of {k} dimensions, allowed: at most {d}, the number of features")]
     TooManyDimensions {
-        /// Dimensions asked for.
+        /// Requested number of dimensions.
         k: usize,
         /// Number of features.
         d: usize,
     },
-    /// Sums and factorisation would take too long.
+    /// There are too many features: sums and factorisation would take too long.
     #[error("found {d} features, allowed for an eigenspace: at most {LARGEST_FEATURES}")]
     TooManyFeatures {
         /// Number of features.
         d: usize,
     },
-    /// The last eigenvalue inside equals the first one outside, up to rounding.
+    /// The eigenspace is not unique: its last eigenvalue equals the next eigenvalue, up to rounding.
     #[error(
         "eigenvalues {k} and {} of the rows of all clients are {inside:e} and {outside:e}, of {largest:e}: no unique \
          eigenspace of {k} dimensions exists; choose another number of dimensions", k + 1
     )]
     Undetermined {
-        /// Dimensions asked for.
+        /// Requested number of dimensions.
         k: usize,
-        /// Last eigenvalue inside.
+        /// Last eigenvalue of the eigenspace.
         inside: f64,
-        /// First eigenvalue outside.
+        /// Next eigenvalue, the first outside the eigenspace.
         outside: f64,
         /// Largest eigenvalue.
         largest: f64,
@@ -194,7 +196,7 @@ pub enum NoEigenspace {
 pub struct Eigenspace {
     /// Orthonormal columns, largest eigenvalue first.
     pub basis: Matrix,
-    /// Eigenvalues of the columns, and the next eigenvalue if there is one.
+    /// Eigenvalues of the columns, followed by the next eigenvalue if the matrix has one.
     pub eigenvalues: Vec<f64>,
 }
 
@@ -219,7 +221,7 @@ impl Eigenspace {
             (0..vectors.ncols()).map(|j| quotient(symmetric, &vectors.columns(j, 1).into_owned())).collect();
         let at = |place: usize| eigenvalues.get(place).copied().unwrap_or(0.0);
         let (largest, inside, outside) = (at(0), at(k.saturating_sub(1)), at(k));
-        // The eigenspace of all dimensions, or of none, is always unique.
+        // The whole space and the space of dimension 0 are always unique.
         if (1..d).contains(&k) && inside - outside <= MIN_GAP * largest {
             return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
         }
@@ -233,12 +235,12 @@ fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
     product_transposed(v, &product_transposed(symmetric, v)).sum()
 }
 
-/// True representation for FedPower on data without a known one: the top eigenspace, of `k` dimensions, of
-/// the training rows of all clients pooled (of data that change in every round, those of the start).
+/// True representation for FedPower if the data set has none: the top eigenspace, of `k` dimensions, of the
+/// pooled training rows of all clients. If clients draw new samples in every round, the first samples count.
 ///
-/// Rows of norm above 1 are scaled to norm 1, as on a device, so that no row counts more for being long. Of
-/// images, whose pixels are in 0..=1 and whose last feature is a constant 1, every row is scaled and only its
-/// direction remains. Rows of norm below 1 are unchanged.
+/// Rows of norm above 1 are scaled to norm 1, as on a device, which bounds the weight of a row. Every row of
+/// an image data set is scaled, since pixels are in 0..=1 and the last feature is a constant 1. Rows of norm
+/// below 1 are unchanged.
 ///
 /// # Errors
 /// [`NoEigenspace`] if the eigenspace is not unique or cannot be computed.
@@ -265,7 +267,7 @@ mod tests {
     use super::super::{Layout, Set};
     use super::*;
 
-    /// Makes rows with norms from about 0.5 to 5, a quarter of the values zero.
+    /// Makes rows with norms from about 0.5 to 5. A quarter of the values are zero.
     fn rows(count: usize, d: usize, seed: u64) -> Vec<f32> {
         let mut random = stream(seed, Purpose::Test, 0);
         let scale = 2.0 / (d as f64).sqrt();
@@ -274,7 +276,7 @@ mod tests {
             .collect()
     }
 
-    /// Computes the matrix by its definition, summed in the order of the rows.
+    /// Computes the mean `(1/n) M^T M` by its definition, summed in the order of the rows.
     fn plain(rows: &[f32], d: usize) -> Matrix {
         let mut sums = Matrix::zeros(d, d);
         for row in rows.chunks(d) {
@@ -290,6 +292,7 @@ mod tests {
         sums / (rows.len() / d).max(1) as f64
     }
 
+    /// Makes a data set of clients with these numbers of rows.
     fn clients(sizes: &[usize], d: usize) -> Dataset {
         let set = |(seed, size): (u64, &usize)| Set::unlabelled(rows(*size, d, seed), d);
         let client = |set| Client::new(set, Set::unlabelled(Vec::new(), d));
@@ -308,32 +311,32 @@ mod tests {
     fn gram_equals_definition_for_any_grouping_of_rows() {
         for (count, d) in [(0, 3), (1, 1), (3, 5), (4, 5), (31, 7), (32, 7), (70, 7), (257, 20)] {
             let rows = rows(count, d, 1);
-            let mut whole = Gram::new(d);
-            whole.add(&rows);
+            let mut grouped = Gram::new(d);
+            grouped.add(&rows);
             let mut single = Gram::new(d);
             rows.chunks(d).for_each(|row| single.add(row));
-            let whole = whole.mean();
-            assert_eq!(whole, plain(&rows, d), "{count} x {d}");
-            assert_eq!(whole, single.mean(), "{count} x {d}");
+            let grouped = grouped.mean();
+            assert_eq!(grouped, plain(&rows, d), "{count} x {d}");
+            assert_eq!(grouped, single.mean(), "{count} x {d}");
         }
     }
 
     #[test]
     fn long_rows_count_by_direction() {
         let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
-        let of = |row: &[f32]| {
+        let mean_trace = |row: &[f32]| {
             let mut gram = Gram::new(2);
             gram.add(row);
             gram.mean().trace()
         };
         // 0.3 and 0.4 are not exact in f32.
-        assert!((of(&short) - 0.25).abs() < 1e-7 && (of(&long) - 1.0).abs() < 1e-15);
-        assert_eq!(of(&[0.0, 0.0]), 0.0);
+        assert!((mean_trace(&short) - 0.25).abs() < 1e-7 && (mean_trace(&long) - 1.0).abs() < 1e-15);
+        assert_eq!(mean_trace(&[0.0, 0.0]), 0.0);
     }
 
     #[test]
     fn pooled_mean_weights_rows_and_ignores_threads() {
-        // More clients than are summed at once.
+        // 40 clients exceed the 16 that are processed at once.
         let sizes: Vec<usize> = (0..40).collect();
         let dataset = clients(&sizes, 6);
         let run = |threads: usize| {
@@ -371,7 +374,7 @@ mod tests {
         let message = fails(&two, 2).to_string();
         assert!(message.contains("eigenvalues 2 and 3") && message.contains("1e0, of 2e0"), "{message}");
         assert!(Eigenspace::top(&two, 1).is_ok() && Eigenspace::top(&two, 3).is_ok());
-        // Without rows, or with zeros only, all directions are equal.
+        // In a zero matrix all eigenvalues are equal, so no eigenspace is unique.
         assert!(matches!(fails(&Matrix::zeros(3, 3), 1), NoEigenspace::Undetermined { k: 1, .. }));
         let mut broken = two;
         broken[(2, 1)] = f64::INFINITY;

@@ -1,4 +1,5 @@
-//! Files that a scenario names: located, read with a size limit, and checked against their checksums.
+//! Reader of the data files that a scenario names: finds them, reads them with a size limit, verifies their
+//! checksums and unpacks gzipped files.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -11,31 +12,31 @@ use sha2::{Digest, Sha256};
 
 use super::DataError;
 
-/// Path of a file named by the scenario called `name`: relative to the scenario file if it exists there, else
-/// to the current directory.
+/// Path of a file that the scenario file `name` refers to as `path`. The path is relative to the directory of
+/// the scenario file if the file exists there, and to the current directory otherwise.
 #[must_use]
 pub fn locate(name: &str, path: &str) -> String {
     let relative = Path::new(name).with_file_name(path);
     if relative.exists() { relative.display().to_string() } else { path.to_owned() }
 }
 
-/// Reader of a scenario's files, in order.
+/// Reader of a scenario's data files, which are read in the order of their checksums.
 #[derive(Debug)]
 pub struct Files<'a> {
     scenario: &'a str,
-    /// SHA-256 of each file in hexadecimal; empty for no check.
+    /// SHA-256 of each file in hexadecimal; empty if checksums are not verified.
     checksums: &'a [String],
     read: usize,
 }
 
 impl<'a> Files<'a> {
-    /// Makes a reader of files next to the scenario called `scenario`, with their checksums.
+    /// Makes a reader of the files of the scenario file `scenario`, with their checksums.
     #[must_use]
     pub fn new(scenario: &'a str, checksums: &'a [String]) -> Self {
         Self { scenario, checksums, read: 0 }
     }
 
-    /// Path of a file.
+    /// Path of a file that the scenario refers to as `path`; see [`locate`].
     #[must_use]
     pub fn locate(&self, path: &str) -> String {
         locate(self.scenario, path)
@@ -44,7 +45,7 @@ impl<'a> Files<'a> {
     /// Reads the next file, of at most `largest` bytes. Returns its content and path.
     ///
     /// # Errors
-    /// [`DataError`] if the file cannot be read, is larger, or has another checksum.
+    /// [`DataError`] if the file cannot be read, is larger than `largest`, or has another checksum.
     pub fn read(&mut self, path: &str, largest: u64) -> Result<(Vec<u8>, String), DataError> {
         let path = self.locate(path);
         let bytes = read(&path, largest)?;
@@ -80,7 +81,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// SHA-256 in hexadecimal.
+/// SHA-256 of `bytes` in hexadecimal.
 fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
@@ -93,7 +94,7 @@ fn sha256(bytes: &[u8]) -> String {
 /// before it is opened.
 ///
 /// # Errors
-/// [`DataError`] if the file cannot be read, is larger, or is not a regular file.
+/// [`DataError`] if the file cannot be read, is larger than `largest`, or is not a regular file.
 pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
     let wrong = |message: String| DataError::new(path, message);
     let about = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
@@ -115,10 +116,10 @@ pub fn read(path: &str, largest: u64) -> Result<Vec<u8>, DataError> {
     Ok(bytes)
 }
 
-/// Size in bytes to which any compressed file may unpack.
+/// Size in bytes to which a compressed file of any size may unpack.
 const MIN_UNPACK_LIMIT: u64 = 64 << 20;
-/// Ratio up to which a larger file may unpack. Deflate's maximum is 1032; tables and images that are nearly
-/// empty compress by less than 100.
+/// Largest ratio of unpacked to packed size, above [`MIN_UNPACK_LIMIT`]. The maximum of deflate is 1032;
+/// nearly empty tables and images compress by less than 100.
 const MAX_UNPACK_RATIO: u64 = 200;
 
 /// Largest size in bytes to which a compressed part of `packed` bytes may unpack.
@@ -130,11 +131,11 @@ pub fn unpack_limit(packed: u64) -> u64 {
 /// Number of bytes that are unpacked at once.
 const UNPACK_CHUNK: usize = 1 << 20;
 
-/// Unpacks a gzipped file to at most `largest` bytes; returns any other file as it is.
+/// Unpacks a gzipped file to at most `largest` bytes; returns any other file unchanged.
 ///
 /// # Errors
-/// [`DataError`] if the file is damaged, or unpacks to more than `largest` or, for the part read so far, to
-/// more than [`unpack_limit`] allows. Memory is not taken beyond that limit.
+/// [`DataError`] if the file is damaged, or unpacks to more than `largest` bytes or to more than
+/// [`unpack_limit`] of the packed bytes read so far. No memory beyond this limit is allocated.
 pub fn unpack<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [u8]>, DataError> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(Cow::Borrowed(bytes));
@@ -158,7 +159,7 @@ pub fn unpack<'a>(bytes: &'a [u8], path: &str, largest: u64) -> Result<Cow<'a, [
 
 #[cfg(test)]
 mod tests {
-    /// Example of FIPS 180-4.
+    /// Compares with the example in FIPS 180-4.
     #[test]
     fn checksum_matches_standard_example() {
         let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

@@ -1,5 +1,5 @@
-//! Flash images of a client's samples for boards: a wearer's recording, with the same windows, classes and
-//! draws as the simulated client, or a table of samples.
+//! Flash images that hold a client's samples for a board: the recordings of a smartwatch wearer, with the
+//! same windows, classes and draws as the simulated client, or a table of samples.
 
 use fedspan_client::recording::table;
 use fedspan_client::recording::{DRAW_MAX, Header, Series, write};
@@ -8,18 +8,18 @@ use fedspan_protocol::frame::crc32c;
 use super::watch::{EXERCISES, HOP, PROGRAMME_MAX, WatchSettings, programme_label, recordings};
 use super::{Client, DataError, Labels};
 
-/// Error of making a flash image.
+/// Reason why a flash image cannot be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ImageError {
     /// The scenario has no such wearer.
     #[error("found wearer {wearer}, allowed: 1 to {count}")]
     Wearer {
-        /// Number of the wearer that was asked for.
+        /// Requested number of the wearer, from 1.
         wearer: usize,
         /// Number of wearers in the scenario.
         count: usize,
     },
-    /// A draw is larger than a board can hold.
+    /// The number of windows to draw from a class exceeds the limit of a board.
     #[error("{key} is {found}, allowed: at most {DRAW_MAX}, the windows of a class that a board can draw")]
     Draw {
         /// Key of the setting.
@@ -32,10 +32,10 @@ pub enum ImageError {
     Data(#[from] DataError),
 }
 
-/// Image of wearer `wearer`, counted from 1: training wearers first, then those held out.
+/// Makes the flash image of a wearer. Wearers are numbered from 1: training wearers first, then newcomers.
 ///
 /// # Errors
-/// [`ImageError`] if there is no such wearer, a draw is too large, or the recordings cannot be read.
+/// [`ImageError`] if the scenario has no such wearer, a draw is too large, or the recordings cannot be read.
 pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u8>, ImageError> {
     let roles = settings.roles();
     let wearers = || roles.clients.iter().chain(&roles.newcomers).copied();
@@ -48,7 +48,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     let head = draw("data.head_samples_per_class", if trains { settings.head_samples_per_class } else { 0 })?;
     let labelled = draw("split.labels_per_class", if trains { 0 } else { settings.labels_per_class })?;
     let all = recordings()?;
-    let own: Vec<_> = all
+    let recorded: Vec<_> = all
         .iter()
         .filter(|series| series.person == person)
         .filter_map(|series| {
@@ -58,7 +58,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
         })
         .collect();
     let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let series: Vec<Series<'_>> = own
+    let series: Vec<Series<'_>> = recorded
         .iter()
         .map(|(class, series, bytes)| {
             let split = settings.split(series.windows());
@@ -73,15 +73,15 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
         wearer: person as u64,
         head_per_class: head,
         labelled_per_class: labelled,
-        scale: own.first().map(|(_, series, _)| series.scale).unwrap_or_default(),
+        scale: recorded.first().map(|(_, series, _)| series.scale).unwrap_or_default(),
     };
     let mut image = Vec::new();
     write(&header, &series, |part| image.extend_from_slice(part));
     Ok(with_crc(image))
 }
 
-/// Image of a client's table of samples with `d` features, for regression. Class numbers are written as
-/// values, and missing targets as zeros.
+/// Makes the flash image of a client's samples with `d` features, as a regression table. Class numbers are
+/// written as values, and missing targets as zeros.
 #[must_use]
 pub fn table(client: &Client, d: usize) -> Vec<u8> {
     let values = |labels: &Labels| match labels {
@@ -96,7 +96,7 @@ pub fn table(client: &Client, d: usize) -> Vec<u8> {
     with_crc(image)
 }
 
-/// Appends the CRC-32C to an image.
+/// Appends the CRC-32C of an image to the image.
 fn with_crc(mut image: Vec<u8>) -> Vec<u8> {
     let check = crc32c(&image);
     image.extend_from_slice(&check.to_le_bytes());

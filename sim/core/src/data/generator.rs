@@ -1,4 +1,4 @@
-//! Generator of batches of a linear model: `y = M_i^T x + noise` with normal x.
+//! Generator of a client's batches from a linear model: `y = M_i^T x + noise` with normal x.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Makes the generator of the client's test samples, without noise.
+    /// Makes the generator of the client's test samples, whose targets have no noise.
     #[must_use]
     pub fn tests(&self, samples: usize) -> Self {
         Self { noise_std: 0.0, samples, purpose: Purpose::Test, ..self.clone() }
     }
 
-    /// Draws the batch of a round; the same round always gives the same batch.
+    /// Draws the batch of a round. Repeated calls for one round return the same batch.
     #[must_use]
     pub fn batch(&self, round: u64) -> Set {
         let mut random = stream(self.seed, self.purpose, self.client << 32 | round);

@@ -1,4 +1,4 @@
-//! Newcomers: clients that are held out of training, and the samples that they label.
+//! Selection of newcomers, the clients that are held out of training, and of their labelled samples.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ pub struct Holdout {
     pub clients: usize,
     /// Index of the fold, from 0.
     pub fold: usize,
-    /// Number of training samples that each newcomer labels: of each class, drawn at random (0 for all), or
-    /// for regression the first ones.
+    /// Number of labelled training samples of a newcomer: for classification, samples of each class, drawn at
+    /// random; for regression, the first samples. 0 for all.
     pub samples: usize,
-    /// Key that sets the number of clients, for messages.
+    /// Key of the scenario that sets the number of clients, for messages.
     pub key: &'static str,
 }
 
 impl Holdout {
-    /// Moves the fold from `clients` to `newcomers`, with the clients' `names`.
+    /// Moves the clients of the fold, with their `names`, from `clients` to `newcomers`.
     ///
     /// # Errors
     /// [`DataError`] if there are too few clients, or too few samples to label.
@@ -59,11 +59,11 @@ impl Holdout {
         Ok(dataset)
     }
 
-    /// Makes a newcomer: replaces its training part by the samples it labels. `index` selects the draw and is
-    /// unique to the newcomer.
+    /// Makes a newcomer from a client: replaces the training samples by the labelled samples. `index` selects
+    /// the random draw and is unique to the newcomer.
     ///
     /// # Errors
-    /// [`DataError`] if it has too few samples to label.
+    /// [`DataError`] if the client has too few training samples.
     pub fn make_newcomer(
         &self,
         client: Client,

@@ -1,4 +1,4 @@
-//! Removal of clients that have nothing to train on.
+//! Removal of clients without training samples from a data set.
 
 use super::{Client, Dataset};
 
@@ -13,7 +13,8 @@ impl Dataset {
     }
 }
 
-/// Removes idle clients and their names, if they have any. Returns the number removed.
+/// Removes clients without training samples, and their names if clients have names. Returns the number of
+/// removed clients.
 fn without(clients: &mut Vec<Client>, names: &mut Vec<String>) -> usize {
     let busy: Vec<bool> =
         clients.iter().map(|client| client.fresh.is_some() || !client.train.is_empty()).collect();

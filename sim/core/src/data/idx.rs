@@ -1,5 +1,5 @@
-//! Reader of IDX files (MNIST, EMNIST, Fashion-MNIST, the bundled digits), plain or gzipped. A header cannot
-//! make the reader allocate more than the file holds.
+//! Reader of IDX files, plain or gzipped: the format of MNIST, EMNIST, Fashion-MNIST and the bundled digits.
+//! A header cannot make the reader allocate more memory than the file has bytes.
 
 use super::file::{Files, unpack};
 use super::pool::Pool;
@@ -23,19 +23,19 @@ static MNIST5K: [&[u8]; 2] = [
     include_bytes!("../../data/mnist5k-labels-idx1-ubyte.gz"),
 ];
 
-/// Largest file in bytes, decompressed: EMNIST's largest has 550 MB.
+/// Largest decompressed file size in bytes; EMNIST's largest file has 550 MB.
 const LARGEST: u64 = 1 << 30;
 /// Offset of the first label in a file of labels.
 const LABELS_AT: usize = 8;
 
-/// Paths of IDX files with images and labels, and their conventions.
+/// Paths of the IDX files of a data set, and the conventions of their labels and images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Idx {
-    /// Images and labels of the training part.
+    /// Paths of the images and the labels of the training part.
     pub train: (String, String),
-    /// Images and labels of the test part; `None` without one.
+    /// Paths of the images and the labels of the test part; `None` if there is no test part.
     pub test: Option<(String, String)>,
-    /// Label of class 0: 1 for EMNIST's letters.
+    /// Label of the first class: 1 for EMNIST's letters, otherwise 0.
     pub first_label: u8,
     /// True if images are stored column by column, as in EMNIST.
     pub transposed: bool,
@@ -44,7 +44,7 @@ pub struct Idx {
 /// Reads a bundled data set.
 ///
 /// # Errors
-/// [`DataError`] only if the build included a damaged file.
+/// [`DataError`] if the file in the program is damaged.
 pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
     let ([images, labels], name) = match which {
         Bundled::Digits => (DIGITS, "digits"),
@@ -54,7 +54,7 @@ pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
 }
 
 impl Idx {
-    /// Reads the files.
+    /// Reads the files into a pool.
     ///
     /// # Errors
     /// [`DataError`] naming the file and the offset if a file cannot be read or is malformed.
@@ -91,7 +91,7 @@ impl Idx {
     }
 }
 
-/// Parsed content of a pair of files.
+/// Parsed content of a file of images and its file of labels.
 struct Part<'a> {
     name: &'a str,
     labels_name: &'a str,
@@ -102,6 +102,7 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// Parses a file of images and a file of labels, and checks that their numbers are equal.
     fn parse(
         images: &'a [u8],
         name: &'a str,
@@ -120,7 +121,7 @@ impl<'a> Part<'a> {
         Ok(Self { name, labels_name, rows, cols, pixels, labels })
     }
 
-    /// Appends the images as features, and their classes.
+    /// Appends the images to the features `x`, and their classes to `y`.
     fn append(&self, files: &Idx, scale: f32, x: &mut Vec<f32>, y: &mut Vec<u8>) -> Result<(), DataError> {
         let (rows, cols) = (self.rows, self.cols);
         x.reserve_exact(self.labels.len() * (rows * cols + 1));
@@ -147,8 +148,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Makes a pool. Pixels are divided by the largest training pixel, to the range 0..=1, and followed by a
-/// constant 1.
+/// Makes a pool from the training part and the test part. Pixels are divided by the largest training pixel,
+/// so training pixels are in 0..=1, and a constant 1 follows the pixels of an image.
 fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
     let scale = train.pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
     let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -176,7 +177,7 @@ fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, 
     })
 }
 
-/// Dimensions and elements of an IDX file of unsigned bytes.
+/// Parses an IDX file of unsigned bytes: returns the sizes of its dimensions and its elements.
 fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usize>, &'a [u8]), DataError> {
     let word = |at: usize| match bytes.get(at..at + 4) {
         Some(&[a, b, c, d]) => Ok(u32::from_be_bytes([a, b, c, d])),

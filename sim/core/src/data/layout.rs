@@ -1,4 +1,5 @@
-//! Arrangement of a row's values, for models that depend on it: networks with biases, and convolutions.
+//! Arrangement of the values of a row (image or time series, constant feature), on which convolutions and
+//! networks with biases depend.
 
 use std::sync::Arc;
 
@@ -7,10 +8,10 @@ use fedspan_protocol::message::Image;
 
 use super::{Client, Dataset, Set};
 
-/// Arrangement of a row's values.
+/// Arrangement of the values of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
-    /// Shape of the values, if they are an image or a series; the constant follows.
+    /// Shape of the values before the constant, if they form an image or a time series.
     pub shape: Option<Shape>,
     /// True if the last value of every row is a constant 1, the bias of a linear model.
     pub constant: bool,
@@ -32,13 +33,14 @@ pub enum Shape {
     Series {
         /// Number of steps in time.
         steps: usize,
-        /// Number of values of a step.
+        /// Number of values in each step.
         channels: usize,
     },
 }
 
 impl Shape {
-    /// Shape on the wire: a series is an image of one row. `None` if a side exceeds the wire's u16.
+    /// Shape in the protocol, where a time series is an image of one row. `None` if a size does not fit a
+    /// u16.
     #[must_use]
     pub fn image(self) -> Option<Image> {
         let [height, width, channels] = match self {
@@ -66,22 +68,22 @@ impl Shape {
 }
 
 impl Dataset {
-    /// Sizes that an engine needs. The image is set only if a row holds nothing else.
+    /// Layout for the engine. The image shape is set only if a row contains nothing but the image.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         let shape = self.layout.shape.filter(|shape| shape.len() == self.features);
         Sizes { features: self.features, outputs: self.outputs, image: shape.and_then(Shape::image) }
     }
 
-    /// Removes the constant at the end of each row, if there is one, for models with biases of their own.
-    /// Test sets that clients share stay shared.
+    /// Removes the constant at the end of each row, if rows have one, for models with biases. Test sets that
+    /// are shared by several clients remain shared.
     #[must_use]
     pub fn without_constant(mut self) -> Self {
         if !self.layout.constant || self.features == 0 {
             return self;
         }
         let d = self.features;
-        // Original and shortened sets. Holding the original keeps its address unique.
+        // Pairs of original and shortened sets. Keeping the original alive keeps its address unique.
         let mut cut: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         let mut shared = |set: &mut Arc<Set>| {
             if let Some((_, short)) = cut.iter().find(|(whole, _)| Arc::ptr_eq(whole, set)) {
@@ -89,7 +91,7 @@ impl Dataset {
                 return;
             }
             let short = Arc::new(shortened(set, d));
-            // A set with a single holder cannot occur again.
+            // A set with a single reference is not shared.
             if Arc::strong_count(set) > 1 {
                 cut.push((Arc::clone(set), Arc::clone(&short)));
             }
@@ -136,7 +138,7 @@ mod tests {
             test: Arc::clone(&test),
             ..Client::new(images.select(65, part), Set::empty(true))
         };
-        let whole = Dataset {
+        let dataset = Dataset {
             features: 65,
             outputs: 10,
             classification: true,
@@ -146,10 +148,10 @@ mod tests {
             layout: Layout { shape: Some(Shape::Image { channels: 1, height: 8, width: 8 }), constant: true },
             ..Dataset::default()
         };
-        let short = whole.clone().without_constant();
-        assert_eq!((whole.features, short.features), (65, 64));
+        let short = dataset.clone().without_constant();
+        assert_eq!((dataset.features, short.features), (65, 64));
         assert_eq!(short.layout.shape.map(Shape::len), Some(64));
-        let (a, b) = (&whole.clients[0].train, &short.clients[0].train);
+        let (a, b) = (&dataset.clients[0].train, &short.clients[0].train);
         for row in 0..2 {
             assert_eq!(a.x[row * 65..row * 65 + 64], b.x[row * 64..row * 64 + 64]);
             assert_eq!(a.x[row * 65 + 64].to_bits(), 1f32.to_bits());

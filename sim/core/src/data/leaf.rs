@@ -1,6 +1,6 @@
-//! Reader of LEAF's JSON files (Caldas et al. 2018): users with samples of numbers, as in FEMNIST, or of
-//! text, as in Sent140. Every user becomes part of the pool, even without samples; users that become no
-//! client are counted when the pool is split.
+//! Reader of the JSON files of LEAF (Caldas et al. 2018): users with numeric samples, as in FEMNIST, or
+//! texts, as in Sent140. The pool contains every user, even without samples; the division of the pool counts
+//! the users that do not become clients.
 
 pub mod json;
 pub mod words;
@@ -14,28 +14,30 @@ use super::{DataError, LARGEST_VALUES, Labels, Layout, Set, Shape};
 use json::{Samples, Users};
 use words::Vectors;
 
-/// Largest file in bytes. LEAF writes a hundred users per file; word vectors of 300 numbers take 1 GB.
+/// Largest file size in bytes. LEAF writes a hundred users per file; a file of word vectors of 300 numbers
+/// has 1 GB.
 const LARGEST: u64 = 1 << 30;
 
-/// Largest number of values of a text: with the constant, the most features that the protocol can state.
+/// Largest number of values of a text. With the constant, this is the largest number of features in the
+/// protocol.
 const MAX_TEXT_VALUES: usize = 65_534;
 
 /// Paths and settings of a LEAF data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leaf {
-    /// Path of a file, or of a directory of files.
+    /// Path of the training part: a file, or a directory of files.
     pub path: String,
-    /// Path of the test part, of the same users; `None` without one.
+    /// Path of the test part, which has the same users; `None` if there is no test part.
     pub test_path: Option<String>,
-    /// Path of a file of word vectors; `None` for samples of numbers.
+    /// Path of a file of word vectors; `None` if samples are numeric.
     pub vectors: Option<String>,
-    /// Number of lines of that file that are read.
+    /// Number of lines of the file of word vectors that are read.
     pub vocabulary: usize,
     /// Number of words of a text that form a sequence; 0 for the mean of all words.
     pub words: usize,
 }
 
-/// Conversion of a text to a sample.
+/// Conversion of texts to samples by word vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
     /// Word vectors.
@@ -59,11 +61,11 @@ impl Text {
 }
 
 impl Leaf {
-    /// Reads all files. Users are in the order of their names.
+    /// Reads all files into a pool. Users are in the order of their names.
     ///
     /// # Errors
-    /// [`DataError`] naming the file and the place if a file cannot be read, is malformed, or its samples do
-    /// not fit the settings.
+    /// [`DataError`] naming the file and the position if a file cannot be read or is malformed, or its
+    /// samples do not fit the settings.
     pub fn read(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
         let mut parts = vec![read_part(&self.path, files)?];
         if let Some(path) = &self.test_path {
@@ -94,10 +96,10 @@ impl Leaf {
         pool(&name, &parts, text.as_ref())
     }
 
-    /// One-line warning about users of the test part that have nothing to train on.
+    /// Makes a one-line warning about users of the test part that have no training samples.
     ///
     /// # Errors
-    /// [`DataError`] if that is true of all users, so that no client would be scored.
+    /// [`DataError`] if no user of the test part has training samples, so that no client could be scored.
     pub fn untrained_users_warning(
         &self,
         pool: &Pool,
@@ -126,8 +128,8 @@ impl Leaf {
     }
 }
 
-/// Reads a file, or all `.json` files of a directory in the order of their names. Each user may be in one
-/// file only: a directory with both training and test parts would train on the test samples.
+/// Reads a file, or all `.json` files of a directory in the order of their names. A user may occur in one
+/// file only: in a directory with both training and test files, test samples would be trained on.
 fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
     let place = files.locate(path);
     let mut paths = Vec::new();
@@ -166,7 +168,7 @@ fn read_part(path: &str, files: &mut Files<'_>) -> Result<Users, DataError> {
     Ok(users)
 }
 
-/// Joins all samples, those of the second part after those of the first.
+/// Makes a pool of the samples of all parts, in the order of the parts.
 ///
 /// # Errors
 /// [`DataError`] if samples have different lengths, or do not fit in memory.
@@ -221,7 +223,7 @@ pub fn pool(name: &str, parts: &[Users], text: Option<&Text>) -> Result<Pool, Da
         Some(Text { vectors, words }) => Some(Shape::Series { steps: *words, channels: vectors.width }),
     };
     let user = |(name, samples): (&str, Vec<usize>)| User { name: name.to_owned(), samples };
-    // Classes are the labels that occur; a label without samples could only be predicted wrongly.
+    // Only labels that occur become classes: a prediction of any other label would be wrong.
     let labels: BTreeSet<u8> = y.iter().copied().collect();
     let mut classes = [0u8; 256];
     for (class, label) in (0u8..).zip(&labels) {

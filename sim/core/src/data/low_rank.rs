@@ -1,5 +1,6 @@
-//! RoLoRA's linear model (Chen et al. 2025, section 5.1 and appendix A.5): `y = B_i*^T A*^T x + noise` with
-//! normal x. A* is common to all clients, d x r with orthonormal columns; B_i* is r x C.
+//! Generator of data from RoLoRA's linear model (Chen et al. 2025, section 5.1 and appendix A.5):
+//! `y = B_i*^T A*^T x + noise` with normal x. A* is common to all clients, d x r with orthonormal columns;
+//! B_i* of client i is r x C.
 
 use std::sync::Arc;
 
@@ -22,9 +23,9 @@ pub struct LowRankRegression {
     pub rank: usize,
     /// Number of samples per client, or per client and round if `fresh`.
     pub samples: usize,
-    /// Draws a new batch in every round.
+    /// True if each client draws a new batch in every round.
     pub fresh: bool,
-    /// Common singular value `L` of the mean of all B_i*.
+    /// Value `L` of all singular values of the mean of the B_i*.
     pub strength: f64,
     /// Heterogeneity `gamma`: the root of the mean over clients of `|B_i* - mean|^2` (Frobenius norm;
     /// definition A.13).
@@ -39,14 +40,14 @@ impl LowRankRegression {
     /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A one-line message with the numbers if they do not.
+    /// A one-line message with the sizes if the data do not fit.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, outputs, samples, fresh, test_samples, .. } = *self;
         let to_u64 = |n: usize| n as u64;
-        // A fresh batch is held next to the first one; a client's map is f64.
-        let own =
+        // A new batch is in memory together with the first batch; a client's map is f64.
+        let rows =
             to_u64(samples).saturating_mul(if fresh { 2 } else { 1 }).saturating_add(to_u64(test_samples));
-        let each = own
+        let each = rows
             .saturating_mul(to_u64(d).saturating_add(to_u64(outputs)))
             .saturating_add((2 * to_u64(d)).saturating_mul(to_u64(outputs)));
         let values = to_u64(clients).saturating_mul(each);
@@ -59,7 +60,7 @@ impl LowRankRegression {
         ))
     }
 
-    /// True down-projection A*, and each client's B_i*.
+    /// Draws the true down-projection A*, and the B_i* of each client.
     #[must_use]
     pub fn truth(&self, seed: u64) -> (Matrix, Vec<Matrix>) {
         let mut random = stream(seed, Purpose::Truth, 0);
@@ -69,21 +70,22 @@ impl LowRankRegression {
         (down, ups)
     }
 
-    /// Each client's deviation from the mean of the B_i*, r x C: normal, with mean zero and size gamma.
+    /// Draws the deviation of each client from the mean of the B_i*, r x C: normal entries, centred to mean
+    /// zero over the clients and scaled to heterogeneity `gamma`.
     #[allow(clippy::cast_precision_loss, reason = "a count of clients")]
     fn deviations(&self, random: &mut Stream) -> Vec<Matrix> {
         let (r, c, n) = (self.rank, self.outputs, self.clients as f64);
         let drawn: Vec<Matrix> =
             (0..self.clients).map(|_| Matrix::from_fn(r, c, |_, _| random.normal())).collect();
-        let mean = drawn.iter().fold(Matrix::zeros(r, c), |sum, one| sum + one) / n;
-        let centered: Vec<Matrix> = drawn.into_iter().map(|one| one - &mean).collect();
+        let mean = drawn.iter().fold(Matrix::zeros(r, c), |sum, deviation| sum + deviation) / n;
+        let centered: Vec<Matrix> = drawn.into_iter().map(|deviation| deviation - &mean).collect();
         let square = centered.iter().flat_map(Matrix::iter).fold(0.0, |sum, v| sum + v * v) / n;
-        // A single client has no deviation.
+        // The deviation of a single client is zero.
         let scale = if square > 0.0 { self.heterogeneity / square.sqrt() } else { 0.0 };
-        centered.into_iter().map(|one| one * scale).collect()
+        centered.into_iter().map(|deviation| deviation * scale).collect()
     }
 
-    /// Draws the true maps and all clients.
+    /// Draws the true maps and the data of all clients.
     #[must_use]
     pub fn dataset(&self, seed: u64) -> Dataset {
         let Self { d, outputs, samples, noise_std, fresh, test_samples, .. } = *self;

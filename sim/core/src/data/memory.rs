@@ -1,15 +1,15 @@
-//! Data that the calling program has made, as the source of a scenario.
+//! Source of a scenario's data in memory: a data set that the calling program has made.
 
 use std::sync::Arc;
 
 use super::{Dataset, DatasetError};
 
-/// Checked data set in memory, shared by all copies of a scenario.
+/// Validated data set in memory, which all copies of a scenario share.
 #[derive(Clone, Debug)]
 pub struct MemoryData(Arc<Dataset>);
 
 impl MemoryData {
-    /// Takes a data set.
+    /// Validates a data set and makes it shareable.
     ///
     /// # Errors
     /// [`DatasetError`] for the first client, sample or value that cannot be used.
@@ -18,14 +18,14 @@ impl MemoryData {
         Ok(Self(Arc::new(dataset)))
     }
 
-    /// Data set.
+    /// The data set.
     #[must_use]
     pub fn dataset(&self) -> &Dataset {
         &self.0
     }
 }
 
-/// Compares identity: two are equal if they share one data set.
+/// Compares identity: two values are equal if they share the same data set in memory.
 impl PartialEq for MemoryData {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

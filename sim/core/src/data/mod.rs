@@ -1,6 +1,6 @@
-//! Data sets divided among clients: generated ([`synthetic`], [`low_rank`], [`spiked_covariance`],
-//! [`stochastic_block_model`]) or read from files ([`watch`], [`idx`], [`cifar`], [`leaf`], [`npz`],
-//! [`table`]), or made by the calling program.
+//! Data sets that are divided among clients. A data set is generated ([`synthetic`], [`low_rank`],
+//! [`spiked_covariance`], [`stochastic_block_model`]), read from files ([`watch`], [`idx`], [`cifar`],
+//! [`leaf`], [`npz`], [`table`]), or made by the calling program.
 
 pub mod augment;
 mod check;
@@ -48,11 +48,11 @@ use eigenspace::{NoEigenspace, pooled_truth};
 use generator::Generator;
 use scale::Scaling;
 
-/// Notices that the licences of the bundled data require of anyone who redistributes them.
+/// Notices that the licences of the bundled data require in every redistribution of the data.
 pub const LICENCES: &str = include_str!("../../data/LICENSES.md");
 
-/// Largest number of values in a data set, and in the models on it: 8 GiB of f32. A scenario whose sizes
-/// multiply to more is taken for a mistake.
+/// Largest number of values in a data set, and in the models that are trained on it: 8 GiB of f32. A scenario
+/// with larger sizes is rejected as a mistake.
 pub const LARGEST_VALUES: u64 = 1 << 31;
 
 /// An error in a data file.
@@ -66,8 +66,8 @@ pub struct DataError {
 }
 
 impl DataError {
-    /// Makes an error about a file. Control characters in the message are escaped, so that it is one line for
-    /// any file content.
+    /// Makes an error about a file. Control characters in the message are escaped, so that the message is one
+    /// line for any file content.
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         let mut message: String = message.into();
         if message.contains(char::is_control) {
@@ -85,10 +85,11 @@ pub struct Client {
     pub train: Arc<Set>,
     /// Test samples.
     pub test: Arc<Set>,
-    /// Generator of a new batch for every round, in place of `train`; `None` if the samples are fixed.
+    /// Generator of a new training batch for every round, which replaces `train`; `None` if the training
+    /// samples are fixed.
     pub fresh: Option<Generator>,
-    /// Number of samples of each class that a training round's head is fitted on, drawn in each round, with
-    /// the seed and the client's number; `None` for all samples.
+    /// Episode of a training round: the number of samples per class that the head is fitted on, which are
+    /// drawn in every round, the seed, and the client's number. `None` if the head is fitted on all samples.
     pub episode: Option<(usize, u64, u64)>,
     /// Augmentation of the training images; `None` for no augmentation.
     pub augment: Option<Augment>,
@@ -123,7 +124,7 @@ impl Client {
 pub struct Dataset {
     /// Number of features, `d`.
     pub features: usize,
-    /// Number of outputs, `C`; 1 without targets.
+    /// Number of outputs, `C`; 1 if samples have no targets.
     pub outputs: usize,
     /// True if targets are class numbers.
     pub classification: bool,
@@ -131,11 +132,12 @@ pub struct Dataset {
     pub clients: Vec<Client>,
     /// Clients that join after training and only fit a head.
     pub newcomers: Vec<Client>,
-    /// True representation, if it is known; for FedPower the top eigenspace of all rows.
+    /// True representation, if known; for FedPower the top eigenspace of all rows.
     pub truth: Option<Matrix>,
-    /// Arrangement of a row's values.
+    /// Arrangement of the values of a row.
     pub layout: Layout,
-    /// Number of users in the data that became no client, having too few samples or none to train on.
+    /// Number of users in the data that did not become clients, because they have too few samples or no
+    /// training samples.
     pub dropped_users: usize,
     /// Names of `clients`; empty if the data name none.
     pub client_names: Vec<String>,
@@ -145,22 +147,22 @@ pub struct Dataset {
     pub feature_names: Vec<String>,
     /// Names of the classes in the order of their numbers; empty if the data name none.
     pub class_names: Vec<String>,
-    /// Scale that was applied to the features; `None` if none was.
+    /// Scale that was applied to the features; `None` if the features are unscaled.
     pub scale: Option<Scaling>,
     /// Warnings about the data that a run prints, one line each.
     pub warnings: Vec<String>,
 }
 
 impl Dataset {
-    /// Makes a data set of `classes` classes from clients whose targets are class numbers. A linear model has no
-    /// offset: add a feature that is always 1 if it needs one.
+    /// Makes a data set of `classes` classes from clients whose targets are class numbers. Linear models have
+    /// no offset: add a feature that is always 1 if an offset is needed.
     #[must_use]
     pub fn classes(features: usize, classes: usize, clients: Vec<Client>) -> Self {
         Self { features, outputs: classes, classification: true, clients, ..Self::default() }
     }
 
-    /// Makes a data set from clients with `outputs` real-valued targets for each sample. A linear model has no
-    /// offset: add a feature that is always 1 if it needs one.
+    /// Makes a data set from clients with `outputs` real-valued targets for each sample. Linear models have
+    /// no offset: add a feature that is always 1 if an offset is needed.
     #[must_use]
     pub fn regression(features: usize, outputs: usize, clients: Vec<Client>) -> Self {
         Self { features, outputs, clients, ..Self::default() }
@@ -172,11 +174,11 @@ impl Dataset {
         Self { newcomers, ..self }
     }
 
-    /// Makes a data set without targets, whose true representation is the top eigenspace of `k` dimensions of
+    /// Makes a data set without targets. Its true representation is the top eigenspace, of `k` dimensions, of
     /// all rows.
     ///
     /// # Errors
-    /// [`NoEigenspace`] if that eigenspace is not unique or cannot be computed.
+    /// [`NoEigenspace`] if the eigenspace is not unique or cannot be computed.
     pub fn unlabelled(features: usize, clients: Vec<Client>, k: usize) -> Result<Self, NoEigenspace> {
         let mut dataset = Self { features, outputs: 1, clients, ..Self::default() };
         dataset.truth = Some(pooled_truth(&dataset, k)?);
@@ -190,22 +192,22 @@ impl Dataset {
     }
 }
 
-/// Sizes of a linear model of width `width` on a data set.
+/// Sizes of a linear model on a data set, with a representation of `width` dimensions.
 #[must_use]
 pub fn shape_of(dataset: &Dataset, width: usize) -> LinearShape {
     LinearShape { features: dataset.features, width, outputs: dataset.outputs }
 }
 
-/// Replayable source of a client's samples. Draws a new batch in every round if the client has a generator,
-/// and new samples for every round's head if it trains in episodes.
+/// Sample source of a simulated device. Prepares a new batch in every round if the client has a generator or
+/// an augmentation, and draws new samples for the head of every round if the client trains in episodes.
 #[derive(Clone, Debug)]
 pub struct ClientSource {
     set: Arc<Set>,
     fresh: Option<Generator>,
     episode: Option<(usize, u64, u64)>,
-    /// Augmentation, and the original images.
+    /// Augmentation of the training images, and the original images.
     augment: Option<(Augment, Arc<Set>)>,
-    /// Samples for this round's head.
+    /// Samples that the head of the current round is fitted on; `None` if it is fitted on all samples.
     part: Option<Set>,
     round: Option<RoundId>,
     head_pass: bool,
@@ -213,6 +215,8 @@ pub struct ClientSource {
 }
 
 impl ClientSource {
+    /// Prepares the samples of a round: draws a new batch, augments images, and draws the samples for the
+    /// head. Does nothing if the round has already been prepared.
     fn prepare(&mut self, id: RoundId) {
         if self.round == Some(id) {
             return;

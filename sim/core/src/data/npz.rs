@@ -1,4 +1,4 @@
-//! NumPy files: reads `npz` data sets and `npy` matrices, and writes `npy` matrices.
+//! Reader and writer of NumPy files: reads `npz` data sets and `npy` matrices, and writes `npy` matrices.
 
 mod archive;
 mod tables;
@@ -16,9 +16,9 @@ pub use tables::{Arrays, table};
 
 use super::{DataError, file};
 
-/// Largest array in elements.
+/// Largest number of elements of an array.
 const LARGEST: u64 = 1 << 28;
-/// Largest file in bytes.
+/// Largest file size in bytes.
 pub const LARGEST_FILE: u64 = 1 << 31;
 
 /// Array of numbers with its shape.
@@ -31,14 +31,14 @@ pub struct Array {
 }
 
 impl Array {
-    /// First value that satisfies a condition, with its index in every dimension.
+    /// First value that satisfies a condition, preceded by its index in every dimension.
     fn first(&self, is: impl Fn(f64) -> bool) -> Option<(Vec<usize>, f64)> {
         let place = self.values.iter().position(|&value| is(value))?;
         self.values.get(place).map(|&value| (index(&self.shape, place), value))
     }
 }
 
-/// Index in every dimension of a position among row-major values.
+/// Converts a position among row-major values to an index in every dimension.
 fn index(shape: &[usize], place: usize) -> Vec<usize> {
     let mut rest = place;
     let mut at: Vec<usize> = shape
@@ -57,7 +57,8 @@ fn index(shape: &[usize], place: usize) -> Vec<usize> {
 /// Reads a matrix of `rows` rows from an npy file.
 ///
 /// # Errors
-/// [`DataError`] naming the file if it cannot be read, has another shape or a value that is not finite.
+/// [`DataError`] naming the file if the file cannot be read, has another number of rows, or has a value that
+/// is not finite.
 pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     let key = "the array";
     let bytes = file::read(path, LARGEST_FILE)?;
@@ -68,10 +69,10 @@ pub fn read_matrix(path: &str, rows: usize) -> Result<Matrix, DataError> {
     matrix(&array, path, key, rows)
 }
 
-/// Writes f64 values as an npy file, under a temporary name that is then renamed.
+/// Writes f64 values as an npy file. The file is written under a temporary name and then renamed.
 ///
 /// # Errors
-/// [`DataError`] naming the file if it cannot be written.
+/// [`DataError`] naming the file if the file cannot be written.
 pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError> {
     let name = path.display().to_string();
     let failed = |error: std::io::Error| DataError::new(&name, error.to_string());
@@ -87,6 +88,8 @@ pub fn write(path: &Path, shape: &[u64], values: &[f64]) -> Result<(), DataError
     std::fs::rename(&partial, path).map_err(failed)
 }
 
+/// Converts an array to a matrix, and checks that it has `rows` rows, at most as many columns, and finite
+/// values.
 fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, DataError> {
     let wrong = |message: String| DataError::new(name, format!("{key} {message}"));
     let [r, c] = *array.shape.as_slice() else {
@@ -101,9 +104,9 @@ fn matrix(array: &Array, name: &str, key: &str, rows: usize) -> Result<Matrix, D
     Ok(Matrix::from_row_slice(r, c, &array.values))
 }
 
-/// Orthonormal basis of the span of the columns.
+/// Orthonormal basis of the span of the columns of `b`. `name` and `key` are for messages.
 pub fn basis(b: &Matrix, name: &str, key: &str) -> Result<Matrix, DataError> {
-    // The span does not depend on the numbers' size, and the squares of large numbers may overflow.
+    // Scaling does not change the span, and prevents squares of large values from overflowing.
     let largest = b.amax();
     let scaled = if largest > 0.0 { b / largest } else { b.clone() };
     orthonormal(&scaled).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Partition of data without natural users among clients.
+//! Partition of labelled samples among clients: by shards, at random, or in Dirichlet proportions.
 
 mod dirichlet;
 
@@ -9,8 +9,9 @@ use super::sizes::Sizes;
 /// Method of partitioning data among clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Partition {
-    /// Shards, `classes` per client, cut from all samples sorted by class (McMahan et al. 2017). A client has
-    /// about that many classes, fewer if two of its shards are of the same class.
+    /// All samples are sorted by class and cut into shards, and each client receives `classes` shards
+    /// (McMahan et al. 2017). A client has about `classes` classes, and fewer if two of its shards are of the
+    /// same class.
     Shards {
         /// Number of clients.
         clients: usize,
@@ -19,7 +20,7 @@ pub enum Partition {
         /// Sizes of the clients.
         shares: ClientSizes,
     },
-    /// Independent and identically distributed: at random.
+    /// Samples are assigned at random, so they are independent and identically distributed.
     Iid {
         /// Number of clients.
         clients: usize,
@@ -34,14 +35,14 @@ pub enum Partition {
         clients: usize,
         /// Concentration: small values give few classes per client, large values give similar clients.
         alpha: f64,
-        /// Smallest number of samples of a client; other draws are rejected.
+        /// Smallest number of samples of a client. Draws that give a client fewer samples are rejected.
         min_samples: usize,
     },
-    /// The users named by the data.
+    /// Clients are the users named in the data.
     Natural {
         /// Number of users, drawn at random; 0 for all.
         users: usize,
-        /// Smallest number of samples; users with fewer are dropped.
+        /// Smallest number of samples of a user; users with fewer samples are dropped.
         min_samples: usize,
     },
 }
@@ -51,8 +52,8 @@ pub enum Partition {
 pub struct ClientSizes {
     /// Kind of distribution.
     pub sizes: Sizes,
-    /// Number of samples of each client, of the smallest or the median, as the distribution defines; 0 to
-    /// divide all samples in proportion.
+    /// Base size in samples: the size of each client, the smallest size or the median size, depending on the
+    /// distribution. 0 to divide all samples in proportion.
     pub samples: usize,
 }
 
@@ -69,7 +70,7 @@ impl ClientSizes {
 }
 
 impl Partition {
-    /// Checks that `samples` samples of `classes` classes suffice for every client to have some.
+    /// Checks that `samples` samples of `classes` classes suffice for the configured clients.
     fn check(&self, samples: usize, classes: usize) -> Result<(), String> {
         match *self {
             Self::Shards { classes: own, .. } if own > classes => Err(format!(
@@ -88,7 +89,7 @@ impl Partition {
         }
     }
 
-    /// The same method for `clients` other clients, whose samples have `classes` classes.
+    /// Returns the same method for another number of clients, whose samples have `classes` classes.
     #[must_use]
     pub fn resized(self, clients: usize, classes: usize) -> Self {
         match self {
@@ -101,7 +102,7 @@ impl Partition {
         }
     }
 
-    /// Number of clients; 0 for all users.
+    /// Number of clients; 0 if all users become clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         match *self {
@@ -113,19 +114,20 @@ impl Partition {
     }
 }
 
-/// Partitions samples with these labels: returns the indices of each client's samples. No sample has two
-/// owners, and every client has a sample. Unless sizes are given as numbers of samples, every sample has an
-/// owner; for equal sizes the first clients get the remainder. Natural users are not handled here.
+/// Partitions samples with these labels, and returns the indices of each client's samples. A sample is
+/// assigned to at most one client. Every client has a sample, except that a Dirichlet partition with
+/// `min_samples` 0 may have empty clients. Unless sizes are given as numbers of samples, all samples are
+/// assigned. For [`Partition::Natural`] the result is empty; users are handled by `super::pool`.
 ///
 /// # Errors
 /// A one-line message with the numbers if there are too few samples or classes.
-pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
-    how.check(labels.len(), classes(labels))?;
+pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
+    method.check(labels.len(), classes(labels))?;
     let mut random = stream(seed, Purpose::Partition, 0);
     let all: Vec<usize> = (0..labels.len()).collect();
     let shuffled = random.choose(&all, all.len());
     let label = |i: &usize| labels.get(*i).copied();
-    match how {
+    match method {
         Partition::Natural { .. } => Ok(Vec::new()),
         Partition::Dirichlet { clients, alpha, min_samples } => {
             let mut sorted = shuffled;
@@ -160,7 +162,7 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
                             "found a client of {few} samples, allowed: at least {classes}, one for each shard"
                         ));
                     }
-                    // Shards of a client are of equal length up to one sample.
+                    // The lengths of a client's shards differ by at most one sample.
                     let length = |client: usize, shard: usize| {
                         counts.get(client).map(|count| (count + classes - 1 - shard) / classes)
                     };
@@ -174,7 +176,7 @@ pub fn partition(labels: &[u8], how: Partition, seed: u64) -> Result<Vec<Vec<usi
     }
 }
 
-/// Number of classes that occur.
+/// Number of distinct labels.
 fn classes(labels: &[u8]) -> usize {
     let mut seen = [false; 256];
     for label in labels {
@@ -185,8 +187,8 @@ fn classes(labels: &[u8]) -> usize {
     seen.iter().filter(|seen| **seen).count()
 }
 
-/// Value of every shard by its position in `order`, which assigns `classes` shards to each client. `value`
-/// receives the client and the index among the client's shards.
+/// Computes a value for every shard. `order` lists the shards of all clients, `classes` shards for each
+/// client. `value` receives the client and the index among the client's shards.
 fn per_shard<T: Copy + Default>(
     order: &[usize],
     classes: usize,
@@ -203,6 +205,7 @@ fn per_shard<T: Copy + Default>(
     values
 }
 
+/// Checks that there are as many samples as all clients together need.
 fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
     let wanted: usize = counts.iter().sum();
     if wanted <= samples {
@@ -214,7 +217,8 @@ fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
     ))
 }
 
-/// Selects `count` items with the proportions of the classes, so that whole classes give whole shards.
+/// Selects `count` of the items and preserves the proportions of the classes, so that shards which divide a
+/// class evenly still do so.
 fn subsample(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>) -> Vec<usize> {
     let mut kept = Vec::with_capacity(count);
     let mut passed = 0;
@@ -232,8 +236,8 @@ fn cut_runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
     lengths.iter().map(|length| rest.by_ref().take(*length).collect()).collect()
 }
 
-/// Cuts the items into one run for each weight, in proportion. No run is empty if there are enough items.
-/// Equal weights give runs of equal length up to one.
+/// Cuts the items into one run for each weight, with lengths in proportion to the weights. No run is empty if
+/// there are enough items. For equal weights the lengths differ by at most one.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
 fn split_by_weight(items: &[usize], weights: &[f64]) -> Vec<Vec<usize>> {
     let parts = weights.len();

@@ -1,4 +1,4 @@
-//! Pool of labelled samples, and its division into clients.
+//! Pool of labelled samples that were read from files, and the division of a pool into clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,19 +17,21 @@ pub const CLIENTS: usize = 100_000;
 /// Labelled samples before their division into clients.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    /// Name for messages: mostly the path of a file.
+    /// Name of the pool for messages, usually the path of a file.
     pub name: String,
     /// Number of values of a sample, including the constant.
     pub features: usize,
-    /// Number of classes; every label is below it.
+    /// Number of classes. Labels are below this number.
     pub classes: usize,
     /// All samples.
     pub set: Set,
-    /// Index of the first sample of the files' test part; the number of samples if there is none.
+    /// Index of the first sample of the test part in the files; the number of samples if there is no test
+    /// part.
     pub tests_from: usize,
-    /// Users and their samples, in the order of their names; empty if the data name no users.
+    /// Users and the indices of their samples, in the order of the users' names; empty if the data name no
+    /// users.
     pub users: Vec<User>,
-    /// Arrangement of a row's values.
+    /// Arrangement of the values of a row.
     pub layout: Layout,
     /// Names of the features without the constant; empty if the data name none.
     pub feature_names: Vec<String>,
@@ -53,20 +55,20 @@ pub struct User {
 pub enum SplitBy {
     /// A fraction of each client's samples.
     Clients,
-    /// A fraction of each class, before the partition; a number above 0 is the number of training samples of
-    /// each class instead.
+    /// A fraction of each class, selected before the partition. If the number is above 0, it is the number of
+    /// training samples of each class, and the other samples are test samples.
     Classes(usize),
-    /// The test part of the files; a table without one has no tests.
+    /// The test part of the files.
     Files,
 }
 
-/// Assignment of the test samples to clients, if they are selected before the partition. In SRPFL clients are
-/// tested on the classes that they train on; the released code deals test shards of these classes.
+/// Assignment of the test samples to clients, used if test samples are selected before the partition. As in
+/// SRPFL, clients are tested on the classes that they train on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestAssignment {
-    /// A share of the test samples of each class: the client's share of the class's training samples.
+    /// Test samples of each class are divided in proportion to the clients' training samples of the class.
     UpdateWeight,
-    /// All test samples of the classes that the client trains on.
+    /// Each client receives all test samples of the classes that the client trains on.
     All,
 }
 
@@ -79,17 +81,17 @@ pub struct SplitPlan {
     pub by: SplitBy,
     /// Order in which a client's samples are split.
     pub order: Order,
-    /// Fractions of the parts.
+    /// Fractions of the test and validation parts.
     pub split: OrderSplit,
     /// Assignment of the test samples to clients.
     pub tests: TestAssignment,
     /// Selection of the newcomers.
     pub holdout: Holdout,
-    /// Classes that only newcomers have (FedRep, Figure 6), by name or number.
+    /// Classes that only newcomers have (FedRep, Figure 6), each given by name or number.
     pub holdout_classes: Vec<String>,
 }
 
-/// Clients with their names, and the number of users that became none.
+/// Clients with their names, and the number of users that did not become clients.
 type NamedClients = (Vec<(String, Client)>, usize);
 
 impl SplitPlan {
@@ -99,7 +101,7 @@ impl SplitPlan {
     /// [`DataError`] with the numbers if there are too few samples, classes or users.
     pub fn dataset(&self, pool: &Pool, seed: u64) -> Result<Dataset, DataError> {
         let wrong = |message: String| DataError::new(&pool.name, message);
-        // Samples with real values are partitioned as samples of one class.
+        // Regression samples are partitioned as samples of a single class.
         let single_class = match &pool.set.y {
             Labels::Classes(_) => Vec::new(),
             Labels::Values { .. } => vec![0; pool.set.len()],
@@ -127,7 +129,7 @@ impl SplitPlan {
             dataset.clients = clients;
             let mut dataset = self.holdout.apply(dataset, &names, &pool.name, seed)?;
             if !self.is_natural() {
-                // Clients of a partition have numbers, no names.
+                // Clients of a partition have numbers and no names.
                 dataset.client_names.clear();
                 dataset.newcomer_names.clear();
             }
@@ -174,8 +176,8 @@ impl SplitPlan {
         Ok(dataset)
     }
 
-    /// Splits all samples into training and test samples. The test part is empty if each client's samples are
-    /// split later.
+    /// Splits all samples into training and test samples. The test part is empty if the samples of each
+    /// client are split later.
     fn parts(&self, pool: &Pool, labels: &[u8], seed: u64) -> Result<Parts, String> {
         let all: Vec<usize> = (0..labels.len()).collect();
         let (train, test) = all.split_at(pool.tests_from.min(all.len()));
@@ -188,7 +190,7 @@ impl SplitPlan {
                      such as \"random\""
                     .to_owned())
             }
-            // The order in time within each client's part is kept.
+            // Samples in the order of time must not be shuffled.
             SplitBy::Files if self.is_natural() && self.order == Order::Time => {
                 Ok(Parts { train: train.to_vec(), test: test.to_vec() })
             }
@@ -200,29 +202,32 @@ impl SplitPlan {
         matches!(self.partition, Partition::Natural { .. })
     }
 
-    /// Clients of a partition, and the number of users with too few samples or none to train on.
+    /// Makes the clients of a partition. Also returns the number of users that were dropped because they have
+    /// too few samples or no training samples.
     fn clients(
         &self,
         pool: &Pool,
         labels: &[u8],
         parts: &Parts,
-        how: Partition,
+        method: Partition,
         seed: u64,
     ) -> Result<NamedClients, String> {
         let mut dropped_users = 0;
-        let (owners, natural): (Vec<(String, Parts)>, bool) = match how {
+        let (owners, natural): (Vec<(String, Parts)>, bool) = match method {
             Partition::Natural { users, min_samples } => {
                 let all = natural_users(pool, parts, min_samples)?;
                 dropped_users = pool.users.len() - all.len();
                 (draw_users(pool, all, (users, min_samples), seed)?, true)
             }
             _ => {
-                let own: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
-                let cut = partition(&own, how, seed)?;
-                let part =
-                    |own: &Vec<usize>| own.iter().filter_map(|&i| parts.train.get(i).copied()).collect();
-                let owner = |(number, own): (usize, &Vec<usize>)| {
-                    (number.to_string(), Parts { train: part(own), test: Vec::new() })
+                let train_labels: Vec<u8> =
+                    parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
+                let cut = partition(&train_labels, method, seed)?;
+                let part = |indices: &Vec<usize>| {
+                    indices.iter().filter_map(|&i| parts.train.get(i).copied()).collect()
+                };
+                let owner = |(number, indices): (usize, &Vec<usize>)| {
+                    (number.to_string(), Parts { train: part(indices), test: Vec::new() })
                 };
                 ((0usize..).zip(&cut).map(owner).collect(), false)
             }
@@ -237,20 +242,23 @@ impl SplitPlan {
         }
         .into_iter();
         let mut shared: BTreeMap<Vec<usize>, Arc<Set>> = BTreeMap::new();
-        let client = |(number, (name, own)): (u64, (String, Parts))| {
-            let own = match self.by {
-                SplitBy::Clients => self.split.split_client(self.order, labels, &own.train, number, seed),
-                SplitBy::Files if natural && self.order == Order::Time => {
-                    self.split.split_off_validation(own)
+        let client = |(number, (name, client_parts)): (u64, (String, Parts))| {
+            let client_parts = match self.by {
+                SplitBy::Clients => {
+                    self.split.split_client(self.order, labels, &client_parts.train, number, seed)
                 }
-                _ if natural => own,
-                _ => Parts { test: tests.next().unwrap_or_default(), ..own },
+                SplitBy::Files if natural && self.order == Order::Time => {
+                    self.split.split_off_validation(client_parts)
+                }
+                _ if natural => client_parts,
+                _ => Parts { test: tests.next().unwrap_or_default(), ..client_parts },
             };
-            let train = Arc::new(pool.set.select(d, &own.train));
-            // Clients with the same test samples share one copy.
-            let test = shared.entry(own.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
-            let whole = Client::new(Set::empty(true), Set::empty(true));
-            (name, Client { train, test: Arc::clone(test), ..whole })
+            let train = Arc::new(pool.set.select(d, &client_parts.train));
+            // Clients with the same test samples share a single copy.
+            let test =
+                shared.entry(client_parts.test).or_insert_with_key(|test| Arc::new(pool.set.select(d, test)));
+            let empty = Client::new(Set::empty(true), Set::empty(true));
+            (name, Client { train, test: Arc::clone(test), ..empty })
         };
         let mut clients: Vec<(String, Client)> = (0..).zip(owners).map(client).collect();
         let all = clients.len();
@@ -260,8 +268,8 @@ impl SplitPlan {
     }
 }
 
-/// Numbers of the given classes, sorted. A text matches the class of that name; if no class has a number as
-/// its name, or classes have no names, it is also the number of a class, from 0.
+/// Numbers of the given classes, sorted. Each text is the name of a class, or the number of a class, from 0.
+/// Numbers are allowed only if classes have no names, or no name of a class is a number.
 fn held_classes(given: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
@@ -277,7 +285,7 @@ fn held_classes(given: &[String], names: &[String]) -> Result<Vec<u8>, String> {
     Ok(classes)
 }
 
-/// Users named by the data that have at least `least` samples, and samples to train on.
+/// Users named in the data that have at least `min_samples` samples, and at least one training sample.
 fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(String, Parts)>, String> {
     if pool.users.is_empty() {
         return Err("data.partition.kind = \"natural\", but the data name no users; set data.partition.kind"
@@ -300,12 +308,12 @@ fn natural_users(pool: &Pool, parts: &Parts, min_samples: usize) -> Result<Vec<(
         .iter()
         .filter(|user| user.samples.len() >= min_samples)
         .map(|user| (user.name.clone(), Parts { train: own(user, true), test: own(user, false) }))
-        // Users whose samples are all held out have nothing to train on.
+        // All samples of a user may be test samples.
         .filter(|(_, parts)| !parts.train.is_empty())
         .collect())
 }
 
-/// Draws `users` of the users; 0 takes all.
+/// Draws the given number of users at random; 0 selects all users.
 fn draw_users(
     pool: &Pool,
     all: Vec<(String, Parts)>,
@@ -334,7 +342,8 @@ fn draw_users(
     Ok(chosen.into_iter().filter_map(|number| all.get(number).cloned()).collect())
 }
 
-/// Deals the test samples of each class in proportion to the clients' training samples of the class.
+/// Divides the test samples of each class among clients, in proportion to their training samples of the
+/// class.
 fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<Vec<usize>> {
     let mut tests = vec![Vec::new(); owners.len()];
     for class in 0..=u8::MAX {
@@ -357,7 +366,7 @@ fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<
     tests
 }
 
-/// Gives each client all test samples of the classes that it trains on.
+/// Assigns to each client all test samples of the classes that the client trains on.
 fn all_tests_of_classes(
     pool: &Pool,
     labels: &[u8],
@@ -373,7 +382,7 @@ fn all_tests_of_classes(
         let has = |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
         let own: Vec<usize> = test.iter().copied().filter(has).collect();
         sizes.insert(classes, own.len() as u64 * pool.features as u64);
-        // Each client's list of indices is kept as well; an index takes as much memory as two values.
+        // Counts the list of indices of each client too; an index takes as much memory as two values.
         let values = sizes.values().sum::<u64>() + 2 * (tests.len() as u64 + 1) * own.len() as u64;
         if values > LARGEST_VALUES {
             return Err(format!(
@@ -386,7 +395,7 @@ fn all_tests_of_classes(
     Ok(tests)
 }
 
-/// Renumbers a client's classes by their positions in `numbers`.
+/// Replaces each class number of a client by its position in `numbers`.
 fn renumbered(client: &Client, numbers: &[u8]) -> Client {
     let set = |set: &Set| {
         let mut set = set.clone();

@@ -1,4 +1,5 @@
-//! Scaling of a table's features, computed in f64 from the training rows, before values are rounded to f32.
+//! Scaling of the features of a table. The scale is computed in f64 from the training rows, and applied
+//! before values are rounded to f32.
 
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ pub enum Scale {
     /// No scaling.
     #[default]
     None,
-    /// To mean 0 and standard deviation 1.
+    /// Scaling to mean 0 and standard deviation 1.
     Standard,
-    /// To median 0 and interquartile range 1.
+    /// Scaling to median 0 and interquartile range 1.
     Robust,
 }
 
@@ -38,7 +39,8 @@ pub struct Scaling {
     pub features: Vec<String>,
     /// Mean or median of each feature.
     pub shift: Vec<f64>,
-    /// Inverse of each feature's deviation or range; 1 if all training rows have the same value.
+    /// Inverse of the standard deviation or interquartile range of each feature; 1 if the feature has the
+    /// same value in all training rows.
     pub factor: Vec<f64>,
 }
 
@@ -47,14 +49,14 @@ pub struct Scaling {
 struct FeatureScale {
     shift: f64,
     factor: f64,
-    /// True if all training rows have the same value.
+    /// True if the feature has the same value in all training rows.
     constant: bool,
 }
 
 impl Scale {
-    /// Scales the features of a table, and rounds all values to f32. `names` are the features' names; a
-    /// constant 1 may follow the features. Only rows on which clients train determine the scale: no test row,
-    /// and no row of a newcomer.
+    /// Scales the features of a table, and rounds all values to f32. `names` are the names of the features; a
+    /// constant 1 may follow the features. Only the training rows of training clients determine the scale;
+    /// test rows and rows of newcomers do not.
     ///
     /// # Errors
     /// [`DataError`] naming a feature whose scaled value does not fit an f32.
@@ -81,12 +83,12 @@ impl Scale {
                 }
             }
         }
-        for ((name, rows), one) in names.iter().zip(differ).zip(&columns) {
+        for ((name, rows), column) in names.iter().zip(differ).zip(&columns) {
             if rows > 0 {
                 dataset.warnings.push(format!(
                     "{path}: {name:?} is {} in every training row, but differs in {rows} other rows: data.scale = {:?} \
                      shifts it and keeps its unit",
-                    one.shift,
+                    column.shift,
                     self.word()
                 ));
             }
@@ -95,14 +97,14 @@ impl Scale {
             dataset.scale = Some(Scaling {
                 scale: self.word(),
                 features: names.to_vec(),
-                shift: columns.iter().map(|one| one.shift).collect(),
-                factor: columns.iter().map(|one| one.factor).collect(),
+                shift: columns.iter().map(|column| column.shift).collect(),
+                factor: columns.iter().map(|column| column.factor).collect(),
             });
         }
         Ok(dataset)
     }
 
-    /// Scale of a feature with these values in the training rows.
+    /// Computes the scale of a feature from its values in the training rows.
     fn fit(self, values: &mut [f64]) -> FeatureScale {
         let first = values.first().copied().unwrap_or(0.0);
         let constant = FeatureScale { shift: first, factor: 1.0, constant: true };
@@ -118,17 +120,17 @@ impl Scale {
     }
 }
 
-/// Values of a feature in all training rows.
+/// Collects the values of a feature in all training rows.
 fn training(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
     let rows = dataset.clients.iter().filter_map(|client| client.train.x_f64.as_ref());
     rows.flat_map(|wide| wide.iter().skip(feature).step_by(d.max(1))).copied().collect()
 }
 
-/// Mean and standard deviation (over n). Deviations are divided by the largest one, so that no square
-/// underflows.
+/// Mean and standard deviation, with divisor n. Deviations are divided by the largest deviation before they
+/// are squared, so that squares do not underflow.
 fn standard(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
-    // Relative to the first value, so that a common offset costs no digits.
+    // Values are taken relative to the first value, so that a common offset does not reduce the precision.
     let first = values.first().copied().unwrap_or(0.0);
     let mean = first + values.iter().map(|value| value - first).sum::<f64>() / count;
     let largest = values.iter().map(|value| (value - mean).abs()).fold(0.0, f64::max);
@@ -136,8 +138,8 @@ fn standard(values: &[f64]) -> (f64, f64) {
     (mean, largest * (squares / count).sqrt())
 }
 
-/// Median and interquartile range. If half of all values are equal, the standard deviation replaces the
-/// range.
+/// Median and interquartile range. If the range is zero, as when half of the values are equal, the standard
+/// deviation replaces it.
 fn robust(values: &mut [f64]) -> (f64, f64) {
     let (_, deviation) = standard(values);
     values.sort_unstable_by(f64::total_cmp);
@@ -155,7 +157,8 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     low + (high - low) * (place - place.floor())
 }
 
-/// Scales rows of `d` values in place, counts differing values of constant features, and rounds.
+/// Scales rows of `d` values in place and rounds them to f32. For each constant feature, `differ` counts the
+/// values that differ from the constant.
 fn scale_rows(
     set: &mut Set,
     d: usize,
@@ -166,9 +169,9 @@ fn scale_rows(
 ) -> Result<(), DataError> {
     let Some(wide) = &mut set.x_f64 else { return Ok(()) };
     for row in wide.chunks_exact_mut(d.max(1)) {
-        for ((value, one), differ) in row.iter_mut().zip(columns).zip(differ.iter_mut()) {
-            *differ += u64::from(one.constant && *value != one.shift);
-            *value = (*value - one.shift) * one.factor;
+        for ((value, column), differ) in row.iter_mut().zip(columns).zip(differ.iter_mut()) {
+            *differ += u64::from(column.constant && *value != column.shift);
+            *value = (*value - column.shift) * column.factor;
         }
     }
     set.x = wide.iter().map(|value| narrow(*value)).collect();
@@ -195,7 +198,7 @@ mod tests {
         Set { x: Vec::new(), y, x_f64: Some(wide), y_f64: None }
     }
 
-    /// Makes two clients and one newcomer with features a and b and a constant.
+    /// Makes two clients and one newcomer with the features `a` and `b` and a constant 1.
     fn dataset() -> Dataset {
         let test = Arc::new(set(&[[100.0, 7.0, 1.0]]));
         let client =
@@ -220,7 +223,7 @@ mod tests {
         assert!(Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test), "shared as before");
         assert!((scaled.clients[1].test.x_f64.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
         assert_eq!(scaled.newcomers[0].train.x[1..], [1.0, 1.0]);
-        // The newcomer's 8 differs; the test set's 7 equals the constant.
+        // The value 8 of the newcomer differs from the constant 7; the value 7 of the test set does not.
         assert_eq!(scaled.warnings.len(), 1);
         assert!(scaled.warnings[0].contains("\"b\" is 7 in every training row, but differs in 1 other rows"));
     }
@@ -232,34 +235,35 @@ mod tests {
         assert!(plain.scale.is_none() && plain.warnings.is_empty());
     }
 
-    /// Values from NumPy: `numpy.quantile`, `numpy.std`.
+    /// Compares with values computed by NumPy's `numpy.quantile` and `numpy.std`.
     #[test]
     fn spreads_equal_numpy() {
         let values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6];
-        let one = Scale::Robust.fit(&mut values.to_vec());
-        assert!((one.shift - 2.8).abs() < 1e-15 && (1.0 / one.factor - (3.75 - 1.775)).abs() < 1e-14);
-        let one = Scale::Standard.fit(&mut values.to_vec());
-        assert!((one.shift - 3.516_666_666_666_667).abs() < 1e-14);
-        assert!((1.0 / one.factor - 2.639_707_475_375_928).abs() < 1e-13, "{}", 1.0 / one.factor);
+        let column = Scale::Robust.fit(&mut values.to_vec());
+        assert!((column.shift - 2.8).abs() < 1e-15 && (1.0 / column.factor - (3.75 - 1.775)).abs() < 1e-14);
+        let column = Scale::Standard.fit(&mut values.to_vec());
+        assert!((column.shift - 3.516_666_666_666_667).abs() < 1e-14);
+        assert!((1.0 / column.factor - 2.639_707_475_375_928).abs() < 1e-13, "{}", 1.0 / column.factor);
         let mostly = [0.0, 0.0, 0.0, 0.0, 0.0, 6.0];
-        let one = Scale::Robust.fit(&mut mostly.to_vec());
-        assert!(one.shift == 0.0 && (1.0 / one.factor - 5.0f64.sqrt()).abs() < 1e-14);
+        let column = Scale::Robust.fit(&mut mostly.to_vec());
+        assert!(column.shift == 0.0 && (1.0 / column.factor - 5.0f64.sqrt()).abs() < 1e-14);
     }
 
-    /// An offset costs no digits, tiny units do not underflow, and equal values have no spread.
+    /// An offset does not reduce the precision, tiny units do not underflow, and the spread of equal values
+    /// is zero.
     #[test]
     fn units_and_offsets_leave_scaled_values_unchanged() {
         let values: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
         let plain = Scale::Standard.fit(&mut values.clone());
         for (unit, offset) in [(1e-200, 0.0), (1e30, 0.0), (1.0, 1e9), (1e-6, -3e3)] {
             let mut moved: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
-            let one = Scale::Standard.fit(&mut moved);
+            let column = Scale::Standard.fit(&mut moved);
             for (value, moved) in values.iter().zip(&moved) {
-                let (a, b) = ((value - plain.shift) * plain.factor, (moved - one.shift) * one.factor);
+                let (a, b) = ((value - plain.shift) * plain.factor, (moved - column.shift) * column.factor);
                 assert!((a - b).abs() < 1e-5, "{unit} {offset}: {a} {b}");
             }
         }
-        let one = Scale::Standard.fit(&mut [0.1; 7]);
-        assert_eq!((one.shift.to_bits(), one.factor, one.constant), (0.1f64.to_bits(), 1.0, true));
+        let column = Scale::Standard.fit(&mut [0.1; 7]);
+        assert_eq!((column.shift.to_bits(), column.factor, column.constant), (0.1f64.to_bits(), 1.0, true));
     }
 }

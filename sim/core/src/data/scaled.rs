@@ -1,4 +1,4 @@
-//! Data under a campaign's scale, as devices see them, for scoring.
+//! Scaling of a data set by the scale of a campaign, as devices apply it, so that models can be scored.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use super::eigenspace::pooled_truth;
 use super::{Client, Dataset, Set};
 
 impl Dataset {
-    /// Scales the samples: in the device's arithmetic, and in f64 where values before rounding are kept. The
-    /// true representation changes with them. For a model of the targets it becomes `diag(1 / factor) B*`;
-    /// for FedPower (`pooled`: its number of dimensions) it is the top eigenspace of the scaled rows, or none
-    /// if that is not unique.
+    /// Scales the samples, in f32 with the arithmetic of a device, and in f64 where values before rounding
+    /// are kept. The true representation is adapted. For a model of the targets the true representation
+    /// becomes an orthonormal basis of `diag(1 / factor) B*`. For FedPower, where `pooled` is the number of
+    /// dimensions, the true representation becomes the top eigenspace of the scaled rows, or `None` if it is
+    /// not unique.
     #[must_use]
     pub fn scaled(&self, scale: &Scale, pooled: Option<usize>) -> Self {
         let each = |clients: &[Client]| clients.iter().map(|client| scaled_client(client, scale)).collect();
@@ -35,10 +36,10 @@ impl Dataset {
     }
 }
 
-/// Scales a client's samples.
+/// Scales the training and test samples of a client.
 #[must_use]
 pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
-    let one = |set: &Arc<Set>| {
+    let scale_set = |set: &Arc<Set>| {
         let mut set = Set::clone(set);
         scale.apply(&mut set.x);
         if let Some(wide) = &mut set.x_f64 {
@@ -49,5 +50,5 @@ pub fn scaled_client(client: &Client, scale: &Scale) -> Client {
         }
         Arc::new(set)
     };
-    Client { train: one(&client.train), test: one(&client.test), ..client.clone() }
+    Client { train: scale_set(&client.train), test: scale_set(&client.test), ..client.clone() }
 }

@@ -1,19 +1,20 @@
-//! Sets of samples with targets: the f32 values that devices hold, and optionally the f64 values before
+//! Set of samples with targets: the f32 values that devices use, and optionally the f64 values before
 //! rounding.
 
 use fedspan_client::source::{Samples, Targets};
 use fedspan_engine::random::{Purpose, stream};
 
-/// Samples with targets, as a device holds them.
+/// Samples with targets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Set {
     /// Features, row-major, m x d.
     pub x: Vec<f32>,
     /// Targets of the m samples.
     pub y: Labels,
-    /// Features before rounding to f32, in the layout of `x`, for tables; the host's baselines use them.
+    /// Features before rounding to f32, in the layout of `x`; present for tables and used by baselines on the
+    /// host.
     pub x_f64: Option<Vec<f64>>,
-    /// Real-valued targets before rounding to f32, in the layout of `y`, for tables.
+    /// Real-valued targets before rounding to f32, in the layout of `y`; present for tables.
     pub y_f64: Option<Vec<f64>>,
 }
 
@@ -24,12 +25,12 @@ pub enum Labels {
     Values {
         /// Values, row-major, m x C.
         values: Vec<f32>,
-        /// Number of values of a sample, `C`.
+        /// Number of target values of a sample, `C`.
         outputs: usize,
     },
     /// Class numbers.
     Classes(Vec<u8>),
-    /// No targets; one zero per sample stands in where a device reads a target.
+    /// No targets. The vector has one zero per sample, which a device reads in place of a target.
     Absent(Vec<f32>),
 }
 
@@ -48,7 +49,7 @@ impl Labels {
 }
 
 impl Set {
-    /// Makes a set in f32 alone.
+    /// Makes a set of f32 values, without f64 values.
     #[must_use]
     pub fn new(x: Vec<f32>, y: Labels) -> Self {
         Self { x, y, x_f64: None, y_f64: None }
@@ -90,7 +91,7 @@ impl Set {
         }
     }
 
-    /// Number of values of a sample; 0 without samples.
+    /// Number of features of a sample; 0 if the set is empty.
     #[must_use]
     pub fn width(&self) -> usize {
         let values = self.x_f64.as_ref().map_or(self.x.len(), Vec::len);
@@ -103,7 +104,7 @@ impl Set {
         self.len() == 0
     }
 
-    /// All samples, in the client's type.
+    /// Borrows all samples as the type that the client crate uses.
     #[must_use]
     pub fn samples(&self) -> Samples<'_> {
         let targets = match &self.y {
@@ -136,8 +137,8 @@ impl Set {
         Self { x, y, x_f64, y_f64 }
     }
 
-    /// Appends another set of the same kind; ignores a set of another kind. Values in f64 are kept only if
-    /// both sets have them.
+    /// Appends another set with the same kind of targets. A set with another kind of targets is ignored.
+    /// Values in f64 are kept only if both sets have f64 values.
     pub fn append(&mut self, other: &Self) {
         let (ours, theirs) = (self.len(), other.len());
         match (&mut self.y, &other.y) {
@@ -157,7 +158,7 @@ impl Set {
     }
 }
 
-/// First class that occurs fewer than `count` times but at least once, with its number of samples.
+/// First class that occurs at least once but fewer than `count` times, with its number of samples.
 #[must_use]
 pub fn first_scarce_class(set: &Set, count: usize) -> Option<(u8, usize)> {
     let Labels::Classes(labels) = &set.y else { return None };
@@ -189,7 +190,8 @@ fn pick_rows<T: Copy>(values: &[T], d: usize, indices: &[usize]) -> Vec<T> {
     indices.iter().flat_map(|&i| values.get(i * d..(i + 1) * d).unwrap_or_default()).copied().collect()
 }
 
-/// Joins the f64 values of `ours` and `theirs` samples; drops them if one side has samples without them.
+/// Appends the f64 values of a set of `theirs` samples to those of a set of `ours` samples. Removes the f64
+/// values if one of the sets has samples without f64 values.
 fn append_f64(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize, theirs: usize) {
     match (own.as_mut(), other) {
         (Some(own), Some(other)) => own.extend_from_slice(other),
@@ -204,7 +206,7 @@ fn append_f64(own: &mut Option<Vec<f64>>, other: &Option<Vec<f64>>, ours: usize,
 mod tests {
     use super::*;
 
-    /// Makes rows of two values, tenths that f32 rounds, with targets.
+    /// Makes rows of two values in f64 with targets. Values are multiples of 0.1, which f32 rounds.
     fn wide(rows: std::ops::Range<u32>) -> Set {
         let x: Vec<f64> = rows.clone().flat_map(|row| [f64::from(row) / 10.0, 1.0]).collect();
         let y: Vec<f64> = rows.map(|row| f64::from(row) / 7.0).collect();

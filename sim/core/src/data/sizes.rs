@@ -1,4 +1,4 @@
-//! Distributions of the clients' numbers of samples.
+//! Distributions of client sizes, which are numbers of samples.
 
 use fedspan_engine::config::{Problem, Section};
 use fedspan_engine::random::{Purpose, stream};
@@ -11,17 +11,17 @@ pub enum Sizes {
     /// Equal sizes.
     #[default]
     Equal,
-    /// Uniform; the largest is 1.5 times the smallest.
+    /// Uniformly distributed sizes; the largest size is 1.5 times the smallest.
     Uniform,
-    /// Log-normal around a median.
+    /// Log-normally distributed sizes around a median.
     LogNormal {
-        /// Standard deviation of the logarithm.
+        /// Standard deviation of the logarithm of the size.
         sigma: f64,
     },
 }
 
 impl Sizes {
-    /// Reads `sizes` and the keys that belong to it.
+    /// Reads the key `sizes` and the keys of the chosen distribution from a section of a scenario.
     ///
     /// # Errors
     /// [`Problem`] for the first error.
@@ -33,8 +33,8 @@ impl Sizes {
         })
     }
 
-    /// Number of samples of a client, at least 1 if `base` is. `base` is the size of each client, of the
-    /// smallest, or the median.
+    /// Number of samples of a client, at least 1 if `base` is at least 1. `base` is the size of each client,
+    /// the smallest size or the median size, depending on the distribution.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -52,7 +52,7 @@ impl Sizes {
         }
     }
 
-    /// Relative share of a client if all samples are divided among the clients.
+    /// Weight of a client if all samples are divided among clients in proportion to their weights.
     #[must_use]
     pub fn weight(self, seed: u64, client: u64) -> f64 {
         match self {
@@ -88,7 +88,7 @@ mod tests {
         let mut sizes = sizes(Sizes::LogNormal { sigma: 0.5 }, 1000);
         sizes.sort_unstable();
         assert!(sizes[2000].abs_diff(1000) < 30, "{}", sizes[2000]);
-        // One deviation below and above the median: percentiles 15.9 and 84.1.
+        // Percentiles 15.9 and 84.1 are one standard deviation below and above the median.
         let ratio = (sizes[3364] as f64 / sizes[636] as f64).ln();
         assert!((ratio - 1.0).abs() < 0.06, "{ratio}");
     }

@@ -1,4 +1,5 @@
-//! FedPower's Model I (Guo et al. 2024, section 5): rows from N(0, U U^T + sigma^2 I), scaled to norm 1.
+//! Generator of data from FedPower's Model I (Guo et al. 2024, section 5): rows from N(0, U U^T + sigma^2 I),
+//! scaled to norm 1.
 
 use fedspan_engine::linalg::{Matrix, orthonormal};
 use fedspan_engine::random::{Purpose, Stream, stream};
@@ -26,10 +27,10 @@ impl SpikedCovariance {
     /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A one-line message with the numbers if they do not.
+    /// A one-line message with the sizes if the data do not fit.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, samples, .. } = *self;
-        // One zero per row stands in for the target.
+        // Each row has d features and a zero in place of a target.
         let rows = (clients as u64).saturating_mul(samples as u64);
         let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
         if values <= LARGEST_VALUES {
@@ -43,7 +44,7 @@ impl SpikedCovariance {
     }
 }
 
-/// Model with its directions, which generates every client's rows.
+/// Model with its directions, which generates the rows of all clients.
 #[derive(Clone, Debug)]
 pub struct Model {
     settings: SpikedCovariance,
@@ -66,12 +67,13 @@ impl Model {
         Self { settings, seed, directions }
     }
 
-    /// Directions `U`, d x k. FedPower's target is the eigenspace of the drawn rows, which is close to them.
+    /// Directions `U`, d x k. Their span is close to FedPower's target, the top eigenspace of the drawn rows.
     #[must_use]
     pub fn directions(&self) -> &Matrix {
         &self.directions
     }
 
+    /// Makes the generator of a client's rows, which starts at the first row.
     fn rows(&self, client: usize) -> Rows {
         let d = self.settings.d;
         Rows {
@@ -96,8 +98,8 @@ impl Model {
         Set::unlabelled(x, d)
     }
 
-    /// Accumulates `M^T M` of a client's rows with the same bits as [`Self::set`], but holds a few rows at a
-    /// time only.
+    /// Accumulates `M^T M` of a client's rows. The rows have the same bits as in [`Self::set`], but only a
+    /// few rows are in memory at a time.
     #[must_use]
     pub fn gram(&self, client: usize) -> Gram {
         let SpikedCovariance { d, samples, .. } = self.settings;
@@ -112,16 +114,16 @@ impl Model {
         gram
     }
 
-    /// Top eigenspace of all clients' rows, which are not held in memory.
+    /// Top eigenspace of the rows of all clients, computed without holding all rows in memory.
     ///
     /// # Errors
-    /// [`NoEigenspace`] if it is not unique.
+    /// [`NoEigenspace`] if the eigenspace is not unique.
     pub fn eigenspace(&self) -> Result<Eigenspace, NoEigenspace> {
         let SpikedCovariance { clients, d, k, .. } = self.settings;
         Eigenspace::top(&pooled(d, clients, |client| self.gram(client)), k)
     }
 
-    /// Draws all clients' rows.
+    /// Makes a data set with the rows of all clients.
     ///
     /// # Errors
     /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
@@ -155,7 +157,7 @@ impl Rows {
         }
     }
 
-    /// Current row as a device holds it, scaled to norm 1.
+    /// Current row in f32, scaled to norm 1.
     fn scaled(&self) -> impl Iterator<Item = f32> + '_ {
         let norm = self.drawn.iter().fold(0.0, |sum, x| sum + x * x).sqrt();
         let scale = if norm > 0.0 { 1.0 / norm } else { 0.0 };
@@ -219,7 +221,7 @@ mod tests {
     fn directions_reflect_a_mean_of_one_half() {
         let model = Model::new(SpikedCovariance { d: 3000, k: 1, ..SMALL }, 2);
         assert!((model.directions().norm() - 1.0).abs() < 1e-12);
-        // The squared mean of 1/2 is a fifth of the mean square, 1 + 1/4.
+        // Entries before normalisation have mean 1/2 and mean square 1 + 1/4; (1/2)^2 is a fifth of 1 + 1/4.
         let part = model.directions().sum().powi(2) / 3000.0;
         assert!((part - 0.2).abs() < 0.04, "{part}");
         let wide = Model::new(SMALL, 2);
@@ -255,7 +257,7 @@ mod tests {
         assert_eq!(all.len(), 10);
     }
 
-    /// The paper's sizes with a tenth of its samples.
+    /// Uses the sizes of the paper, with a tenth of the samples.
     #[test]
     fn eigenspace_of_many_rows_approaches_directions() {
         let settings = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 10_000, noise_std: 0.6 };
@@ -263,7 +265,8 @@ mod tests {
         let found = model.eigenspace().unwrap();
         let distance = principal_angle_distance(&found.basis, model.directions());
         assert!(distance < 0.03, "{distance}");
-        // Four directions with variance 1.36 each, of 4 + 36 in all; a mean of quotients is slightly smaller.
+        // Four directions have variance 1 + 0.36 each, and the total variance is 4 + 100 x 0.36 = 40. The
+        // mean of quotients is slightly smaller than the quotient of means.
         let expected = 1.36 / 40.0;
         assert!(found.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1), "{found:?}");
         assert!(found.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", found.eigenvalues[4]);
@@ -275,7 +278,7 @@ mod tests {
         let paper = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 100_000, noise_std: 0.6 };
         assert_eq!(paper.check(), Ok(()));
         let message = SpikedCovariance { clients: 300, ..paper }.check().unwrap_err();
-        // 300 x 100000 rows of 101 values, and 20 matrices of 100 x 100 in f64.
+        // 300 x 100000 rows have 101 values each; 20 matrices of 100 x 100 are in f64.
         assert!(message.contains("3030400000 values (12121600000 bytes)"), "{message}");
         let most = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
         assert!(most.check().is_err());

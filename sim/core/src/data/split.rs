@@ -1,9 +1,9 @@
-//! Split of samples into training and test parts.
+//! Split of samples into a training part and a test or validation part.
 
 use fedspan_engine::random::{Purpose, stream};
 
-/// First index of the streams that shuffle samples regardless of class; the streams of the classes have lower
-/// indices.
+/// First index of the random streams that shuffle samples regardless of class. Lower indices are used by the
+/// streams that shuffle the samples of a class.
 const RANDOM_STREAMS: u64 = 10_000;
 
 /// Order in which each client's samples are split.
@@ -22,10 +22,10 @@ pub enum Order {
 pub struct OrderSplit {
     /// Fraction of test samples.
     pub test: f64,
-    /// Fraction of the training part that is scored in place of the test part, to choose settings with. 0
-    /// scores the test part.
+    /// Fraction of the training part that is scored in place of the test part, for choosing settings. If 0,
+    /// the test part is scored.
     pub validation: f64,
-    /// Number of samples dropped between the parts.
+    /// Number of samples dropped between the training part and the part after it.
     pub gap: usize,
 }
 
@@ -34,7 +34,7 @@ pub struct OrderSplit {
 pub struct Parts {
     /// Training samples.
     pub train: Vec<usize>,
-    /// Scored samples.
+    /// Scored samples: test samples, or validation samples if there are any.
     pub test: Vec<usize>,
 }
 
@@ -48,7 +48,7 @@ impl OrderSplit {
         };
         match order {
             Order::Time => {
-                // A partition deals rows in another order, class by class for example.
+                // A partition may have reordered the rows, for example by class.
                 let mut rows = own.to_vec();
                 rows.sort_unstable();
                 parts(&rows)
@@ -60,16 +60,16 @@ impl OrderSplit {
         }
     }
 
-    /// Splits the validation part off the training part, in its order. Without validation the test part is
-    /// scored.
+    /// Splits the validation part off the training part without shuffling. The validation part replaces the
+    /// test part; if the fraction of validation samples is 0, the test part is kept.
     #[must_use]
     pub fn split_off_validation(&self, parts: Parts) -> Parts {
         let (train, test) = self.scored_parts(&parts.train, &parts.test);
         Parts { train: train.to_vec(), test: test.to_vec() }
     }
 
-    /// Splits samples without an order in time, such as images: each class of `own` is shuffled first, so
-    /// that both parts have the same classes.
+    /// Splits the samples `own`, which have no order in time, such as images. Each class is shuffled and
+    /// split separately, so that both parts have the same classes.
     #[must_use]
     pub fn split_by_class(&self, labels: &[u8], own: &[usize], seed: u64) -> Parts {
         by_class(labels, own, seed, |order| self.cut(order))
@@ -84,7 +84,8 @@ impl OrderSplit {
         })
     }
 
-    /// Parts for a given test part: the validation part replaces it if there is one.
+    /// Makes the parts for given training and test samples. If the fraction of validation samples is above 0,
+    /// validation samples are split off the training part and replace the test part.
     #[must_use]
     pub fn with_test_part(&self, labels: &[u8], train: Vec<usize>, test: Vec<usize>, seed: u64) -> Parts {
         if self.validation > 0.0 {
@@ -104,7 +105,7 @@ impl OrderSplit {
     }
 }
 
-/// Shuffles each class and splits it.
+/// Shuffles the samples of each class and splits them with the given function.
 fn by_class(
     labels: &[u8],
     own: &[usize],
@@ -128,7 +129,7 @@ fn by_class(
     parts
 }
 
-/// Splits off the last `fraction`, and drops `gap` samples before it.
+/// Splits off the last `fraction` of the samples, and drops the `gap` samples before them.
 fn cut(all: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
     #[allow(
         clippy::cast_possible_truncation,

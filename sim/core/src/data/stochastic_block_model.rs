@@ -1,5 +1,6 @@
-//! FedPower's Model II (Guo et al. 2024, section 5): each client has a graph on the same nodes with the same
-//! communities. Its rows are those of the adjacency matrix, each scaled to norm 1.
+//! Generator of data from FedPower's Model II (Guo et al. 2024, section 5). Each client has a random graph on
+//! the same nodes with the same communities. The rows of a client are the rows of the adjacency matrix, each
+//! scaled to norm 1.
 
 use fedspan_engine::random::{Purpose, stream};
 use rayon::prelude::*;
@@ -7,11 +8,11 @@ use rayon::prelude::*;
 use super::eigenspace::{self, NoEigenspace};
 use super::{Client, Dataset, LARGEST_VALUES, Set};
 
-/// Probability of an edge within a community, before a client's density.
+/// Probability of an edge within a community, before multiplication by the density of a client.
 const WITHIN: f64 = 0.25;
-/// Probability of an edge between communities, before a client's density.
+/// Probability of an edge between communities, before multiplication by the density of a client.
 const BETWEEN: f64 = 0.1;
-/// Densities, which multiply the probabilities: of the first half of the clients, and of the second.
+/// Densities of the first and of the second half of the clients, which multiply the probabilities of edges.
 const DENSITIES: [f64; 2] = [0.8, 0.6];
 
 /// Settings of `kind = "stochastic-block-model"`.
@@ -19,7 +20,7 @@ const DENSITIES: [f64; 2] = [0.8, 0.6];
 pub struct StochasticBlockModel {
     /// Number of clients.
     pub clients: usize,
-    /// Number of nodes, which is the number of features and of every client's rows.
+    /// Number of nodes, which is also the number of features and the number of rows of each client.
     pub d: usize,
     /// Number of communities.
     pub k: usize,
@@ -29,10 +30,10 @@ impl StochasticBlockModel {
     /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A one-line message with the numbers if they do not.
+    /// A one-line message with the sizes if the data do not fit.
     pub fn check(&self) -> Result<(), String> {
         let Self { clients, d, .. } = *self;
-        // One zero per row stands in for the target.
+        // Each row has d features and a zero in place of a target.
         let rows = (clients as u64).saturating_mul(d as u64);
         let values = rows.saturating_mul(d as u64 + 1).saturating_add(eigenspace::values(d));
         if values <= LARGEST_VALUES {
@@ -45,13 +46,13 @@ impl StochasticBlockModel {
         ))
     }
 
-    /// Community of a node. Communities are consecutive nodes, of equal size up to one.
+    /// Community of a node. Communities consist of consecutive nodes, and their sizes differ by at most one.
     #[must_use]
     pub fn community(&self, node: usize) -> usize {
         (node * self.k).checked_div(self.d).unwrap_or(0)
     }
 
-    /// Probability of an edge between two nodes at a client.
+    /// Probability of an edge between two nodes in the graph of a client.
     #[must_use]
     pub fn probability(&self, client: usize, a: usize, b: usize) -> f64 {
         let [first, second] = DENSITIES;
@@ -82,7 +83,7 @@ impl StochasticBlockModel {
         Set::unlabelled(x, d)
     }
 
-    /// Draws all clients' rows.
+    /// Makes a data set with the rows of all clients.
     ///
     /// # Errors
     /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
@@ -140,7 +141,8 @@ mod tests {
         let few = StochasticBlockModel { clients: 1, d: 4, k: 1 };
         let rows: Vec<f32> = (0..50).flat_map(|seed| few.set(0, seed).x).collect();
         let isolated = rows.chunks(4).filter(|row| row.iter().all(|x| *x == 0.0)).count();
-        // 200 nodes, each isolated with probability 0.8^3; nodes of one graph are not independent.
+        // Each of 200 nodes is isolated with probability 0.8^3. The wide range allows for dependence between
+        // the nodes of one graph.
         assert!((70..135).contains(&isolated), "{isolated}");
         assert!(rows.iter().all(|x| x.is_finite()));
     }
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn ambiguous_eigenspace_is_an_error() {
-        // Either all rows are zero, or the two nodes are neighbours: both directions have equal eigenvalues.
+        // The two nodes are isolated or neighbours; in either case both eigenvalues are equal.
         let single = StochasticBlockModel { clients: 3, d: 2, k: 1 };
         for seed in 0..20 {
             let error = single.dataset(seed).unwrap_err();
@@ -209,7 +211,7 @@ mod tests {
     fn check_reports_excess_in_bytes() {
         assert_eq!(StochasticBlockModel { clients: 20, d: 1000, k: 2 }.check(), Ok(()));
         let message = StochasticBlockModel { clients: 3000, d: 1000, k: 2 }.check().unwrap_err();
-        // 3000 x 1000 rows of 1001 values, and 20 matrices of 1000 x 1000 in f64.
+        // 3000 x 1000 rows have 1001 values each; 20 matrices of 1000 x 1000 are in f64.
         assert!(message.contains("3043000000 values (12172000000 bytes)"), "{message}");
     }
 }

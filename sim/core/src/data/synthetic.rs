@@ -1,4 +1,5 @@
-//! Linear model of the papers: `y = w_i^T B*^T x + noise` with normal x (FedRep, section 5.1).
+//! Generator of data from the linear model of the FedRep paper (section 5.1): `y = w_i^T B*^T x + noise` with
+//! normal x.
 
 use std::sync::Arc;
 
@@ -12,11 +13,12 @@ use super::{Client, Dataset, LARGEST_VALUES, Layout};
 /// Scaling of the true heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadNorm {
-    /// Each row has norm sqrt(k) (Assumption 3).
+    /// Scales each head to norm sqrt(k) (Assumption 3).
     SqrtK,
-    /// As drawn: standard normal entries.
+    /// No scaling: entries are standard normal.
     Gaussian,
-    /// Orthonormal columns times sqrt(k), as in the paper's appendix; rows have a norm of about k / sqrt(n).
+    /// Makes the columns of the matrix of all heads orthonormal and multiplies them by sqrt(k), as in the
+    /// appendix of the paper. The norm of a head is then about k / sqrt(n).
     Qr,
 }
 
@@ -29,16 +31,16 @@ pub struct LinearRegression {
     pub d: usize,
     /// Width of the true representation.
     pub k: usize,
-    /// Number of samples per client, or per client and round if `fresh`: of each client, the smallest, or the
-    /// median, as `sizes` defines.
+    /// Base number of samples per client, or per client and round if `fresh`: the size of each client, the
+    /// smallest size or the median size, depending on `sizes`.
     pub samples: usize,
     /// Distribution of the clients' sizes.
     pub sizes: Sizes,
-    /// Draws a new batch in every round.
+    /// True if each client draws a new batch in every round.
     pub fresh: bool,
     /// Standard deviation of each feature.
     pub feature_std: f64,
-    /// Standard deviation of the noise on y.
+    /// Standard deviation of the noise on the target.
     pub noise_std: f64,
     /// Scaling of the true heads.
     pub head_norm: HeadNorm,
@@ -51,8 +53,8 @@ pub struct LinearRegression {
 }
 
 impl LinearRegression {
-    /// Memory of the data in units of an f32: samples, tests, the true representation and every client's true
-    /// head.
+    /// Memory of the data in units of an f32: training samples, test samples, the true representation and the
+    /// true heads of all clients.
     #[must_use]
     pub fn values(&self, seed: u64) -> u64 {
         let to_u64 = |n: usize| n as u64;
@@ -65,7 +67,7 @@ impl LinearRegression {
                 .map(|client| to_u64(sizes.samples(self.samples, seed, client)))
                 .fold(0, u64::saturating_add),
         };
-        // A fresh batch is held next to the first one.
+        // A new batch is in memory together with the first batch.
         let own = samples.saturating_mul(if self.fresh { 2 } else { 1 });
         // An f64 counts as two values.
         own.saturating_add(clients * tests).saturating_mul(d).saturating_add(
@@ -76,7 +78,7 @@ impl LinearRegression {
     /// Checks that the data fit in this machine's memory.
     ///
     /// # Errors
-    /// A one-line message with the numbers if they do not.
+    /// A one-line message with the sizes if the data do not fit.
     pub fn check(&self, seed: u64) -> Result<(), String> {
         let values = self.values(seed);
         if values <= LARGEST_VALUES {
@@ -95,7 +97,7 @@ impl LinearRegression {
     }
 }
 
-/// Draws the true representation and all clients.
+/// Draws the true representation and the data of all clients.
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let LinearRegression { d, k, .. } = *settings;
@@ -120,12 +122,12 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
         }
         client
     };
-    let own = |index: usize| settings.sizes.samples(settings.samples, seed, index as u64);
+    let size = |index: usize| settings.sizes.samples(settings.samples, seed, index as u64);
     Dataset {
         features: d,
         outputs: 1,
         classification: false,
-        clients: (0..settings.clients).map(|i| client(i, own(i), settings.fresh)).collect(),
+        clients: (0..settings.clients).map(|i| client(i, size(i), settings.fresh)).collect(),
         newcomers: (0..settings.new_clients)
             .map(|i| client(settings.clients + i, settings.new_samples, false))
             .collect(),
@@ -135,7 +137,8 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     }
 }
 
-/// Share of each training client's true head in the first of the k true directions, from 0 to 1.
+/// Alignment of each training client's true head with the first of the k true directions: the absolute first
+/// coordinate divided by the norm of the head, from 0 to 1.
 #[must_use]
 pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
     let (_, heads) = truth(settings, seed);
@@ -146,7 +149,7 @@ pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
     (0..settings.clients).map(alignment).collect()
 }
 
-/// Draws the true representation, d x k, and all true heads, one row each.
+/// Draws the true representation, d x k, and the true heads, one row for each client.
 fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     let mut random = stream(seed, Purpose::Truth, 0);
     let truth = random_basis(settings.d, settings.k, &mut random);
@@ -155,6 +158,7 @@ fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     (truth, heads)
 }
 
+/// Draws `n` true heads of width `k`, one row each, and scales them.
 #[allow(clippy::cast_precision_loss, reason = "a width")]
 fn heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
     let mut heads = Matrix::from_fn(n, k, |_, _| random.normal());

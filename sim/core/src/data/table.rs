@@ -1,6 +1,6 @@
-//! Labelled tables: rows of numbers with a target, and optionally the client of each row. Readers make them
-//! from CSV files ([`delimited`]) and NumPy archives ([`super::npz`]); [`super::pool`] divides both in the
-//! same way.
+//! Labelled table: rows of numbers with a target, and optionally the client of each row. Tables are read from
+//! CSV files ([`delimited`]) and NumPy archives ([`super::npz`]), and divided among clients by
+//! [`super::pool`].
 
 pub mod columns;
 pub mod delimited;
@@ -14,9 +14,9 @@ pub use names::CodedNames;
 use super::pool::{Pool, User};
 use super::{Labels, Layout, Set};
 
-/// Largest number of features: the protocol states it in 16 bits.
+/// Largest number of features, which is a 16-bit number in the protocol.
 pub const FEATURES: usize = 65_535;
-/// Largest number of classes: devices hold labels as bytes.
+/// Largest number of classes: devices store a label in one byte.
 pub const CLASSES: usize = 256;
 
 /// A labelled table, with its rows in the order of the file.
@@ -26,13 +26,13 @@ pub struct Table {
     pub name: String,
     /// Names of the columns of `x`.
     pub features: Vec<String>,
-    /// Values, row-major, rows x features: finite, and within the range of an f32.
+    /// Values, rows x features, row-major. All values are finite and within the range of an f32.
     pub x: Vec<f64>,
     /// Target of each row.
     pub target: Target,
     /// Client of each row; `None` if the file names no clients.
     pub clients: Option<CodedNames>,
-    /// Index of the first row of the file's test part; the number of rows if it has none.
+    /// Index of the first row of the test part of the file; the number of rows if there is no test part.
     pub tests_from: usize,
     /// Warnings for the user of the program, one line each.
     pub warnings: Vec<String>,
@@ -57,8 +57,8 @@ impl Table {
         }
     }
 
-    /// Converts the rows to a pool of samples, with a constant 1 as last feature if `constant`. Values are
-    /// kept in f64 alone until [`super::scale::Scale::apply`] rounds them.
+    /// Converts the table to a pool of samples, with a constant 1 as last feature if `constant` is true.
+    /// Values are kept only in f64 until [`super::scale::Scale::apply`] rounds them.
     #[must_use]
     pub fn pool(self, constant: bool) -> Pool {
         let rows = self.rows();
@@ -104,7 +104,7 @@ impl Table {
     }
 }
 
-/// Rounds a value to f32, as devices hold it.
+/// Rounds a value to f32, the type that devices use.
 #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
 pub(super) fn narrow(value: f64) -> f32 {
     value as f32

@@ -1,5 +1,5 @@
-//! Bundled smartwatch recordings as clients: each wearer is a client, windows are samples, exercises are
-//! classes. The feature extractor is the one that runs on a board.
+//! Data set of the bundled smartwatch recordings: each wearer is a client, windows of the recordings are
+//! samples, and exercises are classes. Features are computed with the extractor that runs on boards.
 
 pub mod windows;
 
@@ -15,63 +15,64 @@ const NAME: &str = "bundled watch_imu.npz";
 
 static RECORDINGS: &[u8] = include_bytes!("../../data/watch_imu.npz");
 
-/// Number of samples between the starts of two windows, which overlap by half.
+/// Number of samples between the starts of two consecutive windows, which overlap by half.
 pub const HOP: usize = 50;
 /// Number of people in the recordings.
 pub const PEOPLE: usize = 10;
 /// Number of exercises.
 pub const EXERCISES: usize = 7;
-/// Largest number of exercises in a programme.
+/// Largest number of exercises in the programme of a person.
 pub const PROGRAMME_MAX: usize = 5;
 
-/// Assignment of people and windows to training and test.
+/// Assignment of people and windows to the training and test parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WatchSettings {
     /// Fraction of test windows in each series.
     pub test: f64,
-    /// Number of windows dropped between training and test part. One is the smallest gap without overlap; 3
-    /// leaves a whole window unused.
+    /// Number of windows dropped between the training part and the test part. With a gap of 1, training and
+    /// test windows do not overlap; a gap of 3 separates the parts by the length of a window.
     pub gap: usize,
-    /// Number of people held out of training, with both wrists.
+    /// Number of people held out of training, with the recordings of both wrists.
     pub holdout_users: usize,
-    /// Index of the held-out group, of `10 / holdout_users` groups.
+    /// Index of the held-out group, from 0. There are `10 / holdout_users` groups.
     pub fold: usize,
-    /// Number of windows per exercise that a held-out person labels.
+    /// Number of labelled windows per exercise of a held-out person.
     pub labels_per_class: usize,
-    /// Gives each person a programme of 3 to 5 exercises, numbered in an order of the person's own.
+    /// True if each person has a programme of 3 to 5 random exercises, whose classes are numbered in an order
+    /// that is specific to the person.
     pub programmes: bool,
-    /// Number of windows per class that a training round's head is fitted on; 0 for all.
+    /// Number of windows per class that the head is fitted on in a training round; 0 for all.
     pub head_samples_per_class: usize,
     /// Split for choosing settings; `None` to score the test part.
     pub validation: Option<Validation>,
 }
 
-/// Split for choosing settings without the people and windows that test them. People held out by the fold are
-/// removed. The training parts of the others are split again in time, and some of these people are held out
-/// in turn.
+/// Split for choosing settings without using the test people and test windows. The people held out by
+/// [`WatchSettings::fold`] are removed. The training windows of the remaining people are split again in time,
+/// and a group of the remaining people is held out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Validation {
-    /// Fraction of each training part that is scored.
+    /// Fraction of scored windows in each training part.
     pub fraction: f64,
     /// Index of the held-out group among the remaining people.
     pub fold: usize,
 }
 
-/// Split of a series' windows.
+/// Split of the windows of a series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowSplit {
     /// Number of training windows, at the start of the series.
     pub trained: usize,
-    /// Scored windows.
+    /// Indices of the scored windows.
     pub test: std::ops::Range<usize>,
 }
 
 /// Roles of the people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles {
-    /// People who train, in ascending order.
+    /// Numbers of the people who train, in ascending order.
     pub clients: Vec<usize>,
-    /// People who are held out, in ascending order.
+    /// Numbers of the people who are held out, in ascending order.
     pub newcomers: Vec<usize>,
 }
 
@@ -91,7 +92,7 @@ impl WatchSettings {
         WindowSplit { trained, test: (trained + self.gap).min(end)..end }
     }
 
-    /// Assigns roles to the people.
+    /// Assigns a role to each person.
     #[must_use]
     pub fn roles(&self) -> Roles {
         let group = |fold: usize| fold * self.holdout_users..(fold + 1) * self.holdout_users;
@@ -106,12 +107,12 @@ impl WatchSettings {
     }
 }
 
-/// One recorded series: one person, one wrist, one exercise.
+/// Recording of one exercise by one person with a watch on one wrist.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// Number of the person, 0 to 9.
     pub person: usize,
-    /// Wrist: 0 left, 1 right.
+    /// Wrist: 0 for left, 1 for right.
     pub side: u8,
     /// Number of the exercise, 0 to 6.
     pub exercise: u8,
@@ -122,7 +123,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// Samples in g and rad/s: the product of an i16 and an f32, in f32, as a board computes it.
+    /// Converts the recorded values to g and rad/s. Each value is multiplied by the scale in f32, as on a
+    /// board.
     #[must_use]
     pub fn samples(&self) -> Vec<[f32; CHANNELS]> {
         let scaled = |row: &[i16; CHANNELS]| {
@@ -145,7 +147,7 @@ impl Series {
 /// Reads the bundled recordings.
 ///
 /// # Errors
-/// [`DataError`] only if the build included a damaged file.
+/// [`DataError`] if the recordings in the program are damaged.
 pub fn recordings() -> Result<Vec<Series>, DataError> {
     let mut archive = npz::Archive::open(RECORDINGS, NAME)?;
     let mut read = |key: &str| archive.required(key).map(|array| array.values);
@@ -182,7 +184,7 @@ pub fn recordings() -> Result<Vec<Series>, DataError> {
 /// Function that computes the features of one window of [`WINDOW`] samples.
 pub type Extract = fn(&[[f32; CHANNELS]]) -> [f32; FEATURES];
 
-/// Features as a device computes them.
+/// Computes the features of a window as a device does.
 fn device_features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     let (mut extractor, mut out) = (WindowFeatures::new(), [0.0; FEATURES]);
     for sample in window {
@@ -191,7 +193,7 @@ fn device_features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
     out
 }
 
-/// Features of every window of a series, as a device computes them.
+/// Computes the features of every window of a series as a device does.
 #[must_use]
 pub fn windows(series: &Series) -> Vec<[f32; FEATURES]> {
     windows_with(series, device_features)
@@ -206,7 +208,7 @@ fn windows_with(series: &Series, extract: Extract) -> Vec<[f32; FEATURES]> {
 /// Divides the recordings into clients.
 ///
 /// # Errors
-/// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
+/// [`DataError`] if a person has fewer windows than the settings require, or no windows to score.
 pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError> {
     static DEVICE_FEATURES: OnceLock<Result<Windows, DataError>> = OnceLock::new();
     match DEVICE_FEATURES.get_or_init(|| Windows::all(device_features)) {
@@ -215,22 +217,23 @@ pub fn dataset(settings: &WatchSettings, seed: u64) -> Result<Dataset, DataError
     }
 }
 
-/// Like [`dataset`], with raw windows in place of features, standardised.
+/// Like [`dataset`], with standardised raw windows in place of features.
 ///
 /// # Errors
-/// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
+/// [`DataError`] if a person has fewer windows than the settings require, or no windows to score.
 pub fn raw_dataset(settings: &WatchSettings, decimation: usize, seed: u64) -> Result<Dataset, DataError> {
     dataset_from_windows(&windows::raw_windows(decimation)?, settings, seed).map(windows::standardised)
 }
 
-/// All windows of the recordings, as raw values or features, for any split and draw.
+/// All windows of the recordings, as raw values or features. Data sets with different settings can be made
+/// from them.
 #[derive(Debug)]
 pub struct Windows {
     /// Number of values of a window.
     width: usize,
-    /// Arrangement of the values.
+    /// Arrangement of the values of a window.
     layout: Layout,
-    /// Series, each with its windows concatenated.
+    /// Each series with the concatenated values of its windows.
     series: Vec<(Series, Vec<f32>)>,
 }
 
@@ -238,7 +241,7 @@ impl Windows {
     /// Extracts the features of all windows.
     ///
     /// # Errors
-    /// [`DataError`] only if the build included a damaged file.
+    /// [`DataError`] if the recordings in the program are damaged.
     pub fn all(extract: Extract) -> Result<Self, DataError> {
         let extracted = |series: Series| {
             let windows = windows_with(&series, extract).concat();
@@ -249,22 +252,22 @@ impl Windows {
     }
 }
 
-/// Like [`dataset`], for given windows: the same clients, labels and draws.
+/// Divides given windows into clients, with the same clients, labels and draws as [`dataset`].
 ///
 /// # Errors
-/// [`DataError`] if there are fewer windows than the settings ask for, or none to score.
+/// [`DataError`] if a person has fewer windows than the settings require, or no windows to score.
 pub fn dataset_from_windows(
     windows: &Windows,
     settings: &WatchSettings,
     seed: u64,
 ) -> Result<Dataset, DataError> {
     let mut people: Vec<(Set, Set)> = vec![(Set::empty(true), Set::empty(true)); PEOPLE];
-    for (one, rows) in &windows.series {
-        let Some((train_set, test_set)) = people.get_mut(one.person) else { continue };
-        let Some(label) = programme_label(settings.programmes, seed, one.person, one.exercise) else {
+    for (series, rows) in &windows.series {
+        let Some((train_set, test_set)) = people.get_mut(series.person) else { continue };
+        let Some(label) = programme_label(settings.programmes, seed, series.person, series.exercise) else {
             continue;
         };
-        let WindowSplit { trained, test } = settings.split(one.windows());
+        let WindowSplit { trained, test } = settings.split(series.windows());
         for (index, features) in rows.chunks_exact(windows.width.max(1)).enumerate() {
             let part = if index < trained {
                 &mut *train_set
@@ -312,7 +315,7 @@ pub fn dataset_from_windows(
     })
 }
 
-/// Checks that a person has the windows that the settings ask for.
+/// Checks that a person has as many windows as the settings require, and windows to score.
 fn check(
     settings: &WatchSettings,
     person: usize,
@@ -320,7 +323,7 @@ fn check(
     train: &Set,
     test: &Set,
 ) -> Result<(), DataError> {
-    // The recordings number people from 1.
+    // In the recordings, people are numbered from 1.
     let person = person + 1;
     let (key, count) = match newcomer {
         true => ("split.labels_per_class", settings.labels_per_class),
@@ -345,7 +348,8 @@ fn check(
     Ok(())
 }
 
-/// Number of an exercise in a person's programme; `None` if the programme lacks it.
+/// Class number of an exercise in the programme of a person; `None` if the programme does not include the
+/// exercise.
 #[must_use]
 pub fn programme_label(programmes: bool, seed: u64, person: usize, exercise: u8) -> Option<u8> {
     if !programmes {

@@ -1,4 +1,5 @@
-//! Emulated cores: QEMU machine, firmware, flash content and link of each.
+//! Processor cores that QEMU can emulate: machine options, firmware, flash partition and link of a board with
+//! each core.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,34 +12,34 @@ use fedspan_client::memory::Shape;
 use super::EmulateError;
 use crate::data::watch::EXERCISES;
 
-/// A core that QEMU can emulate.
+/// Processor core that QEMU can emulate, and the board with this core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Core {
-    /// Name on the command line.
+    /// Name of the core on the command line.
     pub name: &'static str,
-    /// Description for help texts.
+    /// Description of the core in help texts.
     pub description: &'static str,
-    /// QEMU's program and its machine options.
+    /// Name of QEMU's program, followed by its machine options.
     qemu: &'static str,
     machine: &'static [&'static str],
     /// Folder of the board, compilation target, and cargo feature that selects the machine.
     folder: &'static str,
     target: &'static str,
     feature: Option<&'static str>,
-    /// Address of the partition that holds the samples.
+    /// Address of the flash partition for samples.
     partition: u32,
-    /// Size of that partition in bytes.
+    /// Size of the partition for samples, in bytes.
     pub(super) partition_size: usize,
-    /// Kind of samples that the firmware learns from.
+    /// Kind of samples that the firmware trains on.
     pub firmware: Firmware,
 }
 
-/// Kind of samples that a board's firmware learns from.
+/// Kind of samples that the firmware of a board trains on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Firmware {
-    /// Recording of a smartwatch wearer.
+    /// Recordings of a smartwatch wearer.
     Watch,
-    /// Table of samples: d = 20, k = 2, one output.
+    /// Table of samples with 20 features and one output, for a model of width 2.
     Table,
 }
 
@@ -59,7 +60,7 @@ const MEGABYTES: usize = 2 << 20;
 const ARM: &str = "qemu-system-arm";
 const RISCV: &str = "qemu-system-riscv32";
 
-/// All cores. Each but the last has room for a wearer's recording.
+/// All cores. The partition of every core except the last is large enough for a wearer's recordings.
 pub const CORES: [Core; 6] = [
     Core {
         name: "m4",
@@ -138,9 +139,9 @@ pub const CORES: [Core; 6] = [
 /// Link between a board and the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BoardLink {
-    /// Serial line, connected by TCP to this port of the host.
+    /// Serial line, which QEMU connects by TCP to this port on the host.
     Uart(u16),
-    /// Two named pipes: the board's input and its output.
+    /// Two named pipes: the input of the board, and the output of the board.
     Pipes(PathBuf, PathBuf),
 }
 
@@ -153,7 +154,7 @@ pub struct BoardArgs<'a> {
     pub firmware: &'a Path,
     /// File with the content of the sample partition.
     pub image: &'a Path,
-    /// File that stands in for the flash.
+    /// File that emulates the flash.
     pub flash: &'a Path,
     /// File with the provisioning record; `None` for plaintext frames.
     pub provision: Option<&'a Path>,
@@ -163,15 +164,15 @@ pub struct BoardArgs<'a> {
     pub link: &'a BoardLink,
     /// Number of times that the board resets itself.
     pub resets: u32,
-    /// Number of messages after which the board loses its power; `None` for no power cut.
+    /// Number of messages after which a power cut is simulated; `None` for no power cut.
     pub end_after: Option<u32>,
 }
 
 impl Core {
-    /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs it.
+    /// Finds QEMU's program on the `PATH`, or in the folder where `tests/setup` installs QEMU.
     ///
     /// # Errors
-    /// [`EmulateError::NoQemu`] if neither has it.
+    /// [`EmulateError::NoQemu`] if the program is in neither place.
     pub fn emulator(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let unpacked = root.join("target/boards/qemu/bin");
@@ -216,7 +217,7 @@ impl Core {
         Ok(target.join(self.target).join("release/client"))
     }
 
-    /// Starts QEMU with a board. The process is killed when the returned child is dropped.
+    /// Starts QEMU for a board. The process is killed when the returned child is dropped.
     ///
     /// # Errors
     /// The system's error if QEMU cannot be started.

@@ -1,18 +1,18 @@
-//! Run of one emulated board from its first start to its report, with injected faults.
+//! Run of an emulated board from the first start to its report, with injected power cuts and resets.
 
 use std::path::PathBuf;
 
 use super::{BoardArgs, BoardLink, Core, EmulateError};
 
-/// Faults injected into one board.
+/// Faults to inject into a board.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BoardFaults {
     /// Number of the board, from 1.
     pub board: usize,
-    /// Number of power cuts: the first one message after the start, the second after two messages, and so on.
-    /// Each ends the emulator and starts another.
+    /// Number of power cuts. The first power cut is one message after the start, the second is two messages
+    /// after the second start, and so on. Each power cut ends the emulator, which is then started again.
     pub power_cuts: u32,
-    /// Number of resets, in the same manner, after the last power cut.
+    /// Number of resets after the last power cut, each after one message more than the reset before.
     pub resets: u32,
     /// Content of the flash before the first start; `None` for erased flash.
     pub flash: Option<Vec<u8>>,
@@ -23,20 +23,20 @@ pub struct BoardFaults {
 pub struct BoardReport {
     /// Device number.
     pub device: u64,
-    /// Number of the client whose samples the board has, from 1.
+    /// Number of the client whose samples are on the board, from 1.
     pub client: usize,
-    /// Final JSON line: the board's report.
+    /// Report of the board: the final JSON line of its output.
     pub line: serde_json::Value,
-    /// JSON lines before the report, about the flash record, of all starts in order.
+    /// JSON lines about the flash record before the report, from all starts in order.
     pub record_lines: Vec<serde_json::Value>,
-    /// Standard error of all starts.
+    /// Concatenated standard error of all starts.
     pub stderr: String,
 }
 
-/// Exit code of a board that performed its configured power cut.
+/// Exit code of the emulator after a configured power cut.
 const POWER_CUT_EXIT: i32 = 3;
 
-/// A board, ready to run.
+/// Board with everything that is needed to start its emulator.
 #[derive(Debug)]
 pub(super) struct BoardRun {
     pub core: Core,
@@ -52,7 +52,7 @@ pub(super) struct BoardRun {
 }
 
 impl BoardRun {
-    /// Starts the board as often as its faults require, and returns its report.
+    /// Starts the board once, and again after each injected power cut. Returns the report of the board.
     pub async fn run(self) -> Result<BoardReport, EmulateError> {
         let (mut record_lines, mut stderr) = (Vec::new(), String::new());
         let mut cut = 0;

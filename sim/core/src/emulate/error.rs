@@ -30,10 +30,10 @@ pub enum EmulateError {
         /// Reason, and the remedy.
         reason: &'static str,
     },
-    /// The scenario has attackers, or step sizes that only a simulation measures.
+    /// The scenario has attackers, or step sizes that can only be measured in a simulation.
     #[error(transparent)]
     AttackNotAllowed(#[from] AttackNotAllowed),
-    /// A client's samples do not fit the board's flash.
+    /// The samples of a client do not fit the flash of the board.
     #[error("the samples of client {client} take {needed} bytes of flash, the board has {room}")]
     Room {
         /// Number of the client, from 1.
@@ -57,7 +57,7 @@ pub enum EmulateError {
         /// Cause of the failure.
         reason: String,
     },
-    /// The boards' keys cannot be made.
+    /// The keys of the boards cannot be made.
     #[error("cannot make keys for the boards: {reason}")]
     Keys {
         /// Cause of the failure.
@@ -69,15 +69,15 @@ pub enum EmulateError {
     /// The scenario's data cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A file, a pipe or a process fails.
+    /// An operation on a file, a pipe or a process failed.
     #[error("{what}: {error}")]
     System {
-        /// File, pipe or process concerned.
+        /// Kind of the file, pipe or process.
         what: String,
         /// Error that the system reported.
         error: std::io::Error,
     },
-    /// The server fails.
+    /// The server failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// A board ended without a report.

@@ -1,4 +1,4 @@
-//! Results that the simulator expects of emulated boards.
+//! Expected results of emulated boards, which are computed by simulating the scenario.
 
 use fedspan_engine::linalg::to_f32;
 use fedspan_protocol::frame::crc32c_f32;
@@ -13,15 +13,15 @@ use crate::scenario::Scenario;
 pub struct Expected {
     /// Accuracy on the test windows; `None` for regression.
     pub accuracy: Option<f64>,
-    /// Mean squared error on the test samples; `None` for classes.
+    /// Mean squared error on the test samples; `None` for classification.
     pub test_mse: Option<f64>,
-    /// CRC-32C of the representation; `None` if the representation travels rounded.
+    /// CRC-32C of the representation; `None` if downloads are rounded.
     pub representation: Option<String>,
-    /// CRC-32C of the head; `None` if the representation travels rounded.
+    /// CRC-32C of the head; `None` if downloads are rounded.
     pub head: Option<String>,
 }
 
-/// Simulates the scenario and returns the expected result of each client.
+/// Simulates the scenario. Returns the outcome of the simulation and the expected result of each client.
 ///
 /// # Errors
 /// [`RunError`] if the simulation fails.
@@ -29,7 +29,7 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
     let outcome = run(scenario, scenario.seed, &mut NoProgress)?;
     let as_it_is = scenario.algorithm.download == Encoding::F32;
     let hash = |values: &[f32]| as_it_is.then(|| format!("{:08x}", crc32c_f32(values)));
-    // Boards hold f32; so did the simulated devices, before scores widened them.
+    // The heads in the scores are f32 values that were converted to f64, so the conversion back is exact.
     #[allow(clippy::cast_possible_truncation, reason = "the same number")]
     let narrow = |head: &[f64]| head.iter().map(|weight| *weight as f32).collect::<Vec<f32>>();
     let representation = outcome.representation.as_ref().and_then(|b| hash(&to_f32(b)));
@@ -44,7 +44,8 @@ pub fn expected(scenario: &Scenario) -> Result<(Outcome, Vec<Expected>), RunErro
 }
 
 impl Expected {
-    /// True if a board's result is equal: the same bits of representation and head, and the same accuracy.
+    /// True if the result of a board is equal: the representation and the head have the same bits, and the
+    /// accuracy is the same.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
         let same = |key: &str, expected: &Option<String>| match expected {
@@ -60,7 +61,7 @@ impl Expected {
 }
 
 impl BoardReport {
-    /// Accuracy of the board's own model on its own test windows.
+    /// Accuracy of the board's personal model on the board's test windows; `None` if no window was tested.
     #[must_use]
     pub fn accuracy(&self) -> Option<f64> {
         let number = |key: &str| self.line.get(key)?.as_f64();
@@ -68,7 +69,7 @@ impl BoardReport {
         (tested > 0.0).then(|| right / tested)
     }
 
-    /// Number under a key of the board's report; 0 if it has none.
+    /// Number under a key of the board's report; 0 if the report has no such number.
     #[must_use]
     pub fn number(&self, key: &str) -> u64 {
         self.line.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0)

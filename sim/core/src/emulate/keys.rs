@@ -1,4 +1,4 @@
-//! Keys of an emulated fleet: made for one run, and given to the boards as provisioning records.
+//! Keys of an emulated fleet, which are made for one run and passed to the boards as provisioning records.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use rand_core::TryRng;
 
 use super::{EmulateError, Plan};
 
-/// Security section of the server's configuration.
+/// Makes the security section of the server's configuration.
 pub(super) fn security(plan: &Plan<'_>) -> Security {
     if plan.plaintext {
         return Security::Plaintext;
@@ -21,7 +21,7 @@ pub(super) fn security(plan: &Plan<'_>) -> Security {
     Security::Keys { store: plan.scratch.join("keys"), key_file: Some(plan.scratch.join("keys.key")) }
 }
 
-/// Makes the keys and the boards' provisioning records.
+/// Makes the keys of all boards, writes their provisioning records, and returns the protection of the server.
 pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protection, EmulateError> {
     let Security::Keys { store, key_file: Some(key_file) } = security else {
         return Ok(Protection::Plaintext);
@@ -34,7 +34,7 @@ pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protect
     let mut store =
         KeyStore::create(store, &unlock, Argon2Cost::RECOMMENDED, SysRng).map_err(|error| failed(&error))?;
     let devices: Vec<DeviceId> = (1..=plan.boards as u64).map(DeviceId).collect();
-    // The creation time does not matter: the keys exist only as long as the fleet.
+    // The creation time is irrelevant, since the keys are used for this run only.
     store.add(&devices, false, 0).map_err(|error| failed(&error))?;
     for device in devices {
         let accepted = store.keys().lookup(device, 0).ok_or_else(|| failed(&"no key was made"))?;

@@ -1,4 +1,4 @@
-//! Emulated fleet: boards on emulated cores run the real firmware, as clients of a real server.
+//! Emulated fleet: QEMU boards run the client firmware and connect to a real server in this process.
 
 mod board;
 mod board_run;
@@ -31,9 +31,9 @@ use samples::SampleImages;
 /// Kind of link between boards and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Named pipes through semihosting: fast.
+    /// Named pipes through semihosting, the faster link.
     Pipes,
-    /// Serial line with its driver.
+    /// Serial line, which also exercises the firmware's UART driver.
     Uart,
 }
 
@@ -42,7 +42,8 @@ pub enum Link {
 pub struct Plan<'a> {
     /// Scenario that the core's firmware supports.
     pub scenario: &'a Scenario,
-    /// Number of boards. Board `i`, from 1, has the samples of client `i`, modulo the number of clients.
+    /// Number of boards. Board `i`, from 1, has the samples of client `i`. If there are more boards than
+    /// clients, clients are repeated.
     pub boards: usize,
     /// Faults injected into boards.
     pub faults: &'a [BoardFaults],
@@ -50,11 +51,11 @@ pub struct Plan<'a> {
     pub core: Core,
     /// Kind of link of all boards.
     pub link: Link,
-    /// Sends frames in plaintext. Otherwise each board gets a key made for this run.
+    /// True if frames are sent in plaintext. If false, each board receives a key that is made for this run.
     pub plaintext: bool,
-    /// Root of the repository, for firmware and emulator.
+    /// Root of the repository, where firmware is built and the emulator may be installed.
     pub root: &'a Path,
-    /// Path of the firmware; `None` to build it.
+    /// Path of the firmware; `None` to build the firmware.
     pub firmware: Option<PathBuf>,
     /// Empty directory for pipes, images, flash, keys and the server's state.
     pub scratch: &'a Path,
@@ -67,15 +68,15 @@ pub struct EmulationResult {
     pub boards: Vec<BoardReport>,
     /// Final status of the server.
     pub status: Status,
-    /// Server's report of each round, including the devices that counted.
+    /// Report of the server on each round, including the devices whose updates were aggregated.
     pub rounds: Vec<serde_json::Value>,
-    /// Wall-clock seconds from the first board's start to the last board's end.
+    /// Wall-clock time from the start of the first board to the end of the last board, in seconds.
     pub seconds: f64,
 }
 
 /// Observer of a campaign's progress.
 pub trait EmulationWatcher {
-    /// Called with a message when a step is done.
+    /// Called with a message when a step has finished.
     fn message(&mut self, text: &str);
     /// Called with the server's status at intervals.
     fn status(&mut self, status: &serde_json::Value);
@@ -84,11 +85,11 @@ pub trait EmulationWatcher {
 /// Interval between two status requests to the server.
 const STATUS_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Runs the fleet to the end of its campaign. Dropping the future ends the boards.
+/// Runs the fleet until the campaign ends. Dropping the future kills the boards.
 ///
 /// # Errors
-/// [`EmulateError`] if the scenario does not fit the core, a part cannot be built or started, a board or the
-/// server fails, or `interrupted` completes.
+/// [`EmulateError`] if the scenario does not fit the core, the firmware cannot be built, the emulator or the
+/// server cannot be started, a board or the server fails, or `interrupted` completes.
 pub async fn run(
     plan: &Plan<'_>,
     interrupted: impl Future<Output = ()>,
@@ -140,8 +141,9 @@ pub async fn run(
                 let [receive, transmit] = pipes;
                 #[cfg_attr(not(target_os = "linux"), allow(unused_mut))]
                 let mut open = pipe::OpenOptions::new();
-                // With a reader and a writer of our own, neither end ever sees the pipe close. Other systems
-                // cannot open a pipe for both, so opening fails there without a reader; `--link uart` works.
+                // On Linux each pipe is opened for reading and writing, so that it stays open while a board
+                // restarts. On other systems this is not possible, and opening a pipe without a reader fails;
+                // `--link uart` works on these systems.
                 #[cfg(target_os = "linux")]
                 open.read_write(true);
                 let line = tokio::io::join(
@@ -211,7 +213,7 @@ pub async fn run(
                     }
                     Ok(())
                 });
-                // The server may not be up yet, or be gone already.
+                // Errors are ignored: the server may not have started yet, or may have ended.
                 let _ = asked.await;
             }
         }
@@ -239,11 +241,11 @@ fn check(scenario: &Scenario) -> Result<(), EmulateError> {
     Err(EmulateError::NotServed { name: scenario.name.clone(), reason })
 }
 
-/// Largest number of attempts to reach the server before its rounds go unobserved.
+/// Largest number of attempts to reach the server. If all attempts fail, the rounds are not observed.
 const MAX_ATTEMPTS: u32 = 500;
 
-/// Collects the server's reports of its rounds, to the end. Returns once the server has accepted the
-/// subscription; no board runs before that, so no round is missed.
+/// Starts a task that collects the server's reports on its rounds until the server ends. Returns as soon as
+/// the server has accepted the subscription. Boards are started afterwards, so no report is missed.
 async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     let up = async || matches!(query(state, "status", |_| Ok(())).await, Ok(Some(())));
     for _ in 0..MAX_ATTEMPTS {
@@ -259,11 +261,12 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
             rounds.extend(serde_json::from_str::<serde_json::Value>(line).ok());
             Ok(())
         });
-        // Without a control socket there are no reports.
+        // Errors are ignored: without a control socket there are no reports.
         let _ = watched.await;
         rounds
     });
-    // The server answers requests in turn: once it answers this one, it has accepted the subscription.
+    // The server answers requests in order, so the subscription has been accepted once this request is
+    // answered.
     let early = tokio::select! {
         biased;
         rounds = &mut rounds => Some(rounds),
@@ -277,7 +280,7 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     })
 }
 
-/// Makes the server's configuration: the scenario's campaign for these boards.
+/// Makes the configuration of the server, which runs the scenario's campaign with the boards.
 fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
@@ -293,7 +296,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
         security,
         absence: Duration::from_secs(30),
         shape: Shape { features: shape.features, outputs: shape.outputs, image: None },
-        // The firmware declines scenarios with a scale.
+        // The firmware does not support feature scaling.
         scale: ScaleSource::None,
         model: model.clone(),
         algorithm: algorithm.clone(),
@@ -308,7 +311,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
             unauthenticated: plan.boards + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // An emulated core that waits on a pipe is stopped, so it sends no keep-alives.
+            // An emulated core that waits for a pipe is suspended and cannot send keep-alives.
             idle: Duration::from_secs(600),
             frame: Duration::from_secs(30),
             repeat: Duration::from_secs(60),
@@ -320,7 +323,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     }
 }
 
-/// Makes a named pipe with the system's `mkfifo`, which every Unix has.
+/// Makes a named pipe with the program `mkfifo`, which is part of every Unix.
 fn make_pipe(path: &Path) -> std::io::Result<()> {
     let status = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(path).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("mkfifo ended with {status}"))) }

@@ -1,4 +1,4 @@
-//! Samples of an emulated fleet: each board has one client's samples in its flash.
+//! Flash content of emulated boards: the samples of one client for each board.
 
 use fedspan_engine::algorithm::ScaleSource;
 use fedspan_protocol::message::Numeric;
@@ -8,20 +8,21 @@ use crate::data::flash::{image, table};
 use crate::data::{Client, Dataset};
 use crate::scenario::DataSection;
 
-/// Builder of the boards' sample partitions.
+/// Builder of the sample partitions of the boards.
 #[derive(Debug)]
 pub struct SampleImages<'a> {
     plan: &'a Plan<'a>,
-    /// Data set computed on the host; `None` if the firmware computes features from recordings.
+    /// Data set with the samples of all clients; `None` if the firmware computes features from recordings.
     dataset: Option<Dataset>,
     clients: usize,
 }
 
 impl<'a> SampleImages<'a> {
-    /// Checks that the core's firmware supports the scenario.
+    /// Makes the builder, and checks that the core's firmware supports the scenario.
     ///
     /// # Errors
-    /// [`EmulateError::Scenario`] if it does not, [`EmulateError::Data`] if the data cannot be used.
+    /// [`EmulateError::Scenario`] if the firmware does not support the scenario, [`EmulateError::Data`] if
+    /// the data cannot be used.
     pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
         let scenario = plan.scenario;
         let shape = plan.core.firmware.shape();
@@ -49,7 +50,7 @@ impl<'a> SampleImages<'a> {
             }
             (Firmware::Watch, _) => Err(unsuitable(WATCH)),
             (Firmware::Table, data) => {
-                // Flash cannot hold a new batch for every round.
+                // Samples in flash are fixed, so a new batch in every round is not supported.
                 let changing = matches!(data, DataSection::Linear(settings) if settings.fresh);
                 if changing || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
                     return Err(unsuitable(TABLE));
@@ -72,18 +73,18 @@ impl<'a> SampleImages<'a> {
         self.clients
     }
 
-    /// Content of the partition for client `client`, counted from 1.
+    /// Makes the partition content with the samples of a client, whose number counts from 1.
     ///
     /// # Errors
     /// [`EmulateError::Image`] if a recording cannot be written, [`EmulateError::Room`] if the samples do not
     /// fit the partition.
     pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
-        let of = |dataset: &Dataset| {
+        let table_of = |dataset: &Dataset| {
             let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
             found.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
         let bytes = match (&self.dataset, &self.plan.scenario.data) {
-            (Some(dataset), _) => of(dataset),
+            (Some(dataset), _) => table_of(dataset),
             (None, DataSection::Watch(settings)) => image(settings, self.plan.scenario.seed, client)?,
             (None, _) => Vec::new(),
         };

@@ -1,5 +1,5 @@
-//! Baselines that need no rounds: least squares on all features in f64, on the values before rounding to f32
-//! if the data set keeps them.
+//! Baselines without training rounds: least squares on all features in f64. Values before rounding to f32 are
+//! used if the data set has them.
 
 use std::borrow::Cow;
 
@@ -12,21 +12,21 @@ use crate::least_squares::{
     DroppedDirections, F32_ROUNDOFF, F64_ROUNDOFF, Fit, Problem, predict, solve, solve_leave_one_out,
 };
 
-/// Fits and scores each client alone. Empty without targets.
+/// Fits and scores a separate model for each client. Returns no scores if the data set has no targets.
 #[must_use]
 pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec<ClientScore> {
     if !dataset.has_targets() {
         return Vec::new();
     }
-    let one = |client: &Client| {
+    let score_client = |client: &Client| {
         let Fit { weights, dropped } = fitted(&client.train, dataset, head);
         ClientScore { dropped, ..scored(weights, client, dataset) }
     };
-    clients.par_iter().map(one).collect()
+    clients.par_iter().map(score_client).collect()
 }
 
-/// Scores on `scored` one model fitted to all clients' samples pooled, with each sample of `extra` counted
-/// `weight` times. No figures without targets.
+/// Fits one model to the pooled samples of all clients, in which each sample of `extra` counts `weight`
+/// times, and computes its figures on `scored`. The figures are empty if the data set has no targets.
 #[must_use]
 pub fn pooled(
     dataset: &Dataset,
@@ -60,17 +60,17 @@ pub fn pooled_with_dropped(
         }
     }
     let Fit { weights, dropped } = fitted(&all, dataset, head);
-    let one = |client: &Client| scored(weights.clone(), client, dataset);
-    let each: Vec<ClientScore> = on.par_iter().map(one).collect();
+    let score_client = |client: &Client| scored(weights.clone(), client, dataset);
+    let each: Vec<ClientScore> = on.par_iter().map(score_client).collect();
     (average(&each), dropped)
 }
 
-/// Fits least squares to a set.
+/// Fits a linear model to a set by least squares, with the ridge or leave-one-out choice of `head`.
 fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     let (leave_one_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
         HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_one_out(set), otherwise),
-        // Heads of networks and heads trained by gradient steps have no such baseline.
+        // Other solvers, such as gradient steps, have no ridge.
         _ => (false, 0.0),
     };
     let y: Vec<f64> = targets(set, dataset.outputs);
@@ -86,7 +86,8 @@ fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     fit.unwrap_or_else(|| solve(&problem))
 }
 
-/// True if leave-one-out is defined: at least two samples, and at least two of every class that is present.
+/// True if the leave-one-out error is defined: the set has at least two samples, and at least two samples of
+/// every class that occurs.
 fn can_leave_one_out(set: &Set) -> bool {
     let Labels::Classes(classes) = &set.y else { return set.len() >= 2 };
     let mut counts = [0usize; 256];
@@ -98,7 +99,7 @@ fn can_leave_one_out(set: &Set) -> bool {
     set.len() >= 2 && !counts.contains(&1)
 }
 
-/// Features in f64.
+/// Features of a set in f64, row-major.
 fn features(set: &Set) -> Cow<'_, [f64]> {
     match &set.x_f64 {
         Some(wide) => Cow::Borrowed(wide),
@@ -106,7 +107,7 @@ fn features(set: &Set) -> Cow<'_, [f64]> {
     }
 }
 
-/// Targets in f64, row-major; classes are one-hot.
+/// Targets of a set in f64, row-major. Classes are one-hot encoded.
 fn targets(set: &Set, outputs: usize) -> Vec<f64> {
     match (&set.y, &set.y_f64) {
         (Labels::Classes(classes), _) => {
@@ -122,7 +123,7 @@ fn targets(set: &Set, outputs: usize) -> Vec<f64> {
     }
 }
 
-/// Scores weights of all features (d x C) on one client.
+/// Scores the weights of all features (d x C, row-major) on a client.
 fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore {
     let (train, test) = (errors(&weights, &client.train, dataset), errors(&weights, &client.test, dataset));
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
@@ -136,11 +137,13 @@ fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore 
     }
 }
 
+/// Sum of the squared errors of all outputs on a set, and number of correct predictions.
 struct Errors {
     squares: f64,
     correct: usize,
 }
 
+/// Computes the errors of the weights of all features (d x C, row-major) on a set.
 fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
     let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);
@@ -156,7 +159,7 @@ fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     total
 }
 
-/// Index of the largest value; the first one of equal values.
+/// Index of the largest value; the first index if several values are equal.
 fn largest(values: &[f64]) -> usize {
     let first = |best: (usize, f64), (index, value): (usize, &f64)| {
         if *value > best.1 { (index, *value) } else { best }

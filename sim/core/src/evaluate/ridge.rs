@@ -1,6 +1,6 @@
-//! Choice of the ridge for newcomers that learn alone from a few labelled samples. Mirrors what a fleet does
-//! for its final heads ([`RidgeScores`]), with all features in place of a representation, and on the host in
-//! f64.
+//! Choice of the ridge for the baseline of newcomers that train alone on a few labelled samples. A fleet
+//! chooses the ridge of its final heads in the same way ([`RidgeScores`]), but on a representation in place
+//! of all features, and with the arithmetic of devices in place of f64.
 
 use fedspan_engine::Tensor;
 use fedspan_engine::linalg::Matrix;
@@ -13,8 +13,8 @@ use rayon::prelude::*;
 
 use crate::data::{Client, Dataset, Labels};
 
-/// Head solver for models of all features, and the ridge that the training clients chose for it if the choice
-/// is theirs.
+/// Head solver for models on all features. If the ridge is chosen by leave-one-out for classification, the
+/// training clients choose the ridge, which is also returned; otherwise `head` is returned unchanged.
 #[must_use]
 pub fn choose(
     dataset: &Dataset,
@@ -29,11 +29,11 @@ pub fn choose(
     (scores.published(head), Some(scores.chosen(otherwise)))
 }
 
-/// Fraction of the features' mean square below which a ridge hardly changes a head.
+/// Fraction of the mean square of the features below which a ridge has almost no effect on a head.
 const NEGLIGIBLE: f64 = 0.01;
 
-/// One-line warning about a ridge that may not be the best one: no client compared any, or all compared
-/// ridges are small, or all are large, relative to the features' mean square.
+/// Makes a one-line warning if the chosen ridge may not be the best: no client compared ridges, or all
+/// compared ridges are too small or too large relative to the mean square of the features.
 #[must_use]
 pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
     if chosen.devices == 0 {
@@ -48,7 +48,7 @@ pub fn warning(chosen: &ChosenRidge, dataset: &Dataset) -> Option<String> {
     let (least, most) = chosen.ridges.first().zip(chosen.ridges.last())?;
     let size = mean_square(dataset);
     let most_of_size = f64::from(*most) / size;
-    // If every compared ridge acts like none, the best score is chance.
+    // If no compared ridge has an effect, the choice between them is random.
     let is_small = chosen.ridge == *most && most_of_size < 1.0 || most_of_size < NEGLIGIBLE;
     let is_large = chosen.ridge == *least && f64::from(*least) > size;
     (is_small || is_large).then(|| {
@@ -70,7 +70,7 @@ fn mean_square(dataset: &Dataset) -> f64 {
     mean
 }
 
-/// Ridge scores of these clients, each computed from its training samples.
+/// Ridge scores of all clients. The scores of a client are computed from its training samples.
 #[must_use]
 pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_class: u16) -> RidgeScores {
     let each: Vec<Option<(u32, Vec<u32>)>> = clients
@@ -87,8 +87,9 @@ pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_cl
     scores
 }
 
-/// Number of samples that a client tried the ridges on, and how many of them each ridge classified right;
-/// `None` if there is nothing to compare.
+/// Compares the ridges on the training samples of a client, over several draws of labelled samples. Returns
+/// the number of classified samples, and for each ridge the number of correctly classified samples. Returns
+/// `None` if the client has fewer than two classes or all samples are labelled.
 fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) -> Option<(u32, Vec<u32>)> {
     let Labels::Classes(classes) = &client.train.y else { return None };
     let class = |index: usize| classes.get(index).map_or(0, |class| usize::from(*class));
@@ -114,8 +115,8 @@ fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) 
                 rows.get(i).zip(labelled.get(j)).map_or(0.0, |(a, b)| inner(row(*a), row(*b)))
             })
         };
-        // (X X^T + m a I)^-1 Y weighs labelled samples: as many unknowns as labelled samples, for any number
-        // of features.
+        // Solves the dual problem (X X^T + m a I)^-1 Y, whose number of unknowns is the number of labelled
+        // samples and does not depend on the number of features.
         let eigen = products(&labelled).symmetric_eigen();
         let (seen, known) = (products(&others) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
@@ -138,7 +139,7 @@ fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) 
     (tried > 0).then_some((tried, correct))
 }
 
-/// Indices of the samples that a draw labels, and of the others.
+/// Indices of the samples that are labelled in a draw, and indices of the other samples.
 fn split_draw(classes: &[u8], present: &[u32], labels: u32, draw: u32) -> (Vec<usize>, Vec<usize>) {
     let mut left = present.to_vec();
     let mut needed: Vec<u32> = present.iter().map(|count| labels.min(*count)).collect();

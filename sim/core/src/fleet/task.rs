@@ -1,4 +1,4 @@
-//! Task of a simulated device: the client's own, for the scenario's model.
+//! Task of a simulated device: the task of the client crate that matches the scenario's model.
 
 use fedspan_client::Millis;
 use fedspan_client::source::{SampleSource, Targets};
@@ -10,20 +10,20 @@ use super::HeapWorkspace;
 use crate::network::SimNetwork;
 use crate::noise::SimNoise;
 
-/// Task of one device.
+/// Task of a simulated device.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one of them in all devices of a run")]
 pub enum SimTask {
-    /// A linear model.
+    /// Task of a linear model.
     Linear(Linear<HeapWorkspace, SimNoise>),
-    /// A network.
+    /// Task of a network.
     Network(SimNetwork),
-    /// A task of one of the other kinds, on standardised samples.
+    /// Task of a linear model or a network on standardised samples.
     Scaled(Box<Scaled<SimTask, Vec<f32>>>),
 }
 
 impl SimTask {
-    /// The model's own task, without the scaling around it.
+    /// Task of the model, without the scaling of samples.
     #[must_use]
     pub fn model(&self) -> &Self {
         match self {
@@ -33,7 +33,7 @@ impl SimTask {
     }
 }
 
-/// Delegates a method to the task of any variant.
+/// Evaluates an expression with the task of the variant.
 macro_rules! delegate {
     ($own:expr, $task:ident => $does:expr) => {
         match $own {

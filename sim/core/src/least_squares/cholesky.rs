@@ -1,14 +1,14 @@
-//! Solution by the normal equations, used when a bound shows that their squared condition number is small
-//! enough.
+//! Least-squares solution by the normal equations and Cholesky decomposition. Used if a bound shows that the
+//! squared condition number is small enough.
 
 use super::columns::Columns;
 
-/// Largest bound of the squared condition number at which the normal equations are solved. Their error is
-/// this many f64 roundings, 1e-10.
+/// Largest bound of the squared condition number for which the normal equations are solved. The relative
+/// error of the solution is at most this number times the unit roundoff of f64, about 1e-10.
 const MAX_SQUARED_CONDITION: f64 = 1e6;
 
-/// Weights of the columns of `z`, p x C; `None` if the condition number may be too large, or directions may
-/// have to be dropped.
+/// Computes the weights of the columns of `z`, p x C. Returns `None` if the condition number may be too
+/// large, or directions may have to be dropped.
 pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     let (p, c) = (columns.p(), columns.c);
     if columns.z.len().checked_div(p).unwrap_or(0) < p && columns.ridge.iter().all(|entry| *entry == 0.0) {
@@ -36,7 +36,7 @@ pub fn solve(columns: &Columns) -> Option<Vec<f64>> {
     factor(&mut gram, p)?;
     let trace = inverse_trace(&gram, p)?;
     let least = columns.data_noise();
-    // Written so that NaN fails.
+    // The comparisons are false for NaN.
     let trusted = trace * p as f64 <= MAX_SQUARED_CONDITION && trace * least * least <= 0.25;
     if !trusted {
         return None;
@@ -70,7 +70,8 @@ fn factor(gram: &mut [f64], p: usize) -> Option<()> {
     Some(())
 }
 
-/// Trace of the inverse: the sum of squares of the entries of the factor's inverse.
+/// Trace of the inverse of a matrix with this Cholesky factor: the sum of the squared entries of the inverse
+/// factor.
 fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
     let (mut trace, mut column) = (0.0, vec![0.0; p]);
     for first in 0..p {
@@ -86,34 +87,35 @@ fn inverse_trace(factor: &[f64], p: usize) -> Option<f64> {
     Some(trace)
 }
 
-/// Row `j` of forward substitution.
+/// Performs forward substitution for row `j`.
 fn forward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
-    let (above, own) = solution.split_at_mut_checked(j * c)?;
+    let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
     for (entry, done) in row.iter().zip(above.chunks_exact(c)) {
-        for (value, done) in own.iter_mut().zip(done) {
+        for (value, done) in current.iter_mut().zip(done) {
             *value -= entry * done;
         }
     }
-    own.iter_mut().take(c).for_each(|value| *value /= pivot);
+    current.iter_mut().take(c).for_each(|value| *value /= pivot);
     Some(())
 }
 
-/// Row `j` of backward substitution: finishes the row and subtracts its part from the rows above.
+/// Performs backward substitution for row `j`: computes the row and subtracts its contribution from the rows
+/// above.
 fn backward(factor: &[f64], solution: &mut [f64], p: usize, c: usize, j: usize) -> Option<()> {
-    let (above, own) = solution.split_at_mut_checked(j * c)?;
+    let (above, current) = solution.split_at_mut_checked(j * c)?;
     let (pivot, row) = factor.get(j * p..j * p + j + 1)?.split_last()?;
-    own.iter_mut().take(c).for_each(|value| *value /= pivot);
+    current.iter_mut().take(c).for_each(|value| *value /= pivot);
     for (entry, rest) in row.iter().zip(above.chunks_exact_mut(c)) {
-        for (rest, value) in rest.iter_mut().zip(own.iter()) {
+        for (rest, value) in rest.iter_mut().zip(current.iter()) {
             *rest -= entry * value;
         }
     }
     Some(())
 }
 
-/// Inner product of `a` with the first values of `b`, in eight partial sums that vector units add in
-/// parallel.
+/// Inner product of `a` with the first values of `b`. Uses eight partial sums, which vector instructions can
+/// add in parallel.
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
     let ((a, rest_a), (b, rest_b)) =

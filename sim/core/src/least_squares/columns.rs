@@ -1,41 +1,44 @@
-//! Preparation of the columns: the constant's part is removed from each, and each is scaled to norm 1.
+//! Preparation of the columns of a least-squares problem: removes the part of each column that the constant
+//! columns explain, and scales the remainder to norm 1.
 
 use super::{F64_ROUNDOFF, Problem};
 
-/// Deviation of a column, in unit roundoffs of its size, up to which it counts as constant: fewer than four bits
-/// of the deviation are left.
+/// Largest deviation of a column that is treated as constant, in unit roundoffs of the column's size. The
+/// deviation then has fewer than four significant bits.
 const MIN_DEVIATION_ROUNDOFFS: f64 = 16.0;
 
-/// Ratio of size to deviation in f64 above which a column counts as constant: predictions would be off by more than
-/// 1e-6 of their variation.
+/// Ratio of size to deviation above which a column is treated as constant even in f64: the error of
+/// predictions would exceed 1e-6 of their variation.
 const MAX_AMPLIFICATION: f64 = 1e9;
 
-/// Relative error of a prediction from which directions count as noise.
+/// Relative error of a prediction above which directions are treated as noise.
 const MAX_RELATIVE_ERROR: f64 = 1e-6;
 
-/// Columns of a problem that vary, prepared for the solvers.
+/// Varying columns of a problem, prepared for the solvers.
 #[derive(Debug)]
 pub struct Columns {
     /// Number of samples.
     pub m: usize,
-    /// Number of all columns, `d`.
+    /// Number of columns including constant columns, `d`.
     pub d: usize,
     /// Number of outputs, `C`.
     pub c: usize,
     /// Indices of the varying columns.
     pub varying: Vec<usize>,
-    /// Indices of the columns whose variation is below their rounding errors, which are treated as constant.
+    /// Indices of the columns that are treated as constant because their variation is within rounding errors.
     pub near_constant: Vec<usize>,
-    /// Varying columns, row-major, m x p, followed by the constant's row of the ridge. The ridge's other p
-    /// rows have one entry each and are stored in `ridge`.
+    /// Varying columns, row-major, m x p. If there is a ridge and a constant, one further row has the terms
+    /// by which the ridge on the constant's weight affects the columns. The other p rows of the ridge have
+    /// one entry each, stored in `ridge`.
     pub z: Vec<f64>,
-    /// Targets without the constant's part, with as many rows as `z`.
+    /// Targets without the part that the constant explains, with as many rows as `z`.
     pub y: Vec<f64>,
-    /// Entry of each varying column in its own row of the ridge.
+    /// Entry of the ridge row of each varying column.
     pub ridge: Vec<f64>,
-    /// Factor from a weight in `z` to the weight of the varying column.
+    /// Factor by which a weight of a column of `z` is multiplied to obtain the weight of the varying column.
     pub unit: Vec<f64>,
-    /// Root of the sum of squares of each column's norm over the norm of its remainder.
+    /// Root of the sum over varying columns of the squared ratio of the column's norm to the norm of its
+    /// remainder.
     pub amplification: f64,
     /// Unit roundoff of the features, as in [`Problem`].
     pub roundoff: f64,
@@ -43,19 +46,21 @@ pub struct Columns {
     pub constant: Option<Constant>,
 }
 
-/// All constant columns combined into one, which preserves the norm of their weights and so the ridge.
+/// Combination of all constant columns into a single column. The combination preserves the norm of the
+/// weights, and so the effect of the ridge.
 #[derive(Debug)]
 pub struct Constant {
-    /// Index of the column that holds the combined constant: the last constant one.
+    /// Index of the column in which the combined constant is represented: the last constant column.
     pub column: usize,
-    /// Indices of all constant columns, with the share of each in the combined one; the squares of the shares
-    /// sum to 1.
+    /// Indices of all constant columns, with the share of each in the combined column. The squares of the
+    /// shares sum to 1.
     pub parts: Vec<(usize, f64)>,
-    /// Value of the combined constant: the norm of the columns' values.
+    /// Value of the combined constant: the norm of the values of all constant columns.
     pub value: f64,
-    /// `(value^2 + ridge) / value`.
+    /// Divisor `(value^2 + ridge) / value`, which converts the mean of the residual targets to the weight of
+    /// the combined constant.
     pub weighted_value: f64,
-    /// Means of all columns.
+    /// Mean of each column; 0 for constant columns.
     pub means: Vec<f64>,
     /// Means of the targets.
     pub targets: Vec<f64>,
@@ -86,8 +91,8 @@ impl Columns {
         });
         let samples = m as f64;
         let root = (samples * ridge).sqrt();
-        // Part of a column of this mean that the constant explains, and its entry in the constant's row of
-        // the ridge.
+        // For a column with this mean: the part that the constant explains, and the entry of the column in
+        // the ridge row of the constant.
         let share = |mean: f64| match &constant {
             Some(constant) => {
                 (mean * constant.value / constant.weighted_value, -root * mean / constant.weighted_value)
@@ -117,7 +122,7 @@ impl Columns {
                 constant.as_ref().map_or(0.0, |constant| constant.means.get(j).copied().unwrap_or(0.0)),
             );
             let largest = column(j).fold(0.0f64, |largest, value| largest.max(value.abs()));
-            // Scaled by the largest value, so that squares do not overflow.
+            // Values are divided by the largest value, so that squares do not overflow.
             let (mut size, mut left) = (0.0, 0.0);
             for value in column(j) {
                 size += (value / largest).powi(2);
@@ -125,7 +130,7 @@ impl Columns {
             }
             let amplification = (size / left).sqrt();
             let most = (1.0 / (MIN_DEVIATION_ROUNDOFFS * roundoff)).min(MAX_AMPLIFICATION);
-            // Written so that NaN counts as constant.
+            // NaN is treated as constant.
             if amplification.is_nan() || amplification > most {
                 all.near_constant.push(j);
                 continue;
@@ -156,7 +161,7 @@ impl Columns {
         all
     }
 
-    /// Fills in the varying columns.
+    /// Appends the rows of the varying columns to `z`.
     fn fill(&mut self, problem: &Problem<'_>, shares: &[(f64, f64)]) {
         self.z.reserve(self.m * self.varying.len());
         for row in problem.x.chunks_exact(self.d.max(1)) {
@@ -167,7 +172,7 @@ impl Columns {
         }
     }
 
-    /// Number of columns that are solved for.
+    /// Number of varying columns, `p`.
     pub fn p(&self) -> usize {
         self.varying.len()
     }
@@ -177,34 +182,35 @@ impl Columns {
         self.m < self.d && self.ridge.iter().all(|entry| *entry == 0.0)
     }
 
-    /// Number of constant columns beyond the first if samples are too few to tell whether these columns are
-    /// constant in truth. With enough samples they are, and count as no lost direction.
+    /// Number of constant columns beyond the first that count as lost directions. With fewer samples than
+    /// columns, columns may be constant by chance. With enough samples constant columns are redundant, and
+    /// the number is 0.
     pub fn extra_constants(&self) -> usize {
         let constants = self.constant.as_ref().map_or(0, |constant| constant.parts.len());
         if self.is_short() { constants.saturating_sub(1) } else { 0 }
     }
 
-    /// True if every column that is not exactly constant is solved for.
+    /// True if no column is treated as constant because of rounding errors.
     pub fn is_complete(&self) -> bool {
         self.near_constant.is_empty()
     }
 
-    /// Singular value up to which a direction is rounding error of the arithmetic, so that the columns are
-    /// dependent.
+    /// Largest singular value of a direction that is explained by rounding errors of the arithmetic. The
+    /// columns are then linearly dependent.
     pub fn arithmetic_noise(&self) -> f64 {
         32.0 * F64_ROUNDOFF * (self.p() as f64 + 1.0)
     }
 
-    /// Singular value up to which a direction may be rounding error of the features, or makes weights so
-    /// large that rounding them to f64 changes a prediction by a millionth. At most 1/200: up to a condition
-    /// number of 100 the features are taken as exact.
+    /// Largest singular value of a direction that may be explained by rounding errors of the features, or
+    /// whose weights are so large that rounding them to f64 changes predictions by a millionth. At most
+    /// 1/200, so that no direction is dropped up to a condition number of 100.
     pub fn data_noise(&self) -> f64 {
         let answers = F64_ROUNDOFF / MAX_RELATIVE_ERROR;
         (4.0 * self.roundoff.max(answers) * self.amplification).clamp(1e-9, 5e-3)
     }
 
-    /// Weights of all columns (d x C) from the weights of the columns of `z` (p x C); weights of dropped
-    /// columns are zero.
+    /// Converts the weights of the columns of `z` (p x C) to the weights of all columns (d x C). The weights
+    /// of dropped columns are zero.
     pub fn weights(&self, solution: &[f64]) -> Vec<f64> {
         let mut weights = vec![0.0; self.d * self.c];
         for ((&j, unit), row) in self.varying.iter().zip(&self.unit).zip(solution.chunks_exact(self.c)) {
@@ -216,7 +222,7 @@ impl Columns {
         weights
     }
 
-    /// Sets the weights of the constant columns to match the other weights.
+    /// Sets the weights of the constant columns so that they are optimal for the other weights.
     pub fn set_constant(&self, weights: &mut [f64]) {
         let Some(constant) = &self.constant else { return };
         let mut rest = constant.targets.clone();
@@ -235,7 +241,7 @@ impl Columns {
 }
 
 impl Constant {
-    /// Sets the weights of all constant columns from the weight of the combined one.
+    /// Sets the weights of all constant columns from the weights `single` of the combined column.
     pub fn distribute(&self, weights: &mut [f64], single: &[f64]) {
         for (column, part) in &self.parts {
             for (weight, single) in weights.iter_mut().skip(column * single.len()).zip(single) {
@@ -245,7 +251,8 @@ impl Constant {
     }
 }
 
-/// Mean of a column, correct to the last digits: a second pass sums the remainders of the first.
+/// Mean of a column. A second pass over the deviations from the mean corrects rounding errors of the first
+/// pass.
 fn mean(values: &[f64], width: usize, column: usize, m: usize) -> f64 {
     let all = || values.iter().skip(column).step_by(width.max(1));
     let largest = all().fold(0.0f64, |largest, value| largest.max(value.abs()));

@@ -1,11 +1,12 @@
-//! Ridge with the smallest leave-one-out error, computed exactly from one decomposition (Golub, Heath and
-//! Wahba 1979, section 2).
+//! Choice of the ridge with the smallest leave-one-out error. The errors of all ridges are computed exactly
+//! from one decomposition (Golub, Heath and Wahba 1979, section 2).
 //!
-//! The columns come from [`super::columns`]: the constant is removed, so its weight is not penalised, and
-//! each other column has norm 1, so a ridge means the same for features in any units. With `Z = U S V^T`, the
-//! ridge `a` and the shares `p_j = s_j^2 / (s_j^2 + a)`, the leverage of sample i is `h_i = 1/m + sum of
-//! u_ij^2 p_j` (`1/m` for the constant), and its residual in a fit to all other samples is `r_i / (1 - h_i)`.
-//! Devices compare the same ridges, in units of the mean square of their features.
+//! The columns are prepared by [`super::columns`]. The constant is removed, so its weight is not penalised.
+//! Each other column has norm 1, so a ridge has the same effect for features in any units. With
+//! `Z = U S V^T`, the ridge `a` and the shares `p_j = s_j^2 / (s_j^2 + a)`, the leverage of sample i is
+//! `h_i = 1/m + sum of u_ij^2 p_j`, where `1/m` is due to the constant. The residual of sample i in a fit to
+//! all other samples is `r_i / (1 - h_i)`. Devices compare the same ridges, in units of the mean square of
+//! their features.
 
 use fedspan_client::kernel::leave_one_out::{LEAST_REMAINDER, RIDGES};
 use fedspan_engine::linalg::Matrix;
@@ -13,12 +14,12 @@ use fedspan_engine::linalg::Matrix;
 use super::columns::Columns;
 use super::{DroppedDirections, Fit, Problem, solve};
 
-/// Squared singular value, of columns of norm 1, below which a direction counts as zero.
+/// Squared singular value, for columns of norm 1, below which a direction is treated as zero.
 const ZERO_SQUARE: f64 = 1e-12;
 
-/// Solves a problem with the ridge of smallest leave-one-out error; ignores the problem's own ridge. `None`
-/// if there is nothing to compare: fewer than two samples, or under every ridge some sample is explained by
-/// itself alone.
+/// Solves a problem with the ridge that has the smallest leave-one-out error. The ridge of `problem` is
+/// ignored. Returns `None` if there are fewer than two samples, or if for every ridge the leave-one-out error
+/// is undefined because a sample has leverage 1.
 #[must_use]
 pub fn solve_leave_one_out(problem: &Problem<'_>) -> Option<Fit> {
     let problem = &Problem { ridge: 0.0, ..*problem };
@@ -48,13 +49,13 @@ pub fn solve_leave_one_out(problem: &Problem<'_>) -> Option<Fit> {
     Some(Fit { weights: columns.weights(&directions.solution(&columns, ridge)), dropped })
 }
 
-/// Left singular vectors of the columns, and the targets' coordinates along them.
+/// Left singular vectors of the columns, and the coordinates of the targets along these vectors.
 struct Directions {
     /// Left singular vectors `U`, m x r.
     left: Matrix,
-    /// Squared singular values, r of them.
+    /// The r squared singular values.
     squares: Vec<f64>,
-    /// Coordinates of the targets `U^T Y`, r x C.
+    /// Coordinates of the targets, `U^T Y`, r x C.
     answers: Matrix,
     /// Columns, m x p.
     z: Matrix,
@@ -63,7 +64,8 @@ struct Directions {
 }
 
 impl Directions {
-    /// Decomposes the products of rows or of columns, whichever are fewer. `None` if a product is not finite.
+    /// Decomposes the matrix of inner products of the rows or the columns, depending on which is smaller.
+    /// Returns `None` if a product is not finite.
     fn new(columns: &Columns) -> Option<Self> {
         let (m, p) = (columns.m, columns.p());
         if columns.z.len() != m * p || columns.y.len() != m * columns.c {
@@ -90,8 +92,8 @@ impl Directions {
         Some(Self { left, squares, answers, z, y })
     }
 
-    /// Sum of squared leave-one-out residuals under a ridge; infinite if a sample is explained by itself
-    /// alone.
+    /// Sum of squared leave-one-out residuals for a ridge; infinite if the leverage of a sample is too close
+    /// to 1.
     fn error(&self, columns: &Columns, ridge: f64) -> f64 {
         let shares: Vec<f64> = self.squares.iter().map(|square| square / (square + ridge)).collect();
         let free = if columns.constant.is_some() { 1.0 / columns.m as f64 } else { 0.0 };
@@ -100,7 +102,7 @@ impl Directions {
             let row = self.left.row(i);
             let leverage: f64 = row.iter().zip(&shares).map(|(u, share)| u * u * share).sum();
             let remainder = 1.0 - free - leverage;
-            // False for NaN.
+            // The comparison is false for NaN.
             let compares = remainder >= f64::from(LEAST_REMAINDER);
             if !compares {
                 return f64::INFINITY;
@@ -118,7 +120,7 @@ impl Directions {
         sum
     }
 
-    /// Weights of the columns, p x C, row-major.
+    /// Weights of the columns for a ridge, p x C, row-major.
     fn solution(&self, columns: &Columns, ridge: f64) -> Vec<f64> {
         let mut answers = self.answers.clone();
         for (mut row, square) in answers.row_iter_mut().zip(&self.squares) {
@@ -138,8 +140,8 @@ mod tests {
     use super::*;
     use crate::least_squares::F64_ROUNDOFF;
 
-    /// Makes a random problem whose features have different units, with an offset, and optionally a constant
-    /// 1 as last feature.
+    /// Makes a random problem whose features have different units and an offset. Appends a constant 1 to the
+    /// features if `constant` is true.
     fn numbers(seed: u64, m: usize, d: usize, c: usize, constant: bool, offset: f64) -> (Vec<f64>, Vec<f64>) {
         let mut random = stream(seed, Purpose::Test, 1);
         let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -155,7 +157,8 @@ mod tests {
         (x, y)
     }
 
-    /// Compares with refits that leave out each sample in turn, for more samples than features and for fewer.
+    /// Compares with fits to all samples but one, for problems with more and with fewer samples than
+    /// features.
     #[test]
     fn error_equals_explicit_leave_one_out() {
         for (seed, m, d, constant) in [(1, 12, 3, true), (2, 9, 3, false), (3, 5, 8, true), (4, 30, 6, true)]

@@ -1,11 +1,12 @@
-//! Least squares on the host in f64: `min 1/(2m) |X W - Y|^2 + ridge/2 |W|^2`, the solution of least norm if
-//! it is not unique. Solves the baselines on raw features.
+//! Least-squares solver in f64, for baselines on raw features. Solves
+//! `min 1/(2m) |X W - Y|^2 + ridge/2 |W|^2`. If the solution is not unique, the solution of least norm is
+//! chosen.
 //!
-//! Units and offsets of the features do not affect predictions. The rank is decided after the part of a
-//! constant column has been removed from all other columns and each has been scaled to norm 1 (`columns`).
-//! Directions whose singular value is then within rounding error are dropped. The norm that is minimised is
-//! that of `W` in the units of the given features (`rank`). Loops are sequential, so results have the same
-//! bits on every machine.
+//! Units and offsets of the features do not affect predictions. The rank is determined after the part that a
+//! constant column explains has been removed from all other columns, and the remainders have been scaled to
+//! norm 1 (`columns`). Directions whose singular value is within rounding error are dropped. The least norm
+//! is the norm of `W` in the units of the given features (`rank`). Loops are sequential, so results have the
+//! same bits on every machine.
 
 mod cholesky;
 mod columns;
@@ -15,7 +16,7 @@ mod rank;
 use columns::Columns;
 pub use leave_one_out::solve_leave_one_out;
 
-/// Unit roundoff of f32, for features that were rounded to it.
+/// Unit roundoff of f32, for features that were rounded to f32.
 pub const F32_ROUNDOFF: f64 = f32::EPSILON as f64 / 2.0;
 
 /// Unit roundoff of f64.
@@ -32,7 +33,7 @@ pub struct Problem<'a> {
     pub features: usize,
     /// Number of outputs, `C`.
     pub outputs: usize,
-    /// Ridge; 0 for none.
+    /// Ridge; 0 for no ridge.
     pub ridge: f64,
     /// Unit roundoff of the features: [`F64_ROUNDOFF`] or [`F32_ROUNDOFF`].
     pub roundoff: f64,
@@ -43,22 +44,22 @@ pub struct Problem<'a> {
 pub struct DroppedDirections {
     /// Number of directions.
     pub directions: usize,
-    /// Columns that lost information to rounding: those of directions that the data have, but too weakly.
-    /// Empty if every dropped direction is an exact linear combination of others.
+    /// Columns in dropped directions that may carry information, but whose variation is too small compared
+    /// with rounding errors. Empty if every dropped direction is an exact linear dependence between columns.
     pub columns: Vec<usize>,
-    /// True if there are fewer samples than columns, so that some directions are undetermined for any data.
+    /// True if there are fewer samples than columns, so that some directions are undetermined for any values.
     pub few_samples: bool,
 }
 
 impl DroppedDirections {
-    /// True if the fit lost information that features with more digits would have kept.
+    /// True if the fit lost information that features of higher precision would have preserved.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         !self.columns.is_empty() && !self.few_samples
     }
 }
 
-/// Solution of a problem.
+/// Solution of a least-squares problem.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fit {
     /// Weights, row-major, d x C.
@@ -67,7 +68,7 @@ pub struct Fit {
     pub dropped: DroppedDirections,
 }
 
-/// Solves a problem whose numbers are all finite.
+/// Solves a problem. All values must be finite.
 #[must_use]
 pub fn solve(problem: &Problem<'_>) -> Fit {
     let (d, c) = (problem.features, problem.outputs);
@@ -90,7 +91,7 @@ pub fn solve(problem: &Problem<'_>) -> Fit {
     }
 }
 
-/// Computes the prediction of a fit for one sample.
+/// Computes the prediction `out` of a linear model for one sample `x`.
 pub fn predict(weights: &[f64], x: &[f64], out: &mut [f64]) {
     out.fill(0.0);
     for (row, x) in weights.chunks_exact(out.len().max(1)).zip(x) {

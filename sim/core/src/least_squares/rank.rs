@@ -1,5 +1,5 @@
-//! Solution by singular values, for problems whose rank may be deficient: drops weak directions and minimises
-//! the norm of the weights in the features' own units.
+//! Least-squares solution by singular values, for problems that may be rank deficient: drops weak directions
+//! and minimises the norm of the weights in the units of the given features.
 
 use fedspan_engine::linalg::Matrix;
 
@@ -7,10 +7,10 @@ use super::cholesky::dot;
 use super::columns::Columns;
 use super::{DroppedDirections, Fit};
 
-/// Share of a column in a dropped direction of norm 1 from which the column is reported.
+/// Smallest share of a reported column in a dropped direction of norm 1.
 const NAMED_SHARE: f64 = 0.1;
 
-/// Solves by singular values.
+/// Solves the least-squares problem by singular values.
 pub fn solve(columns: &Columns) -> Fit {
     let p = columns.p();
     let (kept, mut dropped) = directions(columns);
@@ -27,13 +27,13 @@ pub fn solve(columns: &Columns) -> Fit {
     Fit { weights, dropped }
 }
 
-/// A direction that is solved for: its right singular vector, and its coefficient for each output.
+/// Direction that is kept in the solution: right singular vector, and coefficient for each output.
 struct Direction {
     vector: Vec<f64>,
     answers: Vec<f64>,
 }
 
-/// Splits the space of columns into the directions that are solved for and those that are dropped.
+/// Splits the space of columns into directions that are kept and directions that are dropped.
 fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
     let (p, c) = (columns.p(), columns.c);
     let mut dropped = DroppedDirections::default();
@@ -50,7 +50,7 @@ fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
     let z = Matrix::from_fn(given + extra, p, entry);
     let mut y =
         Matrix::from_fn(given + extra, c, |i, output| columns.y.get(i * c + output).copied().unwrap_or(0.0));
-    // With more rows than columns, the triangular factor holds the same information.
+    // With more rows than columns, the triangular factor of the QR decomposition replaces the matrix.
     let z = if z.nrows() > p {
         let qr = z.qr();
         qr.q_tr_mul(&mut y);
@@ -86,7 +86,7 @@ fn directions(columns: &Columns) -> (Vec<Direction>, DroppedDirections) {
     (kept, dropped)
 }
 
-/// A row of a matrix with its targets.
+/// Row of a matrix with the targets of the row.
 struct Row {
     values: Vec<f64>,
     targets: Vec<f64>,
@@ -98,15 +98,15 @@ impl Row {
     }
 }
 
-/// Largest number of sweeps over all pairs of rows. The iteration usually ends by itself, after a sweep
-/// without a rotation.
+/// Largest number of sweeps over all pairs of rows. The iteration usually converges earlier, which is
+/// detected by a sweep without a rotation.
 const SWEEPS: usize = 60;
 
-/// Fraction of the longest row's norm up to which a row counts as zero.
+/// Fraction of the largest row norm up to which a row is treated as zero.
 const ZERO_NORM: f64 = 1e-18;
 
-/// Rotates pairs of rows until all are orthogonal (one-sided Jacobi, Demmel and Veselic 1992). Each row is
-/// then a right singular vector times its singular value.
+/// Rotates pairs of rows until all rows are orthogonal (one-sided Jacobi method, Demmel and Veselic 1992).
+/// Afterwards each row is a right singular vector times its singular value.
 fn orthogonalise(rows: &mut [Row]) {
     rows.sort_by(|a, b| b.norm().total_cmp(&a.norm()));
     let least = ZERO_NORM * rows.first().map_or(0.0, Row::norm);
@@ -120,7 +120,7 @@ fn orthogonalise(rows: &mut [Row]) {
                 let (aa, bb) = (dot(&a.values, &a.values), dot(&b.values, &b.values));
                 let ab = dot(&a.values, &b.values);
                 let short = aa.min(bb).sqrt() <= least;
-                // A row with NaN counts as orthogonal to all others.
+                // A row with NaN is treated as orthogonal to all other rows.
                 let product = tolerance * aa.sqrt() * bb.sqrt();
                 if short || ab.is_nan() || product.is_nan() || ab.abs() <= product {
                     continue;
@@ -140,14 +140,14 @@ fn orthogonalise(rows: &mut [Row]) {
     }
 }
 
-/// Rotates `a, b <- cosine a - sine b, sine a + cosine b`.
+/// Rotates a pair of rows: `a, b <- cosine a - sine b, sine a + cosine b`.
 fn rotate(cosine: f64, sine: f64, a: &mut [f64], b: &mut [f64]) {
     for (a, b) in a.iter_mut().zip(b) {
         (*a, *b) = (cosine * *a - sine * *b, sine * *a + cosine * *b);
     }
 }
 
-/// Weights of the columns of `z` (p x C), summed over all directions.
+/// Weights of the columns of `z` (p x C), which are summed over the kept directions.
 fn combine(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     let (p, c) = (columns.p(), columns.c);
     let mut solution = vec![0.0; p * c];
@@ -161,13 +161,12 @@ fn combine(columns: &Columns, kept: &[Direction]) -> Vec<f64> {
     solution
 }
 
-/// Ratio of norms from which a column is rescaled relative to the longest: 2^12.
+/// Ratio of the largest column norm to the norm of a column at which the column is rescaled: 2^12.
 const MAX_NORM_RATIO: f64 = 4096.0;
 
-/// Power of two by which each column is scaled up, so that none is shorter than the longest by more than
-/// [`MAX_NORM_RATIO`]. Used if there are at least as many samples as columns and some columns depend on others.
-/// Without it the norm of weights in units that far apart would be determined by rounding errors of the
-/// largest weights.
+/// Power of two by which each column is scaled up, so that its norm is smaller than the largest norm by a
+/// factor of at most [`MAX_NORM_RATIO`]. If units differ by more, rounding errors of the largest weights
+/// would dominate the norm of the weights. All factors are 1 if there are fewer samples than columns.
 fn column_scales(columns: &Columns) -> Vec<f64> {
     let (mut sizes, root) = (vec![0.0; columns.d], (columns.m as f64).sqrt());
     let mean = |j: usize| {
@@ -197,12 +196,15 @@ fn column_scales(columns: &Columns) -> Vec<f64> {
     sizes.into_iter().map(scale).collect()
 }
 
-/// Corrects the weights so that they reproduce the coefficients of all directions. Removes the rounding error
-/// that a weight in one unit causes in the prediction of another, at a scale where each column has norm 1.
+/// Corrects the weights so that they reproduce the coefficients of all kept directions. The correction is
+/// computed with columns of norm 1, and removes rounding errors that are due to columns in very different
+/// units.
 fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let (c, p) = (columns.c, columns.p());
-    let mut own = vec![0.0; p * c];
-    for ((&j, unit), row) in columns.varying.iter().zip(&columns.unit).zip(own.chunks_exact_mut(c.max(1))) {
+    let mut normalised = vec![0.0; p * c];
+    for ((&j, unit), row) in
+        columns.varying.iter().zip(&columns.unit).zip(normalised.chunks_exact_mut(c.max(1)))
+    {
         for (value, weight) in row.iter_mut().zip(weights.iter().skip(j * c)) {
             *value = weight / unit;
         }
@@ -210,8 +212,11 @@ fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     let mut change = vec![0.0; p * c];
     for Direction { vector, answers } in kept {
         for (output, answer) in answers.iter().enumerate() {
-            let found: f64 =
-                vector.iter().zip(own.iter().skip(output).step_by(c)).map(|(part, value)| part * value).sum();
+            let found: f64 = vector
+                .iter()
+                .zip(normalised.iter().skip(output).step_by(c))
+                .map(|(part, value)| part * value)
+                .sum();
             for (value, part) in change.iter_mut().skip(output).step_by(c).zip(vector) {
                 *value += part * (answer - found);
             }
@@ -225,8 +230,8 @@ fn refine(columns: &Columns, kept: &[Direction], weights: &mut [f64]) {
     columns.set_constant(weights);
 }
 
-/// Weights of least norm that reproduce the coefficients of the directions and the mean, one equation each.
-/// `None` if these equations have no finite solution.
+/// Weights of least norm that reproduce the coefficients of the kept directions and the means of the targets;
+/// each is one equation. Returns `None` if the equations have no finite solution.
 fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     let (d, c) = (columns.d, columns.c);
     let mut equations: Vec<(Vec<f64>, Vec<f64>)> = Vec::with_capacity(kept.len() + 1);
@@ -252,8 +257,8 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
     if equations.is_empty() {
         return Some(vec![0.0; d * c]);
     }
-    // Rows sorted in descending order and columns pivoted: accurate row by row for any ratio of units (Cox
-    // and Higham 1998).
+    // QR decomposition with rows in descending order of size and column pivoting is accurate row by row for
+    // any ratio of units (Cox and Higham 1998).
     let mut order: Vec<usize> = (0..d).collect();
     let size = |j: usize| {
         equations
@@ -261,8 +266,8 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
             .fold(0.0f64, |size, (equation, _)| size.max(equation.get(j).map_or(0.0, |v| v.abs())))
     };
     let sizes: Vec<f64> = (0..d).map(size).collect();
-    let of = |j: usize| sizes.get(j).copied().unwrap_or(0.0);
-    order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
+    let size_at = |j: usize| sizes.get(j).copied().unwrap_or(0.0);
+    order.sort_by(|a, b| size_at(*b).total_cmp(&size_at(*a)));
     let count = equations.len();
     let transposed = Matrix::from_fn(d, count, |row, column| {
         let (j, equation) = (order.get(row), equations.get(column));
@@ -274,7 +279,7 @@ fn least_norm(columns: &Columns, kept: &[Direction]) -> Option<Vec<f64>> {
         equations.get(i).and_then(|(_, answers)| answers.get(output)).copied().unwrap_or(0.0)
     });
     qr.p().permute_rows(&mut answers);
-    // Solves R^T t = answers from the first row on.
+    // Solves R^T t = answers by forward substitution.
     for i in 0..count {
         for output in 0..c {
             let done: f64 = (0..i).map(|above| r[(above, i)] * answers[(above, output)]).sum();

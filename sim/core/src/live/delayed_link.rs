@@ -1,6 +1,6 @@
-//! Delayed link: simulates the computation time of a device. An opened round is held back from the session
-//! until the device would have computed it. If the server closes the round before, the session sees the close
-//! alone and computes nothing.
+//! Link that simulates the computation time of a device: the opening of a round is delivered to the session
+//! only after the computation time has passed. If the server closes the round earlier, only the close is
+//! delivered and the session computes nothing.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::Instant;
 /// Number of bytes per read.
 const READ_SIZE: usize = 4096;
 
-/// Longest delay: about 34 years, which the clock can still represent.
+/// Longest delay, about 34 years, which does not overflow the clock.
 const MAX_DELAY: Duration = Duration::from_secs(1 << 30);
 
-/// A delayed round, with all frames that followed its opening.
+/// Delayed round with its opening frame and all later frames.
 struct HeldRound {
     id: RoundId,
     until: Instant,
@@ -38,6 +38,7 @@ pub(super) async fn relay(
     }
 }
 
+/// Relays frames from the server to the session, and delays the openings of rounds.
 async fn relay_down(
     mut server: impl AsyncRead + Unpin,
     mut session: impl AsyncWrite + Unpin,
@@ -45,7 +46,7 @@ async fn relay_down(
     sleep: impl Fn(&RoundOpen) -> Duration,
 ) -> std::io::Result<()> {
     let mut decoder = Decoder::new(vec![0; limit]);
-    // Bytes on the wire of the frame being received.
+    // Encoded bytes of the frame that is being received.
     let mut frame = Vec::new();
     let mut held: Option<HeldRound> = None;
     let mut bytes = [0u8; READ_SIZE];
@@ -76,7 +77,7 @@ async fn relay_down(
             }
             match message {
                 Some(ToDevice::RoundOpen(open)) => {
-                    // A repeated opening keeps the time of the first.
+                    // If the opening is repeated, the delivery time of the first opening is kept.
                     let same = held.take().filter(|held| held.id == open.id);
                     let until =
                         same.map_or_else(|| Instant::now() + sleep(&open).min(MAX_DELAY), |held| held.until);
@@ -123,7 +124,7 @@ mod tests {
         frame(&ToDevice::RoundOpen(RoundOpen { id: id(round), task, tensors: Descriptors::new() }))
     }
 
-    /// Server's and session's ends of a link on which round n takes n hours.
+    /// Makes a link on which round n takes n hours. Returns the server's end and the session's end.
     fn line() -> (DuplexStream, DuplexStream) {
         let (server, server_side) = tokio::io::duplex(1 << 12);
         let (session_side, session) = tokio::io::duplex(1 << 12);
@@ -148,7 +149,7 @@ mod tests {
         let (mut server, mut session) = line();
         let welcome = frame(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1 }));
         let bytes = [welcome.clone(), open(2), welcome.clone()].concat();
-        // The chunks cut frames at arbitrary places.
+        // Chunks of three bytes, so that chunk boundaries differ from frame boundaries.
         for part in bytes.chunks(3) {
             server.write_all(part).await.unwrap();
         }

@@ -1,6 +1,6 @@
-//! Live run of a scenario: a real server, and each client as a device over TCP on loopback that sleeps for
-//! its computation time. The server's journal holds its decisions; [`crate::run::Job::replay`] repeats them
-//! in the simulator.
+//! Live run of a scenario with a real server. Each client is a device that is connected over TCP on loopback
+//! and sleeps for its computation time. The server records its decisions in a journal, which
+//! [`crate::run::Job::replay`] compares with the simulator's decisions.
 
 mod delayed_link;
 mod replay_check;
@@ -27,10 +27,10 @@ use crate::fleet::SimSession;
 use crate::run::Times;
 use crate::scenario::{AttackNotAllowed, Scenario};
 
-/// Delay before a device that found no server tries again.
+/// Delay before a device retries a failed connection.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// Largest number of attempts to connect.
+/// Largest number of connection attempts of a device.
 const MAX_ATTEMPTS: u32 = 500;
 
 /// Interval between two status requests to the server.
@@ -42,11 +42,11 @@ const PIPE_CAPACITY: usize = 1 << 16;
 /// Settings of a live run.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// Scenario. Its initial representation must be one that a server can compute.
+    /// Scenario to run. A server must be able to compute the initial representation.
     pub scenario: &'a Scenario,
     /// Data of the scenario.
     pub dataset: &'a Dataset,
-    /// Duration of a mean computation.
+    /// Duration of a mean computation, the unit of computation times.
     pub unit: Duration,
     /// State directory of the server.
     pub state: &'a Path,
@@ -58,7 +58,7 @@ pub enum LiveError {
     /// The scenario cannot be served.
     #[error("{0}")]
     Scenario(String),
-    /// The scenario has attackers, or step sizes that only a simulation measures.
+    /// The scenario has attackers, or step sizes that can only be measured in a simulation.
     #[error(transparent)]
     AttackNotAllowed(#[from] AttackNotAllowed),
     /// The server failed.
@@ -72,7 +72,7 @@ pub enum LiveError {
         /// Cause of the failure.
         message: String,
     },
-    /// A task panicked: a bug in this program.
+    /// A task panicked, which is a bug in this program.
     #[error("a task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
     /// The user pressed Ctrl-C.
@@ -80,8 +80,8 @@ pub enum LiveError {
     Interrupted,
 }
 
-/// Makes the server's configuration for a scenario: the engine that the simulator would build, and limits
-/// that a run on loopback never reaches.
+/// Makes the server's configuration for a scenario. The engine is configured as in the simulator, and limits
+/// are so high that a run on loopback does not reach them.
 ///
 /// # Errors
 /// [`LiveError::Scenario`] or [`LiveError::AttackNotAllowed`] if a server cannot run the scenario.
@@ -118,7 +118,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
             unauthenticated: clients + 16,
             updates: u32::MAX,
             hello: Duration::from_secs(60),
-            // A sleeping device is silent and must not be disconnected or asked again.
+            // A sleeping device sends nothing, but must not be disconnected or asked again.
             idle: long,
             frame: Duration::from_secs(60),
             repeat: long,
@@ -133,7 +133,7 @@ pub fn campaign(scenario: &Scenario, dataset: &Dataset, state: &Path) -> Result<
 /// Keys of the server's configuration that the scenario sets.
 fn configured_keys(scenario: &Scenario) -> GivenKeys {
     let mut keys = scenario.given.clone();
-    // The data determine these keys.
+    // These keys are determined by the data.
     ["data.d", "data.outputs", "data.image"].into_iter().for_each(|key| keys.add(key));
     if keys.contains("fleet.communication") {
         keys.add("participation.communication");
@@ -141,8 +141,8 @@ fn configured_keys(scenario: &Scenario) -> GivenKeys {
     keys
 }
 
-/// Runs a scenario to the end of its campaign and returns the server's final status. `progress` receives a
-/// status at a fixed interval. Dropping the future ends the server and the devices.
+/// Runs a scenario until the campaign ends and returns the server's final status. `progress` is called with
+/// the status at a fixed interval. Dropping the future stops the server and the devices.
 ///
 /// # Errors
 /// [`LiveError`] if the scenario cannot be served, the server or a device fails, or `interrupted` completes.
@@ -193,14 +193,14 @@ pub async fn run(
                     }
                     Ok(())
                 });
-                // The server may not be up yet, or be gone already.
+                // Errors are ignored: the server may not have started yet, or may have ended.
                 let _ = asked.await;
             }
         }
     }
 }
 
-/// Runs one device until its head is fitted.
+/// Runs a device until its head is fitted. Reconnects if the connection is lost.
 async fn run_device(
     mut session: SimSession,
     address: &str,

@@ -1,4 +1,5 @@
-//! Replay check: repeats a server's decisions in the simulator, at the times of the server's journal.
+//! Replay check: simulates a campaign with the answer times of a server's journal, and compares the decisions
+//! of the simulator with the decisions of the server.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::run::replay::{Replay, ReplayError};
 use crate::run::{Job, Outcome, RunError};
 use crate::scenario::Scenario;
 
-/// Error of a replay check: the decisions cannot be compared.
+/// Reason why the decisions of a journal cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayCheckError {
     /// The journal is empty or incomplete.
@@ -31,15 +32,15 @@ pub enum ReplayCheckError {
         /// Settings that differ, in one line.
         difference: String,
     },
-    /// The journal's devices are not the scenario's clients.
+    /// The journal has a device that is not a client of the scenario.
     #[error("found device {device} in the journal, allowed: the scenario's clients, 0 to {last}")]
     Device {
-        /// Device without a client.
+        /// Number of the device.
         device: u64,
         /// Number of the last client.
         last: usize,
     },
-    /// The simulation fails.
+    /// The simulation failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -49,18 +50,18 @@ pub enum ReplayCheckError {
 pub struct ReplayCheck {
     /// Journal, number of equal decisions, and the first difference.
     pub replay: Replay,
-    /// Result of the simulation as far as it ran; `None` if it could not continue after a difference.
+    /// Result of the simulation; `None` if the simulation could not continue after a difference.
     pub outcome: Option<Outcome>,
 }
 
 /// Replays a journal and compares every decision.
 ///
 /// # Errors
-/// [`ReplayCheckError`] if journal and scenario do not belong together. A differing decision is no error: see
-/// [`Replay::difference`].
+/// [`ReplayCheckError`] if the journal does not belong to the scenario. A different decision is not an error;
+/// see [`Replay::difference`].
 pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<ReplayCheck, ReplayCheckError> {
     let mut replay = Replay::new(lines)?;
-    // The server supports no other stop condition, and newcomers take no part in its decisions.
+    // The server supports only this stop condition, and newcomers do not affect its decisions.
     let stop = StopSection { change: scenario.stop.change, ..StopSection::default() };
     let scenario = Scenario { stop, ..scenario.clone() };
     let scenario = with_served_settings(scenario, replay.server())?;
@@ -77,8 +78,8 @@ pub fn check_replay(scenario: &Scenario, lines: &[JournalEntry]) -> Result<Repla
     }
 }
 
-/// Scenario with the settings under which the server's campaign started, for keys that the scenario leaves
-/// open.
+/// Completes a scenario: keys that the scenario does not set take the values with which the server's campaign
+/// started.
 fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario, ReplayCheckError> {
     let dataset = scenario.dataset(scenario.seed).map_err(RunError::from)?;
     let own = campaign(&scenario, &dataset, std::path::Path::new(""))?;
@@ -106,19 +107,20 @@ fn with_served_settings(scenario: Scenario, server: &Server) -> Result<Scenario,
     }
 }
 
-/// A training round on the server's clock.
+/// Training round with its commit time on the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimedRound {
     /// Number of the round; 0 is the model at the start of training.
     pub round: u32,
-    /// Time from the opening of the first training round to this round's commit.
+    /// Time from the opening of the first training round to the commit of this round.
     pub after: Duration,
-    /// Distance to the true representation after the round, if there is one and the round was evaluated.
+    /// Distance from the true representation after the round, if this representation is known and the round
+    /// was evaluated.
     pub distance: Option<f64>,
 }
 
 impl ReplayCheck {
-    /// Training rounds of a journal without restarts.
+    /// Training rounds of the journal with their times. The journal must not contain restarts.
     #[must_use]
     pub fn timed_rounds(&self) -> Vec<TimedRound> {
         let rows = self.outcome.iter().flat_map(|outcome| &outcome.rounds);

@@ -1,4 +1,5 @@
-//! Base network of an adapter: a network trained by another run, of which no layer is trained any further.
+//! Base network of an adapter: reads the layers of a network that was trained in another run. The first layer
+//! is frozen.
 
 use std::path::Path;
 
@@ -10,18 +11,18 @@ use crate::data::{DataError, npz};
 /// Layers of the base network, each (inputs + 1) x outputs, with the biases in the last row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BaseNetwork {
-    /// First layer, which the adapter is added to.
+    /// First layer, to which the adapter is added.
     pub frozen: Vec<f32>,
     /// All later layers, concatenated.
     pub later_layers: Vec<f32>,
 }
 
 impl BaseNetwork {
-    /// Reads `layer-0.npy`, `layer-1.npy`, ..., as runs of a dense network whose layers are all shared write
-    /// them.
+    /// Reads `layer-0.npy`, `layer-1.npy`, ..., which are written by runs of a dense network that shares all
+    /// layers.
     ///
     /// # Errors
-    /// [`DataError`] naming the file if it cannot be read or does not hold a layer of these sizes.
+    /// [`DataError`] naming the file if the file cannot be read or does not contain a layer of these sizes.
     pub fn read(directory: &str, shape: NetworkShape) -> Result<Self, DataError> {
         let factors = shape.layers();
         let Some(([(features, _), (_, width)], later_layers)) = factors.split_first_chunk() else {

@@ -1,4 +1,5 @@
-//! Fine-tuning of a copy's head: the model a client would be scored with if training ended now.
+//! Fine-tuning of the head on a copy of a device's network. The result is the model with which the client
+//! would be scored if training ended at this point.
 
 use fedspan_client::Task;
 use fedspan_client::source::Recording;
@@ -8,9 +9,9 @@ use super::SimNetwork;
 use crate::data::{Labels, Set};
 
 impl SimNetwork {
-    /// Returns the parameters after fitting `head` on the client's training samples, and leaves the device
-    /// unchanged. Returns the parameters as given if the device would decline the round (no samples, a loss
-    /// that is not finite).
+    /// Returns the parameters after training the head with solver `head` on the client's training samples.
+    /// The device is not changed. Returns `parameters` unchanged if the device would decline the round,
+    /// because it has no samples or the loss is not finite.
     #[must_use]
     pub fn fine_tuned(&self, parameters: Vec<f32>, train: &Set, head: HeadSolve, round: u32) -> Vec<f32> {
         let Labels::Classes(classes) = &train.y else { return parameters };

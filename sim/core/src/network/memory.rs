@@ -1,4 +1,4 @@
-//! A network's memory on the heap.
+//! Memory of a network on the heap, for simulated devices.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 
 use super::BaseNetwork;
 
-/// Heap memory of a network with sizes known only at run time: the simulator's counterpart of the device's
-/// `NetworkWorkspace`, with room to cache the body's output for all samples.
+/// Memory of a network on the heap, with sizes that are known only at run time. Replaces the
+/// `NetworkWorkspace` of a real device, and has room to cache the body's outputs for all samples.
 #[derive(Clone, Debug)]
 pub struct HeapNetwork {
     shape: NetworkShape,
@@ -22,7 +22,7 @@ pub struct HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Makes memory of zeros for a device with `samples` samples; all devices share `base`.
+    /// Makes zeroed memory for a device with `samples` samples. All devices share `base`.
     #[must_use]
     pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<BaseNetwork>>) -> Self {
         let parameters = shape.parameters();
@@ -40,7 +40,7 @@ impl HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Makes working memory alone: no parameters, no velocity.
+    /// Makes working memory without parameters and velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
         Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0, None) }
     }
@@ -74,7 +74,7 @@ impl NetworkMemory for HeapNetwork {
     }
 }
 
-/// Frozen layer of the base network.
+/// Frozen layer of the base network, if there is a base network.
 fn layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
     base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

@@ -1,5 +1,5 @@
-//! Networks in the simulator: the client's own network on heap memory, and the methods that only simulated
-//! devices run.
+//! Networks of simulated devices: the client's network task on heap memory, and baseline methods that only
+//! simulated devices support.
 
 mod base;
 mod baselines;
@@ -34,21 +34,21 @@ pub use score::{Errors, errors};
 /// Settings of the networks of a scenario's devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NetworkConfig {
-    /// Sizes and layers.
+    /// Sizes and layers of the networks.
     pub shape: NetworkShape,
-    /// Algorithm, with its own settings.
+    /// Algorithm, with the settings that are specific to it.
     pub method: NetworkMethod,
-    /// Parameters of the algorithm, as the server's configuration states them.
+    /// Parameters of the algorithm, as in the server's configuration.
     pub parameters: NetworkParameters,
-    /// Frozen network that an adapter is attached to; `None` without an adapter.
+    /// Base network of the adapter; `None` if the network has no adapter.
     pub base: Option<Arc<BaseNetwork>>,
 }
 
 impl NetworkConfig {
-    /// Derives the network's shape from the parameters of a method.
+    /// Derives the shape of the network from the parameters of a method.
     ///
     /// # Errors
-    /// A one-line message with the numbers if no such network exists.
+    /// A one-line message with the sizes if no such network exists.
     pub fn new(method: NetworkMethod, parameters: NetworkParameters) -> Result<Self, String> {
         let sizes = parameters.shape;
         sizes.check()?;
@@ -83,13 +83,13 @@ impl NetworkConfig {
     /// A one-line message with both checksums if `model.frozen` names another base network.
     pub fn with_base(mut self, base: Option<BaseNetwork>) -> Result<Self, String> {
         let Front::Adapter { frozen, .. } = &mut self.parameters.shape.front else { return Ok(self) };
-        let has = base.as_ref().map_or(0, BaseNetwork::checksum);
-        if *frozen != 0 && *frozen != has {
+        let checksum = base.as_ref().map_or(0, BaseNetwork::checksum);
+        if *frozen != 0 && *frozen != checksum {
             return Err(format!(
-                "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {has:#010x}; allowed: that, or 0"
+                "model.frozen is {frozen:#010x}, but the simulated devices' base network (model.base) has checksum {checksum:#010x}; allowed: that, or 0"
             ));
         }
-        *frozen = has;
+        *frozen = checksum;
         self.base = base.map(Arc::new);
         Ok(self)
     }
@@ -102,8 +102,8 @@ pub enum JoinTime {
     BeforeTraining,
     /// After the last round of training.
     AfterTraining {
-        /// Epochs of all layers that the device trains alone before its head, if the method sends newcomers
-        /// no body: as many as the other devices have trained.
+        /// Number of epochs for which the device trains all layers locally before its head, if the server
+        /// sends no body to newcomers: as many as the other devices have trained.
         epochs: u16,
     },
 }
@@ -111,23 +111,24 @@ pub enum JoinTime {
 /// Network of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
-    /// The network. If the method is a baseline, this stays the common initial network until the head is fitted.
+    /// Network of the client's task. If the method is a baseline, the common initial network until the head
+    /// is fitted.
     network: Network<HeapNetwork>,
-    /// Rounds of the baseline; `None` if the method is not one.
+    /// Task of the baseline; `None` if the method is not a baseline.
     baseline: Option<Rounds>,
     join_time: JoinTime,
-    /// Local training of a device that joins after training, before its head; `None` if the method sends newcomers
-    /// a body.
+    /// Local training, before the head is fitted, of a device that joins after training; `None` if the server
+    /// sends a body to newcomers.
     local_training: Option<message::Task>,
-    /// Open round, if it fits the head.
+    /// Open round if its task is a head fit.
     fit: Option<RoundOpen>,
-    /// Common initial network, kept when a head fit opens on a device that joined before training.
+    /// Common initial network, saved when a head fit opens on a device that joined before training.
     start: Option<Vec<f32>>,
 }
 
 impl SimNetwork {
-    /// Makes the network of device `device` for `samples` training samples. All devices start from the same
-    /// network; if the server sends the body, the head starts at zero, as on a board.
+    /// Makes the network of a device with `samples` training samples. All devices start from the same
+    /// network. If the server sends the body, the initial head is zero, as on a board.
     #[must_use]
     pub fn new(build: &NetworkConfig, device: u64, samples: usize, join_time: JoinTime) -> Self {
         let NetworkParameters { shape, descent, seed, .. } = build.parameters;
@@ -139,7 +140,7 @@ impl SimNetwork {
         let mut start: Vec<f32> =
             shape.start(seed, !method.has_own_head()).iter().map(|v| *v as f32).collect();
         if let Some(base) = &build.base {
-            // The base network's later layers follow the adapter's two factors.
+            // The later layers of the base network follow the two factors of the adapter.
             start.truncate(build.shape.start(2));
             start.extend(&base.later_layers);
         }
@@ -158,7 +159,8 @@ impl SimNetwork {
         Self { network, baseline, join_time, local_training, fit: None, start: None }
     }
 
-    /// Parameters that this device is scored with, given the shared layers and its training samples.
+    /// Parameters with which the device is scored, for given shared layers and the training samples of its
+    /// client.
     #[must_use]
     pub fn scored(&self, shared: &[Tensor], train: &Set) -> Vec<f32> {
         let shared_network = self.with_layers(shared);
@@ -171,7 +173,7 @@ impl SimNetwork {
         }
     }
 
-    /// Parameters of the device with the shared layers replaced.
+    /// Parameters of the device, with the shared layers replaced by `shared`.
     fn with_layers(&self, shared: &[Tensor]) -> Vec<f32> {
         let shape = self.network.shape();
         let mut parameters = self.network.parameters().to_vec();
@@ -185,7 +187,7 @@ impl SimNetwork {
         parameters
     }
 
-    /// Frozen layer that the adapter is added to.
+    /// Frozen layer to which the adapter is added.
     #[must_use]
     pub fn frozen(&self) -> Frozen<'_> {
         self.network.frozen()
@@ -197,8 +199,8 @@ impl SimNetwork {
         self.network.parameters()
     }
 
-    /// Sets the network to the parameters that are scored, if they differ from the ones received, before the
-    /// head is fitted.
+    /// Prepares the network for fitting the head: sets the parameters with which the baseline is scored, and
+    /// runs the local training of a newcomer.
     fn prepare_fit(
         &mut self,
         id: RoundId,
@@ -207,8 +209,7 @@ impl SimNetwork {
     ) -> Result<(), DeclineReason> {
         if let Some(baseline) = &self.baseline {
             let received = self.network.parameters();
-            // A device that joins after training has no network of its own yet and starts from the shared
-            // one.
+            // A device that joins after training has no personal network yet, so the shared network is used.
             let scored = baseline.scored(received, self.start.as_deref().unwrap_or(received), source);
             // Cannot fail: `scored` has as many values as the network.
             let _ = self.network.set_parameters(&scored);
@@ -225,7 +226,7 @@ impl SimNetwork {
                 let _ = self.network.set_parameters(&began);
                 return Err(reason);
             }
-            // A repeated request, as after a reset, finds the body trained.
+            // If the head fit is repeated, for example after a reset, the body is already trained.
             self.local_training = None;
         }
         Ok(())
@@ -244,8 +245,8 @@ impl SimNetwork {
     }
 }
 
-/// Range of the layers that the tensors hold: the first ones if the first tensor belongs to a body, else the
-/// last ones.
+/// Range of the layers that the tensors contain: the first layers if the first tensor belongs to a body,
+/// otherwise the last layers.
 fn layers_of(shape: NetworkShape, tensors: &[Tensor]) -> Range<usize> {
     match tensors.first() {
         Some(tensor) if !matches!(tensor.role, Role::Representation | Role::AdapterDown) => {

@@ -1,4 +1,4 @@
-//! Predictions of a network on a set of samples, compared with their classes.
+//! Scoring of a network on a set of samples: number of correct predictions and loss.
 
 use fedspan_client::kernel::dense;
 use fedspan_client::kernel::frozen::Frozen;
@@ -11,7 +11,7 @@ use crate::evaluate::largest;
 /// Largest number of samples in a batch.
 const BATCH: usize = 32;
 
-/// Largest number of values that the layers may note for a batch, unless one sample alone has more.
+/// Largest number of values that a layer may save for a batch. Exceeded only if a single sample needs more.
 const NOTED: usize = 1 << 20;
 
 /// Errors of a network on a set.
@@ -19,20 +19,22 @@ const NOTED: usize = 1 << 20;
 pub struct Errors {
     /// Number of samples.
     pub count: usize,
-    /// Number of samples whose largest logit belongs to their class.
+    /// Number of samples whose class has the largest logit.
     pub correct: usize,
-    /// Sum of the samples' cross-entropies, in nats.
+    /// Sum of the cross-entropies of all samples, in nats.
     pub loss: f64,
 }
 
-/// Scores a network with the given parameters and frozen layer on a set of classes.
+/// Scores a network with the given parameters and frozen layer on a set. The result is empty if the targets
+/// of the set are not classes.
 #[must_use]
 pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: &Set) -> Errors {
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
     let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
     let (mut saved, mut pool_indices, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
-    // Layers save values for the backward pass; the batch is sized so that these take a few megabytes.
+    // Layers save values for the backward pass. The size of a batch is limited so that these values take a
+    // few megabytes.
     let noted = |layer| shape.layer(layer).saved() + shape.layer(layer).pool_indices();
     let noted: usize = (0..shape.layers()).map(noted).max().unwrap_or(0);
     let batch = (NOTED / noted.max(1)).clamp(1, BATCH);

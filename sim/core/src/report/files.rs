@@ -1,4 +1,5 @@
-//! Result files of one run. Every file is written under a temporary name and renamed when it is complete.
+//! Writer of the result files of a run. Every file is written under a temporary name and renamed when it is
+//! complete.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,7 +13,7 @@ use crate::data::npz;
 use crate::figures::Figures;
 use crate::run::{Outcome, RoundRow};
 
-/// A result file that could not be written.
+/// Error of writing a result file.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write {}: {error}", .path.display())]
 pub struct WriteError {
@@ -28,7 +29,7 @@ impl WriteError {
     }
 }
 
-/// One line of `rounds.jsonl`.
+/// Line of `rounds.jsonl`: the results of a round.
 #[derive(Serialize)]
 struct RoundLine<'a> {
     round: u32,
@@ -62,16 +63,16 @@ impl<'a> RoundLine<'a> {
     }
 }
 
-/// Creates a directory with all its parents.
+/// Creates a directory and its missing parent directories.
 ///
 /// # Errors
-/// [`WriteError`] naming the directory if the system cannot create it.
+/// [`WriteError`] naming the directory if the directory cannot be created.
 pub fn make_directory(path: &Path) -> Result<(), WriteError> {
     fs::create_dir_all(path).map_err(|error| WriteError::new(path, error))
 }
 
-/// Files of a run, relative to its directory. Runs over several seeds write the same files into `seed-S`
-/// directories.
+/// Files of a run, relative to the directory of the run. Runs over several seeds write the same files to
+/// directories named `seed-S`.
 const RUN_FILES: [&str; 13] = [
     "summary.json",
     "rounds.jsonl",
@@ -88,9 +89,9 @@ const RUN_FILES: [&str; 13] = [
     "model/heads.npy",
 ];
 
-/// Removes the result files of an earlier run from a directory, so that none remains next to new ones:
-/// exactly the files of a run, complete or partial, there and in `seed-S` directories, and the directories
-/// that are empty then. Other files are kept.
+/// Removes the result files of an earlier run from a directory, so that old and new files are not mixed. Only
+/// the files of a run, complete or partial, are removed, in the directory itself and in `seed-S` directories.
+/// Directories that become empty are also removed. Other files are kept.
 ///
 /// # Errors
 /// [`WriteError`] naming a file that cannot be removed or a directory that cannot be read.
@@ -111,12 +112,13 @@ pub fn remove_run(directory: &Path) -> Result<(), WriteError> {
     remove_files(directory)
 }
 
+/// Removes the files of a run, complete or partial, from one directory.
 fn remove_files(directory: &Path) -> Result<(), WriteError> {
     for name in RUN_FILES {
         for path in [directory.join(name), directory.join(format!("{name}.partial"))] {
             match fs::remove_file(&path) {
                 Err(error) if path.symlink_metadata().is_ok() => return Err(WriteError::new(&path, error)),
-                // The file did not exist.
+                // The file was removed or did not exist.
                 _ => {}
             }
         }
@@ -133,7 +135,7 @@ fn remove_if_empty(directory: &Path) {
 /// Writes a text file.
 ///
 /// # Errors
-/// [`WriteError`] naming the file if it cannot be written.
+/// [`WriteError`] naming the file if the file cannot be written.
 pub fn write_text(path: &Path, text: &str) -> Result<(), WriteError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
@@ -158,7 +160,7 @@ pub fn json(value: &impl Serialize) -> Result<String, serde_json::Error> {
 /// Writes a value as a JSON file.
 ///
 /// # Errors
-/// [`WriteError`] naming the file if it cannot be written.
+/// [`WriteError`] naming the file if the file cannot be written.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
     let text = json(value).map_err(|error| WriteError::new(path, error))?;
     write_text(path, &text)
@@ -185,8 +187,9 @@ pub fn write_run(directory: &Path, summary: &Summary, outcome: &Outcome) -> Resu
     write_json(&directory.join("summary.json"), summary)
 }
 
-/// Text of `clients.csv`: one line for each client, newcomers last, with the client's number from 0, the time
-/// it joined, its figures and its name. Figures that do not apply are empty.
+/// Text of `clients.csv`: one line for each client, newcomers last. A line has the number of the client from
+/// 0, the time at which the client joined, the figures and the name of the client. Figures that do not apply
+/// are empty.
 #[must_use]
 pub fn clients(outcome: &Outcome) -> String {
     let mut text = String::from("client,came,accuracy,accuracy_tuned,loss,test_mse,name\n");
@@ -202,12 +205,12 @@ pub fn clients(outcome: &Outcome) -> String {
     text
 }
 
-/// Known names, followed by empty ones without end.
+/// Iterates over the known names, followed by infinitely many empty names.
 fn names(known: &[String]) -> impl Iterator<Item = &str> {
     known.iter().map(String::as_str).chain(std::iter::repeat(""))
 }
 
-/// Quotes a CSV cell as RFC 4180 requires.
+/// Quotes a CSV cell if RFC 4180 requires quotes.
 fn quoted(name: &str) -> String {
     match name.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
@@ -215,13 +218,13 @@ fn quoted(name: &str) -> String {
     }
 }
 
-/// Writes the final model.
+/// Writes the files of the final model.
 ///
-/// `representation.npy` is d x k; `heads.npy` is (clients, k), or (clients, k, outputs) for several outputs,
-/// with d in place of k for a model without a representation (local-only). Networks write their shared layers
-/// from the first on, `layer-0.npy`, `layer-1.npy`, ..., each (inputs + 1) x outputs. For models of
-/// standardised samples `scale.npy` (2 x d) holds each feature's shift, which is subtracted first, and its
-/// factor. `scale.json` is the scale of a table, with the names of its features.
+/// `representation.npy` is d x k. `heads.npy` is (clients, k), or (clients, k, outputs) for several outputs;
+/// d replaces k for models without a representation (local-only). For networks, the shared layers are written
+/// from the first layer on to `layer-0.npy`, `layer-1.npy`, ..., each (inputs + 1) x outputs. For models of
+/// standardised samples, `scale.npy` (2 x d) has a row of shifts, which are subtracted first, and a row of
+/// factors. `scale.json` is the scale of a table, with the names of the features.
 fn write_model(directory: &Path, outcome: &Outcome) -> Result<(), WriteError> {
     let failed = |path: &Path, error: crate::data::DataError| WriteError::new(path, io::Error::other(error));
     if let Some(b) = &outcome.representation {

@@ -1,4 +1,4 @@
-//! `report.html`: a self-contained page without scripts, fonts or network access.
+//! Writer of `report.html`: a self-contained page without scripts, external fonts or network access.
 
 use std::fmt::Write;
 
@@ -16,11 +16,12 @@ pub struct Page {
     pub tables: Vec<Table>,
     /// Groups of curves, each with a heading; an empty heading is omitted.
     pub curves: Vec<(String, Vec<Series>)>,
-    /// Axes that the reader can choose from, the first one selected; all axes if empty.
+    /// Horizontal axes that can be selected on the page; the first axis is selected initially. All axes if
+    /// empty.
     pub axes: Vec<Axis>,
     /// Paragraphs below the curves.
     pub notes: Vec<String>,
-    /// Texts in collapsed sections, each with a heading: the scenario.
+    /// Texts in collapsed sections, each with a heading, such as the text of the scenario.
     pub texts: Vec<(String, String)>,
 }
 
@@ -65,7 +66,8 @@ impl Page {
     }
 }
 
-/// Renders the charts of all figures that apply. Radio buttons select the horizontal axis, without a script.
+/// Renders the charts of all figures that apply. The horizontal axis is selected with radio buttons and CSS,
+/// without a script.
 fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> String {
     let mut panels = String::new();
     for (index, axis) in axes.iter().copied().enumerate() {
@@ -91,12 +93,12 @@ fn curves(group: usize, heading: &str, series: &[Series], axes: &[Axis]) -> Stri
     }
     if series.len() > 1 {
         out.push_str("<ul class=\"legend\">");
-        for (index, one) in series.iter().enumerate() {
+        for (index, entry) in series.iter().enumerate() {
             let _ = write!(
                 out,
                 "<li><span style=\"background:var(--series-{})\"></span>{}</li>",
                 index % SERIES_COLOURS,
-                escape(&one.label)
+                escape(&entry.label)
             );
         }
         out.push_str("</ul>\n");

@@ -1,5 +1,6 @@
-//! Result files and reports: figures ([`summary`]), files ([`files`]), tables ([`table`]), curves ([`plot`])
-//! and the page that shows them ([`html`]). `RESULTS.md` lists the contents of the files.
+//! Result files and reports: summaries of the figures ([`summary`]), result files ([`files`]), tables
+//! ([`table`]), curves ([`plot`]) and the report page ([`html`]). `RESULTS.md` lists the contents of the
+//! files.
 
 pub mod files;
 pub mod html;

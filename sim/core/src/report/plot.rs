@@ -1,5 +1,5 @@
-//! Curves as SVG. The SVG has no fonts and no fixed colours; its colours are CSS variables of the page
-//! ([`super::html`]), so that one file suits light and dark screens.
+//! Charts of curves as SVG. The colours are CSS variables that the page defines ([`super::html`]), so that a
+//! chart suits light and dark screens. Fonts are not embedded.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
@@ -8,11 +8,11 @@ use plotters::prelude::*;
 use crate::evaluate::Scores;
 use crate::run::Outcome;
 
-/// Placeholder colours, replaced by CSS variables in the finished SVG.
+/// Placeholder colours of text, grid and axes, which are replaced by CSS variables in the finished SVG.
 const INK: RGBColor = RGBColor(1, 1, 1);
 const GRID: RGBColor = RGBColor(1, 1, 2);
 const AXIS: RGBColor = RGBColor(1, 1, 3);
-/// Number of distinct colours for series; further series reuse them.
+/// Number of distinct colours for series; further series reuse these colours.
 pub const SERIES_COLOURS: usize = 6;
 
 /// Size of a chart in CSS pixels, before scaling.
@@ -25,13 +25,13 @@ pub struct Point {
     pub round: f64,
     /// Simulated time in mean computations.
     pub time: f64,
-    /// Bytes up and down so far.
+    /// Cumulative number of uploaded and downloaded bytes.
     pub bytes: f64,
     /// Figures after the round.
     pub scores: Scores,
 }
 
-/// Points of the rounds that were evaluated.
+/// Converts the rounds that were evaluated to points.
 #[must_use]
 pub fn curve(outcome: &Outcome) -> Vec<Point> {
     let mut points = Vec::new();
@@ -47,7 +47,7 @@ pub fn curve(outcome: &Outcome) -> Vec<Point> {
     points
 }
 
-/// Runs of one scenario, drawn in one colour.
+/// Runs of one scenario, which are drawn in one colour.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Label in the legend.
@@ -59,7 +59,7 @@ pub struct Series {
 /// Figure on the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Distance to the true representation, on a logarithmic axis.
+    /// Distance from the true representation, on a logarithmic axis.
     Distance,
     /// Training loss, on a logarithmic axis.
     Loss,
@@ -74,11 +74,11 @@ pub enum Metric {
 /// Quantity on the horizontal axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// Rounds.
+    /// Number of the round.
     Round,
     /// Simulated time.
     Time,
-    /// Bytes up and down.
+    /// Number of uploaded and downloaded bytes.
     Bytes,
 }
 
@@ -87,7 +87,7 @@ impl Metric {
     pub const ALL: [Self; 5] =
         [Self::Distance, Self::Accuracy, Self::AccuracyGlobal, Self::Loss, Self::TestMse];
 
-    /// Title of a chart.
+    /// Title of the chart of this metric.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -99,6 +99,7 @@ impl Metric {
         }
     }
 
+    /// Value of the metric; `None` if it is missing or cannot be drawn on the metric's axis.
     fn value(self, scores: &Scores) -> Option<f64> {
         let value = match self {
             Self::Distance => scores.distance,
@@ -163,34 +164,35 @@ fn trim(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A line of a chart.
+/// Line of a chart.
 struct ChartLine {
     points: Vec<(f64, f64)>,
     colour: RGBColor,
     style: LineStyle,
 }
 
+/// Style of a line, which depends on the kind of curve.
 #[derive(Clone, Copy, PartialEq)]
 enum LineStyle {
-    /// One of several seeds: thin.
+    /// Thin line, for one of several seeds.
     Faint,
-    /// A single run, or the median over seeds: bold.
+    /// Bold line, for a single run or the median over seeds.
     Full,
-    /// A method without rounds: a horizontal dashed line.
+    /// Horizontal dashed line, for a method without rounds.
     Level,
 }
 
-/// Draws the chart of one metric; `None` if no run has at least two values of it.
+/// Draws the chart of a metric. Returns `None` if no series has at least two values of the metric.
 #[must_use]
 pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     let mut lines = Vec::new();
-    for (index, one) in series.iter().enumerate() {
+    for (index, entry) in series.iter().enumerate() {
         let colour = RGBColor(1, 2, u8::try_from(index % SERIES_COLOURS).unwrap_or(0));
         let places = |run: &Vec<Point>| -> Vec<(f64, f64)> {
             run.iter().filter_map(|p| metric.value(&p.scores).map(|y| (axis.position(p), y))).collect()
         };
         let runs: Vec<Vec<(f64, f64)>> =
-            one.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
+            entry.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
         let middle = median(&runs);
         if middle.is_empty() {
             continue;
@@ -209,7 +211,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     // Faint lines are drawn first, so the medians are on top.
     lines.sort_by_key(|line| line.style != LineStyle::Faint);
     if metric.is_logarithmic() {
-        // A horizontal line far outside the curves' range would flatten the curves, so it is omitted.
+        // A horizontal line far outside the range of the curves would flatten the curves, so it is omitted.
         let (low, high) = range(&lines, |line| line.style != LineStyle::Level);
         let near = |y: f64| y > low / 30.0 && y < high * 30.0;
         lines.retain(|line| line.style != LineStyle::Level || line.points.iter().all(|point| near(point.1)));
@@ -228,7 +230,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     drawn.is_ok().then(|| themed(&svg))
 }
 
-/// Vertical scale: range and ticks.
+/// Scale of the vertical axis: range and ticks.
 struct Scale {
     low: f64,
     high: f64,
@@ -243,7 +245,7 @@ impl Scale {
     }
 
     /// Makes a logarithmic scale. Ticks are at 1, 2 and 5 times powers of ten for a range of up to three
-    /// decades, else at powers of ten.
+    /// decades, otherwise at powers of ten.
     fn logarithmic(low: f64, high: f64) -> Self {
         let (first, last) = (low.log10().floor(), high.log10().ceil());
         let steps: &[f64] = if last - first > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -288,12 +290,13 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Range of the lines' vertical values.
+/// Range of the vertical values of the lines for which `of` is true.
 fn range(lines: &[ChartLine], of: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
     let places = lines.iter().filter(|line| of(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
     places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
 }
 
+/// Draws the axes and all lines. `right` is the right end of the horizontal axis, which starts at 0.
 fn draw(
     svg: &mut String,
     lines: &[ChartLine],
@@ -341,7 +344,7 @@ fn draw(
     Ok(())
 }
 
-/// Median curve, as long as the shortest run.
+/// Pointwise median of several runs, as long as the shortest run.
 fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     let length = runs.iter().map(Vec::len).min().unwrap_or(0);
     let middle = |at: usize, pick: fn(&(f64, f64)) -> f64| {
@@ -353,7 +356,7 @@ fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     (0..length).map(|at| (middle(at, |p| p.0), middle(at, |p| p.1))).collect()
 }
 
-/// Replaces the placeholder colours by the page's CSS variables.
+/// Replaces the placeholder colours by CSS variables of the page.
 fn themed(svg: &str) -> String {
     let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
     let mut out = svg.replace(&hex(INK), "\"var(--ink)\"");

@@ -1,4 +1,5 @@
-//! `summary.json`: results of a run, and their spread over seeds. `RESULTS.md` lists the fields.
+//! Content of `summary.json`: the results of a run, or their spread over several seeds. `RESULTS.md` lists
+//! the fields.
 
 use fedspan_engine::{ChosenRidge, Counters};
 use serde::{Serialize, Serializer, ser::SerializeMap};
@@ -8,14 +9,14 @@ use crate::figures::Figures;
 use crate::run::{Diverged, FitStats, Outcome, PrivacyFigures, RECENT_ROUNDS};
 use crate::scenario::Scenario;
 
-/// One stage of the participation schedule.
+/// Stage of the participation schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stage {
     /// Number of the stage.
     pub stage: u16,
     /// Number of rounds in the stage.
     pub rounds: u32,
-    /// Number of devices asked in the stage's last round.
+    /// Number of devices that were asked for an update in the last round of the stage.
     pub cohort: usize,
     /// Simulated time at the end of the stage.
     pub time: f64,
@@ -28,7 +29,7 @@ pub struct Time {
     pub simulated: f64,
 }
 
-/// Bytes of encoded frames, without hellos and welcomes.
+/// Numbers of bytes in encoded frames, without hellos and welcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Bytes {
     /// Bytes from devices in all rounds.
@@ -38,14 +39,14 @@ pub struct Bytes {
     /// Bytes in both directions divided by `updates`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_update: Option<f64>,
-    /// Bytes from the training devices for their final head.
+    /// Bytes from the training devices in the fit of their final heads.
     pub fit_head_up: u64,
-    /// Bytes to the training devices for their final head.
+    /// Bytes to the training devices in the fit of their final heads.
     pub fit_head_down: u64,
-    /// Bytes from newcomers for their head.
+    /// Bytes from newcomers in the fit of their heads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_clients_up: Option<u64>,
-    /// Bytes to newcomers for their head.
+    /// Bytes to newcomers in the fit of their heads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new_clients_down: Option<u64>,
 }
@@ -53,11 +54,12 @@ pub struct Bytes {
 /// Figures that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// Wall-clock time of the run in s.
+    /// Wall-clock time of the run in seconds.
     pub wall_s: f64,
-    /// Time spent in rounds and final head fits in s, without making data and without evaluation.
+    /// Wall-clock time of rounds and final head fits in seconds, without the preparation of data and without
+    /// evaluation.
     pub rounds_s: f64,
-    /// Updates, final heads included, divided by `rounds_s`.
+    /// Number of updates, including final heads, divided by `rounds_s`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updates_per_s: Option<f64>,
 }
@@ -67,7 +69,7 @@ pub struct Timing {
 pub struct Summary {
     /// Version of this program.
     pub version: &'static str,
-    /// Name of the built-in scenario, or the file's name without directory and extension.
+    /// Name of the built-in scenario, or name of the scenario file without directory and extension.
     pub scenario: String,
     /// Seed of the run.
     pub seed: u64,
@@ -75,16 +77,16 @@ pub struct Summary {
     pub algorithm: &'static str,
     /// Number of training clients.
     pub clients: usize,
-    /// Number of users in the data that became no client; `None` if there are none.
+    /// Number of users in the data that did not become clients; `None` if all users became clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
     /// Names of the classes in the order of their numbers; empty if the data name none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<String>,
-    /// Step size, if it was measured.
+    /// Measured step size; `None` if the step size is configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_size: Option<f64>,
-    /// Fits of baselines that dropped directions.
+    /// Counts of baseline fits that dropped directions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fits_cut: Option<FitStats>,
     /// Warnings about the data and the fits.
@@ -95,13 +97,13 @@ pub struct Summary {
     /// True if the user ended the run with Ctrl-C.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Round and client at which training diverged; `None` if it did not.
+    /// Round and client at which training diverged; `None` if training did not diverge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diverged: Option<Diverged>,
-    /// Model that `accuracy` refers to, if it is not the head refitted on the final representation.
+    /// Model that `accuracy` refers to; `None` for the final representation with refitted heads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scored: Option<&'static str>,
-    /// Model of a newcomer that `accuracy_new_clients` refers to; networks only.
+    /// Model of a newcomer that `accuracy_new_clients` refers to. For networks only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scored_new_clients: Option<&'static str>,
     /// Stages of the participation schedule.
@@ -113,16 +115,16 @@ pub struct Summary {
     pub time: Time,
     /// Bytes of all frames.
     pub bytes: Bytes,
-    /// Number of updates that counted in all rounds.
+    /// Number of updates that were aggregated in all rounds.
     pub updates: u64,
     /// Number of rejected updates.
     pub rejected: u64,
-    /// Counters of the engine, final heads included.
+    /// Counters of the engine, including final heads.
     pub counters: Counters,
-    /// Privacy spent by the devices' noisy releases.
+    /// Privacy loss of the noisy releases of the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub privacy: Option<PrivacyFigures>,
-    /// Ridge that the clients chose for heads fitted on a few samples, and its scores.
+    /// Ridge that the clients chose for heads that are fitted on a few samples, and the scores of all ridges.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ridge: Option<ChosenRidge>,
     /// Figures that depend on the machine.
@@ -204,7 +206,7 @@ impl Summary {
     }
 }
 
-/// Mean accuracy after the last ten rounds, if all of them were evaluated.
+/// Mean accuracy after each of the last ten rounds, if all these rounds were evaluated.
 fn recent(outcome: &Outcome) -> Option<f64> {
     let last = outcome.rounds.last()?.round;
     let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT_ROUNDS > last);
@@ -215,13 +217,14 @@ fn recent(outcome: &Outcome) -> Option<f64> {
     Some(accuracies.iter().sum::<f64>() / count)
 }
 
-/// Name of a scenario without directory and extension.
+/// File name of a scenario without directory and extension.
 #[must_use]
 pub fn short_name(name: &str) -> String {
     let stem = std::path::Path::new(name).file_stem();
     stem.map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned())
 }
 
+/// Summarises the rounds of each stage of the participation schedule.
 fn stages(outcome: &Outcome) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     for row in outcome.rounds.iter().filter(|row| row.round > 0) {
@@ -234,7 +237,7 @@ fn stages(outcome: &Outcome) -> Vec<Stage> {
     stages
 }
 
-/// Median and quartiles, interpolated as by NumPy.
+/// Median and quartiles, interpolated as in NumPy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// Median.
@@ -246,7 +249,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Quartiles of the values; `None` without values.
+    /// Computes the quartiles of the values. Returns `None` if there are no values.
     #[must_use]
     pub fn new(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
@@ -273,21 +276,21 @@ pub struct SeedsSummary {
     pub scenario: String,
     /// Name of the algorithm, as in the scenario.
     pub algorithm: &'static str,
-    /// Seeds of the runs summarised.
+    /// Seeds of the summarised runs.
     pub seeds: Vec<u64>,
     /// Seeds that diverged; the figures exclude them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diverged: Vec<u64>,
-    /// Largest number of dropped users of any seed; `None` if there are none.
+    /// Largest number of dropped users over all seeds; `None` if no users were dropped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users_left_out: Option<usize>,
     /// Distinct warnings of all seeds, in the order of their first occurrence.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// True if the user pressed Ctrl-C before all seeds were done.
+    /// True if the user pressed Ctrl-C before the runs of all seeds had finished.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub interrupted: bool,
-    /// Spread of each figure that every seed has.
+    /// Spread of each figure that is available for every seed.
     #[serde(rename = "final", serialize_with = "as_map")]
     pub figures: Vec<(&'static str, Spread)>,
     /// Figures that depend on the machine.
@@ -297,7 +300,7 @@ pub struct SeedsSummary {
 /// Figures over several seeds that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SeedsTiming {
-    /// Wall-clock time of all seeds together in s.
+    /// Sum of the wall-clock times of all seeds in seconds.
     pub wall_s: f64,
 }
 
@@ -310,8 +313,8 @@ fn as_map<S: Serializer>(figures: &[(&'static str, Spread)], serializer: S) -> R
 }
 
 impl SeedsSummary {
-    /// Summarises the runs of one scenario, except interrupted and diverged ones; `None` without a finished
-    /// run.
+    /// Summarises the runs of one scenario. Interrupted and diverged runs are excluded. Returns `None` if no
+    /// run remains.
     #[must_use]
     pub fn new(runs: &[Summary], interrupted: bool) -> Option<Self> {
         let done: Vec<&Summary> =

@@ -1,13 +1,13 @@
-//! Tables as text, Markdown and HTML, and the format of their numbers.
+//! Tables of results: rendering as text, Markdown and HTML, and formatting of numbers.
 
 use std::fmt::Write;
 
-/// A table. The first column names the rows; the other columns hold figures.
+/// Table of results. The first column has the names of the rows; the other columns have figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
     /// Title above the table.
     pub title: String,
-    /// Names of all columns.
+    /// Names of the columns.
     pub columns: Vec<String>,
     /// Rows, each with as many cells as there are columns.
     pub rows: Vec<Vec<String>>,
@@ -108,13 +108,13 @@ pub fn markdown_row(cells: &[String]) -> String {
     line
 }
 
-/// True if a column holds figures, which are right-aligned.
+/// True if a column contains figures, which are right-aligned.
 fn is_figure_column(table: &Table, column: usize) -> bool {
     let starts = |cell: &String| cell.starts_with(|c: char| c.is_ascii_digit() || "-–".contains(c));
     table.rows.iter().filter_map(|row| row.get(column)).all(starts)
 }
 
-/// Breaks a sentence into indented lines.
+/// Wraps a sentence into indented lines.
 #[must_use]
 pub fn wrap(text: &str, indent: usize, width: usize) -> String {
     let mut out = String::new();
@@ -139,7 +139,7 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Formats the figure of the given name: accuracies with four decimals, others with four digits.
+/// Formats a figure by its name: accuracies with four decimals, other figures with four significant digits.
 #[must_use]
 pub fn figure(name: &str, value: f64) -> String {
     if name.starts_with("accuracy") {
@@ -151,7 +151,7 @@ pub fn figure(name: &str, value: f64) -> String {
     }
 }
 
-/// Formats a number of bytes, rounded for reading.
+/// Formats a number of bytes with a unit, rounded.
 #[must_use]
 pub fn bytes(count: f64) -> String {
     if count >= 1e6 {

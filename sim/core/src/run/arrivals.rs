@@ -1,5 +1,5 @@
-//! Queue of expected answers: the virtual time at which each asked device answers, which orders the engine's
-//! events.
+//! Queue of expected answers. Each device that was asked for an update has a virtual time at which its answer
+//! arrives; these times order the events of the engine.
 
 use fedspan_engine::{OpenRound, RoundBroadcast};
 use fedspan_protocol::message::RoundId;
@@ -8,36 +8,36 @@ use super::times::{Dropouts, Link, Times};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// Answer that a device owes to a round.
+/// Answer that is expected from a device in a round.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingAnswer {
-    /// Round that the device was asked.
+    /// Round to which the device answers.
     pub id: RoundId,
-    /// Time at which the device answers, or its dropout is noticed; infinite if neither happens.
+    /// Time at which the answer arrives or the dropout is detected; infinite if neither happens.
     pub at: f64,
-    /// Rank among answers at the same time.
+    /// Rank among answers that arrive at the same time.
     pub rank: usize,
-    /// True if the device drops out without receiving the round. The server sees a failed device or, if
-    /// rounds have a deadline, no answer at all.
+    /// True if the device drops out without receiving the round. The server is notified of a failed device,
+    /// or, if rounds have a deadline, receives no answer.
     pub dropped_out: bool,
 }
 
-/// Expected answers of the fleet, by device.
+/// Expected answers of all devices.
 pub struct ArrivalQueue {
     times: Times,
     link: Option<Link>,
     dropouts: Dropouts,
-    /// True if the server is not notified of dropouts and relies on its deadline.
+    /// True if the server is not notified of dropouts and relies on the deadline of the round.
     dropouts_are_silent: bool,
-    /// Communication time added to every round.
+    /// Communication time that is added to the answer time in every round.
     communication: f64,
-    /// Largest number of samples that any client declares.
+    /// Largest number of samples that a client declares.
     max_samples: u64,
     pending: Vec<Option<PendingAnswer>>,
 }
 
 impl ArrivalQueue {
-    /// Starts with an empty queue.
+    /// Makes an empty queue.
     pub fn new(scenario: &Scenario, dataset: &Dataset, seed: u64, frame_limit: u16, times: Times) -> Self {
         let honest = dataset.clients.iter().map(|client| client.train.len() as u64).max().unwrap_or(0);
         let declared = scenario.attack.and_then(|attack| attack.samples).unwrap_or(0);
@@ -52,8 +52,8 @@ impl ArrivalQueue {
         }
     }
 
-    /// Computes the answer of a device that is asked at `now`. `period` counts rounds and their extensions.
-    /// Without a period, after training, the answer takes no time and cannot drop out.
+    /// Computes the answer of a device that is asked at `now`. `period` counts rounds and their extensions;
+    /// it is `None` after training, when answers take no time and devices do not drop out.
     pub fn schedule(
         &mut self,
         index: usize,
@@ -78,7 +78,7 @@ impl ArrivalQueue {
         }
     }
 
-    /// Adds the answer that a device owes.
+    /// Adds the expected answer of a device.
     pub fn insert(&mut self, index: usize, asked: PendingAnswer) {
         if self.pending.len() <= index {
             self.pending.resize(index + 1, None);
@@ -88,22 +88,22 @@ impl ArrivalQueue {
         }
     }
 
-    /// Removes the answer of a device. False if the device owed none.
+    /// Removes the expected answer of a device. Returns false if no answer was expected.
     pub fn remove(&mut self, index: usize) -> bool {
         self.pending.get_mut(index).and_then(Option::take).is_some()
     }
 
-    /// Removes all answers.
+    /// Removes all expected answers.
     pub fn clear(&mut self) {
         self.pending.fill(None);
     }
 
-    /// Answer that a device owes.
+    /// Expected answer of a device.
     pub fn pending(&self, index: usize) -> Option<&PendingAnswer> {
         self.pending.get(index).and_then(Option::as_ref)
     }
 
-    /// Devices whose dropout the server is not notified of.
+    /// Devices that dropped out without a notification of the server.
     pub fn silent_devices(&self) -> Vec<usize> {
         let never = |pending: &Option<PendingAnswer>| {
             pending.is_some_and(|asked| asked.dropped_out && asked.at.is_infinite())
@@ -112,8 +112,8 @@ impl ArrivalQueue {
         silent.map(|(index, _)| index).collect()
     }
 
-    /// Removes and returns the next answers in order of time: of those accepted by `in_time`, as many as the
-    /// round certainly still waits for, at least one.
+    /// Removes and returns the next answers in the order of their times. Returns as many of the answers
+    /// accepted by `in_time` as the round certainly still needs, and at least one.
     pub fn next(
         &mut self,
         round: Option<&OpenRound>,
@@ -125,13 +125,14 @@ impl ArrivalQueue {
         asked.sort_by(|(_, a), (_, b)| a.at.total_cmp(&b.at).then(a.rank.cmp(&b.rank)));
         let needed = round.map_or(1, |round| {
             let answers = round.target.saturating_sub(round.participants.len());
-            // Lower bound on the answers still needed; whether more are needed shows after these arrive.
+            // Lower bound on the number of answers that are still needed. Further answers are requested after
+            // these answers have been processed.
             let fewest = round.sample_target.map_or(answers, |sample_target| {
                 let samples = match round.has_absolute_cap() {
                     true => {
                         sample_target.samples.saturating_sub(round.counted_samples) / self.max_samples.max(1)
                     }
-                    // A later answer may raise the weight of earlier ones, so samples give no lower bound.
+                    // A later answer may raise the weight of earlier answers, so samples give no lower bound.
                     false => 0,
                 };
                 let others = sample_target.answers.saturating_sub(round.participants.len());

@@ -1,8 +1,8 @@
-//! Byzantine devices: attackers replace their computed updates.
+//! Simulation of Byzantine devices, whose updates are replaced by an attack.
 //!
-//! An attacker's session takes part like any other. Its update is replaced between its connection and the
-//! engine, so the rest of the path is that of an honest update. Attackers collude; if the attack needs them,
-//! they know the honest updates of the round computed so far.
+//! An attacker runs the same session as an honest device. Its update is replaced between its connection and
+//! the engine, so otherwise the update is processed like an honest update. Attackers collude, and know the
+//! honest updates that have been computed so far in the round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,15 +24,15 @@ pub struct Attackers {
     seed: u64,
     clients: usize,
     indices: BTreeSet<usize>,
-    /// Round of `honest`, which holds the round's honest steps by device.
+    /// Round to which the steps in `honest` belong.
     round: RoundId,
     honest: BTreeMap<usize, Vec<f64>>,
     replaced: u64,
 }
 
 impl Attackers {
-    /// Selects the attackers: the given fraction of the clients, rounded. The selection depends on the seed
-    /// alone, so all attacks have the same attackers.
+    /// Selects the attackers at random: the given fraction of the clients, rounded. The selection depends
+    /// only on the seed and the fraction, so all attacks have the same attackers.
     pub fn select(attack: AttackSection, clients: usize, seed: u64) -> Self {
         #[allow(
             clippy::cast_possible_truncation,
@@ -59,7 +59,7 @@ impl Attackers {
         self.replaced
     }
 
-    /// Data of the honest clients, on which figures are computed.
+    /// Data set without the attackers' clients, on which figures are computed.
     pub fn honest(&self, dataset: &Dataset) -> Dataset {
         Dataset {
             clients: self.without_attackers(&dataset.clients),
@@ -77,7 +77,7 @@ impl Attackers {
     pub fn corrupt(
         &mut self,
         devices: &mut Devices,
-        heard: &[(usize, PendingAnswer)],
+        answers: &[(usize, PendingAnswer)],
         round: Option<&OpenRound>,
     ) {
         let Some(opening) = round.map(|round| &round.broadcast).filter(|o| !o.request.expects.is_empty())
@@ -89,15 +89,15 @@ impl Attackers {
         }
         let base = base(opening);
         let mut own = BTreeMap::new();
-        for (index, _) in heard {
+        for (index, _) in answers {
             let Some(device) = devices.get(*index) else { continue };
             for update in updates(&mut device.inbox, opening.id) {
                 let steps = if self.indices.contains(index) { &mut own } else { &mut self.honest };
                 steps.insert(*index, step(update, &base));
             }
         }
-        // Without an honest update yet, the attackers' own computations stand in for honest ones (Baruch et
-        // al. 2019).
+        // Before the first honest update, the updates that the attackers computed honestly are used (Baruch
+        // et al. 2019).
         let known: Vec<&Vec<f64>> =
             if self.honest.is_empty() { own.values().collect() } else { self.honest.values().collect() };
         for (index, own) in &own {
@@ -111,7 +111,8 @@ impl Attackers {
         }
     }
 
-    /// Step that an attacker sends.
+    /// Computes the step that an attacker uploads. `own` is the step that it computed honestly, and `known`
+    /// are the honest steps.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
     fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &RoundBroadcast) -> Vec<f64> {
         let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
@@ -140,8 +141,8 @@ impl Attackers {
         }
     }
 
-    /// Step to a plane orthogonal to the representation that was sent. In a start round, which asks for no
-    /// representation, the plane is scaled to the length of the device's own answer.
+    /// Step from the downloaded representation to a plane orthogonal to it. In a start round, whose upload is
+    /// not a representation, the plane is scaled to the norm of the device's computed upload.
     fn orthogonal_plane(&self, own: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
         let Some(sent) = opening.request.tensors.first() else { return own.to_vec() };
         let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
@@ -157,7 +158,7 @@ impl Attackers {
     }
 }
 
-/// Updates for round `id` in a device's inbox.
+/// Updates for round `id` in the inbox of a device.
 fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
     inbox.iter_mut().filter_map(move |inbound| match inbound {
         PeerMessage::Update(update) if update.id == id => Some(update),
@@ -165,7 +166,7 @@ fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut 
     })
 }
 
-/// Values that an update is a step from: the models that were sent, and zero for the rest.
+/// Values to which the step of an update is relative: the downloaded models, and zeros for other tensors.
 fn base(opening: &RoundBroadcast) -> Vec<f64> {
     let mut base = Vec::new();
     for asked in &opening.request.expects {
@@ -227,9 +228,9 @@ fn norm(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// Largest number of standard deviations by which `f` of `n` devices can deviate while enough honest devices
-/// deviate further to form a majority with them (Baruch et al. 2019, Algorithm 3): the normal quantile at `(n
-/// - f - s) / (n - f)` with `s = n / 2 + 1 - f`.
+/// Largest number z of standard deviations by which `f` of `n` devices can deviate such that, together with
+/// the honest devices that deviate further, they form a majority (Baruch et al. 2019, Algorithm 3). z is the
+/// normal quantile at `(n - f - s) / (n - f)` with `s = n / 2 + 1 - f`.
 #[allow(clippy::cast_precision_loss, reason = "numbers of devices")]
 fn little_is_enough_z(n: usize, f: usize) -> f64 {
     let honest = n.saturating_sub(f).max(1);
@@ -248,28 +249,29 @@ fn little_is_enough_z(n: usize, f: usize) -> f64 {
 mod tests {
     use super::*;
 
-    /// Example of the paper: 50 workers, 24 of them corrupt, give s = 2, 24 / 26, z = 1.43.
+    /// Compares with the example of the paper: 50 workers, 24 of which are corrupt, give s = 2, the quantile
+    /// at 24 / 26, and z = 1.43.
     #[test]
-    fn little_hides_as_much_as_the_paper_says() {
+    fn z_matches_the_paper() {
         assert!((little_is_enough_z(50, 24) - 1.426).abs() < 1e-3);
-        // One attacker in 40 needs 20 supporters that deviate further, which leaves no room.
+        // One attacker of 40 devices needs 20 honest devices that deviate further, so z is 0.
         assert_eq!(little_is_enough_z(40, 1), 0.0);
     }
 
     #[test]
-    fn as_many_attack_as_were_asked_for_and_the_same_for_every_attack() {
+    fn attackers_match_the_fraction_and_do_not_depend_on_the_attack() {
         let attack = |kind, fraction| AttackSection { kind, fraction, samples: None };
         for (fraction, count) in [(0.0, 0), (0.05, 2), (0.1, 4), (0.2, 8), (0.45, 18)] {
-            let one = Attackers::select(attack(Attack::Nan, fraction), 40, 3);
-            let other = Attackers::select(attack(Attack::Mimic, fraction), 40, 3);
-            assert_eq!((one.indices.len(), &one.indices), (count, &other.indices));
+            let nan = Attackers::select(attack(Attack::Nan, fraction), 40, 3);
+            let mimic = Attackers::select(attack(Attack::Mimic, fraction), 40, 3);
+            assert_eq!((nan.indices.len(), &nan.indices), (count, &mimic.indices));
         }
         let seed = |seed| Attackers::select(attack(Attack::Nan, 0.2), 40, seed).indices;
         assert_ne!(seed(3), seed(4));
     }
 
     #[test]
-    fn statistics_are_those_of_the_steps() {
+    fn mean_and_deviation_are_taken_over_steps() {
         let (a, b) = (vec![1.0, -2.0], vec![3.0, 4.0]);
         let m = mean(&[&a, &b]);
         assert_eq!(m, [2.0, 1.0]);

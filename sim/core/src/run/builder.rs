@@ -1,4 +1,5 @@
-//! Builder of a simulation: a scenario, its seed and observer, and what replaces its algorithm, policy and rule.
+//! Builder of a simulation: sets the seed and the observer of a run, and replaces the algorithm,
+//! participation policy or aggregation rule of the scenario.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,18 +12,19 @@ use fedspan_engine::participation::Participation;
 use super::{Job, NoProgress, Outcome, RunError, Watcher};
 use crate::scenario::Scenario;
 
-/// Simulation of a scenario; [`Self::builder`] begins one.
+/// Simulation of a scenario, which is configured by the builder from [`Self::builder`].
 #[derive(Clone, Copy, Debug)]
 pub struct Simulation;
 
 impl Simulation {
-    /// Begins a simulation of a scenario: [`SimulationBuilder::run`] runs it.
+    /// Makes the builder of a simulation of a scenario; [`SimulationBuilder::run`] runs the simulation.
     pub fn builder(scenario: &Scenario) -> SimulationBuilder<'_> {
         SimulationBuilder { scenario, seed: scenario.seed, custom: CustomParts::default(), watcher: None }
     }
 }
 
-/// Builder of a simulation. The defaults are the scenario's own algorithm, policy, rule and seed, and no observer.
+/// Builder of a simulation. Defaults are the algorithm, policy, rule and seed of the scenario, and no
+/// observer.
 #[must_use]
 pub struct SimulationBuilder<'a> {
     scenario: &'a Scenario,
@@ -48,8 +50,9 @@ impl<'a> SimulationBuilder<'a> {
         Self { seed, ..self }
     }
 
-    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. Devices are the client for the scenario's model and
-    /// compute the tasks that it has; the scenario decides the number of rounds and the final heads.
+    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. Devices run the client for the scenario's
+    /// model, so only tasks of this client are available. The number of rounds and the final heads are those
+    /// of the scenario.
     pub fn algorithm(self, name: impl Into<String>, algorithm: Box<dyn Algorithm>) -> Self {
         Self { custom: self.custom.with_algorithm(name, algorithm), ..self }
     }
@@ -59,8 +62,8 @@ impl<'a> SimulationBuilder<'a> {
         Self { custom: self.custom.with_participation(name, participation), ..self }
     }
 
-    /// Replaces the aggregation rule, by one of FedSpan's or by a [`Rule::custom`]. A custom algorithm combines
-    /// updates itself, so that the two together are refused.
+    /// Replaces the aggregation rule by another rule of FedSpan or by a [`Rule::custom`]. Not allowed
+    /// together with [`Self::algorithm`], because a custom algorithm aggregates updates itself.
     pub fn rule(self, rule: Rule) -> Self {
         Self { custom: self.custom.with_rule(rule), ..self }
     }
@@ -73,7 +76,8 @@ impl<'a> SimulationBuilder<'a> {
     /// Makes or reads the data and runs the simulation.
     ///
     /// # Errors
-    /// [`RunError`] if the data cannot be used, data or custom parts do not fit the scenario, or the campaign fails.
+    /// [`RunError`] if the data cannot be used, data or custom parts do not fit the scenario, or the campaign
+    /// fails.
     pub fn run(self) -> Result<Outcome, RunError> {
         let Self { scenario, seed, custom, watcher } = self;
         let scenario = match custom.rule() {

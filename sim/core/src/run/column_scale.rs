@@ -1,11 +1,12 @@
-//! Warning about badly scaled columns: gradient steps learn them too slowly for the representation, and a
-//! head that sees only the projections cannot recover them.
+//! Warning about badly scaled columns, which gradient steps learn too slowly. A head cannot compensate for
+//! this, because it only receives the projections onto the representation.
 //!
-//! Steps learn a direction in a number of rounds proportional to the ratio of the largest second moment to
-//! its own, so a column that is R times smaller than others takes about R^2 rounds. Columns that are larger
-//! than the rest do no harm as long as each can occupy a dimension of the representation. An offset differs:
-//! it appears in every dimension that its column contributes to, and only the constant feature can cancel it,
-//! through steps that the offset itself makes small.
+//! The number of rounds for learning a direction is proportional to the ratio of the largest second moment to
+//! the second moment of the direction, so a column that is R times smaller than other columns takes about R^2
+//! rounds. Columns that are larger than the other columns do no harm as long as the representation has a
+//! dimension for each of them. An offset is different: it appears in every dimension to which its column
+//! contributes, and only the constant feature can cancel it. Since a large offset requires a small step size,
+//! this takes many rounds.
 
 use fedspan_engine::algorithm::ScaleSource;
 
@@ -13,18 +14,19 @@ use super::fit_stats::{column_name, join_names};
 use crate::data::{Client, Dataset};
 use crate::scenario::Scenario;
 
-/// Ratio of mean to deviation above which an offset hides its column. With one of four columns moved by 8
-/// deviations FedRep learns the targets; moved by 20 deviations it learns nothing of them
-/// (`tests/warnings.rs`).
+/// Ratio of mean to standard deviation above which an offset prevents a column from being learnt. If one of
+/// four columns has an offset of 8 deviations, FedRep learns the targets; with an offset of 20 deviations, it
+/// does not (`tests/warnings.rs`).
 const MAX_OFFSET: f64 = 10.0;
 
-/// Ratio of sizes at which a column is learnt in T rounds, divided by the root of T.
+/// Largest ratio of column sizes at which a column is learnt in T rounds, divided by the square root of T.
 const RATIO_PER_ROOT_ROUND: f64 = 2.0;
 
-/// Smallest ratio of sizes that causes a warning, however few the rounds.
+/// Smallest ratio of column sizes that causes a warning for any number of rounds.
 const MIN_RATIO: f64 = 10.0;
 
-/// Ratio beyond which f32 keeps few digits of a column in a sum with another: 2^14, of 24 bits all but 10.
+/// Ratio of column sizes above which few bits of the smaller column remain in a sum in f32: 2^14, which
+/// leaves 10 of 24 bits.
 const F32_RATIO: f64 = 16_384.0;
 
 /// Statistics of a column over all training samples.
@@ -33,12 +35,12 @@ struct Column {
     mean: f64,
     deviation: f64,
     size: f64,
-    /// True if most values are equal: a rare feature, whose deviation says little.
+    /// True if most values are equal, so that the standard deviation is not meaningful.
     is_rare: bool,
 }
 
-/// One-line warning about badly scaled columns. `None` for models that use raw features directly, and for
-/// images and series, whose values share one unit.
+/// Makes a one-line warning about badly scaled columns. Returns `None` for models without gradient steps on a
+/// linear representation, for images and time series, whose values have the same unit, and without targets.
 pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
     let linear = scenario.model.network.is_none() && scenario.algorithm.power().is_none();
     if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
@@ -97,8 +99,8 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     })
 }
 
-/// One-line warning about columns that lose their digits when devices round them to f32, before the fleet's
-/// scale is applied.
+/// Makes a one-line warning about columns that lose precision because devices round them to f32 before the
+/// fleet-wide scale is applied.
 fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
     let offset = |column: &Column| column.mean.abs() / column.deviation;
     let faint: Vec<&Column> = columns
@@ -116,16 +118,16 @@ fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
     })
 }
 
-/// Statistics of one column; `None` without samples.
+/// Computes the statistics of a column. Returns `None` if there are no samples.
 fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
-    let of = |client: &Client| -> Vec<f64> {
+    let values_of = |client: &Client| -> Vec<f64> {
         let set = &client.train;
         match &set.x_f64 {
             Some(wide) => wide.iter().skip(number).step_by(d).copied().collect(),
             None => set.x.iter().skip(number).step_by(d).map(|value| f64::from(*value)).collect(),
         }
     };
-    let mut values: Vec<f64> = clients.iter().flat_map(of).collect();
+    let mut values: Vec<f64> = clients.iter().flat_map(values_of).collect();
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();

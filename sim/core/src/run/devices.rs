@@ -1,4 +1,4 @@
-//! Devices of a run with their server connections, admitted by their hellos.
+//! Devices of a run with their connections to the server.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ use crate::fleet::{DeviceFactory, SimDevice, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
-/// Admission rules of a campaign. Frames are not encrypted, as there is no wire to eavesdrop on.
+/// Makes the acceptor, which admits devices by the requirements of a campaign. Frames are not encrypted,
+/// since they do not leave the process.
 #[must_use]
 pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<Acceptor> {
     let requirements = Requirements::new(build.model(), &engine.requests(), None);
@@ -31,17 +32,18 @@ pub struct Devices {
     all: Vec<SimDevice>,
     /// Privacy parameters that each device declared in its hello.
     privacy: Vec<Privacy>,
-    /// Bytes up and down at the last call of `traffic_since`.
+    /// Uploaded and downloaded bytes at the last call of `traffic_since`.
     last_traffic: (u64, u64),
 }
 
 impl Devices {
-    /// Starts without devices.
+    /// Makes an empty set of devices.
     pub fn new(build: DeviceFactory, seed: u64, gate: Arc<Acceptor>) -> Self {
         Self { build, seed, gate, all: Vec::new(), privacy: Vec::new(), last_traffic: (0, 0) }
     }
 
-    /// Connects a device for each client: hello, admission as on a server, welcome.
+    /// Makes and connects a device for each client. Hello, admission and welcome are exchanged as with a
+    /// server.
     ///
     /// # Errors
     /// [`RunError::Refused`] if a hello does not meet the campaign's requirements, [`RunError::Build`] if a
@@ -68,7 +70,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Privacy parameters that a device declared.
+    /// Privacy parameters that a device declared in its hello.
     pub fn privacy(&self, device: u64) -> Privacy {
         let privacy = usize::try_from(device).ok().and_then(|index| self.privacy.get(index));
         privacy.copied().unwrap_or_default()
@@ -79,7 +81,7 @@ impl Devices {
         self.all.len()
     }
 
-    /// All devices, in order.
+    /// All devices, in the order of their numbers.
     pub fn as_slice(&self) -> &[SimDevice] {
         &self.all
     }
@@ -89,13 +91,13 @@ impl Devices {
         self.all.get_mut(index)
     }
 
-    /// All devices, in order.
+    /// Iterates over all devices in the order of their numbers.
     pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, SimDevice> {
         self.all.iter_mut()
     }
 
-    /// Lets every device process its pending frames, except those for which `waits` is true. Runs in
-    /// parallel, in portions large enough to be worth a thread.
+    /// Processes the pending frames of all devices except those for which `waits` is true. Devices are
+    /// processed in parallel, in portions that are large enough to outweigh the overhead of threads.
     pub fn pump(&mut self, waits: impl Fn(usize) -> bool + Sync) {
         let portion = (self.all.len() / 64).max(1);
         self.all.par_iter_mut().enumerate().with_min_len(portion).for_each(|(index, device)| {
@@ -105,19 +107,19 @@ impl Devices {
         });
     }
 
-    /// Bytes up and down so far.
+    /// Numbers of uploaded and downloaded bytes so far.
     pub fn traffic(&self) -> (u64, u64) {
         self.all.iter().map(SimDevice::traffic).fold((0, 0), |(up, down), t| (up + t.up, down + t.down))
     }
 
-    /// Bytes up and down since the previous call.
+    /// Numbers of uploaded and downloaded bytes since the previous call.
     pub fn traffic_since(&mut self) -> (u64, u64) {
         let now = self.traffic();
         let before = std::mem::replace(&mut self.last_traffic, now);
         (now.0 - before.0, now.1 - before.1)
     }
 
-    /// Bytes up and down at the last call of `traffic_since`.
+    /// Numbers of uploaded and downloaded bytes at the last call of [`Self::traffic_since`].
     pub fn last_traffic(&self) -> (u64, u64) {
         self.last_traffic
     }

@@ -1,4 +1,4 @@
-//! Engine of a run, and the conversion of simulated time to its clock.
+//! Construction of the aggregation engine for a run, and conversion of simulated time to the engine's clock.
 
 use fedspan_engine::config::build_custom_engine;
 use fedspan_engine::linalg::Matrix;
@@ -7,16 +7,17 @@ use fedspan_engine::{CustomParts, Engine, Millis, Settings};
 use crate::data::Dataset;
 use crate::scenario::Scenario;
 
-/// Engine clock ticks per unit of simulated time.
+/// Ticks of the engine's clock per unit of simulated time.
 pub const TICKS: f64 = 1e6;
 
-/// Builds the engine of a scenario as a server would from the same sections.
+/// Builds the engine of a scenario in the same way as a server does. `given` is the initial representation,
+/// if the scenario provides one.
 #[must_use]
 pub fn engine(scenario: &Scenario, dataset: &Dataset, seed: u64, given: Option<Matrix>) -> Engine {
     custom_engine(scenario, dataset, seed, given, CustomParts::default())
 }
 
-/// Builds the engine of a scenario with custom parts.
+/// Builds the engine of a scenario with a custom algorithm, policy or rule.
 pub(super) fn custom_engine(
     scenario: &Scenario,
     dataset: &Dataset,
@@ -52,7 +53,7 @@ pub(super) fn custom_engine(
     .with_scale(&scenario.scale, dataset.features)
 }
 
-/// Converts a simulated time to the engine's clock.
+/// Converts a simulated time to the engine's clock, which has `ticks` ticks per unit of simulated time.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates after 10^13 units")]
 pub fn ticks(time: f64, ticks: f64) -> Millis {
     Millis::new((time * ticks) as u64)

@@ -1,4 +1,5 @@
-//! Summary of least-squares fits that dropped directions, and of the columns that explain it.
+//! Summary of the least-squares fits of a run: counts of fits that dropped directions, and the columns
+//! concerned.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +15,11 @@ pub struct FitStats {
     pub fits: usize,
     /// Number of fits that dropped a direction, for any reason.
     pub cut: usize,
-    /// Number of these with fewer samples than columns.
+    /// Number of fits that dropped a direction and had fewer samples than columns.
     pub few_samples: usize,
-    /// Number of these that lost directions which more digits would have kept.
+    /// Number of fits that lost directions which features of higher precision would have preserved.
     pub lost: usize,
-    /// Columns of the lost directions, by name, or by number from 0.
+    /// Columns of the lost directions, by name, or by number from 0 if columns have no names.
     pub columns: Vec<String>,
 }
 
@@ -42,7 +43,7 @@ impl FitStats {
         }
     }
 
-    /// One-line warning about lost directions.
+    /// Makes a one-line warning if directions were lost.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         (self.lost > 0).then(|| {
@@ -60,12 +61,12 @@ impl FitStats {
 /// Largest number of columns that a message names.
 const MAX_NAMES: usize = 8;
 
-/// Name of a column, or its number from 0.
+/// Name of a column, or the number of the column from 0 if it has no name.
 pub fn column_name(column: usize, dataset: &Dataset) -> String {
     dataset.feature_names.get(column).map_or_else(|| format!("column {column}"), |name| format!("{name:?}"))
 }
 
-/// Joins the first names of a list.
+/// Joins names for a message. Of many names only the first `MAX_NAMES` are listed.
 pub fn join_names(names: &[String]) -> String {
     let first = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(MAX_NAMES) {

@@ -1,4 +1,5 @@
-//! Preparation of a run: data, checks, start and engine; and the baselines, which need no rounds.
+//! Preparation of a run: makes or reads the data, checks them, and builds the engine. Also runs the baselines
+//! that have no training rounds.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -33,7 +34,7 @@ use crate::network::NetworkConfig;
 use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
-/// A scenario with its data, ready to run. All errors in files have been reported by then.
+/// Scenario with its data, ready to run. Errors in files are reported when the job is prepared.
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     scenario: Cow<'a, Scenario>,
@@ -46,11 +47,11 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Makes or reads the data of a scenario with one seed, and checks that both fit together.
+    /// Makes or reads the data of a scenario for a seed, and checks that data and scenario are compatible.
     ///
     /// # Errors
-    /// [`RunError::Data`] if a file cannot be used, [`RunError::Mismatch`] if data and scenario do not fit,
-    /// [`RunError::Build`] if a device cannot be built.
+    /// [`RunError::Data`] if a file cannot be used, [`RunError::Mismatch`] if data and scenario are not
+    /// compatible, [`RunError::Build`] if a device cannot be built.
     pub fn prepare(scenario: &'a Scenario, seed: u64) -> Result<Self, RunError> {
         let mut dataset = scenario.dataset(seed)?;
         if dataset.clients.is_empty() {
@@ -109,7 +110,7 @@ impl<'a> Job<'a> {
         Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
     }
 
-    /// Limits the figures that are computed after rounds and at the end.
+    /// Selects the figures that are computed after rounds and at the end.
     #[must_use]
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
@@ -121,7 +122,8 @@ impl<'a> Job<'a> {
         Self { times, ..self }
     }
 
-    /// Runs with the answer times of a server's journal and compares decisions; see [`Replay`].
+    /// Runs the scenario with the answer times of a server's journal and compares the decisions; see
+    /// [`Replay`].
     ///
     /// # Errors
     /// [`RunError`] if the campaign fails.
@@ -144,16 +146,16 @@ impl<'a> Job<'a> {
     ///
     /// # Errors
     /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a figure is not
-    /// finite, [`RunError::Silent`] for a bug of the simulator.
+    /// finite, [`RunError::Silent`] if the simulator has a bug.
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         self.run_custom(CustomParts::default(), watcher)
     }
 
-    /// Runs the scenario as [`Self::run`] does, with the algorithm and the participation policy of `custom`, if it
-    /// has them. Its rule is not applied; see [`Scenario::with_rule`].
+    /// Runs the scenario like [`Self::run`], with the algorithm and the participation policy of `custom` if
+    /// given. The rule of `custom` is not applied; see [`Scenario::with_rule`].
     ///
     /// # Errors
-    /// As [`Self::run`], and [`RunError::Custom`] for a part that does not fit the scenario.
+    /// The errors of [`Self::run`], and [`RunError::Custom`] if a custom part does not fit the scenario.
     pub fn run_custom(
         &self,
         mut custom: CustomParts,
@@ -181,7 +183,7 @@ impl<'a> Job<'a> {
         outcome.names = DataNames::new(&self.dataset);
         outcome.warnings = self.warnings();
         outcome.warnings.extend(outcome.fits.as_ref().and_then(FitStats::warning));
-        // With a fleet-wide scale, features have a size of about 1 and the warning does not apply.
+        // With a fleet-wide scale features have a size of about 1, so the warning does not apply.
         if self.scenario.scale == ScaleSource::None {
             let of_ridge = |chosen| evaluate::ridge::warning(chosen, &self.dataset);
             outcome.warnings.extend(outcome.ridge.as_ref().and_then(of_ridge));
@@ -200,7 +202,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Scenario with its "auto" step sizes replaced by ones measured at the engine's initial representation.
+/// Replaces "auto" step sizes of a scenario by step sizes that are measured at the initial representation.
 fn with_measured_steps<'a>(
     scenario: &'a Scenario,
     dataset: &Dataset,
@@ -212,7 +214,7 @@ fn with_measured_steps<'a>(
         return Ok(Cow::Borrowed(scenario));
     }
     let start = engine(scenario, dataset, seed, given).representation().clone();
-    // Devices train on standardised samples, so the curvature is measured on those.
+    // Devices train on standardised samples, so the curvature is also measured on standardised samples.
     let scale = fleet_scale(scenario, dataset, seed)?;
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));
     let dataset = scaled.as_ref().unwrap_or(dataset);
@@ -231,7 +233,7 @@ fn with_measured_steps<'a>(
     let mut scenario = scenario.clone();
     let algorithm = &mut scenario.algorithm;
     if step_size {
-        // RoLoRA's loss, and so its curvature, is twice that of the other algorithms.
+        // The loss of RoLoRA, and so its curvature, is twice the loss of the other algorithms.
         let factor = algorithm.linear().map_or(1.0, |method| method.step_factor());
         algorithm.step_size = steps.step_size / factor;
     }
@@ -246,7 +248,7 @@ fn with_measured_steps<'a>(
     Ok(Cow::Owned(scenario))
 }
 
-/// Rejects stop conditions that the data can never meet, so that every run ends.
+/// Rejects stop conditions that cannot be met with the data, such as an accuracy for regression.
 fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError> {
     if scenario.stop.distance.is_some() && dataset.truth.is_none() {
         let message = "stop.distance needs the truth: synthetic data, b_star in an npz file, or \"fedpower\"";
@@ -260,7 +262,7 @@ fn check_targets(scenario: &Scenario, dataset: &Dataset) -> Result<(), RunError>
     Ok(())
 }
 
-/// Checks that the targets are classes and that all layers fit in a round's frames.
+/// Checks that the targets are classes, and that the layers of the network fit in the frames of a round.
 fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunError> {
     if !dataset.classification {
         let message = "the model is a network, which needs classes, but the targets are real values; set model.kind = \"linear\"";
@@ -281,12 +283,13 @@ fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunEr
     Ok(())
 }
 
-/// Bounds the memory of all models as that of the data is bounded ([`LARGEST_VALUES`]).
+/// Checks that all models together have at most [`LARGEST_VALUES`] values, the same limit as for the data.
 fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -> Result<(), RunError> {
     let (d, c) = (dataset.features as u64, dataset.outputs as u64);
     let (values, what) = if let Some(network) = &build.network {
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
-        // Parameters, velocity, received layers, and a control variate or a personal network.
+        // Memory per client: parameters, velocity, received layers, and a control variate or personal
+        // network.
         let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
@@ -298,7 +301,7 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         let each = d * k + k * k + d * c + 2 * k * c;
         (clients.saturating_mul(each), format!("{clients} clients' models of {d} x {k} x {c}"))
     } else {
-        // The identity in place of a representation, and the normal equations.
+        // Memory of the identity, which replaces the representation, and of the normal equations.
         (5 * d * d + 3 * d * c, format!("least squares on {d} features"))
     };
     if values > LARGEST_VALUES {
@@ -308,8 +311,8 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
     Ok(())
 }
 
-/// Scale that a campaign with all devices would find, for methods without rounds: computed from the same
-/// sums.
+/// Computes the scale that a campaign with all devices finds, from the same feature sums. Used if there are
+/// no rounds, or before the first round.
 fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Scale>, RunError> {
     let ScaleSource::Fleet = scenario.scale else { return Ok(None) };
     let build = DeviceFactory::new(scenario, dataset, seed, SeedSource::Deterministic(seed))?;
@@ -328,10 +331,10 @@ fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Opti
     Ok((moments.len() == dataset.features).then(|| Scale::standard(&moments)))
 }
 
-/// Initial representation, if the scenario gives one by file or by angle.
+/// Initial representation, if the scenario defines it by a file or by an angle to the true representation.
 ///
 /// # Errors
-/// [`RunError`] if the file cannot be used, or the truth has no such basis.
+/// [`RunError`] if the file cannot be used, or the data do not admit a basis at the angle.
 pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Option<Matrix>, RunError> {
     match &scenario.model.init {
         Init::Npy(path) => {
@@ -357,17 +360,18 @@ pub fn given_start(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<
     }
 }
 
-/// Basis whose principal angles to `truth` all have the given sine.
+/// Random basis whose principal angles to `truth` all have the given sine.
 fn basis_at_angle(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     let (d, k) = truth.shape();
     let mut random = stream(seed, Purpose::Start, 1);
-    let mut both = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
-    both.columns_mut(0, k).copy_from(truth);
-    let basis = orthonormal(&both).unwrap_or(both);
+    let mut columns = Matrix::from_fn(d, 2 * k, |_, _| random.normal());
+    columns.columns_mut(0, k).copy_from(truth);
+    let basis = orthonormal(&columns).unwrap_or(columns);
     let cosine = (1.0 - sine * sine).max(0.0).sqrt();
     truth * cosine + basis.columns(k, k) * sine
 }
 
+/// Runs a method without training rounds: one model on pooled data, or one model per client.
 fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
     let scale = fleet_scale(scenario, dataset, seed)?;
@@ -379,8 +383,8 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
         Some(LinearMethod::Pooled(_)) => {
             let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
             let each = |client: &Client| {
-                let one = std::slice::from_ref(client);
-                let (scores, dropped) = evaluate::pooled_with_dropped(dataset, one, 1, one, head);
+                let newcomer = std::slice::from_ref(client);
+                let (scores, dropped) = evaluate::pooled_with_dropped(dataset, newcomer, 1, newcomer, head);
                 ClientScore {
                     head: Vec::new(),
                     loss: scores.loss.unwrap_or(0.0),
@@ -390,13 +394,14 @@ fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome
                 }
             };
             let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
-            let fits = [dropped].into_iter().chain(newcomers.iter().map(|one| one.dropped.clone())).collect();
+            let fits =
+                [dropped].into_iter().chain(newcomers.iter().map(|score| score.dropped.clone())).collect();
             (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)
         }
         _ => {
             let clients = evaluate::local_only(dataset, &dataset.clients, head);
             let newcomers = evaluate::local_only(dataset, &dataset.newcomers, head);
-            let fits = clients.iter().chain(&newcomers).map(|one| one.dropped.clone()).collect();
+            let fits = clients.iter().chain(&newcomers).map(|score| score.dropped.clone()).collect();
             (evaluate::average(&clients), clients, newcomers, fits)
         }
     };

@@ -1,5 +1,5 @@
-//! Replay of a server's journal: devices answer at the times the journal records, on the server's own clock,
-//! and the engine's decisions are compared with the server's.
+//! Replay of a server's journal in the simulator. Devices answer at the times that the journal records, on
+//! the server's clock, and the decisions of the simulator are compared with the decisions of the server.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 use fedspan_aggregator::journal::{Committed, JournalEntry, JournalPhase, Opened, Outcome, Server};
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis, RecordedEffects};
 
-/// Error of a journal that cannot be replayed.
+/// Reason why a journal cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     /// The journal has no entries.
@@ -36,13 +36,12 @@ pub enum ReplayError {
     },
 }
 
-/// A decision of the server and one of the simulator that should be equal; `None` if that side made none. Displayed in
-/// one line.
+/// Pair of decisions of the server and the simulator that differ. Displayed in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Decision of the server.
+    /// Decision of the server; `None` if the journal has no further decision.
     pub journal: Option<JournalEntry>,
-    /// Decision of the simulator.
+    /// Decision of the simulator; `None` if the simulator made no further decision.
     pub simulator: Option<JournalEntry>,
 }
 
@@ -73,13 +72,13 @@ impl fmt::Display for DisplayDecision<'_> {
     }
 }
 
-/// Journal of a campaign, for replay and comparison.
+/// Journal of a campaign, with the state of the comparison.
 #[derive(Clone, Debug)]
 pub struct Replay {
     server: Server,
-    /// Openings and commits of start and training rounds.
+    /// Openings and commits of start rounds and training rounds.
     decisions: Vec<JournalEntry>,
-    /// Answers of a device in an exchange, in order: time in ms, and index of the line.
+    /// Answers of a device in an exchange, in order: time in milliseconds, and index of the line.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,
     /// Devices that answered an exchange after it was closed.
     late: BTreeSet<(u32, DeviceId)>,
@@ -107,8 +106,8 @@ impl Replay {
                 }
                 (_, None) => return Err(ReplayError::NoBeginning { line: index + 1 }),
                 (JournalEntry::Resumed(resumed), _) => {
-                    // The server resumes in the middle of a round, so only a gap between exchanges is
-                    // visible.
+                    // The server may resume in the middle of a round, so only missing exchanges can be
+                    // detected.
                     let known = last_exchange(&entries);
                     if known != resumed.after {
                         return Err(ReplayError::Gap { line: index + 1, after: resumed.after, known });
@@ -133,6 +132,8 @@ impl Replay {
         Ok(replay)
     }
 
+    /// Adds an entry of the journal to the decisions or the answers. Entries of the final head fit are
+    /// ignored.
     fn add_entry(&mut self, index: usize, line: &JournalEntry) {
         match line {
             JournalEntry::Began(_) | JournalEntry::Resumed(_) => {}
@@ -140,7 +141,7 @@ impl Replay {
                 if opened.phase == JournalPhase::Heads {
                     return;
                 }
-                // All devices had joined when the first round opened.
+                // The opening of the first round is the time at which all devices have joined.
                 if self.decisions.is_empty() {
                     self.begins_at = opened.at;
                 }
@@ -163,13 +164,13 @@ impl Replay {
         }
     }
 
-    /// Server that wrote the journal, and its settings.
+    /// Entry with which the campaign started: the server and its settings.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Devices that were asked or answered.
+    /// Devices that were asked for an update or sent an answer.
     #[must_use]
     pub fn devices(&self) -> BTreeSet<DeviceId> {
         let asked = self.decisions.iter().filter_map(|line| match line {
@@ -180,7 +181,7 @@ impl Replay {
         asked.flatten().copied().chain(answered).collect()
     }
 
-    /// Openings and commits, in order.
+    /// Openings and commits of the journal, in order.
     #[must_use]
     pub fn decisions(&self) -> &[JournalEntry] {
         &self.decisions
@@ -193,13 +194,13 @@ impl Replay {
         equal.filter(|line| matches!(line, JournalEntry::Committed(_))).count()
     }
 
-    /// True if the simulator made a different decision, not merely fewer.
+    /// True if the simulator made a decision that differs from the journal. Missing decisions do not count.
     #[must_use]
     pub fn is_contradicted(&self) -> bool {
         self.simulator.is_some()
     }
 
-    /// First decision that differs; valid after the run.
+    /// First difference between the decisions; valid after the run.
     #[must_use]
     pub fn difference(&self) -> Option<Difference> {
         let journal = self.decisions.get(self.equal).cloned();
@@ -213,13 +214,13 @@ impl Replay {
         ReplayDriver { replay: self, effects: RecordedEffects::default() }
     }
 
-    /// Compares the next decision.
+    /// Compares the next decision of the simulator with the journal.
     fn compare(&mut self, line: &JournalEntry) {
         if self.ended {
             return;
         }
         match (self.decisions.get(self.equal), line) {
-            // The simulator has finished training, whether or not the journal has.
+            // The simulator has finished training, so the comparison ends.
             (_, JournalEntry::Opened(opened)) if opened.phase == JournalPhase::Heads => self.ended = true,
             (Some(decided), line) if is_same_decision(decided, line) => {
                 self.equal += 1;
@@ -240,7 +241,7 @@ fn last_exchange(entries: &[(usize, &JournalEntry)]) -> u32 {
     opened.and_then(|(_, line)| line.round()).unwrap_or(0)
 }
 
-/// True if two decisions are equal apart from their time.
+/// True if two decisions are equal, ignoring their times.
 fn is_same_decision(decided: &JournalEntry, line: &JournalEntry) -> bool {
     match (decided, line) {
         (JournalEntry::Opened(a), JournalEntry::Opened(b)) => {
@@ -253,21 +254,21 @@ fn is_same_decision(decided: &JournalEntry, line: &JournalEntry) -> bool {
     }
 }
 
-/// Driver of a simulation: provides the answer times and compares the decisions.
+/// Driver of a simulation that provides the answer times of the journal and compares the decisions.
 pub struct ReplayDriver<'a> {
     replay: &'a mut Replay,
-    /// Effects whose decisions have not been compared.
+    /// Recorded effects of the engine whose decisions have not been compared yet.
     effects: RecordedEffects,
 }
 
 impl ReplayDriver<'_> {
-    /// Passes one event to the engine and compares its decisions.
+    /// Passes one event to the engine and compares the engine's decisions.
     pub fn handle(&mut self, engine: &mut Engine, now: Millis, event: Event, actions: &mut Vec<Action>) {
         engine.handle(now, event, &mut self.effects);
         self.compare_decisions(engine, now, actions);
     }
 
-    /// Ends training, as [`Engine::finish_training`] does, and compares the decisions.
+    /// Ends training with [`Engine::finish_training`] and compares the engine's decisions.
     pub fn finish_training(&mut self, engine: &mut Engine, now: Millis, actions: &mut Vec<Action>) {
         engine.finish_training(now, &mut self.effects);
         self.compare_decisions(engine, now, actions);
@@ -283,8 +284,8 @@ impl ReplayDriver<'_> {
         }
     }
 
-    /// Time at which a device answers an exchange, and the index of its line; infinite if the journal has no
-    /// answer.
+    /// Time of the next answer of a device to an exchange, and the index of the answer's line. The time is
+    /// infinite if the journal has no further answer.
     pub fn due(&mut self, device: DeviceId, round: u32) -> (f64, usize) {
         let answers = self.replay.answers.get_mut(&(round, device));
         answers.and_then(VecDeque::pop_front).unwrap_or((f64::INFINITY, usize::MAX))
@@ -300,7 +301,7 @@ impl ReplayDriver<'_> {
         self.replay.begins_at
     }
 
-    /// True if all decisions were compared, or one differed.
+    /// True if all decisions have been compared, or a difference was found.
     pub fn is_over(&self) -> bool {
         self.replay.ended
     }

@@ -1,6 +1,6 @@
-//! Simulation loop: the engine's actions go to the devices, and the devices' answers reach the engine at the
-//! virtual time at which they would arrive. Devices of a round compute in parallel; the engine processes
-//! answers in the order of (time, device), so no result depends on the number of threads.
+//! Simulation loop: passes the actions of the engine to the devices, and the answers of the devices to the
+//! engine, at the virtual times of their arrival. The devices of a round compute in parallel. The engine
+//! processes answers in the order of (time, device), so results do not depend on the number of threads.
 
 mod actions;
 mod finish;
@@ -29,29 +29,29 @@ use crate::network::JoinTime;
 use crate::noise::SeedSource;
 use crate::scenario::Scenario;
 
-/// Largest number of times in a row that a round is repeated without answers for reasons other than dropouts.
+/// Largest number of consecutive attempts at a round that fail for reasons other than dropouts.
 const MAX_FAILED_ATTEMPTS: u32 = 3;
 
-/// A run in progress.
+/// State of a run.
 pub struct Simulation<'a> {
     scenario: &'a Scenario,
     dataset: &'a Dataset,
-    /// Data under the campaign's scale, once the scale is known.
+    /// Data scaled with the campaign's scale; `None` until the scale is known.
     scaled: Option<Dataset>,
     shape: Shape,
     engine: Engine,
     devices: Devices,
-    /// Answers that the devices owe.
+    /// Expected answers of the devices.
     arrivals: ArrivalQueue,
     /// Attackers, and the data of the honest clients.
     attackers: Option<(Attackers, Dataset)>,
-    /// Source of answer times and clock if a server's journal is replayed.
+    /// Source of answer times if a server's journal is replayed.
     replay: Option<ReplayDriver<'a>>,
-    /// Last device of this round that failed for a reason other than a dropout.
+    /// Last device that failed in the current round for a reason other than a dropout.
     last_failure: Option<(u64, NotCounted)>,
     failed_attempts: u32,
     time: f64,
-    /// Engine clock ticks per unit of simulated time.
+    /// Ticks of the engine's clock per unit of simulated time.
     ticks: f64,
     rows: Vec<RoundRow>,
     updates: u64,
@@ -65,7 +65,7 @@ pub struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    /// Makes a run at its start.
+    /// Prepares a run, without devices.
     pub fn new(
         scenario: &'a Scenario,
         dataset: &'a Dataset,
@@ -106,17 +106,17 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// Limits the figures that are computed.
+    /// Selects the figures that are computed.
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
     }
 
-    /// Uses the times of a server's journal: a tick is one millisecond of the server's clock.
+    /// Uses the answer times of a server's journal. A tick is one millisecond of the server's clock.
     pub fn with_replay(self, replay: ReplayDriver<'a>) -> Self {
         Self { replay: Some(replay), ticks: 1.0, ..self }
     }
 
-    /// Runs to the end.
+    /// Runs the campaign to the end and returns the results.
     ///
     /// # Errors
     /// [`RunError`] if the campaign fails.
@@ -139,17 +139,17 @@ impl<'a> Simulation<'a> {
         ticks(self.time, self.ticks)
     }
 
-    /// Time after which the engine ignores answers to the open round.
+    /// Deadline of the open round, after which the engine ignores answers; `None` after training.
     fn deadline(&self) -> Option<Millis> {
         self.engine.open_round().and_then(|round| round.deadline).filter(|_| self.trains())
     }
 
-    /// True in the start and in training.
+    /// True in start rounds and training rounds.
     fn trains(&self) -> bool {
         matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_))
     }
 
-    /// Passes one event to the engine.
+    /// Passes one event to the engine at the current time.
     fn handle(&mut self, event: Event, actions: &mut Vec<Action>) {
         self.handle_at(self.now(), event, actions);
     }
@@ -161,7 +161,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Joins the training devices, at the time at which the first round opens.
+    /// Joins the training devices to the campaign. In a replay, the clock is first set to the opening of the
+    /// first round.
     fn join(&mut self, actions: &mut Vec<Action>) {
         if let Some(opened_at) = self.replay.as_ref().map(ReplayDriver::begins_at) {
             #[allow(clippy::cast_precision_loss, reason = "2^53 ms are 285 000 years")]
@@ -184,15 +185,16 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Executes the engine's actions, then delivers the next answers. False once the engine is finished.
+    /// Executes the actions of the engine, then delivers the next answers. Returns false if the run has
+    /// ended.
     fn step(&mut self, actions: &mut Vec<Action>, watcher: &mut dyn Watcher) -> Result<bool, RunError> {
         self.execute(actions, watcher)?;
         if self.replay.as_ref().is_some_and(ReplayDriver::is_over) {
             return Ok(false);
         }
         let began = Instant::now();
-        // Only as many devices compute as the round waits for; the others are stopped before they
-        // finish.
+        // Only as many devices compute as the round needs. For the other devices the round is closed before
+        // their answers are due.
         let deadline = self.deadline();
         let in_time = |at: f64| deadline.is_none_or(|deadline| ticks(at, self.ticks) < deadline);
         let arrivals = self.arrivals.next(self.engine.open_round(), in_time);
@@ -210,8 +212,8 @@ impl<'a> Simulation<'a> {
             self.time = asked.at.max(self.time);
             self.deliver(index, &asked, actions);
         }
-        // Ends training before the engine repeats the round or opens another; the results of earlier rounds
-        // are kept.
+        // After a divergence, training ends before the engine repeats the round or opens another round. The
+        // results of earlier rounds are kept.
         if self.diverged.is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
             let commits = actions.iter().any(|action| matches!(action, Action::Commit(_)));
             if !commits {
@@ -221,7 +223,7 @@ impl<'a> Simulation<'a> {
             }
         }
         self.seconds += began.elapsed().as_secs_f64();
-        // A journal may end before its campaign does.
+        // In a replay, the journal may end before the campaign has finished.
         let ended = silent && (self.finished || self.replay.is_some());
         if silent && !ended {
             self.advance_without_answers(actions)?;
@@ -229,7 +231,7 @@ impl<'a> Simulation<'a> {
         Ok(!ended)
     }
 
-    /// Delivers a device's messages to the engine, or its dropout.
+    /// Delivers the messages of a device to the engine, or reports its dropout.
     fn deliver(&mut self, index: usize, asked: &PendingAnswer, actions: &mut Vec<Action>) {
         let id = index as u64;
         if asked.dropped_out {
@@ -254,9 +256,9 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Advances the clock to the engine's next wake-up if no device will answer the open round: the engine
-    /// closes, extends or repeats it. Dropouts are temporary; other failures may not be, so their repetitions
-    /// are bounded.
+    /// Advances the clock to the engine's next wake-up, when no device will answer the open round. The engine
+    /// then closes, extends or repeats the round. Repetitions are limited if devices fail for reasons other
+    /// than dropouts, since such failures may be permanent.
     fn advance_without_answers(&mut self, actions: &mut Vec<Action>) -> Result<(), RunError> {
         let Some(at) = self.engine.wake() else { return Err(RunError::Silent) };
         if let Some((device, reason)) = self.last_failure.take() {
@@ -279,8 +281,8 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Sends a round that was extended again to the devices that dropped out, as a server's connections do,
-    /// since some may be back.
+    /// Sends an extended round again to the devices that dropped out, as the connections of a server do,
+    /// because some of these devices may be available again.
     fn resend_to_silent(&mut self, opening: &Arc<RoundBroadcast>) {
         for index in self.arrivals.silent_devices() {
             if let Some(device) = self.devices.get(index) {
@@ -290,7 +292,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Sends a round to a device and schedules its answer.
+    /// Sends a round to a device and schedules the answer of the device.
     fn send_round(&mut self, device: u64, opening: &Arc<RoundBroadcast>) {
         let Ok(index) = usize::try_from(device) else { return };
         let extended = u32::try_from(self.engine.counters().extended).unwrap_or(u32::MAX);
@@ -308,7 +310,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lets devices process their frames, except those whose answers are due later.
+    /// Processes the frames of all devices except those whose answers are due later.
     fn pump(&mut self) {
         let arrivals = &self.arrivals;
         self.devices.pump(|index| arrivals.pending(index).is_some());

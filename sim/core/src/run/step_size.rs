@@ -1,5 +1,6 @@
-//! `step_size = "auto"` of linear models: the inverse of the loss curvature in the representation, measured
-//! on the training samples before the first round.
+//! Measurement of step sizes for linear models (`step_size = "auto"`). The step size is the inverse of the
+//! curvature of the loss as a function of the representation, measured on the training samples before the
+//! first round.
 
 use fedspan_engine::linalg::{Matrix, orthonormal, to_f32};
 use fedspan_protocol::message::{HeadSolve, Numeric};
@@ -9,8 +10,8 @@ use crate::data::{Client, Dataset, Labels, Set, shape_of};
 use crate::evaluate::{self, ClientScore};
 use crate::least_squares::{F64_ROUNDOFF, Problem, predict, solve};
 
-/// Number of power iterations: enough for 1 % accuracy if the largest eigenvalue is well separated; otherwise
-/// the next eigenvalue serves as well.
+/// Number of power iterations. The accuracy is 1 % if the largest eigenvalue is well separated. Otherwise the
+/// result may be the next eigenvalue, which is close.
 const ITERATIONS: usize = 60;
 
 /// Measured step sizes.
@@ -18,21 +19,23 @@ const ITERATIONS: usize = 60;
 pub struct StepSizes {
     /// Step size of the representation.
     pub step_size: f64,
-    /// Step size of a head on that representation.
+    /// Step size of a head on this representation.
     pub head_step_size: f64,
 }
 
-/// Measures step sizes at the start `b` (d x k), with heads fitted on it as `head` says. `exact` is the ridge
-/// of the rounds' own head fits, if rounds fit each client's head exactly.
+/// Measures step sizes at the initial representation `b` (d x k), with heads that are fitted by the solver
+/// `head`. If rounds fit the head of each client exactly, `exact` is the ridge of these fits.
 ///
-/// The loss of client i is quadratic in B. Its curvature is `V -> (1/m) X^T (I - P) X V W W^T`, with W the
-/// head fitted on `b`. If heads are refitted in every round, P projects on the columns of X B, along which
-/// there is nothing left to learn (Golub and Pereyra 1973); otherwise P = 0. Power iteration finds the
-/// largest eigenvalue L of the mean over clients. The part of the targets that heads explain grows as B is
-/// learnt, and the curvature with it, so L is multiplied by |Y|^2 / |X B W|^2. The step is 1 / L. Heads on
-/// features of unequal sizes can grow further than that; if rounds fit heads exactly, the step is therefore
-/// halved until the loss decreases in each of [`TRIAL_ROUNDS`] rounds with all clients. The step of a head is one
-/// over the largest eigenvalue of the mean of `(1/m) B^T X^T X B`.
+/// The loss of client i is quadratic in B. Its curvature is the map `V -> (1/m) X^T (I - P) X V W W^T`, where
+/// W is the head fitted on `b`. If heads are refitted in every round, P projects onto the columns of X B,
+/// along which the loss cannot decrease further (Golub and Pereyra 1973); otherwise P = 0. Power iteration
+/// finds the largest eigenvalue L of the mean over clients. While B is learnt, heads explain more of the
+/// targets and the curvature grows, so L is multiplied by |Y|^2 / |X B W|^2. The step size is 1 / L. On
+/// features of unequal sizes heads may grow further. If rounds fit heads exactly, the step size is therefore
+/// halved until the loss decreases in each of [`TRIAL_ROUNDS`] rounds with all clients. The step size of a
+/// head is the inverse of the largest eigenvalue of the mean of `(1/m) B^T X^T X B`.
+///
+/// Returns `None` if the loss has no finite positive curvature.
 #[must_use]
 pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64>) -> Option<StepSizes> {
     let basis = orthonormal(b).ok()?;
@@ -47,10 +50,10 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
         .filter(|(client, _)| !client.train.is_empty())
         .map(|(client, fitted)| (&*client.train, Matrix::from_row_slice(k, c, &fitted.head)))
         .collect();
-    // Summed in the order of clients, so the result does not depend on the threads.
+    // Clients are summed in order, so the result does not depend on the number of threads.
     let mean = |of: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
         let all: Vec<Matrix> = each.par_iter().map(|(set, w)| of(set, w)).collect();
-        all.into_iter().fold(Matrix::zeros(d, k), |sum, one| sum + one) / each.len().max(1) as f64
+        all.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value) / each.len().max(1) as f64
     };
     let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
     let on = |fitted: Option<(&Matrix, f64)>| {
@@ -78,17 +81,17 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     Some(StepSizes { step_size, head_step_size })
 }
 
-/// Number of trial rounds.
+/// Number of rounds in a trial of a step size.
 const TRIAL_ROUNDS: usize = 40;
 
-/// Largest number of halvings.
+/// Largest number of times that a step size is halved.
 const MAX_HALVINGS: usize = 12;
 
-/// Relative increase of a loss that counts as rounding error.
+/// Largest relative increase of a loss that is treated as rounding error.
 const LOSS_TOLERANCE: f64 = 1e-5;
 
 /// True if the loss of FedRep with exact heads decreases in every round of a trial with all clients.
-/// Increases within rounding error of the first loss are ignored.
+/// Increases within rounding error are ignored.
 fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
     let (mut b, mut before, mut first) = (basis.clone(), f64::INFINITY, None);
     let shape = shape_of(dataset, basis.ncols());
@@ -100,12 +103,12 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
             return false;
         }
         before = loss;
-        let one = |(client, fitted): (&Client, &ClientScore)| {
+        let client_gradient = |(client, fitted): (&Client, &ClientScore)| {
             let w = Matrix::from_row_slice(b.ncols(), dataset.outputs, &fitted.head);
             gradient(&client.train, &b, &w)
         };
-        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(one).collect();
-        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, one| sum + one);
+        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
+        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
         let moved = &b - sum * (step / dataset.clients.len().max(1) as f64);
         match orthonormal(&moved) {
             Ok(next) => b = next,
@@ -115,7 +118,7 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
     true
 }
 
-/// Gradient of the loss, `(1/m) X^T (X B W - Y) W^T`.
+/// Gradient of the loss of a client, `(1/m) X^T (X B W - Y) W^T`, d x k.
 fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
     let (k, c) = w.shape();
     let z = project(set, b);
@@ -137,7 +140,8 @@ fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
     lift(set, b.nrows(), k, z.chunks_exact(k.max(1)).enumerate().map(row))
 }
 
-/// Largest eigenvalue of a positive map on matrices, by power iteration from `v`.
+/// Largest eigenvalue of a positive linear map on matrices, by power iteration from `v`. Returns 0 if an
+/// iterate is zero or not finite.
 fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
     let mut value = 0.0;
     for _ in 0..ITERATIONS {
@@ -151,8 +155,8 @@ fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
     value
 }
 
-/// Curvature `(1/m) X^T (I - P) X V W W^T`. P projects on the columns of `X fitted`, shrunk by the ridge;
-/// without `fitted`, P = 0.
+/// Curvature `(1/m) X^T (I - P) X V W W^T` of a client. `fitted` is a basis and a ridge: P projects onto the
+/// columns of X times the basis, shrunk by the ridge. If `fitted` is `None`, P = 0.
 fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) -> Matrix {
     let (k, c) = w.shape();
     let mut moved: Vec<f64> = Vec::with_capacity(set.len() * c);
@@ -175,13 +179,13 @@ fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) 
     lift(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back))
 }
 
-/// `(1/m) X^T X V`.
+/// Product `(1/m) X^T X V`, d x k.
 fn second_moment(set: &Set, v: &Matrix) -> Matrix {
     let (d, k) = v.shape();
     lift(set, d, k, project(set, v).chunks_exact(k.max(1)).map(<[f64]>::to_vec))
 }
 
-/// `X V`, row-major, m x k.
+/// Product `X V`, m x k, row-major.
 fn project(set: &Set, v: &Matrix) -> Vec<f64> {
     let (d, k) = v.shape();
     let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|at| v[at]).collect();
@@ -194,7 +198,7 @@ fn project(set: &Set, v: &Matrix) -> Vec<f64> {
     all
 }
 
-/// `(1/m) X^T Z` of the rows of Z.
+/// Product `(1/m) X^T Z`, d x k, where `rows` are the rows of Z.
 fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> Matrix {
     let mut sum = vec![0.0; d * k];
     for (x, z) in set.x.chunks_exact(d.max(1)).zip(rows) {
@@ -205,14 +209,14 @@ fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> 
     Matrix::from_row_slice(d, k, &sum) / set.len().max(1) as f64
 }
 
-/// Projection `B B^T V`.
+/// Projection `B B^T V` of V onto the span of an orthonormal basis B.
 fn project_onto(basis: &Matrix, v: &Matrix) -> Matrix {
     let (d, k) = basis.shape();
     let inner = Matrix::from_fn(k, v.ncols(), |i, j| (0..d).map(|row| basis[(row, i)] * v[(row, j)]).sum());
     Matrix::from_fn(d, v.ncols(), |i, j| (0..k).map(|at| basis[(i, at)] * inner[(at, j)]).sum())
 }
 
-/// Sums of squares of a head's predictions on a set, and of the set's targets.
+/// Sum of squares of the predictions of a model `(b, w)` on a set, and sum of squares of the targets.
 fn energies(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
     let (d, k) = b.shape();
     let mut answers = 0.0;

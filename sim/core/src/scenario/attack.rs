@@ -1,65 +1,66 @@
-//! `[attack]`: the fraction of the fleet that attacks, and the kind of attack.
+//! Reader of the section `[attack]`: the kind of attack and the fraction of attackers in the fleet.
 
 use fedspan_engine::algorithm::{FedAvgSettings, LinearAlgorithm};
 use fedspan_engine::config::{AlgorithmSection, Problem, Section};
 use fedspan_protocol::message::Upload;
 
-/// Largest fraction of a fleet that may attack: no aggregation rule tolerates a half.
+/// Largest fraction of attackers in a fleet: no aggregation rule tolerates a half.
 const LARGEST_FRACTION: f64 = 0.49;
 
-/// Samples declared by attackers whose only lie is that number.
+/// Default number of samples that attackers declare in the attack `samples`.
 const INFLATED_SAMPLES: u32 = 1_000_000_000;
 
-/// `[attack]`.
+/// Section `[attack]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttackSection {
-    /// Update that attackers send in place of their own.
+    /// Update that attackers send in place of the computed update.
     pub kind: Attack,
-    /// Fraction of the fleet that attacks.
+    /// Fraction of attackers in the fleet.
     pub fraction: f64,
-    /// Samples that attackers declare; `None` for their true number.
+    /// Number of samples that attackers declare; `None` for the true number.
     pub samples: Option<u32>,
 }
 
-/// Update that attackers send. Attackers collude; those that need the honest updates of the round know them.
+/// Update that attackers send. Attackers collude and know the honest updates of the round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Attack {
-    /// Their own step, negated and scaled by this factor.
+    /// The attacker's computed step, negated and scaled by this factor.
     SignFlip(f64),
     /// The negated mean of the honest steps, scaled by this factor (inner-product manipulation, Xie et al.
     /// 2020).
     InnerProduct(f64),
-    /// The mean of the honest steps minus this many of their standard deviations per coordinate ("a little is
-    /// enough", Baruch et al. 2019); `None` derives the number from the sizes of the fleet and of the attack,
-    /// as the paper does.
+    /// The mean of the honest steps minus a multiple of their standard deviation in each coordinate ("a
+    /// little is enough", Baruch et al. 2019). If the multiple is `None`, it is derived from the numbers of
+    /// devices and attackers, as in the paper.
     LittleIsEnough(Option<f64>),
-    /// Gaussian noise, scaled to this many times the length of an honest step.
+    /// Gaussian noise, whose norm is this multiple of the norm of an honest step.
     Gaussian(f64),
-    /// Their own step, scaled by this factor.
+    /// The attacker's computed step, scaled by this factor.
     Scale(f64),
-    /// The update of one honest device, sent by every attacker (Karimireddy et al. 2022).
+    /// The update of one honest device, which is the same for all attackers (Karimireddy et al. 2022).
     Mimic,
-    /// An update with one NaN.
+    /// An update with one NaN value.
     Nan,
     /// An update with one infinite value.
     Infinite,
-    /// Their own update with a false number of samples.
+    /// The attacker's computed update, with a false number of samples.
     Samples,
-    /// A plane orthogonal to the representation, the same for all attackers.
+    /// A plane orthogonal to the representation, which is the same for all attackers.
     OrthogonalPlane,
 }
 
-/// A scenario that real devices cannot run: it has an attack, or step sizes that only a simulation measures.
+/// Reason why real devices cannot run a scenario: it has an attack, or step sizes that can only be measured
+/// in a simulation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {reason}")]
 pub struct AttackNotAllowed {
     /// Name of the scenario.
     pub name: String,
-    /// Reason, and the remedy.
+    /// Reason, with the remedy.
     pub reason: &'static str,
 }
 
-/// Reads the section; `None` without an attack.
+/// Reads the section. Returns `None` if no attack is configured.
 ///
 /// # Errors
 /// [`Problem`] for the first error.
@@ -100,10 +101,11 @@ pub fn read_attack(section: &Section<'_>) -> Result<Option<AttackSection>, Probl
     Ok(Some(AttackSection { kind, fraction, samples }))
 }
 
-/// Checks that the algorithm's uploads admit the attack.
+/// Checks that the attack is possible with the uploads of the algorithm.
 ///
 /// # Errors
-/// [`Problem`] if the algorithm uploads nothing, or no representation where the attack replaces one.
+/// [`Problem`] if the algorithm has no uploads, or if the attack replaces a representation and the algorithm
+/// does not upload a representation.
 pub fn check_attack(
     attack: Option<AttackSection>,
     algorithm: &AlgorithmSection,
@@ -125,7 +127,7 @@ pub fn check_attack(
 }
 
 impl Attack {
-    /// Sets the strength; `None` if the attack has none.
+    /// Sets the strength of the attack. Returns `None` if this kind of attack has no strength.
     fn with_strength(self, strength: f64) -> Option<Self> {
         Some(match self {
             Self::SignFlip(_) => Self::SignFlip(strength),

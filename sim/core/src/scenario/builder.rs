@@ -1,11 +1,11 @@
-//! Scenario without a file.
+//! Builder of scenarios in code, without a scenario file.
 
 use fedspan_engine::config::{Problem, SettingValue, Values};
 
 use super::Scenario;
 use crate::data::{Dataset, DatasetError, MemoryData};
 
-/// Name that stands for the file in error messages.
+/// Default name of the scenario, which replaces the file name in error messages.
 const NAME: &str = "Scenario::builder()";
 
 /// Reason why a scenario cannot be built.
@@ -19,11 +19,11 @@ pub enum ScenarioError {
     Dataset(#[from] DatasetError),
 }
 
-/// Builder of a [`Scenario`]. Settings that are not given have the defaults of a scenario file, and [`Self::build`]
-/// checks all of them as it would check the file.
+/// Builder of a [`Scenario`]. Settings that are not given have the same defaults as in a scenario file, and
+/// [`Self::build`] performs the same checks.
 ///
-/// Required are the data (a data set, or `data.kind` with its own keys), the model, the algorithm, and the algorithm's
-/// own required keys: for `"fedrep"` the rounds and the step size.
+/// Required settings are the data (a data set, or `data.kind` with the keys of this kind), the model, the
+/// algorithm, and the required keys of the algorithm, which are the rounds and the step size for `"fedrep"`.
 ///
 /// ```
 /// use fedspan_sim_core::scenario::Scenario;
@@ -57,7 +57,7 @@ impl Default for ScenarioBuilder {
 }
 
 impl ScenarioBuilder {
-    /// Sets the name that results and error messages have in place of a file name.
+    /// Sets the name of the scenario, which replaces the file name in results and error messages.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -68,13 +68,13 @@ impl ScenarioBuilder {
         self
     }
 
-    /// Uses data that the program has made. They replace `[data]` and `[split]`, of which only `data.scale` may be
-    /// set. [`Self::build`] checks them.
+    /// Uses data that the program has made. They replace the sections `[data]` and `[split]`; only the key
+    /// `data.scale` may still be set. The data are checked by [`Self::build`].
     pub fn with_dataset(self, dataset: Dataset) -> Self {
         Self { dataset: Some(dataset), ..self }
     }
 
-    /// Sets the seed of all random choices, for runs that are given none.
+    /// Sets the seed of all random choices, which is used unless a run sets another seed.
     pub fn seed(self, seed: u64) -> Self {
         self.set("seed", seed)
     }
@@ -84,8 +84,8 @@ impl ScenarioBuilder {
         self.set("model.k", k)
     }
 
-    /// Sets the algorithm, as a scenario file names it. A custom algorithm is given to the simulation's builder; this
-    /// one then determines the devices and which other settings apply.
+    /// Sets the algorithm by its name in scenario files. If a custom algorithm is set in the builder of the
+    /// simulation, the algorithm set here determines the devices and the settings that apply.
     pub fn algorithm(self, name: &str) -> Self {
         self.set("algorithm.name", name)
     }
@@ -100,7 +100,7 @@ impl ScenarioBuilder {
         self.set("algorithm.step_size", step_size)
     }
 
-    /// Leaves the step size to be measured on the data before a run starts.
+    /// Requests that the step size is measured on the data before a run starts.
     pub fn measured_step_size(self) -> Self {
         self.set("algorithm.step_size", "auto")
     }
@@ -108,10 +108,10 @@ impl ScenarioBuilder {
     /// Checks the data and all settings and makes the scenario.
     ///
     /// # Errors
-    /// [`ScenarioError`] for the first mistake.
+    /// [`ScenarioError`] for the first error.
     pub fn build(self) -> Result<Scenario, ScenarioError> {
         let Self { name, values, dataset } = self;
-        let own = dataset.map(MemoryData::new).transpose()?;
-        Ok(Scenario::read(&values.source(&name)?, own)?)
+        let memory_data = dataset.map(MemoryData::new).transpose()?;
+        Ok(Scenario::read(&values.source(&name)?, memory_data)?)
     }
 }

@@ -1,4 +1,5 @@
-//! `[data]`, `[data.partition]` and `[split]`: the source of the samples, and their division among clients.
+//! Sections `[data]`, `[data.partition]` and `[split]` of a scenario: the source of the samples, and the
+//! division of the samples among clients.
 
 mod checksums;
 mod pooled;
@@ -18,37 +19,37 @@ use crate::data::synthetic::{LinearRegression, linear_regression};
 use crate::data::watch::{self, WatchSettings};
 use crate::data::{DataError, Dataset, MemoryData};
 
-/// `[data]`, with `[split]` and `[data.partition]`.
+/// Section `[data]` with the sections `[split]` and `[data.partition]`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DataSection {
-    /// Synthetic linear regression.
+    /// Synthetic data of a linear regression.
     Linear(LinearRegression),
-    /// Synthetic regression with several targets that depend on a few directions.
+    /// Synthetic data of a regression with several targets that depend on a few directions.
     LowRank(LowRankRegression),
-    /// Synthetic spiked covariance, without targets.
+    /// Synthetic data with a spiked covariance, without targets.
     Spiked(SpikedCovariance),
-    /// Synthetic graphs of a stochastic block model, without targets.
+    /// Synthetic data of a stochastic block model, without targets.
     Blocks(StochasticBlockModel),
-    /// Labelled table from a CSV or an npz file.
+    /// Labelled table from a CSV file or an npz file.
     Table(TableSection),
-    /// Smartwatch recordings, as features.
+    /// Features of smartwatch recordings.
     Watch(WatchSettings),
-    /// Smartwatch recordings, as raw windows in which this many samples are averaged into one.
+    /// Raw windows of smartwatch recordings, in which this number of samples is averaged into one sample.
     WatchWindows(WatchSettings, usize),
-    /// Labelled samples that are partitioned among clients: mostly images.
+    /// Labelled samples, such as images, that are partitioned among clients.
     Pooled(PooledSection),
     /// Data that the calling program has made.
     Memory(MemoryData),
 }
 
-/// Kind of targets that samples are labelled with.
+/// Kind of targets of the samples in a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
     /// Class numbers.
     Classes,
     /// Real values.
     Values,
-    /// No targets, so there is no head to learn.
+    /// No targets, so no heads are trained.
     Absent,
 }
 
@@ -67,7 +68,8 @@ impl DataSection {
         }
     }
 
-    /// Number of samples of each class that a newcomer labels; `None` without newcomers.
+    /// Number of labelled samples of each class of a newcomer; `None` if there are no newcomers or all
+    /// samples are labelled.
     pub(super) fn labels_per_class(&self) -> Option<u16> {
         let labels = match self {
             Self::Watch(watch) | Self::WatchWindows(watch, _) if watch.holdout_users > 0 => {
@@ -118,10 +120,10 @@ impl DataSection {
         }
     }
 
-    /// Makes or reads the data of the scenario called `name`. With `has_given_start` the initial
-    /// representation comes from a file and refers to unscaled features.
+    /// Makes or reads the data of the scenario called `name`. If `has_given_start` is true, the initial
+    /// representation is read from a file and refers to unscaled features.
     pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
-        // Another seed may give other sizes than the scenario's own, so the check is repeated.
+        // The sizes of clients depend on the seed, so the check is repeated.
         self.check(seed).map_err(|message| DataError::new(name, message))?;
         let failed = |error: NoEigenspace| DataError::new(name, error.to_string());
         match self {

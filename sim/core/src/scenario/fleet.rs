@@ -1,72 +1,74 @@
-//! `[fleet]`: computation times, links and dropouts of the devices.
+//! Reader of the section `[fleet]`: computation times, links and dropouts of the devices.
 
 use fedspan_engine::config::{Problem, Section};
 
-/// Largest probability of a loss: above it a run would mostly wait.
+/// Largest probability of a dropout or a lost frame. Larger values would make runs very long.
 const LARGEST_LOSS: f64 = 0.99;
-/// Largest standard deviation of a logarithm: three of them are a factor of 10^13.
+/// Largest standard deviation of a logarithm. Three standard deviations are then a factor of 10^13.
 pub const LARGEST_SIGMA: f64 = 10.0;
 
-/// Longest mean duration of an outage, in rounds: no run has more rounds.
+/// Longest mean duration of an outage in rounds, which is also the largest number of rounds of a run.
 const LONGEST_OUTAGE: f64 = 1e7;
 
-/// `[fleet]`.
+/// Section `[fleet]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSection {
-    /// Source of the clients' computation times.
+    /// Source of the computation times of clients.
     pub compute_times: ComputeTimes,
-    /// Communication time added to every round, in mean computations.
+    /// Communication time that is added to every answer, in mean computations.
     pub communication: f64,
     /// Probability that a client misses a round.
     pub dropout: f64,
     /// Correlation of dropouts across clients and rounds.
     pub pattern: DropoutPattern,
-    /// Link speeds and losses; `None` if transmission takes no time.
+    /// Bandwidths and losses of links; `None` if transmission takes no time.
     pub link: Option<LinkSection>,
 }
 
-/// Source of the clients' computation times.
+/// Source of the computation times of clients.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ComputeTimes {
-    /// Drawn from a distribution with a fleet mean of 1, and assigned to the clients.
+    /// Times are drawn from a distribution whose mean over the fleet is 1, and assigned to the clients.
     Drawn(Speed, Correlation),
-    /// Read from this trace file.
+    /// Times are read from this trace file.
     Trace(String),
 }
 
-/// Distribution of computation times; the fleet mean is 1.
+/// Distribution of computation times, whose mean over the fleet is 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
-    /// Equal for all clients and rounds.
+    /// Times are equal for all clients and rounds.
     Constant,
-    /// Drawn once for each client, uniform on (0, 2).
+    /// Times are drawn once for each client from the uniform distribution on (0, 2).
     Uniform,
-    /// Drawn once for each client, exponential.
+    /// Times are drawn once for each client from an exponential distribution.
     Exponential,
-    /// Drawn once for each client, exponential around one of two means.
+    /// Times are drawn once for each client from an exponential distribution with one of two means.
     TwoClass {
-        /// Fraction of the fleet that is slow.
+        /// Fraction of slow clients in the fleet.
         slow_fraction: f64,
-        /// Ratio of the slow clients' mean to the fast clients' mean.
+        /// Ratio of the mean time of slow clients to the mean time of fast clients.
         slow_factor: f64,
     },
-    /// Drawn for each client and round, exponential, with a client parameter that is uniform on [1/M, 1].
+    /// Times are drawn for each client and round from an exponential distribution. The parameter of a client
+    /// is uniformly distributed on [1/M, 1] for M clients.
     Dynamic(DynamicParameter),
 }
 
-/// Meaning of the parameter of [`Speed::Dynamic`]: SRPFL's theory uses a rate, its experiments a mean.
+/// Meaning of the parameter of [`Speed::Dynamic`]. The theory of SRPFL uses a rate, and its experiments use a
+/// mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DynamicParameter {
-    /// Mean of the client's times.
+    /// Mean of the times of a client.
     Mean,
-    /// Rate of the client's times.
+    /// Rate of the exponential distribution of a client.
     Rate,
 }
 
 /// Rule by which drawn times are assigned to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correlation {
-    /// At random.
+    /// Times are assigned at random.
     None,
     /// Clients with more samples are slower.
     Samples,
@@ -77,11 +79,11 @@ pub enum Correlation {
 /// Correlation of dropouts across clients and rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DropoutPattern {
-    /// Independent for each client and round.
+    /// Dropouts are independent for each client and round.
     Independent,
-    /// The same clients in every round.
+    /// The same clients drop out in every round.
     Persistent,
-    /// All clients of a site together, for several rounds.
+    /// All clients of a site drop out together for several rounds.
     Outages {
         /// Number of sites.
         sites: usize,
@@ -90,14 +92,14 @@ pub enum DropoutPattern {
     },
 }
 
-/// Links between devices and server.
+/// Links between devices and the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSection {
     /// Median bandwidth of the devices, in bytes per mean computation.
     pub bandwidth: f64,
     /// Standard deviation of the logarithm of the bandwidth.
     pub spread: f64,
-    /// Probability that a frame is lost and sent again.
+    /// Probability that a frame is lost and retransmitted.
     pub loss: f64,
 }
 
@@ -127,6 +129,7 @@ pub fn read_fleet(section: &Section<'_>) -> Result<FleetSection, Problem> {
     Ok(fleet)
 }
 
+/// Reads the key `dropout_pattern` and the keys of the chosen pattern.
 fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<DropoutPattern, Problem> {
     let patterns = [("independent", 0), ("persistent", 1), ("outages", 2)];
     Ok(match section.choice("dropout_pattern", Some("independent"), &patterns)? {
@@ -135,7 +138,7 @@ fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<DropoutPattern, P
         _ => {
             let sites = section.size("outage_sites", None, 1..=1_000_000)?;
             let rounds = section.number("outage_rounds", Some(10.0), 1.0..=LONGEST_OUTAGE)?;
-            // A site is up for at least one round between two outages.
+            // Shortest mean outage for which a site can be up for at least one round between two outages.
             let shortest = dropout / (1.0 - dropout);
             if rounds < shortest {
                 let message = format!(
@@ -149,6 +152,7 @@ fn read_pattern(section: &Section<'_>, dropout: f64) -> Result<DropoutPattern, P
     })
 }
 
+/// Reads the key `speed` and the keys of the chosen distribution or trace.
 fn read_computing(section: &Section<'_>) -> Result<ComputeTimes, Problem> {
     #[derive(Clone, Copy)]
     enum Word {

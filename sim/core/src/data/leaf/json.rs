@@ -1,4 +1,4 @@
-//! Parser of one of LEAF's JSON files.
+//! Parser of a JSON file of LEAF, with the samples of some users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,15 +8,15 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::super::DataError;
 
-/// Index of the field of a tweet that holds its text.
+/// Index of the field of a tweet that contains the text.
 const TEXT: usize = 4;
 
-/// Samples of one user: numbers or text.
+/// Samples of one user: numeric rows or texts, with their labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// Samples of numbers, one row each.
+    /// Rows of the numeric samples.
     pub rows: Vec<Vec<f32>>,
-    /// Samples of text.
+    /// Texts of the samples.
     pub texts: Vec<String>,
     /// Class of each sample.
     pub labels: Vec<u8>,
@@ -25,11 +25,11 @@ pub struct Samples {
 /// Users and their samples, by name.
 pub type Users = BTreeMap<String, Samples>;
 
-/// Parses a file.
+/// Parses the content of a file; `name` is its path for messages.
 ///
 /// # Errors
 /// [`DataError`] naming the file and the line and column, or the user and the index of the sample, if the
-/// file is no such JSON or contradicts itself.
+/// file is not JSON of this format or its fields contradict each other.
 pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     let wrong = |message: String| DataError::new(name, message);
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
@@ -87,7 +87,7 @@ pub fn parse(bytes: &[u8], name: &str) -> Result<Users, DataError> {
     Ok(users)
 }
 
-/// Content of the file; other fields are ignored.
+/// Fields of the file that are read; other fields are ignored.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]
@@ -97,6 +97,7 @@ struct File {
     user_data: UserData,
 }
 
+/// Samples of one user as in the file: `x` and `y` must have equal lengths.
 #[derive(Deserialize)]
 struct Raw {
     x: Vec<Sample>,
@@ -133,6 +134,7 @@ impl<'de> Deserialize<'de> for UserData {
     }
 }
 
+/// Sample of a user: a list of numbers, or the text from the list of a tweet's fields.
 enum Sample {
     Row(Vec<f32>),
     Text(String),
@@ -180,6 +182,7 @@ impl<'de> Deserialize<'de> for Sample {
     }
 }
 
+/// Element of a sample's list: a number or a text.
 enum Item {
     Number(f32),
     Text(String),
@@ -224,7 +227,7 @@ impl<'de> Deserialize<'de> for Item {
     }
 }
 
-/// Class: a whole number from 0 to 255, in any JSON notation.
+/// Class of a sample: a whole number from 0 to 255, in any JSON notation.
 struct Label(u8);
 
 impl<'de> Deserialize<'de> for Label {

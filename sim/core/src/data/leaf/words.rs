@@ -1,13 +1,14 @@
-//! Word vectors: a text becomes the mean of its words' vectors, or a sequence of them.
+//! Word vectors, which convert a text to numbers: the mean of the vectors of its words, or their sequence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::DataError;
 
-/// Largest number of values of a word vector; vectors in use have 25 to 300.
+/// Largest number of values of a word vector; common word vectors have 25 to 300.
 const MAX_WIDTH: usize = 4096;
 
-/// Words of a text in lower case: runs of letters, digits, `_` and `'`, and each of the marks `.,!?;`.
+/// Splits a text into words in lower case. A word is a run of letters, digits, `_` and `'`, or one of the
+/// marks `.,!?;`.
 pub fn words(text: &str) -> impl Iterator<Item = String> + '_ {
     let belongs = |letter: char| letter.is_alphanumeric() || letter == '_' || letter == '\'';
     let mut rest = text;
@@ -35,11 +36,11 @@ pub struct Vectors {
 
 impl Vectors {
     /// Reads the vectors of the words of `texts` from the first `vocabulary` lines of a file. A line holds a
-    /// word and its numbers, separated by blanks. The first vector of a repeated word counts.
+    /// word and its numbers, separated by blanks. If a word is repeated, its first vector is used.
     ///
     /// # Errors
-    /// [`DataError`] naming the file and the line if a line is malformed, or the file if it has no word of
-    /// the texts.
+    /// [`DataError`] naming the file and the line if a line is malformed, or naming the file if it contains
+    /// no word of the texts.
     pub fn parse<'t>(
         bytes: &[u8],
         name: &str,
@@ -95,8 +96,8 @@ impl Vectors {
         Ok(vectors)
     }
 
-    /// Concatenates the vectors of the last `words` known words of a text, preceded by zeros if there are
-    /// fewer.
+    /// Concatenates the vectors of the last `words` known words of a text, preceded by zeros if the text has
+    /// fewer known words.
     #[must_use]
     pub fn sequence(&self, text: &str, words: usize) -> Vec<f32> {
         let known: Vec<&Vec<f32>> = self::words(text).filter_map(|word| self.by_word.get(&word)).collect();
@@ -106,7 +107,7 @@ impl Vectors {
         values
     }
 
-    /// Mean of the vectors of a text's known words; zeros if no word is known.
+    /// Mean of the vectors of a text's known words; zeros if the text has no known word.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
     pub fn mean(&self, text: &str) -> Vec<f32> {
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(vectors.sequence("bad, good: the bad", 3), [3.0, -4.0, 1.0, 2.0, 5.0, 5.0], "the last");
         assert_eq!(vectors.sequence("good?", 3), [0.0, 0.0, 0.0, 0.0, 3.0, -4.0]);
         assert_eq!(vectors.sequence("nothing", 2), [0.0; 4]);
-        // Vectors of the first two lines only.
+        // Only the first two lines are read.
         let few = Vectors::parse(file, "v", 2, texts.into_iter()).unwrap();
         assert_eq!(few.mean("bad good"), [3.0, -4.0]);
     }

@@ -1,4 +1,4 @@
-//! Reader of the arrays of an `npz` archive, by name.
+//! Reader of named arrays in an `npz` archive, with limits on unpacked size and memory.
 
 use std::io::Cursor;
 
@@ -17,17 +17,17 @@ pub struct Archive<'a> {
     name: String,
     /// Size of the file in bytes.
     packed: u64,
-    /// Bytes that the arrays read so far unpacked to.
+    /// Total unpacked size of the arrays read so far, in bytes.
     unpacked: u64,
-    /// Bytes of memory that the arrays read so far take.
+    /// Total memory of the arrays read so far, in bytes.
     memory: u64,
 }
 
 impl<'a> Archive<'a> {
-    /// Opens an archive; `name` is its path for messages.
+    /// Opens an archive. `name` is the path of the archive, for messages.
     ///
     /// # Errors
-    /// [`DataError`] if the bytes are no npz archive.
+    /// [`DataError`] if the bytes are not an npz archive.
     pub fn open(bytes: &'a [u8], name: &str) -> Result<Self, DataError> {
         if bytes.starts_with(b"\x93NUMPY") {
             return Err(DataError::new(
@@ -50,10 +50,11 @@ impl<'a> Archive<'a> {
         names
     }
 
-    /// Reads an array of at most `most` elements; `None` if the archive has none of this name.
+    /// Reads an array of at most `most` elements. Returns `None` if the archive has no array of this name.
     ///
     /// # Errors
-    /// [`DataError`] if the array cannot be read, is larger, or unpacks to more than a file of this size may.
+    /// [`DataError`] if the array cannot be read, has more elements, or exceeds the unpacked size allowed for
+    /// the size of the file.
     pub fn get(&mut self, key: &str, most: u64) -> Result<Option<Values>, DataError> {
         let name = &self.name;
         let wrong = |message: String| DataError::new(name, format!("{key}: {message}"));
@@ -81,7 +82,7 @@ impl<'a> Archive<'a> {
     /// Reads the numbers of an array that must exist.
     ///
     /// # Errors
-    /// [`DataError`] as for [`Self::get`], and if there is no such array or it holds texts.
+    /// [`DataError`] as for [`Self::get`], and if the array is missing or contains texts.
     pub fn required(&mut self, key: &str) -> Result<Array, DataError> {
         let values = self.get(key, LARGEST)?;
         let values = values.ok_or_else(|| DataError::new(&self.name, format!("no array named {key}")))?;

@@ -1,4 +1,4 @@
-//! Reader of a labelled table in an `npz` archive: samples, targets, and their clients.
+//! Reader of a labelled table in an `npz` archive: samples, targets, and the client of each sample.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ use crate::data::table::delimited::merge_warning;
 use crate::data::table::names::{CodedNames, Names, is_missing};
 use crate::data::table::{CLASSES, FEATURES, Table, Target, narrow};
 
-/// Bound of the numbers of clients and classes: 2^53, below which f64 represents every whole number.
+/// Bound of client and class numbers: 2^53, below which f64 represents every whole number.
 const LARGEST_NUMBER: f64 = (1u64 << 53) as f64;
 /// Largest number of rows of an array: a thousand clients with sixteen thousand samples each.
 const ROWS: u64 = 1 << 24;
 
-/// Names and meaning of the arrays.
+/// Names of the arrays in the archive, and the interpretation of their values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrays {
-    /// Arrays of samples: training and test part.
+    /// Names of the arrays of samples, of the training part and the test part.
     pub x: [String; 2],
-    /// Arrays of targets: training and test part.
+    /// Names of the arrays of targets, of the training part and the test part.
     pub y: [String; 2],
-    /// Arrays with the client of each row: training and test part.
+    /// Names of the arrays with the client of each row, of the training part and the test part.
     pub client: [String; 2],
-    /// Array with a basis of the true representation.
+    /// Name of the array with a basis of the true representation.
     pub truth: String,
     /// True if targets are classes.
     pub classification: bool,
-    /// Requires that every row has a client.
+    /// True if every row must have a client.
     pub requires_client: bool,
-    /// Names of clients or classes that look like the mark of a missing value but are not.
+    /// Names of clients or classes that would otherwise be read as marks of a missing value.
     pub not_missing: Vec<String>,
 }
 
@@ -53,14 +53,15 @@ impl Default for Arrays {
 
 /// Reads a table and the true representation.
 ///
-/// Arrays are `x` (clients, m, d) and `y` (clients, m), or `x` (n, d), `y` (n) and `client` (n), the client
-/// of each row. Optional arrays are `x_test` and `y_test` of the same layout (with `client_test`), and
-/// `b_star` (d, k), of which only the span counts: its columns are made orthonormal. Rows keep their order,
-/// with test rows after the others. Numbered clients and classes are sorted by number, others by text.
+/// Arrays are `x` (clients, m, d) and `y` (clients, m), or `x` (n, d), `y` (n) and `client` (n), where
+/// `client` contains the client of each row. Optional arrays are `x_test` and `y_test` of the same layout
+/// (with `client_test`), and `b_star` (d, k), whose columns are made orthonormal since only their span
+/// matters. Rows keep their order, and test rows follow the training rows. Clients and classes are sorted by
+/// number if they are numbers, and by text otherwise.
 ///
 /// # Errors
-/// [`DataError`] naming the file and the array if an array is missing or has the wrong shape, and the
-/// position of a value that does not fit an f32 or is no name of a class or client.
+/// [`DataError`] naming the file and the array if an array is missing or has the wrong shape, and also the
+/// position if a value does not fit an f32 or is not a valid name of a class or client.
 pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option<Matrix>), DataError> {
     let mut archive = Archive::open(bytes, path)?;
     let wrong = |message: String| DataError::new(path, message);
@@ -95,17 +96,17 @@ pub fn table(bytes: &[u8], path: &str, arrays: &Arrays) -> Result<(Table, Option
 struct Part {
     x: Array,
     y: Values,
-    /// Client of each row; `None` if the shape of `x` determines it, or rows have no clients.
+    /// Client of each row; `None` if the shape of `x` determines the clients, or rows have no clients.
     client: Option<Values>,
 }
 
 impl Part {
-    /// Reads the arrays of one part; `None` if the archive has none of them.
+    /// Reads the arrays of one part. Returns `None` if the archive has none of these arrays.
     fn read(archive: &mut Archive<'_>, arrays: &Arrays, part: usize) -> Result<Option<Self>, String> {
         let [x_name, y_name, client_name] = [&arrays.x, &arrays.y, &arrays.client].map(|names| &names[part]);
         let mut get = |name: &str, most: u64| archive.get(name, most).map_err(|error| error.message);
         let x = get(x_name, LARGEST)?;
-        // An array of few compressed bytes can have many rows.
+        // An archive of few compressed bytes can contain an array with very many rows.
         if let Some([count @ .., _]) = x.as_ref().map(Values::shape)
             && count
                 .iter()
@@ -164,7 +165,7 @@ impl Part {
         self.x.values.len().checked_div(self.d()).unwrap_or(0)
     }
 
-    /// True if the rows have the same length and the same way of naming clients.
+    /// True if rows have as many values as in the training part, and clients are given in the same way.
     fn is_like(&self, train: &Self) -> bool {
         let places = |part: &Self| match *part.x.shape.as_slice() {
             [clients, _, _] => Some(clients),
@@ -176,7 +177,7 @@ impl Part {
     }
 }
 
-/// Joins both parts into one table.
+/// Joins the training part and the test part into one table.
 fn join_parts(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, String> {
     let mut warnings = Vec::new();
     let tests_from = parts.first().map_or(0, Part::rows);
@@ -210,7 +211,7 @@ fn join_parts(parts: Vec<Part>, path: &str, arrays: &Arrays) -> Result<Table, St
     };
     let mut x = Vec::new();
     for part in parts {
-        // The first array, which may be large, is moved, not copied.
+        // The first array may be large, so it is moved and not copied.
         if x.is_empty() { x = part.x.values } else { x.extend(part.x.values) }
     }
     let features = (0..d).map(|place| format!("{}[{place}]", arrays.x[0])).collect();
@@ -238,7 +239,7 @@ fn check_test_clients(clients: &CodedNames, tests_from: usize, name: &str) -> Re
     }
 }
 
-/// Clients by their position in the first axis, if the arrays have three axes.
+/// Names clients by their index in the first axis, if `x` has three axes. Returns `None` otherwise.
 fn clients_by_position(parts: &[Part], name: &str) -> Result<Option<CodedNames>, String> {
     let mut codes = Vec::new();
     let mut names = Vec::new();
@@ -255,7 +256,9 @@ fn clients_by_position(parts: &[Part], name: &str) -> Result<Option<CodedNames>,
     Ok(Some(CodedNames { codes, names }))
 }
 
-/// Codes the names of classes or clients, at most `most`: whole numbers from `least`, or texts.
+/// Encodes the names of classes or clients, which are whole numbers from `least`, or texts. Returns the codes
+/// of all rows, and a warning if texts in different notations are the same name. Fails for more than `most`
+/// distinct names.
 fn code_names(
     parts: &[&Values],
     keys: &[String; 2],

@@ -1,4 +1,4 @@
-//! Reader of one array of a NumPy file: numbers of any width, booleans, or texts.
+//! Reader of an array in NumPy's `npy` format: numbers of any width, booleans, or texts.
 
 use std::io::Read;
 
@@ -8,15 +8,15 @@ use super::Array;
 
 /// Largest header of an array in bytes: 64 KiB, the limit of format version 1.
 const MAX_HEADER: usize = 1 << 16;
-/// Largest nesting of brackets in a header: a shape within a dictionary takes two.
+/// Largest nesting depth of brackets in a header. A shape within a dictionary has depth two.
 const MAX_DEPTH: usize = 8;
-/// Largest text in bytes.
+/// Largest width of a text in bytes.
 const MAX_TEXT: usize = 1 << 12;
-/// Largest number of texts in an array: a name for each row.
+/// Largest number of texts in an array: one name for each row of a table.
 const MAX_TEXTS: usize = 1 << 24;
 /// Size of a number in memory, in bytes.
 const NUMBER_SIZE: u64 = 8;
-/// Number of elements that are read at once.
+/// Number of elements in a chunk that is read at once.
 const CHUNK_ELEMENTS: usize = 1 << 14;
 
 /// Values of an array.
@@ -52,7 +52,7 @@ impl Values {
         }
     }
 
-    /// Removes the last axis if it has one value and there are `axes` other axes.
+    /// Removes the last axis if its size is one and there are `axes` other axes.
     #[must_use]
     pub fn squeezed(mut self, axes: usize) -> Self {
         let (Self::Numbers(Array { shape, .. }) | Self::Texts { shape, .. }) = &mut self;
@@ -79,7 +79,7 @@ impl Values {
 ///
 /// # Errors
 /// A one-line message if the header is malformed, the type is not supported, or the array is larger than
-/// allowed or than its file. Memory is taken only for elements that the file holds.
+/// allowed or than the file. Memory is allocated only for elements that the file contains.
 pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Values, String> {
     let header = header(&mut file, most)?;
     let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
@@ -138,7 +138,7 @@ pub fn read(mut file: impl Read, length: u64, most: u64, room: u64) -> Result<Va
     }
 }
 
-/// Reads and checks the header, without taking memory on its word.
+/// Reads and checks the header. Sizes in the header are checked before memory is allocated for them.
 fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
     let failed = |error: std::io::Error| error.to_string();
     let mut head = vec![0; 10];
@@ -160,7 +160,7 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
     head.resize(text + length, 0);
     let rest = head.get_mut(text..).unwrap_or_default();
     file.read_exact(rest).map_err(|_| "ends in the header".to_owned())?;
-    // The header's parser recurses once for each bracket.
+    // The parser of the header recurses at each bracket, so deep nesting could overflow the stack.
     let mut depth = 0usize;
     for byte in rest.iter() {
         match byte {
@@ -172,7 +172,7 @@ fn header(file: &mut impl Read, most: u64) -> Result<NpyHeader, String> {
             return Err(format!("found a header with more than {MAX_DEPTH} nested brackets"));
         }
     }
-    // The header's parser multiplies the sizes without an overflow check.
+    // The parser of the header multiplies the sizes without an overflow check.
     let text_of_header = String::from_utf8_lossy(rest).into_owned();
     let shape =
         text_of_header.split_once("shape").map_or("", |(_, shape)| shape.split(')').next().unwrap_or(""));
@@ -214,7 +214,7 @@ fn element_type(header: &NpyHeader) -> Result<TypeStr, String> {
     if known { Ok(kind) } else { Err(format!("found type {kind}, {expected}")) }
 }
 
-/// Size of a text in memory, in bytes. The allocator's overhead is about the size of a `String`.
+/// Size of a text in memory, in bytes, with an allocator overhead of the size of a `String`.
 fn text_memory(width: usize) -> u64 {
     2 * size_of::<String>() as u64 + width as u64
 }
@@ -241,7 +241,7 @@ fn chunks(
     Ok(())
 }
 
-/// Decodes numbers and appends them.
+/// Decodes numbers of `width` bytes each and appends them to `values`.
 fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
     macro_rules! each {
         ($width:literal, $value:expr) => {
@@ -326,7 +326,7 @@ fn row_major<T: Clone>(shape: &[usize], values: &[T]) -> Vec<T> {
 mod tests {
     use super::*;
 
-    /// Bit patterns and values from IEEE 754.
+    /// Compares with bit patterns and values of IEEE 754.
     #[test]
     fn half_decodes_known_bit_patterns() {
         for (bits, value) in [
@@ -356,14 +356,14 @@ mod tests {
 
     #[test]
     fn malicious_headers_are_rejected() {
-        let of = |kind: &str, shape: &str| {
+        let header_of = |kind: &str, shape: &str| {
             format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}\n")
         };
-        assert!(error_of(&of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
-        assert!(error_of(&of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
-        assert!(error_of(&of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
-        assert!(error_of(&of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
-        assert!(error_of(&of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
+        assert!(error_of(&header_of("<f8", "(1000,)"), &[0; 80]).contains("takes 8000 bytes"));
+        assert!(error_of(&header_of("<f8", "(4294967296, 4294967296)"), &[]).contains("larger than 1048576"));
+        assert!(error_of(&header_of("|O", "(1,)"), &[0; 8]).contains("Python objects"));
+        assert!(error_of(&header_of("<c16", "(1,)"), &[0; 16]).contains("type <c16"));
+        assert!(error_of(&header_of("<U9999999", "(1,)"), &[0; 16]).contains("1 to 4096 bytes"));
         assert!(error_of(&"[".repeat(60_000), &[]).contains("brackets"));
         assert!(error_of("nonsense", &[]).len() > 3);
         let huge = [b"\x93NUMPY\x02\x00".as_slice(), &[0xff; 4]].concat();

@@ -1,12 +1,13 @@
-//! Division of classes in proportions from a Dirichlet distribution.
+//! Division of the samples of each class among clients, in proportions from a Dirichlet distribution.
 
 use fedspan_engine::random::{Purpose, Stream, stream};
 
-/// Number of draws before an error is reported. A draw costs about as much as one pass over the labels.
+/// Largest number of draws before an error is returned. A draw takes about as long as one pass over the
+/// labels.
 const MAX_DRAWS: usize = 1000;
 
 /// Divides each class among `clients` clients in proportions from Dirichlet(alpha, ..., alpha). Draws are
-/// repeated until every client has `min_samples` samples.
+/// repeated until every client has at least `min_samples` samples.
 pub fn deal(
     classes: &[&[usize]],
     clients: usize,
@@ -43,8 +44,8 @@ pub fn deal(
     ))
 }
 
-/// Draws proportions from Dirichlet(alpha, ..., alpha): gamma variates divided by their sum. Computed from
-/// logarithms, since for small alpha most variates are below the smallest f64.
+/// Draws `count` proportions from Dirichlet(alpha, ..., alpha): gamma variates divided by their sum.
+/// Logarithms of the variates are used, since for small alpha most variates are below the smallest f64.
 fn shares(random: &mut Stream, count: usize, alpha: f64) -> Vec<f64> {
     let logarithms: Vec<f64> = (0..count).map(|_| log_gamma_variate(random, alpha)).collect();
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -56,10 +57,10 @@ fn shares(random: &mut Stream, count: usize, alpha: f64) -> Vec<f64> {
     shares
 }
 
-/// Logarithm of a variate of Gamma(alpha, 1), by Marsaglia and Tsang (2000); for alpha below 1 a variate of
-/// alpha + 1 times a power of a uniform variate.
+/// Draws the logarithm of a variate of Gamma(alpha, 1) with the method of Marsaglia and Tsang (2000). For
+/// alpha below 1, a variate of Gamma(alpha + 1, 1) is multiplied by a power of a uniform variate.
 fn log_gamma_variate(random: &mut Stream, alpha: f64) -> f64 {
-    // In (0, 1], so that the logarithm is finite.
+    // The uniform variate is in (0, 1], so its logarithm is finite.
     let mut uniform = || (1.0 - random.uniform(), random.normal());
     let shape = if alpha < 1.0 { alpha + 1.0 } else { alpha };
     let d = shape - 1.0 / 3.0;
@@ -85,7 +86,7 @@ fn part_of(count: usize, share: f64) -> usize {
 mod tests {
     use super::*;
 
-    /// A share of Dirichlet(a, ..., a) over n has mean 1 / n and variance (n - 1) / (n^2 (n a + 1)).
+    /// A component of Dirichlet(a, ..., a) over n has mean 1 / n and variance (n - 1) / (n^2 (n a + 1)).
     #[test]
     fn shares_have_dirichlet_moments() {
         const DRAWS: usize = 20_000;
@@ -101,7 +102,7 @@ mod tests {
             let mean = first.iter().sum::<f64>() / DRAWS as f64;
             let variance = first.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / DRAWS as f64;
             let truth = 4.0 / (25.0 * (5.0 * alpha + 1.0));
-            // Four standard errors of the mean; the variance to 5 %.
+            // Tolerances: four standard errors for the mean, and 5 % for the variance.
             assert!((mean - 0.2).abs() < 4.0 * (truth / DRAWS as f64).sqrt(), "{alpha}: {mean}");
             assert!((variance / truth - 1.0).abs() < 0.05, "{alpha}: {variance} for {truth}");
         }

@@ -1,26 +1,26 @@
-//! Selection of columns by name, range and pattern.
+//! Selection of the columns of a table by name, range and pattern.
 
 use std::collections::HashMap;
 
-/// Largest number of names in a message.
+/// Largest number of column names in a message.
 const SHOWN: usize = 20;
 
 /// Header of a file, indexed by column name.
 #[derive(Debug)]
 pub struct Header<'a> {
     names: &'a [&'a str],
-    /// Position of each name, and of its second occurrence.
+    /// Position of each name, and the position of its second occurrence if the name is repeated.
     places: HashMap<&'a str, (usize, Option<usize>)>,
 }
 
 impl<'a> Header<'a> {
-    /// Indexes names in the order of the file.
+    /// Indexes the column names of a file.
     #[must_use]
     pub fn new(names: &'a [&'a str]) -> Self {
         let mut places: HashMap<&str, (usize, Option<usize>)> = HashMap::with_capacity(names.len());
         for (place, name) in names.iter().enumerate() {
             let (_, again) = places.entry(name).or_insert((place, Some(place)));
-            // The first occurrence is no duplicate.
+            // The first occurrence itself is not a repetition.
             *again = match *again {
                 Some(first) if first == place => None,
                 None => Some(place),
@@ -46,14 +46,14 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// Positions of the columns that `entries` name, in the order of the entries, and for one entry in the
-    /// order of the file. An entry is a column's name, two names joined by `..` for all columns between them,
-    /// or a pattern in which `*` is any text and `?` any character. An entry that starts with `!` excludes
-    /// the columns it names. Ranges and patterns skip the columns `others`, columns is_excluded a name, and
-    /// columns already chosen.
+    /// Positions of the selected columns, in the order of `entries`; columns of the same entry are in the
+    /// order of the file. An entry is the name of a column, two names joined by `..` for a range of columns,
+    /// or a pattern in which `*` matches any text and `?` matches any character. An entry that starts with
+    /// `!` excludes columns. Ranges and patterns skip the columns `others` and columns without a name. A
+    /// column that was already selected is skipped.
     ///
     /// # Errors
-    /// A one-line message if an entry names no column, or a chosen column occurs twice.
+    /// A one-line message if an entry matches no column, or the name of a selected column occurs twice.
     pub fn select(&self, entries: &[String], others: &[&str]) -> Result<Vec<usize>, String> {
         let mut is_excluded = vec![false; self.names.len()];
         let mut chosen = Vec::new();
@@ -92,12 +92,12 @@ impl<'a> Header<'a> {
         Ok(chosen)
     }
 
-    /// Entry after the `!` if it excludes columns.
+    /// Text after the `!` if the entry excludes columns.
     fn excluded<'e>(&self, entry: &'e str) -> Option<&'e str> {
         entry.strip_prefix('!').filter(|_| !self.places.contains_key(entry))
     }
 
-    /// Columns that an entry names, and whether the entry may name several.
+    /// Positions of the columns that an entry matches, and true if the entry is a range or a pattern.
     fn columns_of(&self, entry: &str) -> Result<(Vec<usize>, bool), String> {
         if self.places.contains_key(entry) {
             return Ok((vec![self.find(entry)?], false));
@@ -129,7 +129,7 @@ impl<'a> Header<'a> {
         Ok((places, true))
     }
 
-    /// Joins the names for a message: all, or the first of many.
+    /// Joins the column names for a message. Of many names only the first [`SHOWN`] are listed.
     fn list(&self) -> String {
         let first = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
         match self.names.len().checked_sub(SHOWN) {
@@ -139,16 +139,16 @@ impl<'a> Header<'a> {
     }
 }
 
-/// True if an entry is a single column's name.
+/// True if an entry is the name of a single column.
 #[must_use]
 pub fn is_plain(entry: &str) -> bool {
     !entry.starts_with('!') && !entry.contains(['*', '?']) && !entry.contains("..")
 }
 
-/// True if a pattern matches the whole text. Takes time proportional to the product of their lengths.
+/// True if a pattern matches the whole text. The time is proportional to the product of the two lengths.
 fn matches(pattern: &[char], text: &[char]) -> bool {
     let (mut at, mut place) = (0, 0);
-    // Position of the last star, and of the text it has matched so far.
+    // Position of the last star in the pattern, and position in the text up to which the star matches.
     let mut star: Option<(usize, usize)> = None;
     while place < text.len() {
         match pattern.get(at) {

@@ -1,5 +1,5 @@
-//! Reader of CSV and similar files: a header and one row per sample, with columns separated by commas,
-//! semicolons, tabs or bars.
+//! Reader of delimited text files such as CSV: a header and one row per sample, with columns separated by
+//! commas, semicolons, tabs or bars.
 
 use super::columns::{Header, is_plain};
 use super::names::{CodedNames, Merged, Names, is_missing};
@@ -10,32 +10,32 @@ use crate::data::DataError;
 use crate::data::file::unpack;
 use crate::data::pool::CLIENTS;
 
-/// Largest file in bytes, plain or unpacked.
+/// Largest file size in bytes, plain or unpacked.
 pub const LARGEST_FILE: u64 = 1 << 30;
 /// Largest number of values of a table.
 const LARGEST_VALUES: usize = 1 << 28;
 
-/// Meaning and notation of the columns.
+/// Roles of the columns, and the notation of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Columns {
-    /// Column with the client of each row; `None` if rows are partitioned instead.
+    /// Name of the column with the client of each row; `None` if rows are partitioned among clients.
     pub client: Option<String>,
-    /// Column of targets. If `classification`, its distinct names, sorted, are the classes.
+    /// Name of the column of targets. For classification, its sorted distinct values are the classes.
     pub target: String,
     /// Feature columns: names, ranges ("a..c") and patterns ("mean_*").
     pub features: Vec<String>,
     /// True if targets are classes.
     pub classification: bool,
-    /// Delimiter between columns; `None` to detect it.
+    /// Delimiter between columns; `None` to detect the delimiter.
     pub delimiter: Option<u8>,
-    /// Decimal mark; `None` to detect it.
+    /// Decimal mark; `None` to detect the mark.
     pub decimal: Option<DecimalMark>,
-    /// Names of clients or classes that look like the mark of a missing value but are not.
+    /// Names of clients or classes that would otherwise be read as marks of a missing value.
     pub not_missing: Vec<String>,
 }
 
 impl Columns {
-    /// Number of features, if it is known before a file is read.
+    /// Number of features, if no entry is a range or a pattern. Otherwise the number depends on the file.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         self.features.iter().all(|entry| is_plain(entry)).then_some(self.features.len())
@@ -50,6 +50,7 @@ struct ColumnPositions {
 }
 
 impl ColumnPositions {
+    /// Finds the configured columns in the header of a file.
     fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
         let header = Header::new(header);
         let client = columns.client.as_deref();
@@ -67,7 +68,7 @@ impl ColumnPositions {
     }
 }
 
-/// Parses a file, plain or gzipped. Rows keep their order.
+/// Parses the content of a file, plain or gzipped. Rows keep their order.
 ///
 /// # Errors
 /// [`DataError`] naming the file, the line and the column of the first error.
@@ -76,6 +77,7 @@ pub fn parse(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, DataE
     read(&bytes, path, columns).map_err(|message| DataError::new(path, message))
 }
 
+/// Parses the content of a file. Error messages do not contain the path.
 fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     let text = decode(bytes)?;
     let plain = columns.features.iter().filter(|entry| is_plain(entry));
@@ -100,8 +102,8 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
         if header.len() > 1 {
             return message;
         }
-        let one = columns.delimiter.is_some() || lines.skipped > 0;
-        let marks: Vec<char> = if one { vec![lines.delimiter] } else { DELIMITERS.to_vec() }
+        let is_known = columns.delimiter.is_some() || lines.skipped > 0;
+        let marks: Vec<char> = if is_known { vec![lines.delimiter] } else { DELIMITERS.to_vec() }
             .into_iter()
             .map(char::from)
             .collect();
@@ -119,7 +121,8 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     rows.finish(path)
 }
 
-/// Byte offset at which a record starts. The reader's position may be that of preceding empty lines.
+/// Byte offset at which a record starts. The position from the CSV reader may point to empty lines before the
+/// record.
 fn start(record: &csv::StringRecord, text: &str) -> usize {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
@@ -127,7 +130,7 @@ fn start(record: &csv::StringRecord, text: &str) -> usize {
     start + before.iter().take_while(|byte| **byte == b'\n' || **byte == b'\r').count()
 }
 
-/// Accumulator of the rows.
+/// Accumulator of the rows that have been parsed.
 struct Rows<'a> {
     columns: &'a Columns,
     header: &'a [&'a str],
@@ -135,14 +138,14 @@ struct Rows<'a> {
     numbers: Numbers,
     delimiter: u8,
     x: Vec<f64>,
-    /// First line of each feature and of the target, and whether the value there is a boolean.
+    /// For each feature and the target, the first line with a value, and whether this value is a boolean.
     bools: Vec<Option<(u64, bool)>>,
     values: Vec<f64>,
     classes: NameColumn,
     clients: NameColumn,
 }
 
-/// Names of a column, and the code of each row.
+/// Distinct names of a column, and the code of each row's name.
 #[derive(Default)]
 struct NameColumn {
     names: Names,
@@ -170,6 +173,7 @@ impl<'a> Rows<'a> {
         }
     }
 
+    /// Parses a record and appends its values.
     fn append(&mut self, record: &csv::StringRecord, line: u64) -> Result<(), String> {
         let (found, expected) = (record.len(), self.header.len());
         if found != expected {
@@ -243,6 +247,7 @@ impl<'a> Rows<'a> {
         Ok(cell.value())
     }
 
+    /// Makes the table from all rows, and checks properties of whole columns.
     fn finish(self, path: &str) -> Result<Table, String> {
         let rows = if self.columns.classification { self.classes.codes.len() } else { self.values.len() };
         if rows == 0 {
@@ -278,7 +283,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Reads the name of a client or a class.
+/// Reads the name of a client or a class from column number `at` of a record, and appends its code.
 fn read_name(
     column_names: &mut NameColumn,
     columns: &Columns,
@@ -308,7 +313,7 @@ fn read_name(
     Ok(())
 }
 
-/// Warning about names that are the same value in different notations.
+/// Makes a warning about names that are the same value in different notations.
 pub fn merge_warning(path: &str, kind: &str, merged: &[Merged]) -> Option<String> {
     let first = merged.first()?;
     let more = match merged.len() - 1 {

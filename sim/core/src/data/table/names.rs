@@ -1,34 +1,35 @@
-//! Names of clients and classes: one for each distinct value, in any notation.
+//! Names of clients and classes in a table: encodes texts as numbers, and recognises different notations of
+//! the same value as one name.
 
 use std::collections::{HashMap, HashSet};
 
 use super::number::{DecimalMark, may_be_thousands};
 
-/// Texts that programs write for a missing value: those that pandas reads as missing, the question mark of
-/// files of the UCI repository, and pandas' `NaT` for a time.
+/// Texts that programs write for a missing value: the texts that pandas reads as missing, the question mark
+/// in files of the UCI repository, and pandas' `NaT` for a missing time.
 const MISSING: [&str; 15] = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "None",
     "n/a", "?", "NaT",
 ];
-/// Texts for a missing value in any case of letters.
+/// Texts that stand for a missing value in upper, lower or mixed case.
 const MISSING_ANY_CASE: [&str; 3] = ["nan", "-nan", "null"];
 
-/// True if a text first_of for a missing value.
+/// True if a text stands for a missing value.
 #[must_use]
 pub fn is_missing(text: &str) -> bool {
     MISSING.contains(&text) || MISSING_ANY_CASE.iter().any(|missing| text.eq_ignore_ascii_case(missing))
 }
 
-/// Column of names, stored as a code for each row.
+/// Column of names, stored as one code for each row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CodedNames {
     /// Code of each row: an index into `names`.
     pub codes: Vec<u32>,
-    /// Names that occur, sorted.
+    /// Distinct names, sorted.
     pub names: Vec<String>,
 }
 
-/// Distinct texts of a column, in order of occurrence.
+/// Distinct texts of a column, in the order of their first occurrence.
 #[derive(Debug, Default)]
 pub struct Names {
     places: HashMap<String, u32>,
@@ -36,17 +37,17 @@ pub struct Names {
     texts: Vec<String>,
 }
 
-/// A text that is the same value as a name.
+/// Text that is another notation of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged {
-    /// Text that occurred first, which is the name.
+    /// Text that occurred first and is used as the name.
     pub name: String,
-    /// Text that occurred later.
+    /// Text that occurred later, in another notation.
     pub also: String,
 }
 
 impl Names {
-    /// Index of a text, which is added if it is new.
+    /// Returns the index of a text. Adds the text if it has not occurred before.
     pub fn intern(&mut self, text: &str) -> u32 {
         if let Some(place) = self.places.get(text) {
             return *place;
@@ -69,13 +70,14 @@ impl Names {
         self.texts.is_empty()
     }
 
-    /// True if the texts are more than `most` names. Checks only when their number first exceeds `most` and
-    /// at every power of two after, since the check takes time proportional to it.
+    /// True if the texts are more than `most` names. The names are counted only when the number of texts is
+    /// `most + 1` or a larger power of two, since counting takes time proportional to the number of texts;
+    /// otherwise the result is false.
     #[must_use]
     pub fn exceeds(&self, most: usize) -> bool {
         let texts = self.texts.len();
         let due = texts > most && (texts == most + 1 || texts.is_power_of_two());
-        // Accepts either decimal mark, so that two notations of one name are never counted twice.
+        // The comma is accepted besides the point, so that two notations of one name are not counted twice.
         let numbers: HashSet<Decimal> = match due {
             true => self.texts.iter().filter_map(|text| Decimal::parse(text, ',')).collect(),
             false => HashSet::new(),
@@ -84,12 +86,13 @@ impl Names {
         due && numbers.len() + words() > most
     }
 
-    /// Sorts the names by text and codes rows whose texts have the indices `codes`. Texts of exactly the same
-    /// number, or of the same boolean, become one name: the first that occurred. `mark` is the decimal mark;
-    /// if it is unknown, it is a comma if any text has a comma that cannot separate thousands.
+    /// Sorts the names by text, and encodes the rows, whose texts have the indices `codes`. Texts of exactly
+    /// the same number, or of the same boolean, become one name: the text that occurred first. `mark` is the
+    /// decimal mark. If it is `None`, the decimal mark is a comma if any text has a comma that cannot
+    /// separate thousands.
     ///
     /// # Errors
-    /// A one-line message if a column has both a boolean and a 0 or 1, which may mean the same.
+    /// A one-line message if the texts include both a boolean and the number 0 or 1, which may mean the same.
     pub fn encode(
         self,
         codes: &[u32],
@@ -111,7 +114,7 @@ impl Names {
         };
         let mut firsts: HashMap<Key<'_>, usize> = HashMap::new();
         let mut merged = Vec::new();
-        // Index of the first text that is the same value, for each text.
+        // For each text, the index of the first text with the same value.
         let first_of: Vec<usize> = (0..)
             .zip(&self.texts)
             .map(|(place, text)| {
@@ -147,7 +150,7 @@ impl Names {
     }
 }
 
-/// Boolean value of a text.
+/// Boolean value of a text; `None` if the text is not a boolean.
 fn truth(text: &str) -> Option<bool> {
     let is = |word| text.eq_ignore_ascii_case(word);
     if is("true") { Some(true) } else { is("false").then_some(false) }
@@ -166,8 +169,8 @@ pub fn is_same_number(one: &str, other: &str) -> bool {
     parse(one).is_some_and(|one| parse(other) == Some(one))
 }
 
-/// Decimal number in a normal form, without leading and trailing zeros and independent of the exponent's
-/// notation.
+/// Decimal number in a normal form, which does not depend on leading or trailing zeros or on the notation of
+/// the exponent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Decimal {
     negative: bool,
@@ -178,7 +181,7 @@ struct Decimal {
 }
 
 impl Decimal {
-    /// Parses digits with at most one decimal mark and an exponent; `None` for any other text.
+    /// Parses digits with at most one decimal mark and an exponent. Returns `None` for any other text.
     fn parse(text: &str, mark: char) -> Option<Self> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
@@ -210,8 +213,8 @@ mod tests {
 
     fn coded(texts: &[&str]) -> (CodedNames, Vec<Merged>) {
         let mut names = Names::default();
-        let of: Vec<u32> = texts.iter().map(|text| names.intern(text)).collect();
-        names.encode(&of, None).unwrap()
+        let codes: Vec<u32> = texts.iter().map(|text| names.intern(text)).collect();
+        names.encode(&codes, None).unwrap()
     }
 
     #[test]

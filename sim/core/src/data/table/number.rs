@@ -1,4 +1,4 @@
-//! Parser of a table's numbers, with a decimal point or a decimal comma.
+//! Parser of the numbers in a table, which have a decimal point or a decimal comma.
 
 use super::narrow;
 
@@ -27,7 +27,7 @@ impl DecimalMark {
 pub enum Cell {
     /// A finite number, within the range of an f32.
     Number(f64),
-    /// Boolean, in any case of letters, as 1 or 0.
+    /// A boolean, in upper, lower or mixed case, as 1 or 0.
     Bool(f64),
 }
 
@@ -41,28 +41,28 @@ impl Cell {
     }
 }
 
-/// Cell of a file, for messages.
+/// Text and line of a cell, for messages.
 #[derive(Clone, Debug)]
 struct CellPosition {
     line: u64,
     text: String,
 }
 
-/// Parser of cells that detects the decimal mark of the file on the way.
+/// Parser of cells that also detects the decimal mark of the file.
 #[derive(Debug)]
 pub struct Numbers {
-    /// Decimal mark that was asked for; `None` to detect it.
+    /// Configured decimal mark; `None` to detect the mark.
     mark: Option<DecimalMark>,
-    /// True if columns are separated by semicolons, as programs do when the decimal mark is a comma.
+    /// True if columns are separated by semicolons, which programs use when the decimal mark is a comma.
     semicolons: bool,
-    /// First number with a point, and first with a comma.
+    /// Position of the first number with a point, and of the first number with a comma.
     seen: [Option<CellPosition>; 2],
-    /// True if a comma occurred that cannot separate thousands.
+    /// True if a number had a comma that cannot separate thousands.
     has_decimal_comma: bool,
 }
 
 impl Numbers {
-    /// Makes a parser for a file with this delimiter between columns.
+    /// Makes a parser for a file with the given decimal mark and delimiter between columns.
     #[must_use]
     pub fn new(mark: Option<DecimalMark>, delimiter: u8) -> Self {
         Self { mark, semicolons: delimiter == b';', seen: [None, None], has_decimal_comma: false }
@@ -71,7 +71,7 @@ impl Numbers {
     /// Parses one cell.
     ///
     /// # Errors
-    /// The end of a message: the value expected instead.
+    /// The last part of an error message: a description of the expected value.
     pub fn read(&mut self, text: &str, line: u64) -> Result<Cell, String> {
         if text.eq_ignore_ascii_case("true") {
             return Ok(Cell::Bool(1.0));
@@ -107,10 +107,10 @@ impl Numbers {
         Ok(Cell::Number(value))
     }
 
-    /// Decimal mark of the file; `None` if no number has one.
+    /// Decimal mark of the file; `None` if no number has a mark and no mark is configured.
     ///
     /// # Errors
-    /// A one-line message if the numbers can be read in two ways.
+    /// A one-line message if the numbers are ambiguous, or have both marks.
     pub fn decimal_mark(&self) -> Result<Option<DecimalMark>, String> {
         match &self.seen {
             [None, None] => Ok(self.mark),
@@ -134,12 +134,12 @@ impl Numbers {
     }
 }
 
-/// Parses a finite number that fits an f32.
+/// Parses a finite number within the range of an f32.
 fn number(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| narrow(*value).is_finite())
 }
 
-/// Message about a text that is no number or has several marks.
+/// Makes the message about a text that is not a number or has several marks.
 fn expected_number(text: &str) -> String {
     let expected = format!("expected a finite number, at most {:?} in size", f32::MAX);
     let digits = |c: char| c.is_ascii_digit() || ".,' _\u{a0}\u{202f}\u{2019}".contains(c);

@@ -1,4 +1,4 @@
-//! Text of a table: its encoding, delimiter and quotes.
+//! Text layer of the CSV reader: decodes a file, detects the delimiter, and prepares quotes.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -6,12 +6,12 @@ use std::collections::HashSet;
 /// Delimiters between columns, in the order in which they are tried.
 pub const DELIMITERS: [u8; 4] = [b',', b';', b'\t', b'|'];
 
-/// Largest number of columns in a header: more than a device has features.
+/// Largest number of columns in a header, which exceeds the largest number of features.
 const COLUMNS: usize = 1 << 17;
-/// Largest header in bytes.
+/// Largest size of a header in bytes.
 const HEADER: usize = 1 << 24;
 
-/// Formats of other programs, recognised by their first bytes.
+/// First bytes and names of file formats that are recognised and rejected.
 const OTHER_FORMATS: [(&[u8], &str); 11] = [
     (b"PK\x03\x04", "a zip archive or a workbook: save its sheet as CSV"),
     (b"\xd0\xcf\x11\xe0", "a workbook: save its sheet as CSV"),
@@ -26,10 +26,10 @@ const OTHER_FORMATS: [(&[u8], &str); 11] = [
     (b"SQLite format 3", "an SQLite database: save its table as CSV"),
 ];
 
-/// Decodes a file: UTF-8 with or without a byte order mark, or UTF-16 with one.
+/// Decodes a file: UTF-8 with or without a byte order mark, or UTF-16 with a byte order mark.
 ///
 /// # Errors
-/// A one-line message if the file has another format, or naming the first byte that is no text.
+/// A one-line message if the file has another format, or naming the first byte that is not valid text.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
     if let Some((_, what)) = OTHER_FORMATS.iter().find(|(magic, _)| bytes.starts_with(magic)) {
         return Err(format!("not a CSV file, but {what}"));
@@ -66,6 +66,7 @@ pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, String> {
     Ok(text)
 }
 
+/// Decodes UTF-16 without a byte order mark. `unit` makes a code unit from two bytes.
 fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<String, String> {
     if !bytes.len().is_multiple_of(2) {
         return Err(format!("found UTF-16 that ends within a character, after {} bytes", bytes.len()));
@@ -88,21 +89,21 @@ fn line_of(bytes: &[u8], at: usize) -> u64 {
     1 + counter.ends
 }
 
-/// LineCounter of line ends: `\n`, `\r\n`, and `\r` alone.
+/// Counter of line ends, which are `\n`, `\r\n`, and `\r` alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LineCounter {
-    /// Number of bytes counted so far.
+    /// Number of bytes that were examined so far.
     counted: usize,
-    /// Number of line ends in these bytes.
+    /// Number of line ends in the examined bytes.
     pub ends: u64,
 }
 
 impl LineCounter {
-    /// Counts up to a byte offset, which must not be before the previous one.
+    /// Counts the line ends up to a byte offset. Offsets must not decrease from call to call.
     pub fn count(&mut self, text: &[u8], place: usize) {
         let mut before = self.counted.checked_sub(1).and_then(|at| text.get(at)).copied();
         for byte in text.get(self.counted..place).unwrap_or_default() {
-            // The second byte of `\r\n` ends no further line.
+            // In `\r\n` only the first byte is counted.
             self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && before != Some(b'\r'));
             before = Some(*byte);
         }
@@ -121,8 +122,9 @@ pub struct Lines<'a> {
     pub skipped: u64,
 }
 
-/// Detects the delimiter: the argument `asked`, or the one that a first line `sep=` names, or the first of
-/// [`DELIMITERS`] with which the header has all of `names`, or the one that gives the most columns.
+/// Determines the delimiter and prepares the text for the CSV reader. The delimiter is `asked` if given, or
+/// the delimiter in a first line `sep=`, or the first of [`DELIMITERS`] with which the header has all of
+/// `names`, or the delimiter that gives the most columns.
 ///
 /// # Errors
 /// A one-line message if the header is too large, or a quote does not end.
@@ -151,7 +153,7 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
     Ok(Lines { text: strip_blanks_before_quotes(text, delimiter, skipped)?, delimiter, skipped })
 }
 
-/// Header line, which may span lines within quotes; the first line if a quote does not end.
+/// Header of the file, which may contain line ends within quotes. If a quote does not end, the first line.
 fn header(text: &str) -> &str {
     let mut quoted = false;
     let end = text.bytes().take(HEADER + 1).position(|byte| {
@@ -162,7 +164,7 @@ fn header(text: &str) -> &str {
     end.and_then(|end| text.get(..end)).unwrap_or(text)
 }
 
-/// Cells of one line.
+/// Splits a line into cells.
 fn cells(line: &str, delimiter: u8) -> Vec<String> {
     let text = strip_blanks_before_quotes(line, delimiter, 0).unwrap_or(Cow::Borrowed(line));
     let mut reader = csv::ReaderBuilder::new()
@@ -184,13 +186,14 @@ fn strip_blanks_before_quotes(text: &str, delimiter: u8, skipped: u64) -> Result
         return Ok(Cow::Borrowed(text));
     }
     #[derive(Clone, Copy)]
+    /// Position of the parser relative to cells and quotes.
     enum At {
-        /// Before a cell; blanks so far begin at this offset.
+        /// Before a cell. The blanks before the cell begin at this offset.
         Start(usize),
         Cell,
-        /// Within quotes that began in this line.
+        /// Within quotes that began in the line of this number.
         Quotes(u64),
-        /// After a quote that ends the cell, or is the first of two that stand for one.
+        /// After a quote that either ends the cell or is the first of two quotes that encode one quote.
         Quote(u64),
     }
     let mut at = At::Start(0);

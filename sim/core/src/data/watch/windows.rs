@@ -1,4 +1,4 @@
-//! Raw windows of the recordings, for networks on time series.
+//! Raw windows of the smartwatch recordings, as samples for networks on time series.
 
 use std::sync::Arc;
 
@@ -7,19 +7,21 @@ use fedspan_client::features::{CHANNELS, WINDOW};
 use super::super::{Client, DataError, Dataset, Layout, Set, Shape};
 use super::{HOP, Windows, recordings};
 
-/// Allowed numbers of samples that are averaged into one: all divisors of a window.
+/// Allowed decimation factors: numbers of consecutive samples that are averaged into one sample. Each divides
+/// the length of a window.
 pub const DECIMATIONS: [usize; 5] = [1, 2, 4, 5, 10];
 
-/// Number of values of a window, without the constant.
+/// Number of values of a decimated window, without the constant.
 #[must_use]
 pub fn values(decimation: usize) -> usize {
     WINDOW / decimation.max(1) * CHANNELS
 }
 
-/// All windows in g and rad/s, with `decimation` samples averaged into one and a constant 1 at the end.
+/// Makes all windows in g and rad/s. `decimation` consecutive samples are averaged into one, and a constant 1
+/// is appended to each window.
 ///
 /// # Errors
-/// [`DataError`] only if the build included a damaged file.
+/// [`DataError`] if the recordings in the program are damaged.
 pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
     let mut all = Vec::new();
     for series in recordings()? {
@@ -42,8 +44,8 @@ pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
     Ok(Windows { width: values(decimation) + 1, layout, series: all })
 }
 
-/// Standardises every channel to mean 0 and deviation 1 over the clients' training windows. Test windows and
-/// newcomers are scaled in the same way but do not determine the scale.
+/// Standardises every channel to mean 0 and standard deviation 1 over the training windows of training
+/// clients. Test windows and newcomers are scaled in the same way but do not determine the scale.
 #[must_use]
 pub fn standardised(mut dataset: Dataset) -> Dataset {
     let d = dataset.features;
@@ -62,7 +64,7 @@ pub fn standardised(mut dataset: Dataset) -> Dataset {
     for ((scale, sum), square) in scales.iter_mut().zip(sums).zip(squares) {
         let mean = sum / f64::max(count, 1.0);
         let deviation = (square / f64::max(count, 1.0) - mean * mean).max(0.0).sqrt();
-        // A constant channel is only centred.
+        // A constant channel is centred and not scaled.
         *scale = (narrow(mean), if deviation > 0.0 { narrow(deviation) } else { 1.0 });
     }
     let scaled = |set: &mut Arc<Set>| {

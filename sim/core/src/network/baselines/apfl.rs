@@ -1,16 +1,17 @@
-//! APFL (Deng et al. 2020): the received model w is trained as in FedAvg. The device's own network v is
-//! trained on the same batches along `alpha g(m)`, the derivative with respect to v of the loss of the
-//! mixture `m = alpha v + (1 - alpha) w`. Each network has a velocity of its own.
+//! Local training of APFL (Deng et al. 2020). The received model w is trained as in FedAvg. A personal
+//! network v is trained on the same batches along `alpha g(m)`, the derivative with respect to v of the loss
+//! of the mixture `m = alpha v + (1 - alpha) w`. The two networks have separate velocities.
 //!
-//! alpha is updated once per round, on the first batch and before the steps: `alpha <- alpha -
-//! mixing_step_size <g(m), v - w>` (equation 10), clipped to 0 to 1. All steps of a round therefore use the
-//! same alpha.
+//! The mixing weight alpha is updated once per round, on the first batch and before the first step:
+//! `alpha <- alpha - mixing_step_size <g(m), v - w>` (equation 10), clipped to the range from 0 to 1. All
+//! steps of a round therefore use the same alpha.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Steps, Training, check_finite};
 use super::{DeviceState, Method, RoundStart, ScoringModels};
 
+/// APFL with its initial mixing weight, and the step size of the mixing weight (0 if the weight is fixed).
 pub(super) struct Apfl {
     pub mixing_weight: f32,
     pub mixing_step_size: f32,
@@ -21,7 +22,8 @@ impl Apfl {
         state.alpha.unwrap_or(self.mixing_weight)
     }
 
-    /// Updated weight `alpha - mixing_step_size <g, v - w>`, clipped to 0 to 1.
+    /// Updated mixing weight `alpha - mixing_step_size <g, v - w>`, clipped to the range from 0 to 1. `own`
+    /// is v and `model` is w.
     fn updated_alpha(&self, alpha: f32, gradient: &[f32], own: &[f32], model: &[f32]) -> f32 {
         let products =
             gradient.iter().zip(own).zip(model).map(|((g, v), w)| f64::from(*g) * f64::from(v - w));

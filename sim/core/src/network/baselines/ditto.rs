@@ -1,11 +1,13 @@
-//! Ditto: the received model is trained as in FedAvg. Then the device's own network is trained on the round's
-//! following epochs with a proximal term towards the received model. Both trainings start with zero velocity.
+//! Local training of Ditto (Li et al. 2021). The received model is trained as in FedAvg. Then a personal
+//! network is trained for as many further epochs, with a proximal term towards the received model. Both
+//! trainings start with zero velocity.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
 use super::{DeviceState, Method, RoundStart, ScoringModels, is_proximal_weight};
 
+/// Ditto with the weight of its proximal term.
 pub(super) struct Ditto {
     pub proximal_weight: f32,
 }

@@ -1,10 +1,12 @@
-//! Fed-MTL: the device's own network is trained with a proximal term towards the received mean, and uploaded.
+//! Local training of Fed-MTL (Smith et al. 2017). The personal network of the device is trained with a
+//! proximal term towards the received mean of all networks, and is uploaded.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
 use super::{DeviceState, Method, RoundStart, ScoringModels, is_proximal_weight};
 
+/// Fed-MTL with the weight of its proximal term.
 pub(super) struct FedMtl {
     pub proximal_weight: f32,
 }

@@ -1,10 +1,12 @@
-//! FedProx: the shared network is trained with a proximal term towards the received model.
+//! Local training of FedProx (Li et al. 2020). The shared network is trained with a proximal term towards the
+//! received model.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::{Training, add_proximal_term};
 use super::{DeviceState, Method, RoundStart, is_proximal_weight};
 
+/// FedProx with the weight of its proximal term.
 pub(super) struct FedProx {
     pub proximal_weight: f32,
 }

@@ -1,11 +1,12 @@
-//! L2GD: the device's own network takes an averaging step towards the received mean, then local steps, and is
-//! uploaded.
+//! Local training of L2GD (Hanzely and Richtarik 2020). The personal network of the device is moved towards
+//! the received mean of all networks, trained with local steps, and uploaded.
 
 use fedspan_protocol::message::DeclineReason;
 
 use super::training::Training;
 use super::{DeviceState, Method, RoundStart, ScoringModels};
 
+/// L2GD with its averaging step, the fraction of the way to the received mean.
 pub(super) struct L2gd {
     pub averaging_step: f32,
 }
@@ -22,7 +23,7 @@ impl Method for L2gd {
         state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
         let mut own = start.own(state);
-        // Exact for steps of 0 and 1.
+        // This form of the sum is exact for averaging steps of 0 and 1.
         for (own, mean) in own.iter_mut().zip(start.received) {
             *own = (1.0 - self.averaging_step) * *own + self.averaging_step * mean;
         }

@@ -1,8 +1,8 @@
-//! Device side of the baselines, one file per method. The documentation of [`Baseline`] and of the server's
-//! side has the formulas.
+//! Local training of the baseline methods on simulated devices, with one file for each method. The formulas
+//! are in the documentation of [`Baseline`] and of the server's side.
 //!
-//! Samples come in the order of the client's own network, and steps are computed as it does. A baseline with
-//! a correction of zero therefore has the same bits as FedAvg, or as local training.
+//! Order of samples and arithmetic of steps are the same as in the client's network task. A baseline whose
+//! correction is zero therefore gives the same bits as FedAvg or as purely local training.
 
 mod apfl;
 mod ditto;
@@ -26,46 +26,47 @@ use training::Training;
 /// State that a device keeps between rounds; empty before its first round.
 #[derive(Clone, Debug, Default)]
 struct DeviceState {
-    /// Device's own network.
+    /// Personal network of the device.
     own: Option<Vec<f32>>,
     /// SCAFFOLD's control variate `c_i`.
     control: Option<Vec<f32>>,
-    /// APFL's mixing weight alpha, once it is updated.
+    /// APFL's mixing weight alpha; `None` before the first update.
     alpha: Option<f32>,
 }
 
 /// Models at the start of a round.
 struct RoundStart<'a> {
-    /// Received values: for SCAFFOLD the whole model, then the whole control variate.
+    /// Received values: the model, for SCAFFOLD followed by the control variate.
     received: &'a [f32],
     /// Common initial network.
     start: &'a [f32],
 }
 
 impl RoundStart<'_> {
-    /// Device's own network at the end of its previous round; the initial network before its first.
+    /// Personal network after the previous round of the device, or the initial network before its first
+    /// round.
     fn own(&self, state: &DeviceState) -> Vec<f32> {
         state.own.as_deref().unwrap_or(self.start).to_vec()
     }
 }
 
-/// Models from which a client's score is computed.
+/// Models from which the scored network of a client is computed.
 struct ScoringModels<'a> {
     shape: NetworkShape,
     /// Shared network.
     shared: &'a [f32],
-    /// Own network of a device that took part in no round.
+    /// Personal network of a device that has not participated in any round.
     initial_own: &'a [f32],
     /// Training samples of the client.
     samples: &'a mut dyn SampleSource,
 }
 
-/// A method with its parameters.
+/// Baseline method with its parameters.
 trait Method {
     /// True if the parameters are in range.
     fn is_valid(&self) -> bool;
 
-    /// Number of matrices of a layer's size in each tensor.
+    /// Number of matrices of a layer's size in each tensor: 2 if a control variate is sent with the model.
     fn copies(&self) -> usize {
         1
     }
@@ -79,12 +80,13 @@ trait Method {
         state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason>;
 
-    /// Network that a client is scored with.
+    /// Network with which the client is scored.
     fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
         models.shared.to_vec()
     }
 }
 
+/// Makes the method of a baseline; `None` if simulated devices do not support the baseline.
 fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
     Some(match baseline {
         Baseline::FedProx { proximal_weight } => Box::new(fedprox::FedProx { proximal_weight }),
@@ -107,7 +109,7 @@ fn method(baseline: Baseline, descent: Descent) -> Option<Box<dyn Method>> {
 
 /// True for a valid weight of a proximal term.
 fn is_proximal_weight(weight: f32) -> bool {
-    // False for NaN.
+    // The range does not contain NaN.
     (0.0..f32::INFINITY).contains(&weight)
 }
 
@@ -120,24 +122,25 @@ struct Open {
     encoding: Encoding,
 }
 
-/// Rounds of a baseline on one device.
+/// Task of a device that runs the rounds of a baseline.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     shape: NetworkShape,
     layers: Layers,
-    /// Seed of the order of samples.
+    /// Seed for the order of samples.
     seed: u64,
-    /// Method that the device was built for, with its parameters; each round may bring other parameters.
+    /// Method for which the device was built, with its initial parameters. Each round may have other
+    /// parameters.
     built_for: (Baseline, Descent),
     state: DeviceState,
     open: Option<Open>,
-    /// Tensors of the open round: the received ones, and after the computation those to upload.
+    /// Tensors of the open round: the received tensors, and after the computation the tensors to upload.
     values: Vec<f32>,
 }
 
 impl Rounds {
-    /// Makes the rounds of a device whose order of samples has this seed; `None` if the method is no
-    /// baseline.
+    /// Makes the task of a device. `seed` determines the order of samples. Returns `None` if the method is
+    /// not a baseline.
     pub fn new(network: &NetworkConfig, seed: u64) -> Option<Self> {
         let NetworkConfig { shape, method, parameters, .. } = network;
         let Task::Baseline { baseline, descent, .. } = method.plan(parameters).task else { return None };
@@ -168,7 +171,7 @@ impl Rounds {
         self.open.is_some()
     }
 
-    /// Closes the round because a round of another task opens.
+    /// Closes the round. Called when a round with another task opens.
     pub fn close(&mut self) {
         self.open = None;
     }
@@ -177,7 +180,7 @@ impl Rounds {
     ///
     /// # Errors
     /// [`DeclineReason::Task`], [`DeclineReason::Tensors`] or [`DeclineReason::Parameter`] if the round's
-    /// task, tensors or parameters do not fit; the state is then unchanged.
+    /// task, tensors or parameters do not match the device or are invalid; the state is then unchanged.
     pub fn open(&mut self, round: &RoundOpen) -> Result<(), DeclineReason> {
         let Task::Baseline { baseline, descent, epochs, encoding } = round.task else {
             return Err(DeclineReason::Task);
@@ -197,20 +200,20 @@ impl Rounds {
         Ok(())
     }
 
-    /// Range of tensor `index` among the values.
+    /// Range of the tensor number `index` in the values.
     fn place(&self, index: usize) -> Option<std::ops::Range<usize>> {
         let layer = self.shape.range(index..index + 1);
         let copies = self.copies();
         (index < self.shape.layers()).then_some(copies * layer.start..copies * layer.end)
     }
 
-    /// Buffer of tensor `index` of the open round.
+    /// Buffer of the tensor number `index` of the open round.
     pub fn tensor_mut(&mut self, index: usize) -> Option<&mut [f32]> {
         let place = self.place(index)?;
         self.values.get_mut(place)
     }
 
-    /// Tensor `index` of the upload.
+    /// Tensor number `index` of the upload.
     pub fn tensor(&self, index: usize) -> &[f32] {
         self.place(index).and_then(|place| self.values.get(place)).unwrap_or_default()
     }
@@ -218,7 +221,7 @@ impl Rounds {
     /// Checks the received values.
     ///
     /// # Errors
-    /// [`DeclineReason::NonFinite`] if one is not finite.
+    /// [`DeclineReason::NonFinite`] if a value is not finite.
     pub fn verify(&self) -> Result<(), DeclineReason> {
         training::check_finite(&self.values).map_err(|_| DeclineReason::NonFinite)
     }
@@ -226,7 +229,7 @@ impl Rounds {
     /// Computes the open round. `start` is the common initial network.
     ///
     /// # Errors
-    /// The reason to decline the round; the state is then unchanged.
+    /// Reason for which the round is declined; the state is then unchanged.
     pub fn run(
         &mut self,
         id: RoundId,
@@ -249,8 +252,9 @@ impl Rounds {
         self.open.map(|open| self.descriptors(open.encoding).into_iter().collect()).unwrap_or_default()
     }
 
-    /// Network that the client is scored with. `shared` is the shared network, `initial_own` the own network
-    /// of a device that took part in no round, and `samples` are the client's training samples.
+    /// Network with which the client is scored. `shared` is the shared network, `initial_own` is the personal
+    /// network of a device that has not participated in any round, and `samples` are the client's training
+    /// samples.
     pub fn scored(&self, shared: &[f32], initial_own: &[f32], samples: &mut dyn SampleSource) -> Vec<f32> {
         let (baseline, descent) = self.built_for;
         let models = ScoringModels { shape: self.shape, shared, initial_own, samples };
@@ -262,7 +266,8 @@ impl Rounds {
         self.state.control.as_deref()
     }
 
-    /// Reorders layers of `copies` matrices each: all layers of the first copy, then of the next.
+    /// Reorders values from layer order, in which each layer has `copies` matrices, to copy order: all layers
+    /// of the first copy, then all layers of the next copy.
     fn by_copy(&self, values: &[f32]) -> Vec<f32> {
         let mut parted = Vec::with_capacity(values.len());
         for copy in 0..self.copies() {
@@ -288,7 +293,7 @@ impl Rounds {
         values
     }
 
-    /// Range of a layer's matrix number `copy` among the values.
+    /// Range of matrix number `copy` of a layer in the values.
     fn matrix(&self, layer: usize, copy: usize) -> std::ops::Range<usize> {
         let own = self.shape.range(layer..layer + 1);
         let start = self.copies() * own.start + copy * own.len();

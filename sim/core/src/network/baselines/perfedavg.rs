@@ -1,12 +1,12 @@
-//! Per-FedAvg: steps along `(I - alpha H) g(w - alpha g(w))`. The inner gradient, the outer gradient and, in
-//! the Hessian-free variant, the Hessian H use a batch each, in the order of the epoch; the first-order
-//! variant omits H. If an epoch ends in between, its last batch serves for the rest, so that a device with a
-//! single batch can take steps.
+//! Local training of Per-FedAvg (Fallah et al. 2020): steps along `(I - alpha H) g(w - alpha g(w))`. The
+//! inner gradient, the outer gradient and, in the Hessian-free variant, the Hessian H are computed on
+//! consecutive batches of the epoch. The first-order variant omits H. If the epoch has no further batch, its
+//! last batch is reused, so that a device with a single batch can take steps.
 //!
-//! Hessian-free: `H v = (g(w + delta v) - g(w - delta v)) / (2 delta)`. In f32 both gradients have errors of
-//! about 1e-7 of their size, so the difference over `2 delta` has an error of 1e-4 of it. That is small
-//! relative to v, of which `alpha H v` is a fraction. A smaller delta would increase this error; the error of
-//! the finite difference itself grows with delta squared.
+//! The Hessian-free variant approximates `H v = (g(w + delta v) - g(w - delta v)) / (2 delta)`. In f32 the
+//! relative error of both gradients is about 1e-7, so division by `2 delta` gives an error of about 1e-4 of
+//! the gradient. This error is small relative to v, of which `alpha H v` is a fraction. A smaller delta would
+//! increase the error; the error of the finite difference grows with the square of delta.
 
 use fedspan_client::memory::NetworkShape;
 use fedspan_client::source::SampleSource;
@@ -18,6 +18,7 @@ use super::{DeviceState, Method, RoundStart, ScoringModels};
 /// Step of the finite difference that approximates the Hessian, as a multiple of the outer gradient.
 const DELTA: f32 = 1e-3;
 
+/// Per-FedAvg with its inner step size, and the choice of the Hessian-free or first-order variant.
 pub(super) struct PerFedAvg {
     pub inner_step: f32,
     pub hessian_free: bool,
@@ -59,8 +60,9 @@ impl Method for PerFedAvg {
         Ok(model)
     }
 
-    /// Network that the method optimises: the shared network after one step of size alpha down the gradient
-    /// over all samples. The shared network itself if there are no samples or the gradient is not finite.
+    /// Adapted network, for which the method optimises: the shared network after one gradient step of size
+    /// alpha on all samples. Returns the shared network if there are no samples or the gradient is not
+    /// finite.
     fn scored(&self, models: ScoringModels<'_>, _state: &DeviceState) -> Vec<f32> {
         let mut adapted = models.shared.to_vec();
         if let Ok(gradient) = whole_gradient(models.shape, &mut adapted, models.samples) {
@@ -70,7 +72,7 @@ impl Method for PerFedAvg {
     }
 }
 
-/// Gradient of the mean loss over all samples.
+/// Gradient of the mean loss of all samples at `model`.
 fn whole_gradient(
     shape: NetworkShape,
     model: &mut [f32],

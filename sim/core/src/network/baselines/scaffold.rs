@@ -1,11 +1,13 @@
-//! SCAFFOLD with option II: steps along `g - c_i + c`. After K steps of size eta, from x to y, `c_i` changes
-//! by `(x - y) / (K eta) - c`. Received and uploaded vectors hold the model followed by the control variate.
+//! Local training of SCAFFOLD (Karimireddy et al. 2020) with option II: steps along `g - c_i + c`. After K
+//! steps of size eta from x to y, `c_i` is changed by `(x - y) / (K eta) - c`. Received vectors contain the
+//! model followed by c; uploaded vectors contain the model followed by the change of `c_i`.
 
 use fedspan_protocol::message::{DeclineReason, Descent};
 
 use super::training::{Training, check_finite};
 use super::{DeviceState, Method, RoundStart};
 
+/// SCAFFOLD with the parameters of its gradient descent.
 pub(super) struct Scaffold {
     pub descent: Descent,
 }

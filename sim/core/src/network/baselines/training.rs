@@ -1,4 +1,4 @@
-//! Training that all baselines share: batches, gradients and steps.
+//! Local training that all baselines share: batches, gradients and steps of gradient descent.
 
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
 use fedspan_client::source::SampleSource;
@@ -7,24 +7,24 @@ use fedspan_protocol::message::{DeclineReason, Descent, RoundId};
 
 use crate::network::HeapNetwork;
 
-/// Training of one device in one round. A model is the concatenation of all layers of a network.
+/// Local training of a device in a round. A model is the concatenation of all layers of a network.
 pub struct Training<'a> {
     /// Parameters of the gradient descent.
     pub descent: Descent,
     epochs: u16,
     batches: Batches,
     source: &'a mut dyn SampleSource,
-    /// Working memory of a network; its parameters are not used.
+    /// Working memory of a network, without parameters.
     memory: HeapNetwork,
-    /// Number of samples of the batch in memory.
+    /// Number of samples in the loaded batch.
     size: usize,
 }
 
 impl<'a> Training<'a> {
-    /// Counts the samples of round `id` of a device whose order of samples has this seed.
+    /// Prepares the training in round `id`, and counts the samples. `seed` determines the order of samples.
     ///
     /// # Errors
-    /// The errors of [`Batches::new`].
+    /// See [`Batches::new`].
     pub fn new(
         shape: NetworkShape,
         id: RoundId,
@@ -41,8 +41,8 @@ impl<'a> Training<'a> {
         self.batches.usage()
     }
 
-    /// Loads the epoch's next batch into memory. Returns false at the end of the epoch; the previous batch
-    /// then stays in memory.
+    /// Loads the next batch of the epoch. Returns false at the end of the epoch; the previous batch then
+    /// remains loaded.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the source fails.
@@ -58,7 +58,7 @@ impl<'a> Training<'a> {
     /// batches.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails, and those of `step`.
+    /// [`DeclineReason::Device`] if the source fails, and errors of `step`.
     pub fn each_batch(
         &mut self,
         mut step: impl FnMut(&mut Self) -> Result<(), DeclineReason>,
@@ -74,17 +74,17 @@ impl<'a> Training<'a> {
         Ok(steps)
     }
 
-    /// Computes the gradient of the mean loss of the batch in memory, at `model`.
+    /// Computes the gradient of the mean loss of the loaded batch at `model`.
     ///
     /// # Errors
-    /// [`DeclineReason::UpdateNonFinite`] if it is not finite.
+    /// [`DeclineReason::UpdateNonFinite`] if the gradient is not finite.
     pub fn gradient(&mut self, model: &mut [f32], gradient: &mut [f32]) -> Result<(), DeclineReason> {
         gradient.fill(0.0);
         let all = self.size;
         self.add_gradient(model, all, gradient)
     }
 
-    /// Adds the batch's part of the gradient of the mean loss of `all` samples.
+    /// Adds the contribution of the loaded batch to the gradient of the mean loss of `all` samples.
     fn add_gradient(&mut self, model: &mut [f32], all: usize, sums: &mut [f32]) -> Result<(), DeclineReason> {
         let parts = self.memory.parts();
         let mut parts = NetworkParts { parameters: model, ..parts };
@@ -94,7 +94,7 @@ impl<'a> Training<'a> {
         if finite { Ok(()) } else { Err(DeclineReason::UpdateNonFinite) }
     }
 
-    /// Gradient of the mean loss of all samples, at `model`.
+    /// Computes the gradient of the mean loss of all samples at `model`.
     ///
     /// # Errors
     /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if the gradient is
@@ -110,10 +110,11 @@ impl<'a> Training<'a> {
     }
 
     /// Runs stochastic gradient descent from `model` for all epochs and returns the number of steps.
-    /// `correct` modifies the gradient before each step.
+    /// `correct` is called with the model and the gradient before each step, and may modify the gradient.
     ///
     /// # Errors
-    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if the model does not stay finite.
+    /// [`DeclineReason::Device`] if the source fails, [`DeclineReason::UpdateNonFinite`] if a gradient or the
+    /// final model is not finite.
     pub fn descend(
         &mut self,
         model: &mut [f32],
@@ -132,16 +133,16 @@ impl<'a> Training<'a> {
     }
 }
 
-/// Steps of one model in one round, as the client takes them: `v <- momentum v + g` and `w <- w - step_size
-/// v`, with v initially zero.
+/// Gradient descent of a model in a round with the arithmetic of the client: `v <- momentum v + g` and
+/// `w <- w - step_size v`, where v is initially zero.
 pub struct Steps {
     descent: Descent,
-    /// Velocity; empty without momentum.
+    /// Velocity; empty if the momentum is 0.
     velocity: Vec<f32>,
 }
 
 impl Steps {
-    /// Starts with zero velocity.
+    /// Prepares steps with zero velocity.
     pub fn new(descent: Descent, parameters: usize) -> Self {
         let velocity = if descent.momentum > 0.0 { vec![0.0; parameters] } else { Vec::new() };
         Self { descent, velocity }

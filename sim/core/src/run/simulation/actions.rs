@@ -1,5 +1,5 @@
-//! Execution of the engine's actions: opens and closes rounds on devices, and scores and records each
-//! committed round.
+//! Execution of the engine's actions in a simulation: opens and closes rounds on devices, and scores and
+//! records committed rounds.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::Simulation;
 use crate::run::{RoundRow, RunError, Watcher};
 
 impl Simulation<'_> {
-    /// Executes all actions, and those that follow from them.
+    /// Executes all actions, and all further actions that result from them.
     pub(super) fn execute(
         &mut self,
         actions: &mut Vec<Action>,
@@ -31,6 +31,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
+    /// Sends an acknowledgement to a device. A rejection is recorded as a failure of the device.
     fn acknowledge(&mut self, device: DeviceId, ack: Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome {
             if matches!(reason, Rejection::NormOverBound { .. } | Rejection::NonFinite) {
@@ -43,29 +44,29 @@ impl Simulation<'_> {
         }
     }
 
-    /// Ends a round on a device.
+    /// Closes a round on a device.
     fn close(&mut self, device: DeviceId, id: RoundId) {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
-        let unheard = self.arrivals.remove(index);
+        let unanswered = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
         let late = replay.is_some_and(|known| known.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
-        if unheard && late {
-            // The answer arrived after the round was closed: it does not count, but the device has done the
-            // work.
+        if unanswered && late {
+            // In the journal the answer arrived after the round was closed. The device has computed the
+            // round, but its update is discarded.
             device.pump();
             device.inbox.clear();
             device.connection.close_round(id);
             device.connection.send(ToDevice::Ack(Ack { id, outcome: AckOutcome::Late }));
             return;
         }
-        if unheard {
+        if unanswered {
             device.discard_frames();
         }
         device.connection.close_round(id);
     }
 
-    /// Records a committed round, after scoring it if the schedule says so.
+    /// Records a committed round. The model is scored first if the round is to be evaluated.
     fn commit(
         &mut self,
         record: &RoundRecord,
@@ -76,12 +77,12 @@ impl Simulation<'_> {
         self.pump();
         self.seconds += began.elapsed().as_secs_f64();
         (self.last_failure, self.failed_attempts) = (None, 0);
-        // Ridge scores are no training updates.
+        // Ridge scores are not counted as updates.
         if record.phase != Phase::RidgeScores {
             self.updates += record.participants.len() as u64;
         }
         let Phase::Train(number) = record.phase else {
-            // The start belongs to round 0, the initial model.
+            // The start rounds are recorded in round 0, the initial model.
             if matches!(self.engine.phase(), Phase::Train(_)) {
                 self.record_initial(queue, watcher)?;
             }
@@ -91,7 +92,7 @@ impl Simulation<'_> {
         let evaluated = last || self.is_recent(number) || number.is_multiple_of(self.scenario.evaluate_every);
         let scored = if evaluated { Some(self.scores(number)?) } else { None };
         let scores = scored.as_ref().map(|(scores, _)| *scores);
-        // After a divergence the last scores are kept.
+        // After a divergence the scores before the divergence are kept.
         if self.diverged.is_none() {
             self.before_tuning = scored.filter(|_| self.scenario.algorithm.network().is_some());
         }
@@ -108,9 +109,9 @@ impl Simulation<'_> {
             rejected: record.rejected,
             interference: record.interference,
         });
-        let go_on = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
+        let continues = watcher.round(number, self.scenario.algorithm.rounds, scores.as_ref());
         if !last {
-            self.interrupted = !go_on;
+            self.interrupted = !continues;
             if self.interrupted || self.diverged.is_some() || self.stop_reached(scores.as_ref()) {
                 self.end_training(queue)?;
             }
@@ -118,7 +119,8 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Ends training and starts the final head fit. The round that has just opened never reaches a device.
+    /// Ends training and starts the final head fit. If a round has just been opened, it is not sent to
+    /// devices.
     pub(super) fn end_training(&mut self, queue: &mut VecDeque<Action>) -> Result<(), RunError> {
         self.score_before_tuning()?;
         queue.retain(|action| !matches!(action, Action::Open(..)));

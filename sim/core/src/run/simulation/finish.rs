@@ -1,4 +1,4 @@
-//! End of a run: newcomers join and all figures are collected.
+//! End of a simulation: newcomers join and fit heads, and all figures are collected.
 
 use fedspan_engine::linalg::orthonormal;
 use fedspan_engine::{DeviceId, Event, Millis};
@@ -38,7 +38,7 @@ impl Simulation<'_> {
                 (scores, clients, tuned)
             }
         };
-        // A run that ended early ends with a row of figures, too.
+        // The last round has figures even if the run ended early and the round was not evaluated.
         if let Some(row) = self.rows.last_mut() {
             row.scores.get_or_insert(scores);
         }
@@ -78,10 +78,10 @@ impl Simulation<'_> {
         Ok(outcome)
     }
 
-    /// Connects the newcomers to the finished campaign; they fit their heads like any device.
+    /// Connects the newcomers to the finished campaign, in which they fit their heads, and scores them.
     fn fit_newcomers(&mut self) -> Result<Vec<ClientScore>, RunError> {
         let first = self.devices.len();
-        // Rounds of training that the clients had, on average.
+        // Average number of training rounds in which a client participated.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
         let each = self.scenario.algorithm.network().map_or(0, |network| network.epochs);
         let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
@@ -98,7 +98,7 @@ impl Simulation<'_> {
             .collect())
     }
 
-    /// Privacy spent by all releases of each device.
+    /// Privacy loss of all releases of each device; `None` if the scenario has no section `[privacy]`.
     fn privacy(&self) -> Option<PrivacyFigures> {
         let delta = self.scenario.privacy?.delta;
         let (devices, epsilon) = self.engine.ledger().epsilons(delta);

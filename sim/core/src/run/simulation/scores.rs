@@ -1,4 +1,4 @@
-//! Scoring during a run: after rounds that are to be evaluated, and when training ends.
+//! Scoring of the model during a simulation: after rounds that are to be evaluated, and when training ends.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
-    /// Records round 0: the initial model, and the bytes of the start.
+    /// Records round 0: the scores of the initial model, and the bytes of the start rounds.
     pub(super) fn record_initial(
         &mut self,
         queue: &mut VecDeque<Action>,
@@ -40,7 +40,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Scales the data as devices do, once the campaign has found a scale.
+    /// Scales the data as devices do, if the campaign has found a scale.
     fn find_scale(&mut self) {
         if let (None, Some(scale)) = (&self.scaled, self.engine.scale()) {
             let pooled = self.scenario.algorithm.power().is_some().then_some(self.scenario.model.target);
@@ -51,12 +51,12 @@ impl Simulation<'_> {
         }
     }
 
-    /// Data that the model is trained on: scaled, if the campaign has a scale.
+    /// Data on which the model is scored: the scaled data if the campaign has a scale.
     pub(super) fn scored_data(&self) -> &Dataset {
         self.scaled.as_ref().unwrap_or(self.dataset)
     }
 
-    /// Records that the loss of a network's client is no longer finite, which ends training.
+    /// Records that the training of a network diverged on a client, which ends training.
     pub(super) fn record_divergence(&mut self, client: u64, round: u32) {
         if self.scenario.algorithm.network().is_some() && matches!(self.engine.phase(), Phase::Train(_)) {
             self.diverged.get_or_insert(Diverged { client, round });
@@ -64,7 +64,7 @@ impl Simulation<'_> {
     }
 
     /// Scores networks before their heads are tuned, if the last round was not evaluated. After a divergence
-    /// the previous scores stand.
+    /// the previous scores are kept.
     pub(super) fn score_before_tuning(&mut self) -> Result<(), RunError> {
         let Some(row) = self.rows.last() else { return Ok(()) };
         if self.scenario.algorithm.network().is_none()
@@ -81,7 +81,7 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// True for the last rounds, whose mean accuracy is reported for networks.
+    /// True for the last [`RECENT_ROUNDS`] rounds of a network, whose mean accuracy is reported.
     pub(super) fn is_recent(&self, number: u32) -> bool {
         let algorithm = &self.scenario.algorithm;
         algorithm.network().is_some() && number.saturating_add(RECENT_ROUNDS) > algorithm.rounds
@@ -96,7 +96,7 @@ impl Simulation<'_> {
             return Ok((scores, Vec::new()));
         }
         let algorithm = &self.scenario.algorithm;
-        // A diverged model has no figures; the previous ones stand.
+        // A diverged model is not scored; the previous figures are kept.
         if let (Some(_), Some(before_tuning)) = (self.diverged, &self.before_tuning) {
             return Ok(before_tuning.clone());
         }
@@ -122,7 +122,8 @@ impl Simulation<'_> {
         Ok((scores, clients))
     }
 
-    /// True if a condition of `[stop]` is met. Figures are compared only if the round was evaluated.
+    /// True if a condition of the section `[stop]` is met. Figures are compared only if the round was
+    /// evaluated.
     pub(super) fn stop_reached(&self, scores: Option<&Scores>) -> bool {
         let stop = &self.scenario.stop;
         let below =

@@ -1,16 +1,17 @@
-//! Computation times drawn from a distribution: once for each client, or in every round (SRPFL, section 5).
+//! Computation times that are drawn from a distribution, once for each client or in every round (SRPFL,
+//! section 5).
 
 use fedspan_engine::random::{Purpose, stream};
 
 use crate::scenario::{DynamicParameter, Speed};
 
-/// Computation times of a fleet, drawn from a distribution.
+/// Computation times of a fleet that are drawn from a distribution.
 #[derive(Clone, Debug)]
 pub struct DrawnTimes {
     /// True if times change from round to round.
     dynamic: bool,
     seed: u64,
-    /// Time of each client, or the mean around which its times are drawn.
+    /// Time of each client, or mean of the times of each client if times change from round to round.
     parameters: Vec<f64>,
 }
 
@@ -20,7 +21,7 @@ impl DrawnTimes {
         let least = 1.0 / clients.max(1) as f64;
         let draw = |client: u64| stream(seed, Purpose::Speed, client);
         let parameter = |client| least + (1.0 - least) * draw(client).uniform();
-        // Means of a uniform variable on [least, 1] and of its reciprocal.
+        // Mean of a uniform variable on [least, 1], and mean of its reciprocal.
         let (mean, reciprocal) =
             (0.5 * (1.0 + least), if least < 1.0 { -least.ln() / (1.0 - least) } else { 1.0 });
         let means = match speed {
@@ -29,7 +30,7 @@ impl DrawnTimes {
             }
             _ => Vec::new(),
         };
-        let own = |client: u64| match speed {
+        let draw_parameter = |client: u64| match speed {
             Speed::Constant => 1.0,
             Speed::Uniform => 2.0 * draw(client).uniform(),
             Speed::Exponential => draw(client).exponential(),
@@ -41,17 +42,17 @@ impl DrawnTimes {
             Speed::Dynamic(DynamicParameter::Rate) => 1.0 / parameter(client) / reciprocal,
         };
         let dynamic = matches!(speed, Speed::Dynamic(_));
-        Self { dynamic, seed, parameters: (0..clients as u64).map(own).collect() }
+        Self { dynamic, seed, parameters: (0..clients as u64).map(draw_parameter).collect() }
     }
 
-    /// Reassigns the drawn parameters: the first client of `order` becomes the fastest.
+    /// Reassigns the drawn parameters so that the first client of `order` is the fastest.
     #[must_use]
     pub fn assign_in_order(mut self, order: &[usize]) -> Self {
         let mut sorted = self.parameters.clone();
         sorted.sort_by(f64::total_cmp);
         for (&client, time) in order.iter().zip(sorted) {
-            if let Some(own) = self.parameters.get_mut(client) {
-                *own = time;
+            if let Some(parameter) = self.parameters.get_mut(client) {
+                *parameter = time;
             }
         }
         self
@@ -59,16 +60,16 @@ impl DrawnTimes {
 
     /// Computation time of a client in a round; 1 for an unknown client.
     pub fn time(&self, client: usize, round: u32) -> f64 {
-        let own = self.parameters.get(client).copied().unwrap_or(1.0);
+        let parameter = self.parameters.get(client).copied().unwrap_or(1.0);
         if self.dynamic {
-            own * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
+            parameter * stream(self.seed, Purpose::RoundSpeed, stream_index(client, round)).exponential()
         } else {
-            own
+            parameter
         }
     }
 }
 
-/// Mean of each client. A random choice of the given fraction of clients, rounded, is slow.
+/// Mean time of each client if a random fraction of the clients, rounded, is slow.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a count")]
 fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) -> Vec<f64> {
     let slow = ((slow_fraction * clients as f64).round() as usize).min(clients);
@@ -101,8 +102,9 @@ mod tests {
         Speed::Dynamic(DynamicParameter::Rate),
     ];
 
-    /// Checks that the mean time is 1. The variance is largest if the parameter is a rate: about `2 M / ln^2 M`, or
-    /// 42 for 1000 clients. The mean over 1000 clients and 100 seeds then has a standard error of 0.02.
+    /// Checks that the mean time is 1. The variance is largest if the parameter is a rate: about
+    /// `2 M / ln^2 M`, or 42 for 1000 clients. The mean over 1000 clients and 100 seeds then has a standard
+    /// error of 0.02.
     #[test]
     fn mean_time_is_one() {
         for kind in KINDS {
@@ -162,9 +164,9 @@ mod tests {
             let after = before.clone().assign_in_order(&order);
             assert!(after.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
             let sorted = |drawn: &DrawnTimes| {
-                let mut own = drawn.parameters.clone();
-                own.sort_by(f64::total_cmp);
-                own
+                let mut times = drawn.parameters.clone();
+                times.sort_by(f64::total_cmp);
+                times
             };
             assert_eq!(sorted(&before), sorted(&after));
         }

@@ -1,6 +1,6 @@
-//! Dropouts: the clients that miss a round. Every pattern loses the same mean fraction of all rounds of all
-//! clients, `dropout`; patterns differ in which clients miss rounds, and when. Every dropout is a function of
-//! seed, client and period.
+//! Dropouts of simulated devices, which miss rounds. Patterns differ in the clients that miss rounds and in
+//! the correlation of dropouts; the mean fraction of missed rounds is `dropout` for every pattern. A dropout
+//! is a function of seed, client and period.
 
 use fedspan_engine::random::{Purpose, stream};
 
@@ -15,24 +15,25 @@ pub struct Dropouts {
     kind: Kind,
 }
 
+/// Pattern of dropouts, with its state.
 #[derive(Clone, Debug)]
 enum Kind {
     Independent,
-    /// True for the clients that are always absent.
+    /// For each client, true if the client is always absent.
     Persistent(Vec<bool>),
     Outages {
         /// Site of each client.
         site: Vec<usize>,
         /// Mean length of an outage, in periods.
         length: f64,
-        /// State of each site: the latest period computed, and whether the site is down in it.
+        /// State of each site: the latest computed period, and true if the site is down in this period.
         known: Vec<(u32, bool)>,
     },
 }
 
 impl Dropouts {
-    /// Draws the dropouts of a scenario's fleet. Clients are assigned to sites at random, in groups of equal
-    /// size up to one client.
+    /// Makes the dropouts of a scenario's fleet. Clients are assigned to sites at random. The sizes of sites
+    /// differ by at most one client.
     #[must_use]
     pub fn new(fleet: &FleetSection, clients: usize, seed: u64) -> Self {
         let probability = fleet.dropout;
@@ -63,7 +64,7 @@ impl Dropouts {
     /// Checks the settings for a fleet of `clients` clients.
     ///
     /// # Errors
-    /// Key of the setting that the fleet cannot satisfy, and a message with the numbers.
+    /// Key of the setting that is not possible for the fleet, and a message with the numbers.
     pub fn check(fleet: &FleetSection, clients: usize) -> Result<(), (&'static str, String)> {
         match fleet.pattern {
             DropoutPattern::Persistent if absent_count(fleet.dropout, clients) >= clients => {
@@ -81,8 +82,8 @@ impl Dropouts {
         }
     }
 
-    /// True if a client cannot be reached in a period, counted from 1. A period is an exchange, or the time
-    /// of its extension.
+    /// True if a client is unavailable in a period, counted from 1. A period is an exchange, or an extension
+    /// of an exchange.
     pub fn drops_out(&mut self, client: usize, period: u32) -> bool {
         let (probability, seed) = (self.probability, self.seed);
         if probability <= 0.0 {
@@ -97,8 +98,8 @@ impl Dropouts {
                 if *at == 0 || *at > period {
                     (*at, *down) = (1, uniform(seed, site, 1) < probability);
                 }
-                // A Markov chain of two states (Gilbert 1960): outages have a geometric length, and the times
-                // between them are such that a site is down for the given fraction of all periods.
+                // Markov chain of two states (Gilbert 1960). The length of outages has a geometric
+                // distribution, and a site is down for the given fraction of all periods.
                 let (stays_down, goes_down) =
                     (1.0 - 1.0 / *length, probability / ((1.0 - probability) * *length));
                 while *at < period {
@@ -111,16 +112,16 @@ impl Dropouts {
     }
 }
 
-/// Uniform number in [0, 1) for a client or a site in a period.
+/// Draws a uniform number in [0, 1) for a client or a site in a period.
 fn uniform(seed: u64, index: usize, period: u32) -> f64 {
     stream(seed, Purpose::Dropout, stream_index(index, period)).uniform()
 }
 
-/// All clients in random order. A larger dropout probability takes a longer prefix, so it adds clients and
-/// keeps the others.
+/// All clients in random order. The absent clients are a prefix of this order, so a larger dropout
+/// probability adds clients to the absent clients.
 fn shuffled(clients: usize, seed: u64) -> Vec<usize> {
     let all: Vec<usize> = (0..clients).collect();
-    // Periods count from 1, so period 0 is free for this stream.
+    // Periods count from 1, so the stream of period 0 is not used otherwise.
     stream(seed, Purpose::Dropout, stream_index(0, 0)).choose(&all, clients)
 }
 
@@ -149,7 +150,7 @@ mod tests {
         Dropouts::new(&fleet, clients, seed)
     }
 
-    /// Dropouts by period, then by client.
+    /// Makes the table of dropouts by period and client.
     fn table(mut dropouts: Dropouts, clients: usize) -> Vec<Vec<bool>> {
         (1..=PERIODS)
             .map(|period| (0..clients).map(|client| dropouts.drops_out(client, period)).collect())
@@ -215,7 +216,7 @@ mod tests {
         assert!((length - 6.0).abs() < 0.7, "{length}");
     }
 
-    /// Periods may be queried in any order, and some of them never.
+    /// Periods may be queried in any order, and may be skipped.
     #[test]
     fn query_order_does_not_matter() {
         for pattern in [

@@ -1,4 +1,4 @@
-//! Transmission times of a round's frames.
+//! Transmission times of the frames of a round over simulated links.
 
 use fedspan_engine::RoundBroadcast;
 use fedspan_engine::random::{Purpose, stream};
@@ -13,24 +13,25 @@ use fedspan_protocol::tensor::TensorDescriptor;
 use super::drawn::stream_index;
 use crate::scenario::LinkSection;
 
-/// Links of a fleet.
+/// Links of a fleet, with one bandwidth for each device.
 #[derive(Clone, Debug)]
 pub struct Link {
     settings: LinkSection,
     seed: u64,
     /// Frame limit of the devices, in bytes.
     limit: usize,
-    /// Lengths of a round's frames, equal for all devices.
+    /// Lengths in bytes of the frames of a round, which are equal for all devices.
     frames: (RoundId, Vec<usize>),
 }
 
 impl Link {
-    /// Makes the links of devices with this frame limit.
+    /// Makes the links of devices with the given frame limit.
     pub fn new(settings: LinkSection, seed: u64, limit: u16) -> Self {
         Self { settings, seed, limit: limit.into(), frames: Default::default() }
     }
 
-    /// Time that the frames of a round take to and from a client. Each frame is sent until it arrives.
+    /// Transmission time of all frames of a round to and from a client, in mean computations. A lost frame is
+    /// retransmitted until it is received.
     pub fn time(&mut self, client: usize, opening: &RoundBroadcast) -> f64 {
         if self.frames.0 != opening.id {
             self.frames = (opening.id, frame_lengths(opening, self.limit));
@@ -49,20 +50,22 @@ impl Link {
     }
 }
 
-/// Lengths of the encoded frames that open a round and answer it, in bytes. Upper bounds: zeros in the
-/// content would shorten them by less than one byte in 254.
+/// Upper bounds of the lengths in bytes of the encoded frames in a round, both directions. Zeros in the
+/// content shorten a frame by less than one byte in 254.
 pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     let (id, request) = (opening.id, &opening.request);
     let down: Descriptors = request.tensors.iter().map(|t| t.descriptor(request.encoding)).collect();
     let up: Descriptors = request.expects.iter().copied().collect();
     let open = |tensors| ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
-    // The length of the sample count varies by a byte or two; 100 has a usual length.
+    // The encoded length of the sample count varies by one or two bytes; 100 has a typical length.
     let update = |tensors| ToServer::Update(Update { id, samples: 100, skipped: 0, tensors });
     let mut frames = direction(id, down, limit, open, ToDevice::Chunk);
     frames.extend(direction(id, up, limit, update, ToServer::Chunk));
     frames
 }
 
+/// Lengths in bytes of the frames in one direction: the first message, and the chunks of tensors that do not
+/// fit into it.
 fn direction<M: Message>(
     id: RoundId,
     mut tensors: Descriptors,

@@ -1,5 +1,5 @@
-//! Answer times of clients. Every time is a function of seed, client and round, so nothing depends on the
-//! order of queries.
+//! Simulated times and dropouts of clients. Every time is a function of seed, client and round, so results do
+//! not depend on the order of queries.
 
 mod drawn;
 mod dropout;
@@ -20,10 +20,11 @@ use time_table::TimeTable;
 use crate::data::{DataError, Dataset};
 use crate::scenario::{ComputeTimes, Scenario};
 
-/// Computation times of a fleet.
+/// Computation times of a fleet, in mean computations.
 #[derive(Clone, Debug)]
 pub struct Times(Kind);
 
+/// Source of computation times.
 #[derive(Clone, Debug)]
 enum Kind {
     Drawn(DrawnTimes),
@@ -49,15 +50,15 @@ impl Times {
         }))
     }
 
-    /// Uses a table of times by client (from 0) and round (as devices count: from 1, including rounds of the
-    /// start). A client never answers a round without an entry.
+    /// Makes times from a table by client (from 0) and round (from 1, including start rounds). A client does
+    /// not answer in a round without an entry.
     #[must_use]
     pub fn from_table(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self(Kind::Given(TimeTable::once(table)))
     }
 
-    /// Time of a client in a round with this task; infinite if it never answers. Each power iteration takes
-    /// one drawn computation time.
+    /// Computation time of a client in a round with this task; infinite if the client does not answer. Each
+    /// power iteration takes one drawn computation time.
     #[must_use]
     pub fn time(&self, client: usize, round: u32, task: &Task) -> f64 {
         let computations = match *task {

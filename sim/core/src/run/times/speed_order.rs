@@ -1,11 +1,11 @@
-//! Order of clients by their data, for speeds that correlate with data.
+//! Order of clients by speed, for computation times that are correlated with the clients' data.
 
 use crate::data::synthetic::alignments;
 use crate::data::{Client, Dataset, Labels};
 use crate::scenario::{Correlation, DataSection, Scenario};
 
-/// Training clients from fastest to slowest; `None` if speeds are assigned at random. Clients with equal keys
-/// keep the order of their numbers.
+/// Training clients from fastest to slowest; `None` if speeds are assigned at random. Clients with equal sort
+/// keys keep the order of their numbers.
 pub fn speed_order(
     scenario: &Scenario,
     dataset: &Dataset,
@@ -16,8 +16,8 @@ pub fn speed_order(
     let keys: Vec<f64> = match (correlation, &scenario.data) {
         (Correlation::None, _) => return None,
         (Correlation::Samples, _) => clients.iter().map(|client| client.train.len() as f64).collect(),
-        // Clients whose heads align with one direction are fastest, and see little else of the
-        // representation.
+        // The fastest clients are those whose heads are most aligned with the first true direction, so
+        // their data contain little information on the other directions.
         (Correlation::Task, DataSection::Linear(linear)) => {
             alignments(linear, seed).into_iter().map(|alignment| -alignment).collect()
         }
@@ -31,7 +31,7 @@ pub fn speed_order(
     Some(order)
 }
 
-/// Mean class number of a client's training samples.
+/// Mean class number of a client's training samples; 0 for regression.
 fn mean_class(client: &Client) -> f64 {
     match &client.train.y {
         Labels::Classes(classes) if !classes.is_empty() => {

@@ -1,4 +1,4 @@
-//! Table of given computation times.
+//! Table of given computation times by client and round.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct TimeTable {
     table: BTreeMap<(usize, u32), f64>,
-    /// Number of rounds after which the table repeats; `None` if it does not.
+    /// Number of rounds after which the table repeats; `None` if the table does not repeat.
     repeated: Option<u32>,
 }
 
 impl TimeTable {
-    /// Makes a table without repetition: a client never answers a round without an entry.
+    /// Makes a table without repetition. A client does not answer in a round without an entry.
     pub fn once(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self { table, repeated: None }
     }
 
-    /// Makes a table of `rounds` rounds that repeats from its start.
+    /// Makes a table of `rounds` rounds that repeats from the first round.
     pub fn repeated(table: BTreeMap<(usize, u32), f64>, rounds: u32) -> Self {
         Self { table, repeated: Some(rounds.max(1)) }
     }
 
-    /// Time of a client in a round, counted from 1; infinite without an entry.
+    /// Time of a client in a round, counted from 1; infinite if the table has no entry.
     pub fn time(&self, client: usize, round: u32) -> f64 {
         let round = self.repeated.map_or(round, |rounds| round.saturating_sub(1) % rounds + 1);
         self.table.get(&(client, round)).copied().unwrap_or(f64::INFINITY)

@@ -9,14 +9,14 @@ use crate::data::{DataError, file};
 /// Largest round number of a trace.
 const ROUNDS_MAX: u32 = 10_000_000;
 
-/// Largest file in bytes: ten million rounds of one client.
+/// Largest file size in bytes, enough for ten million rounds of one client.
 const LARGEST_FILE: u64 = 1 << 28;
 
 /// Reads a trace for clients 0 to `clients - 1`, with a time for each client and round. Without a column
-/// `round` every round is the same.
+/// `round`, the times are the same in every round.
 ///
 /// # Errors
-/// [`DataError`] naming the file, the line and the values allowed there.
+/// [`DataError`] naming the file, the line and the allowed values.
 pub fn read(path: &str, clients: usize) -> Result<TimeTable, DataError> {
     let wrong = |message: String| DataError::new(path, message);
     let bytes = file::read(path, LARGEST_FILE)?;
@@ -65,8 +65,8 @@ pub fn read(path: &str, clients: usize) -> Result<TimeTable, DataError> {
     if table.is_empty() {
         return Err(wrong("no rows after the header; add a row for each client".to_owned()));
     }
-    // A complete table needs no search, and the search stops at the first gap, so a mistyped huge round
-    // number costs no time.
+    // The number of entries shows whether the table is complete. The search for a missing entry stops at the
+    // first gap, so it is fast even if a round number is mistyped and very large.
     let every = (1..=rounds).flat_map(|round| (0..clients).map(move |client| (client, round)));
     if table.len() as u64 != u64::from(rounds) * clients as u64
         && let Some((client, round)) = every.into_iter().find(|key| !table.contains_key(key))

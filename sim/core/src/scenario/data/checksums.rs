@@ -1,8 +1,8 @@
-//! `data.sha256`: the sums of the data files.
+//! Reader of the key `data.sha256`: the checksums of the data files.
 
 use fedspan_engine::config::{Problem, Section};
 
-/// Reads the SHA-256 checksums of the files, in reading order.
+/// Reads the SHA-256 checksums of the data files, in the order in which the files are read.
 pub(super) fn read_checksums(section: &Section<'_>) -> Result<Vec<String>, Problem> {
     let allowed = "a list of sums of 64 hexadecimal digits, one for each file";
     let sum = |text: &str| {

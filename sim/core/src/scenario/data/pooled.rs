@@ -1,4 +1,5 @@
-//! `[data]` of labelled samples that are read from files and partitioned among clients.
+//! Section `[data]` for labelled samples that are read from IDX, CIFAR or LEAF files, or bundled, and
+//! partitioned among clients.
 
 use fedspan_engine::config::{Problem, Section};
 
@@ -12,9 +13,9 @@ use crate::data::leaf::Leaf;
 use crate::data::pool::{Pool, SplitBy, SplitPlan};
 use crate::data::{DataError, Dataset};
 
-/// Largest number of lines that are read from a file of word vectors: more than any file in use has.
+/// Largest number of lines that are read from a file of word vectors. Common files have fewer lines.
 const VOCABULARY: usize = 10_000_000;
-/// Number of lines that are read by default: those of GloVe's smallest files.
+/// Number of lines that are read by default, the number of lines in the smallest files of GloVe.
 const USUAL_VOCABULARY: usize = 400_000;
 
 /// Labelled samples, and their division among clients.
@@ -22,11 +23,12 @@ const USUAL_VOCABULARY: usize = 400_000;
 pub struct PooledSection {
     /// Source of the samples.
     pub source: PoolSource,
-    /// SHA-256 of the files in reading order; empty for no check.
+    /// SHA-256 of the files in the order in which they are read; empty if checksums are not verified.
     pub checksums: Vec<String>,
     /// Division of the samples among clients.
     pub plan: SplitPlan,
-    /// Augments training images: each round shifts and mirrors them differently.
+    /// True if training images are augmented by random shifts and reflections that differ from round to
+    /// round.
     pub augment: bool,
 }
 
@@ -37,9 +39,9 @@ pub enum PoolSource {
     Bundled(Bundled),
     /// IDX files.
     Idx(Idx),
-    /// CIFAR's files in a directory.
+    /// Directory with the files of CIFAR, and the variant of the data set.
     Cifar(String, Kind),
-    /// LEAF's files.
+    /// JSON files of LEAF.
     Leaf(Leaf),
 }
 
@@ -109,7 +111,7 @@ impl PoolSource {
 }
 
 impl PooledSection {
-    /// Reads the keys that all kinds share.
+    /// Reads the keys that are common to all sources.
     pub(super) fn read(
         source: PoolSource,
         section: &Section<'_>,
@@ -127,7 +129,7 @@ impl PooledSection {
         Ok(Self { source, checksums, plan, augment })
     }
 
-    /// Loads the samples and divides them among clients; `name` is the scenario's name.
+    /// Reads the samples and divides them among clients. `name` is the name of the scenario.
     pub(super) fn dataset(&self, name: &str, seed: u64) -> Result<Dataset, DataError> {
         let mut files = Files::new(name, &self.checksums);
         let pool = self.source.load(&mut files)?;
@@ -141,8 +143,8 @@ impl PooledSection {
         let mut dataset = self.plan.dataset(&pool, seed)?;
         dataset.warnings.extend(warning);
         if let Some(shape) = pool.layout.shape.filter(|_| self.augment) {
-            for (client, one) in (0..).zip(&mut dataset.clients) {
-                one.augment = Some(Augment { seed, client, shape });
+            for (number, client) in (0..).zip(&mut dataset.clients) {
+                client.augment = Some(Augment { seed, client: number, shape });
             }
         }
         Ok(dataset)

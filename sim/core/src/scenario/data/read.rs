@@ -1,4 +1,4 @@
-//! Readers of `[data]` and `[split]`, one for each kind of data.
+//! Readers of the sections `[data]` and `[split]`, one for each kind of data.
 
 use fedspan_engine::config::{Problem, Section};
 
@@ -13,14 +13,14 @@ use crate::data::synthetic::{HeadNorm, LinearRegression};
 use crate::data::watch::windows::DECIMATIONS;
 use crate::data::watch::{self, Validation, WatchSettings};
 
-/// Kinds without a `[split]`: their test samples are generated, too.
+/// Kinds of data without a section `[split]`, since their test samples are generated.
 const SYNTHETIC_KINDS: [&str; 4] =
     ["linear-regression", "low-rank-regression", "spiked-covariance", "stochastic-block-model"];
 
-/// Reader of one kind of `[data]` and its `[split]`.
+/// Function that reads the sections `[data]` and `[split]` for one kind of data.
 type Reader = fn(&Section<'_>, &Section<'_>) -> Result<DataSection, Problem>;
 
-/// Reads `[data]` and `[split]`.
+/// Reads the sections `[data]` and `[split]`.
 ///
 /// # Errors
 /// [`Problem`] for the first error.
@@ -61,6 +61,7 @@ fn read_pooled(
     PooledSection::read(source, section, split).map(DataSection::Pooled)
 }
 
+/// Reads the keys of `kind = "linear-regression"`.
 fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
     let norms = [("sqrt-k", HeadNorm::SqrtK), ("gaussian", HeadNorm::Gaussian), ("qr", HeadNorm::Qr)];
     let d = section.size("d", None, 1..=65_535)?;
@@ -80,6 +81,7 @@ fn read_linear(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+/// Reads the keys of `kind = "low-rank-regression"`.
 fn read_low_rank(section: &Section<'_>) -> Result<DataSection, Problem> {
     let d = section.size("d", None, 1..=65_535)?;
     let outputs = section.size("outputs", Some(d), 1..=65_535)?;
@@ -97,6 +99,7 @@ fn read_low_rank(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+/// Reads the keys of `kind = "spiked-covariance"`.
 fn read_spiked(section: &Section<'_>) -> Result<DataSection, Problem> {
     let d = section.size("d", None, 1..=LARGEST_FEATURES)?;
     Ok(DataSection::Spiked(SpikedCovariance {
@@ -117,13 +120,14 @@ fn read_blocks(section: &Section<'_>) -> Result<DataSection, Problem> {
     }))
 }
 
+/// Reads the keys of the smartwatch recordings.
 fn read_watch(section: &Section<'_>, split: &Section<'_>) -> Result<DataSection, Problem> {
     let programmes = section.boolean("programmes", false)?;
     let head_samples_per_class = section.size("head_samples_per_class", Some(0), 0..=1000)?;
     split.choice("by", Some("time"), &[("time", ())])?;
     let holdout_users = split.size("holdout_users", Some(0), 0..=watch::PEOPLE - 1)?;
     let folds = watch::PEOPLE.checked_div(holdout_users).unwrap_or(1);
-    // Training users that remain when one group is held out, in groups of the same size.
+    // Number of groups of the same size among the people who remain when one group is held out.
     let inner = (watch::PEOPLE - holdout_users).checked_div(holdout_users).unwrap_or(1).max(1);
     let fraction = split.number("validation", Some(0.0), 0.0..=0.9)?;
     let validation_fold = split.size("validation_fold", Some(0), 0..=inner - 1)?;

@@ -1,4 +1,4 @@
-//! `[data.partition]`, and `[split]` of data that are partitioned among clients.
+//! Reader of the sections `[data.partition]` and `[split]` for data that are partitioned among clients.
 
 use fedspan_engine::config::{Problem, Section};
 
@@ -9,21 +9,21 @@ use crate::data::sizes::Sizes;
 use crate::data::split::{Order, OrderSplit};
 use crate::scenario::LARGEST_SIGMA;
 
-/// Largest number of samples that a key may ask for, of a client or of a class.
+/// Largest value of keys that set a number of samples per client or per class.
 pub(super) const SAMPLES: usize = 1_000_000;
 
-/// Properties of the data, apart from labelled samples.
+/// Properties of a data source that determine the allowed settings.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PoolContents {
-    /// The data name the user of each sample.
+    /// True if the data name the user of each sample.
     pub users: bool,
-    /// The data have a test part of their own.
+    /// True if the files have a test part.
     pub tests: bool,
-    /// The data have names of classes.
+    /// True if the data name the classes.
     pub names: bool,
 }
 
-/// Reads both sections.
+/// Reads both sections into a plan for dividing samples among clients.
 pub fn read_plan(
     section: &Section<'_>,
     split: &Section<'_>,
@@ -62,10 +62,10 @@ pub fn read_plan(
     Ok(SplitPlan { partition, by, order, split, tests, holdout, holdout_classes })
 }
 
-/// Values of `split.by`.
+/// Values of the key `split.by`.
 #[derive(Clone, Copy)]
 pub enum SplitKind {
-    /// A fraction of each client's samples, in this order.
+    /// A fraction of each client's samples, which are split in this order.
     Clients(Order),
     /// A fraction of each class, before the data are partitioned.
     Classes,
@@ -74,8 +74,8 @@ pub enum SplitKind {
 }
 
 impl SplitKind {
-    /// Reads the keys that belong to this value. Returns the split, the order of samples and the test
-    /// fraction.
+    /// Reads the further keys for this value. Returns the method that selects the test samples, the order of
+    /// samples, and the fraction of test samples.
     pub fn read(self, split: &Section<'_>, order: Order) -> Result<(SplitBy, Order, f64), Problem> {
         let test = || split.number("test", Some(0.2), 0.0..=0.95);
         Ok(match self {
@@ -89,8 +89,8 @@ impl SplitKind {
     }
 }
 
-/// Reads the test samples that each client is scored on, if the test part is cut off before the data are
-/// partitioned.
+/// Reads the assignment of test samples to clients. The key is allowed only if test samples are selected
+/// before the data are partitioned.
 pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<TestAssignment, Problem> {
     let tests = [("share", TestAssignment::UpdateWeight), ("all", TestAssignment::All)];
     match by {
@@ -99,7 +99,7 @@ pub fn read_tests(split: &Section<'_>, by: SplitBy) -> Result<TestAssignment, Pr
     }
 }
 
-/// Rejects the number of a group of newcomers if there are no newcomers.
+/// Rejects the key `split.fold`, the index of a group of newcomers, if there are no newcomers.
 pub fn check_fold(split: &Section<'_>, holdout: &Holdout) -> Result<(), Problem> {
     let Holdout { clients, fold, key, .. } = holdout;
     if *clients > 0 || *fold == 0 {
@@ -110,7 +110,8 @@ pub fn check_fold(split: &Section<'_>, holdout: &Holdout) -> Result<(), Problem>
     Err(split.problem("fold", message))
 }
 
-/// Reads the classes that only newcomers have: numbers, or names if the data name their classes (`named`).
+/// Reads the classes that only newcomers have. Each class is given by number, or by name if `named` is true,
+/// that is, if the data name the classes.
 pub fn read_holdout_classes(
     split: &Section<'_>,
     holdout: &Holdout,
@@ -144,8 +145,8 @@ pub fn read_holdout_classes(
     Ok(holdout_classes)
 }
 
-/// Reads `[data.partition]`. `users`: the data name the user of each sample. `classes`: samples have classes;
-/// data with real values are partitioned at random only.
+/// Reads the section `[data.partition]`. `users` is true if the data name the user of each sample. `classes`
+/// is true if samples have classes; regression data can only be partitioned at random or by user.
 pub fn read_partition(part: &Section<'_>, users: bool, classes: bool) -> Result<Partition, Problem> {
     #[derive(Clone, Copy)]
     enum Kind {

@@ -1,4 +1,4 @@
-//! `[data]` and `[split]` of labelled tables: CSV and npz files, which support the same settings.
+//! Sections `[data]` and `[split]` for labelled tables in CSV and npz files, which support the same settings.
 
 use std::collections::HashSet;
 
@@ -18,37 +18,39 @@ use crate::data::table::text::DELIMITERS;
 use crate::data::table::{self, Columns};
 use crate::data::{DataError, Dataset};
 
-/// Values of `task`: true for classes.
+/// Values of the key `task`, each with true for classification.
 const TASKS: [(&str, bool); 2] = [("regression", false), ("classes", true)];
-/// Values of `scale`. With "fleet" the campaign finds the scale, from unscaled features.
+/// Values of the key `scale`. For "fleet" the features are not scaled here, since the campaign finds the
+/// scale.
 const SCALES: [(&str, Scale); 4] =
     [("standard", Scale::Standard), ("robust", Scale::Robust), ("none", Scale::None), ("fleet", Scale::None)];
 
-/// A labelled table, and the division of its rows among clients.
+/// Labelled table, and division of its rows among clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableSection {
     /// Format of the file and the columns or arrays to read.
     pub source: TableSource,
     /// Path of the file.
     pub path: String,
-    /// SHA-256 of the file; empty for no check.
+    /// SHA-256 of the file; empty if the checksum is not verified.
     pub checksums: Vec<String>,
     /// Division of the rows among clients.
     pub plan: SplitPlan,
-    /// Scaling of the features; `None` lets the file decide.
+    /// Scaling of the features; `None` if the scaling depends on the content of the file.
     pub scale: Option<Scale>,
-    /// Appends a constant 1 as the last feature; `None` lets the file decide.
+    /// True if a constant 1 is appended as the last feature; `None` if this depends on the content of the
+    /// file.
     pub constant: Option<bool>,
-    /// The file must have a test part if the split is "files".
+    /// True if a missing test part in the file is an error when the split is "files".
     pub requires_test_part: bool,
 }
 
-/// Format of a table's file.
+/// Format of the file of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TableSource {
-    /// A CSV file.
+    /// CSV file, with the roles of its columns.
     Csv(Columns),
-    /// An npz file.
+    /// Npz file, with the names of its arrays.
     Npz(Arrays),
 }
 
@@ -80,7 +82,7 @@ impl TableSection {
             Partition::Natural { .. } => Some(section.string("client", None, or_cut)?),
             _ => section.optional_string("client", column)?,
         };
-        // Blanks around cells are ignored, so names are trimmed as well.
+        // Blanks around cells are ignored, so blanks around names are removed as well.
         let trimmed = |name: String| name.trim().to_owned();
         let names = "\"*\", a pattern, or a list of column names, ranges (\"a..z\") and patterns";
         let columns = Columns {
@@ -155,9 +157,9 @@ impl TableSection {
         })
     }
 
-    /// Reads the file, divides its rows among clients and scales it; `name` is the scenario's name. A given
-    /// start, or the true representation in an npz file, refers to unscaled features, so the features then
-    /// stay unscaled by default.
+    /// Reads the file, divides its rows among clients and scales the features. `name` is the name of the
+    /// scenario. A given initial representation, and a true representation in an npz file, refer to unscaled
+    /// features. In these cases features are not scaled by default.
     pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
         let mut files = Files::new(name, &self.checksums);
         let (table, truth) = match &self.source {
@@ -190,7 +192,7 @@ impl TableSection {
         let pool = table.pool(constant);
         let mut plan = self.plan.clone();
         if plan.by == SplitBy::Files && !self.requires_test_part && pool.tests_from >= pool.set.len() {
-            // The file has no test part and the scenario asks for none.
+            // The file has no test part, and the scenario does not require one.
             let split = OrderSplit { test: 0.0, ..plan.split };
             plan = SplitPlan { by: SplitBy::Clients, split, ..plan };
         }
@@ -199,13 +201,13 @@ impl TableSection {
         drop(pool.set);
         dataset = scale.apply(dataset, &features, &path)?;
         dataset.feature_names = features.clone();
-        // The constant feature has no part in the true representation.
+        // The row of the constant feature in the true representation is zero.
         dataset.truth = truth.map(|b| if constant { b.insert_row(features.len(), 0.0) } else { b });
         Ok(dataset)
     }
 }
 
-/// Reads `[split]` of a table; `files` is true if the file may have a test part.
+/// Reads the section `[split]` for a table. `files` is true if the file may have a test part.
 fn read_plan(
     split: &Section<'_>,
     partition: Partition,
@@ -224,7 +226,7 @@ fn read_plan(
         .into_iter()
         .filter(|(_, by)| (classification || !by_class(by)) && (files || !matches!(by, SplitKind::Files)))
         .collect();
-    // An explicit test fraction takes precedence over the file's test part.
+    // An explicit test fraction takes precedence over the test part of the file.
     let word = if files && !split.has("test") { "files" } else { "time" };
     let (by, order, test) = split.choice("by", Some(word), &known)?.read(split, Order::Time)?;
     let tests = match partition {
