@@ -2,9 +2,10 @@
 //! problem, one for the ill-conditioned problem, and in f32 one for the ridge of least leave-one-out error.
 //! In f32 the two problems use different solvers of the head.
 //!
-//! * `instructions`: the update, from samples in flash to head and gradient factors. * `verify`: the check of
-//!   a received representation. * `emit`: the computation of the dense gradient that is sent. * `stack`: the
-//!   stack that the update uses below its caller, in bytes.
+//! * `instructions`: the update, from samples in flash to head and gradient factors.
+//! * `verify`: the check of a received representation.
+//! * `emit`: the computation of the dense gradient that is sent.
+//! * `stack`: the stack that the update uses below its caller, in bytes.
 //!
 //! Instruction counts need QEMU's `-icount shift=0`, which makes them reproducible.
 //!

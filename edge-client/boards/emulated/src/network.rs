@@ -1,9 +1,10 @@
 //! Measurement of the training of a network on this core. The output is one line of JSON.
 //!
 //! * `instructions`: instructions per sample in an epoch over all trained layers: forward and backward pass,
-//!   and a sample's share of the parameter step and of drawing the order of samples. * `last`: the same for
-//!   an epoch of the last layer alone, for which the earlier layers only run forward. * `stack`: the stack
-//!   that a round uses below its caller, in bytes. * `workspace`: the memory of the model, in bytes.
+//!   and a sample's share of the parameter step and of drawing the order of samples.
+//! * `last`: the same for an epoch of the last layer alone, for which the earlier layers only run forward.
+//! * `stack`: the stack that a round uses below its caller, in bytes.
+//! * `workspace`: the memory of the model, in bytes.
 //!
 //! Instruction counts need QEMU's `-icount shift=0`. If the command line has the words `problem=sgd` and
 //! `times=N`, a round of N epochs runs and nothing is measured, see [`crate::measure`].

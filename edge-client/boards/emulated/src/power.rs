@@ -1,10 +1,12 @@
 //! Measurement of a FedPower iteration on this core. The output is one line of JSON without noise and one
 //! with noise.
 //!
-//! * `instructions`: the iteration, from samples in flash to the product. * `verify`: the check of a received
-//!   basis. * `noise`, with noise only: the part of `instructions` that draws all d x k numbers. * `seed`,
-//!   with noise only: the part of `instructions` that draws their seed from an entropy source. The rest is
-//!   the product in integers. * `stack`: the stack that the iteration uses below its caller, in bytes.
+//! * `instructions`: the iteration, from samples in flash to the product.
+//! * `verify`: the check of a received basis.
+//! * `noise`, with noise only: the part of `instructions` that draws all d x k numbers.
+//! * `seed`, with noise only: the part of `instructions` that draws their seed from an entropy source. The
+//!   rest is the product in integers.
+//! * `stack`: the stack that the iteration uses below its caller, in bytes.
 //!
 //! Instruction counts need QEMU's `-icount shift=0`. If the command line has the words `problem=plain` (or
 //! `private`) and `times=N`, the iteration runs N times and nothing is measured, see [`crate::measure`].

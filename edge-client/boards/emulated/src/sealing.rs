@@ -1,10 +1,12 @@
 //! Measurement of encryption on this core. The output is one line of JSON for each of two frame limits.
 //!
-//! * `seal`: the encryption of the frames of one update. * `open`: the decryption of the frames of one
-//!   round's representation. * `handshake`: the hello, the keys, the server's answer and the confirmation. *
-//!   `encode`: the encoding of the frames of the update in plaintext. `seal` minus `encode` is encryption
-//!   alone. * `check`: the checksum of frames as long as those of the representation, which `open` replaces.
-//!   * `stack_seal` and others: the stack that a call uses below its caller, in bytes. `stack_hello` and
+//! * `seal`: the encryption of the frames of one update.
+//! * `open`: the decryption of the frames of one round's representation.
+//! * `handshake`: the hello, the keys, the server's answer and the confirmation.
+//! * `encode`: the encoding of the frames of the update in plaintext. `seal` minus `encode` is encryption
+//!   alone.
+//! * `check`: the checksum of frames as long as those of the representation, which `open` replaces.
+//! * `stack_seal` and others: the stack that a call uses below its caller, in bytes. `stack_hello` and
 //!   `stack_keys` are the two parts of a handshake that do not seal or open frames.
 //!
 //! The bodies of the frames have their full length but are not filled with numbers, so that only framing and
