@@ -1,4 +1,4 @@
-//! Tests of dense layers: the bits are those of sums in the stated order, for every shape and batch.
+//! Tests of dense layers: all sums are computed in the stated order, bit for bit, for every shape and batch.
 
 use crate::common::dense::{self as naive, values, wide};
 use crate::common::{EPS, Random};
@@ -7,10 +7,10 @@ use fedspan_client::kernel::dense::{
 };
 use proptest::prelude::*;
 
-/// Tolerance of the softmax: rounding, or the error of micromath's exponential.
+/// Tolerance of the softmax, which covers rounding or the error of micromath's exponential.
 const SOFTMAX_ERROR: f64 = if cfg!(feature = "micromath") { 1e-3 } else { 1e-6 };
 
-/// One layer and a batch: (n, inputs, outputs).
+/// Layer and batch: `n` samples, their inputs, and the errors of the outputs.
 struct Case {
     n: usize,
     inputs: usize,
@@ -53,7 +53,7 @@ impl Case {
     }
 }
 
-/// Every width and number of rows of a tile, remainders, and a hundred random shapes.
+/// Returns cases with every width and number of rows of a tile, with remainders, and a hundred random shapes.
 fn cases() -> impl Iterator<Item = Case> {
     let mut random = Random(11);
     let mut shapes = vec![(10, 784, 128), (10, 128, 64), (64, 25, 6), (1, 0, 3), (3, 0, 17)];
@@ -156,7 +156,8 @@ fn momentum_equals_its_recursion() {
     }
 }
 
-/// Rounding of a chain of `count` products is at most `count + 1` units of the sum of their magnitudes.
+/// The rounding error of a sum of `count` products is at most `count + 1` roundings of the sum of their
+/// magnitudes.
 #[test]
 fn sums_are_close_to_f64() {
     for case in cases().filter(|case| case.inputs > 0) {
@@ -247,7 +248,7 @@ fn non_finite_logits_are_reported() {
         for place in 0..4 {
             let mut logits = [0.5; 4];
             logits[place] = bad;
-            // One logit of minus infinity among others has a softmax of zero.
+            // A single logit of minus infinity has a softmax of zero, which is defined.
             let defined = bad == f32::NEG_INFINITY;
             assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{bad} at {place}");
             assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{bad} at {place}");

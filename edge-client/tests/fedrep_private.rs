@@ -1,6 +1,6 @@
-//! Tests of FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of their
-//! coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do not depend on
-//! batches or chunks.
+//! Tests of FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of
+//! their coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do
+//! not depend on batches or chunks.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;
@@ -23,14 +23,14 @@ fn clip(radius: f32) -> Clip {
     Clip::new(radius).unwrap()
 }
 
-/// Returns samples whose gradient has about this length.
+/// Returns samples whose gradient has about the length `size`.
 fn regression(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
     let x = random.gaussian(m, d) * size.sqrt();
     let y = random.gaussian(m, c) * size.sqrt();
     Sliced::regression(flat(&x), flat(&y), d, c)
 }
 
-/// Replaces some values by special floats.
+/// Replaces some values by extreme or non-finite floats.
 fn spoil(random: &mut Random, samples: &mut Sliced) {
     let bad =
         [f32::NAN, f32::INFINITY, -3e38, 1e-40, 1e19, -1e12, 1e30, f32::from_bits(random.next() as u32)];
@@ -67,8 +67,8 @@ fn radius_has_fifteen_bits_and_an_exponent() {
     }
 }
 
-/// The integers equal those of exact arithmetic on the same sums, for any samples and for stored and for streamed
-/// samples, and their norm never exceeds the radius.
+/// The uploaded integers equal those of exact arithmetic on the same sums, for any samples, stored or
+/// streamed, and their norm never exceeds the radius.
 #[test]
 fn upload_is_clipped_integers_plus_noise() {
     let mut random = Random(2);
@@ -126,12 +126,13 @@ fn upload_is_clipped_integers_plus_noise() {
     assert!(seen.whole > 500 && seen.clipped > 500 && seen.withheld > 20, "{seen:?}");
 }
 
-/// A gradient whose norm equals the radius is not clipped; one whose squared norm is larger by 1 is.
+/// A gradient whose norm equals the radius is not clipped; a gradient whose squared norm in units is larger
+/// by 1 is clipped.
 #[test]
 fn radius_bound_is_exact() {
     for radius in [1.0, 0.75, 1.999, 2f32.powi(-30), 2f32.powi(30)] {
         let clip = clip(radius);
-        // The first sample makes the head 1; the second, of residual 1, determines the gradient.
+        // The first sample makes the head 1. The second sample has residual 1 and determines the gradient.
         let integers_of = |units: [f32; 2]| {
             let [p, q] = units.map(|units| 2.0 * units * clip.unit());
             let samples = Sliced::regression(vec![1.0, 0.0, 0.0, 0.0, p, q], vec![1.0, -1.0], 3, 1);
@@ -149,7 +150,7 @@ fn radius_bound_is_exact() {
     }
 }
 
-/// Without its noise the upload is the clipped gradient at the exact head, compared with f64.
+/// Without its noise, the upload is the clipped gradient at the exact head, computed in f64.
 #[test]
 fn upload_without_its_noise_is_the_clipped_gradient() {
     let mut random = Random(3);
@@ -170,7 +171,7 @@ fn upload_without_its_noise_is_the_clipped_gradient() {
         for streamed in [false, true] {
             let found = round(&samples, clip, exact(), &flat(&b), streamed).unwrap();
             let off = matrix(d, k, &found.integers.iter().map(|&q| q as f32).collect::<Vec<_>>()) - &clipped;
-            // Half a unit for each element, the roundings of f32, and the margin of clipping.
+            // The tolerance is half a unit for each element, plus f32 rounding and the margin of clipping.
             let bound = 0.5 * ((d * k) as f64).sqrt() + radius * 2e-4;
             worst.saw("share of the bound", off.norm() / bound);
             assert!(off.norm() <= bound, "case {case} {streamed}: {} over {bound}", off.norm());
@@ -209,8 +210,8 @@ fn noise_has_mean_zero_and_the_stated_variance() {
     assert!(spread.abs() <= 5.0 * (2.0 / count).sqrt(), "{spread:e}");
 }
 
-/// A retry sends the same bits, in any pieces and order. The same samples in other batches or other memory give
-/// the same bits too.
+/// A retry sends the same bits, in pieces of any size and order. Other batches of the same samples, or
+/// another type of memory, give the same bits too.
 #[test]
 fn chunks_batches_and_memory_change_no_bit() {
     let mut random = Random(5);
@@ -249,7 +250,7 @@ fn chunks_batches_and_memory_change_no_bit() {
     }
 }
 
-/// A representation is one step along the noisy gradient.
+/// An uploaded representation is one step along the noisy gradient.
 #[test]
 fn representation_is_a_step_along_the_noisy_gradient() {
     let mut random = Random(6);
@@ -267,7 +268,7 @@ fn representation_is_a_step_along_the_noisy_gradient() {
     }
 }
 
-/// The seed is drawn before any sample is read, once a round; if that fails, no sample is read.
+/// The seed is drawn once per round, before any sample is read. If drawing it fails, no sample is read.
 #[test]
 fn seed_is_drawn_before_any_sample_is_read() {
     let mut random = Random(7);
@@ -283,7 +284,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
         let mut device = device(&mut memory, known, clip(1.0));
         receive(&mut device, &round, &[&b]).unwrap();
         assert!(log.borrow().is_empty());
-        // Nothing was computed, so nothing can be sent.
+        // No update has been computed, so there is none to send.
         assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         let found = device.run(round.id, &mut source);
         assert_eq!(log.borrow()[0], "seed");
@@ -292,7 +293,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
             assert_eq!((found, log.borrow().len()), (Err(DeclineReason::Entropy), 1));
             assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         }
-        // Streamed samples: the seed is drawn at the beginning.
+        // With streamed samples, the seed is drawn at the beginning.
         receive(&mut device, &round, &[&b]).unwrap();
         log.borrow_mut().clear();
         let begun = device.begin();
@@ -301,7 +302,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
     }
 }
 
-/// Reports have the same form for any content of records.
+/// Reports have the same form for any records.
 #[test]
 fn neighbours_send_equal_reports() {
     let mut random = Random(8);

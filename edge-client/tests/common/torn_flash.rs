@@ -57,7 +57,7 @@ pub fn torn_erasures(seed: u64) -> Vec<Tear> {
 #[derive(Clone, Debug)]
 pub struct Chip {
     pub bytes: Vec<u8>,
-    /// Completed operations in order: true for the erase of a page, false for a write.
+    /// Operations in order, including the interrupted one: true for the erase of a page, false for a write.
     pub done: Vec<bool>,
     /// Index of the operation in which the power fails, and the content that this operation leaves.
     pub cut: Option<(usize, Tear)>,
@@ -108,7 +108,8 @@ impl Torn {
         self.0.borrow().done.iter().filter(|erases| **erases).count()
     }
 
-    /// Returns the operations in order: true for the erase of a page, false for a write.
+    /// Returns the operations in order, including the interrupted one: true for the erase of a page, false
+    /// for a write.
     pub fn done(&self) -> Vec<bool> {
         self.0.borrow().done.clone()
     }
