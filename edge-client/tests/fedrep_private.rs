@@ -326,7 +326,7 @@ fn neighbours_send_equal_reports() {
     }
 }
 
-/// Source with a selection of samples for the head: the first `head` batches.
+/// Source that offers only its first `head` batches for the fit of the head.
 struct Selected {
     samples: Sliced,
     head: usize,
@@ -350,7 +350,8 @@ impl fedspan_client::SampleSource for Selected {
     }
 }
 
-/// The head uses its selection, and all samples are reported, even if they determine no head.
+/// The head is fitted on its selection of samples. All samples are reported, even if the selection determines
+/// no head.
 #[test]
 fn head_uses_its_selection_of_samples() {
     let mut random = Random(9);
@@ -405,7 +406,7 @@ fn missing_head_is_not_revealed() {
         let counts = device.mechanism().clipping().unwrap().counts();
         assert_eq!((counts.whole + counts.clipped, counts.withheld), (1, 1));
     }
-    // Gradient steps diverge.
+    // The samples also determine no head if the gradient steps diverge.
     let diverging = fed_rep(HeadSolve::Gradient { steps: 200, step_size: 1e9 }, GRADIENT, 0.1);
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
@@ -416,7 +417,7 @@ fn missing_head_is_not_revealed() {
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
         assert_eq!(device.mechanism().clipping().unwrap().counts(), withheld);
     }
-    // The absence of samples and a failure of the source are public.
+    // That a device has no samples, or that its source fails, is public.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     for streamed in [false, true] {
         let found = round(&nothing, clip(1.0), exact(), &b, streamed);
@@ -428,12 +429,12 @@ fn missing_head_is_not_revealed() {
         let mut device = device(&mut memory, known(10), clip(1.0));
         let found = fed_rep_round(&mut device, exact(), &b, &mut source);
         assert_eq!(found.unwrap_err(), DeclineReason::Device);
-        // The memory no longer matches the round.
+        // The memory does not match the round, so nothing can be sent.
         assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
     }
 }
 
-/// The upload is complete before its first byte leaves: a later change of the head has no effect.
+/// The upload is complete before its first byte is sent, so a later change of the head has no effect.
 #[test]
 fn noisy_gradient_is_fixed_before_it_is_sent() {
     let mut random = Random(11);
@@ -447,7 +448,7 @@ fn noisy_gradient_is_fixed_before_it_is_sent() {
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
     device.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples.clone()).unwrap();
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
-    // A declined round changes nothing; an opened one is the next.
+    // A declined round changes nothing. An opened round replaces the upload.
     let (_, sent) = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
     assert!(device.open(&open(2, exact(), Role::Gradient, Encoding::F32, d, k)).is_err());
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
@@ -455,7 +456,7 @@ fn noisy_gradient_is_fixed_before_it_is_sent() {
     assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
 }
 
-/// Clipping makes the device support FedRep, at the cost of one release, and no other task.
+/// A clipping mechanism makes the device support FedRep, at the cost of one release, and no other task.
 #[test]
 fn clipping_adds_fedrep_and_no_other_task() {
     let fit = Wire::FitHead { head: EXACT };
@@ -467,7 +468,7 @@ fn clipping_adds_fedrep_and_no_other_task() {
         let mut device = device(&mut memory, known, clip(1.0));
         let capabilities = device.capabilities();
         let power = has_second_matrix && cfg!(feature = "power");
-        // The cost is stored before a byte is sent.
+        // Uploads need the second matrix of the memory.
         let tasks = if has_second_matrix { fit.bit() | exact().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
         let roles = if has_second_matrix { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
@@ -491,13 +492,13 @@ fn clipping_adds_fedrep_and_no_other_task() {
             assert_eq!(device.open(&rep()), Err(DeclineReason::Task));
             continue;
         }
-        // Streamed samples need memory for the second matrix.
+        // Streamed samples need more memory than the second matrix.
         device.open(&rep()).unwrap();
         assert_eq!(device.begin(), Err(DeclineReason::Task));
     }
     let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(NoPrivacy, clip(1.0)));
     assert_eq!(refused.unwrap_err(), PrivacySettingsError::ClipWithoutNoise);
-    // Every radius and every multiplier have a variance.
+    // Every combination of radius and multiplier has a valid variance.
     for radius in [1.0, 1.999_99, 2f32.powi(-40), 2f32.powi(39)] {
         for square in [LEAST, 1 << 40] {
             let known = Known::new(settings(square, 100), 1);
@@ -518,8 +519,8 @@ fn fixed_point_declines_noisy_gradients() {
     assert_eq!(model.open(&round), Err(DeclineReason::Task));
 }
 
-/// A round has the same bits on every core. Samples are powers of two, so that the gradient is exact: the head is
-/// (2, 1), and the residuals are those of the third feature alone.
+/// A round has the same bits on every core. The samples are powers of two, so that the gradient is exact: the
+/// head is (2, 1), and only the third feature has residuals.
 #[test]
 fn golden_round_has_the_same_bits() {
     let x = vec![
@@ -530,7 +531,7 @@ fn golden_round_has_the_same_bits() {
     ];
     let samples = Sliced::regression(x, vec![2.0, -2.0, 2.0, 0.0], 4, 1);
     let b = power::identity_columns(4, 2);
-    // S = X^T R, R = (0, 0, -1, 1): (0, 0, 1/2, 0). G = S W^T / 4.
+    // S = X^T R with R = (0, 0, -1, 1) is (0, 0, 1/2, 0), up to sign. G = S W^T / 4.
     for (radius, expected, clipped) in [
         (1.0, vec![0, 0, 0, 0, 4096, 2048, 0, 0], false),
         (0.125, vec![0, 0, 0, 0, 14_653, 7327, 0, 0], true),

@@ -1,5 +1,5 @@
-//! Tests of messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and the next round
-//! works as usual.
+//! Tests of messages that no honest server sends: random, truncated, with flipped bits, or spliced from two
+//! messages. Nothing panics, and the next round works as usual.
 
 use crate::common::server::*;
 use crate::common::*;
@@ -30,7 +30,7 @@ fn bench(stream: bool) -> Bench<Sliced> {
     Bench::new(config, Heap::streaming(D, K, 1), samples(), Flash::default())
 }
 
-/// Valid messages of every kind.
+/// Returns valid messages of every kind.
 fn honest() -> Vec<Vec<u8>> {
     let id = RoundId { round: 2, stage: 0 };
     let mut all = vec![
@@ -58,6 +58,8 @@ fn honest() -> Vec<Vec<u8>> {
     all
 }
 
+/// An input of the session. `Honest` is a valid message, and the next three variants are altered valid
+/// messages.
 #[derive(Clone, Debug)]
 enum Input {
     Random(Vec<u8>),
@@ -141,13 +143,13 @@ proptest! {
             if bench.last.close {
                 bench.all(Event::LinkDown);
             }
-            // A prediction is refused or finite.
+            // A prediction is either refused or finite.
             let mut out = [0.0];
             if bench.session.task_mut().predict(&samples().x[..D], &mut out).is_ok() {
                 prop_assert!(out[0].is_finite());
             }
         }
-        // A new campaign on a new link.
+        // The next round belongs to a new campaign on a new link.
         bench.all(Event::LinkDown);
         bench.connect(0xFEED_BEEF, 60_000);
         let task = fed_rep(EXACT, Upload::Gradient, 0.1);

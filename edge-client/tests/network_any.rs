@@ -14,7 +14,7 @@ const SHARED: bool = cfg!(feature = "shared-head");
 
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
     (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
-        // Numbers past the end of the list select a dense network.
+        // Indices beyond the list of special shapes select the dense network.
         let others = [with_filters(dense.batch), with_cells(dense.batch)].concat();
         others.get(kind).copied().unwrap_or(dense)
     })
@@ -47,7 +47,8 @@ fn any_task() -> impl Strategy<Value = Wire> {
     )
 }
 
-/// Descriptors of tensors in any role: of layers of the network, or of arbitrary shape.
+/// Strategy for descriptors of tensors in any role, with the shapes of the network's layers or arbitrary
+/// shapes.
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
     let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
     let one = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
@@ -70,8 +71,8 @@ fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescripto
 }
 
 proptest! {
-    /// For any round: nothing panics, the uploaded layers are the received ones, in their roles, and the head is
-    /// among them only if the firmware was built for that.
+    /// For any round, nothing panics, and the uploaded layers are the received ones in their roles. The head
+    /// is uploaded only if the firmware was built for that.
     #[test]
     fn uploads_contain_received_layers_only(
         (shape, tensors) in any_shape().prop_flat_map(|shape| (Just(shape), any_tensors(shape))),
@@ -98,7 +99,7 @@ proptest! {
         device.verify().unwrap();
         let ran = device.run(round.id, &mut labelled(shape, count, 3));
         if ran == Err(DeclineReason::UpdateNonFinite) {
-            // The step size may be any, so training may diverge; nothing is uploaded then.
+            // The step size is arbitrary, so training may diverge; the update is then not sent.
             prop_assert!(device.parameters()[shape.start(shape.layers() - 1)..].iter().all(|w| w.is_finite()));
             return Ok(());
         }
