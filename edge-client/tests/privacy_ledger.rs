@@ -615,7 +615,7 @@ fn streaming_round_is_charged_once_before_the_first_sample() {
     assert!(!bench.session.is_collecting());
 }
 
-/// A reset loses the samples of the open round and its charge, because the same noise must not hide other
+/// A lost link loses the samples of the open round and its charge, because the same noise must not hide other
 /// samples.
 #[test]
 fn lost_link_between_samples_costs_the_round() {
