@@ -417,7 +417,7 @@ fn missing_head_is_not_revealed() {
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
         assert_eq!(device.mechanism().clipping().unwrap().counts(), withheld);
     }
-    // That a device has no samples, or that its source fails, is public.
+    // An absence of samples or a failure of the source is public, so the device declines.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     for streamed in [false, true] {
         let found = round(&nothing, clip(1.0), exact(), &b, streamed);

@@ -305,7 +305,7 @@ fn head_fit_reports_nothing_about_its_samples() {
             }
         }
     }
-    // That a device has no samples, or that its source fails, is public.
+    // An absence of samples or a failure of the source is public, so the device declines.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
     assert_eq!(fit(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));

@@ -154,7 +154,7 @@ proptest! {
         let mut out = vec![7.0; 3 * cells];
         lstm.forward(&x, &whole[..whole.len().saturating_sub(1)], &mut enough, &mut out);
         prop_assert!(out.iter().all(|&value| value == 7.0));
-        // Of incomplete data, the complete sequences are used.
+        // If the data are incomplete, only the complete sequences are used.
         let n = (delta.len() / cells.max(1)).min(3);
         lstm.forward(&x, &whole, &mut enough, &mut out);
         let (rows, _) = lstm.backward(&delta, &whole, &mut enough, &mut []);

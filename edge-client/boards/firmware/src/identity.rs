@@ -45,7 +45,7 @@ impl StartError {
     }
 }
 
-/// Buffer with the alignment that drivers need which read whole words.
+/// Buffer aligned for flash drivers that read whole words.
 #[repr(align(4))]
 struct Page([u8; PROVISION_MAX]);
 
@@ -73,7 +73,7 @@ pub fn identity<F: ReadNorFlash>(
     Ok((device, Protection::Key(key)))
 }
 
-/// Returns the start error for an unreadable provisioning record.
+/// Returns the start error for a provisioning record that cannot be used.
 fn start_error(error: ProvisionError) -> StartError {
     match error {
         ProvisionError::Erased => StartError::Unprovisioned,
