@@ -148,9 +148,9 @@ pub fn own_round(
     bound: f32,
     samples: &mut dyn SampleSource,
 ) -> Result<(Usage, Vec<f32>), DeclineReason> {
-    let own = PrivateTask { encoding: Encoding::F32, parameters: [bound, 0.0, 0.0, 0.0, 0.0] };
+    let private = PrivateTask { encoding: Encoding::F32, parameters: [bound, 0.0, 0.0, 0.0, 0.0] };
     let id = RoundId { round: 1, stage: 0 };
-    task.open(&RoundOpen { id, task: Wire::Private12(own), tensors: Descriptors::new() })?;
+    task.open(&RoundOpen { id, task: Wire::Private12(private), tensors: Descriptors::new() })?;
     task.verify()?;
     let usage = task.run(id, samples)?;
     let mut mean = vec![0.0; task.upload().first().map_or(0, |tensor| tensor.rows.into())];

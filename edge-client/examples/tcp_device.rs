@@ -167,14 +167,14 @@ impl Data {
     /// noise.
     #[must_use]
     pub fn synthetic(seed: u64) -> Self {
-        let (mut shared, mut own) = (ChaCha20Rng::seed_from_u64(0), ChaCha20Rng::seed_from_u64(seed));
+        let (mut shared, mut noise) = (ChaCha20Rng::seed_from_u64(0), ChaCha20Rng::seed_from_u64(seed));
         let unit = |random: &mut ChaCha20Rng| random.next_u32() as f32 / u32::MAX as f32 - 0.5;
         let centres: Vec<f32> = (0..C * (D - 1)).map(|_| unit(&mut shared)).collect();
         let mut data = Self::default();
         for number in 0..20 * C {
             let class = number % C;
             let centre = centres.iter().skip(class * (D - 1)).take(D - 1);
-            data.x.extend(centre.map(|centre| centre + unit(&mut own)));
+            data.x.extend(centre.map(|centre| centre + unit(&mut noise)));
             data.x.push(1.0);
             data.classes.push(class as u8);
         }
@@ -397,11 +397,11 @@ pub fn run(options: &Options) -> Result<String, String> {
         Identity::Plaintext(device) => (*device, Protection::Plaintext),
         Identity::Record(path) => {
             let bytes = fs::read(path).map_err(|error| file(path, &error))?;
-            let own = Provision::read(&bytes).map_err(|error| file(path, &error))?;
-            if own.noise.is_some() {
+            let provision = Provision::read(&bytes).map_err(|error| file(path, &error))?;
+            if provision.noise.is_some() {
                 return Err(file(path, &"the device must add noise, and this program cannot"));
             }
-            (own.device, Protection::Key(own.key))
+            (provision.device, Protection::Key(provision.key))
         }
     };
     let data = match &options.samples {

@@ -39,7 +39,7 @@ fn integers_of(value: f32, unit: f32) -> RangeInclusive<i64> {
         }
         low
     };
-    let (start, end) = (first(&|own| own >= value), first(&|own| own > value));
+    let (start, end) = (first(&|float| float >= value), first(&|float| float > value));
     assert!(start > *window.start() && end < *window.end());
     start..=end - 1
 }
@@ -129,16 +129,16 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
             let sent = devices[sender].answer(task, (case as u64) << 32 | number);
             let (product, basis) = sent.split_at(of_first_basis[0].len());
             let zq: Vec<i128> = basis.iter().map(|z| (f64::from(*z) * 32_768.0) as i128).collect();
-            let own: [Vec<i128>; 2] = std::array::from_fn(|i| match two {
+            let sums: [Vec<i128>; 2] = std::array::from_fn(|i| match two {
                 true => devices[i].sums_for(&zq),
                 false => of_first_basis[i].clone(),
             });
             for (at, &value) in product.iter().enumerate() {
                 let integers = integers_of(value, unit);
-                let by = |device: usize| reachable(&integers, own[device][at], most);
+                let by = |device: usize| reachable(&integers, sums[device][at], most);
                 by_integers.saw(by(sender), by(1 - sender));
                 if exact {
-                    let by = |device: usize| reachable_f32(value, own[device][at] as f32 / unit);
+                    let by = |device: usize| reachable_f32(value, sums[device][at] as f32 / unit);
                     by_floats.saw(by(sender), by(1 - sender));
                 }
             }
@@ -168,7 +168,8 @@ fn noise_added_in_floats_identifies_senders() {
             let devices = neighbours(&mut random, square, 1 + case % 4, 1 + case % 3);
             let sigma = devices[0].variance().sqrt() / f64::from(devices[0].unit());
             let task = fed_power(1, PowerRows::Features, PowerUpload::Product);
-            let sums = devices.each_ref().map(|own| round(&own.samples, task, &own.z, own.k).unwrap().1);
+            let sums =
+                devices.each_ref().map(|device| round(&device.samples, task, &device.z, device.k).unwrap().1);
             for _ in 0..100 {
                 let sender = random.below(2);
                 for (own, other) in sums[sender].iter().zip(&sums[1 - sender]) {

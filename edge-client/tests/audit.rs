@@ -37,10 +37,10 @@ fn statistics<const N: usize>(
 ) -> [Statistics; N] {
     let first = (audit * 2 + part) << 40;
     let drawn = [true, false].map(|neighbour| {
-        let own = first + (u64::from(neighbour) << 39);
-        (own..own + releases).map(|number| draw(neighbour, number)).collect::<Vec<_>>()
+        let start = first + (u64::from(neighbour) << 39);
+        (start..start + releases).map(|number| draw(neighbour, number)).collect::<Vec<_>>()
     });
-    std::array::from_fn(|which| drawn.each_ref().map(|own| own.iter().map(|all| all[which]).collect()))
+    std::array::from_fn(|which| drawn.each_ref().map(|draws| draws.iter().map(|all| all[which]).collect()))
 }
 
 /// Counts the statistics that reach a threshold.
@@ -51,7 +51,7 @@ fn reaching(statistics: &[f64], threshold: f64) -> u64 {
 /// Returns the lower bound of epsilon from the counts of the event that the statistic reaches `threshold`.
 fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 {
     let draws = statistics[0].len() as u64;
-    let [p, q] = statistics.each_ref().map(|own| reaching(own, threshold));
+    let [p, q] = statistics.each_ref().map(|values| reaching(values, threshold));
     let over = at_least(p, draws, LEVEL) - delta;
     if over <= 0.0 { 0.0 } else { (over / at_most(q, draws, LEVEL)).ln().max(0.0) }
 }
@@ -81,7 +81,7 @@ fn audit<const N: usize>(
     draw: impl Fn(bool, u64) -> [f64; N],
 ) -> f64 {
     let first = statistics(number, 0, releases, &draw);
-    let tried = first.iter().map(|own| best_threshold(own, delta)).enumerate();
+    let tried = first.iter().map(|candidate| best_threshold(candidate, delta)).enumerate();
     let (which, (_, threshold)) = tried.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).unwrap();
     let second = statistics(number, 1, releases, &draw);
     epsilon_at_least(&second[which], threshold, delta)
@@ -151,7 +151,7 @@ fn confirmed_by_guesses(audits: u64, releases: u64) {
         let [guesses] = statistics(number, 0, releases, |neighbour, number| {
             [pair.statistic(&pair.of(neighbour).release(number))]
         });
-        let [right, wrong] = guesses.each_ref().map(|own| reaching(own, 0.0));
+        let [right, wrong] = guesses.each_ref().map(|values| reaching(values, 0.0));
         let rates = [releases - right, wrong].map(|count| at_most(count, releases, LEVEL));
         claimed_epsilon(-rates.iter().map(|&rate| normal_quantile(rate)).sum::<f64>(), 1e-5)
     });

@@ -55,12 +55,14 @@ fn check_correlations(draws: usize) {
         let variance = Variance::new(sigma * sigma, 1).unwrap();
         let mut words = words(sigma);
         let drawn: Vec<(i64, u32)> = (0..draws).map(|_| counted(&variance, &mut words)).collect();
-        let of = |work: fn(u32) -> u32, noise: fn(i64) -> i64| {
+        let correlation_of = |work: fn(u32) -> u32, noise: fn(i64) -> i64| {
             let pairs = drawn.iter().map(|&(x, taken)| (f64::from(work(taken)), noise(x) as f64));
             correlation(&pairs.collect::<Vec<_>>())
         };
-        let (sign, magnitude) = (of(|words| words, |x| x), of(|words| words, i64::abs));
-        let (block_sign, block) = (of(|w| w.div_ceil(BLOCK), |x| x), of(|w| w.div_ceil(BLOCK), i64::abs));
+        let (sign, magnitude) =
+            (correlation_of(|words| words, |x| x), correlation_of(|words| words, i64::abs));
+        let (block_sign, block) =
+            (correlation_of(|w| w.div_ceil(BLOCK), |x| x), correlation_of(|w| w.div_ceil(BLOCK), i64::abs));
         println!(
             "sigma {sigma}: words and noise {sign:.4}, and its magnitude {magnitude:.4}; blocks {block_sign:.4}, {block:.4}"
         );
@@ -129,15 +131,16 @@ fn time_of_sending_in_a_slot_is_independent_of_the_noise() {
     let bare: Vec<f64> = rounds.iter().map(|&(took, _)| took as f64).collect();
     let slotted: Vec<f64> =
         rounds.iter().map(|&(took, _)| time_until_update(&problem, 5_000, took) as f64).collect();
-    let with = |times: &[f64], noise: &dyn Fn(&[f64]) -> f64| {
+    let correlation_with = |times: &[f64], noise: &dyn Fn(&[f64]) -> f64| {
         let pairs = times.iter().zip(&rounds).map(|(&time, (_, noises))| (time, noise(noises)));
         correlation(&pairs.collect::<Vec<_>>())
     };
-    let whole = with(&bare, &|noises| noises.iter().sum());
-    let single = (0..NUMBERS).map(|at| with(&bare, &|noises| noises[at])).sum::<f64>() / NUMBERS as f64;
+    let whole = correlation_with(&bare, &|noises| noises.iter().sum());
+    let single =
+        (0..NUMBERS).map(|at| correlation_with(&bare, &|noises| noises[at])).sum::<f64>() / NUMBERS as f64;
     println!("without a slot: time and the magnitude of all noise {whole:.4}, of one number {single:.4}");
     assert!(whole > 0.01, "the test can see it");
     assert!(single < 0.01, "{single}");
     assert!(slotted.iter().all(|&time| time == 5_000.0), "the same time for all");
-    assert_eq!(with(&slotted, &|noises| noises.iter().sum()), 0.0);
+    assert_eq!(correlation_with(&slotted, &|noises| noises.iter().sum()), 0.0);
 }

@@ -58,7 +58,7 @@ fn no_copy_begins_in_front_of_a_record() {
                 // The preceding record contains at most three bytes of a magic.
                 for first in 4..record {
                     places += 1;
-                    let fits = |at: usize, byte: u8| bytes[at].is_none_or(|there| there == byte);
+                    let fits = |at: usize, byte: u8| bytes[at].is_none_or(|known| known == byte);
                     if !magic.iter().enumerate().all(|(at, byte)| fits(first + at, *byte)) {
                         continue;
                     }

@@ -163,9 +163,11 @@ fn fedavg_equals_f64() {
             }
             let task =
                 Wire::FedAvg { step_size: eta, head_step_size: eta_h, local_steps, encoding: Encoding::F32 };
-            let of =
+            let descriptor =
                 |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16);
-            let tensors = [of(Role::Representation, d, k), of(Role::SharedHead, k, c)].into_iter().collect();
+            let tensors = [descriptor(Role::Representation, d, k), descriptor(Role::SharedHead, k, c)]
+                .into_iter()
+                .collect();
             let round = RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors };
             let mut model = Linear::new(Heap::new(d, k, c));
             receive(&mut model, &round, &[&b, &w]).unwrap();

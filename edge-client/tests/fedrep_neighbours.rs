@@ -16,7 +16,7 @@ fn exact() -> Wire {
 type Record = (Vec<f32>, f32);
 
 /// Returns samples that start with this record.
-fn with(record: &Record, others: &Sliced) -> Sliced {
+fn samples_with(record: &Record, others: &Sliced) -> Sliced {
     let Labels::Values(y) = &others.labels else { panic!() };
     let x = [record.0.clone(), others.x.clone()].concat();
     Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
@@ -28,8 +28,8 @@ fn random_samples(random: &mut Random, m: usize, d: usize) -> Sliced {
 
 /// Returns the distance between the gradients of two sets of samples, relative to the sensitivity.
 fn share(a: &Sliced, b: &Sliced, task: Wire, basis: &[f32], clip: Clip, streamed: bool) -> f64 {
-    let of = |samples: &Sliced| round(samples, clip, task, basis, streamed).unwrap();
-    let (a, b) = (of(a), of(b));
+    let round_of = |samples: &Sliced| round(samples, clip, task, basis, streamed).unwrap();
+    let (a, b) = (round_of(a), round_of(b));
     assert_eq!(a.usage, b.usage);
     let square: i128 = a.integers.iter().zip(&b.integers).map(|(a, b)| (a - b) * (a - b)).sum();
     let bound = i128::from(clip.sensitivity());
@@ -73,7 +73,8 @@ fn record_changes_a_gradient_by_twice_the_radius_at_most() {
             _ => EXACT,
         };
         let task = fed_rep(head, Upload::Gradient, 0.1);
-        let found = share(&with(&u, &others), &with(&v, &others), task, &b, clip, case % 2 == 0);
+        let found =
+            share(&samples_with(&u, &others), &samples_with(&v, &others), task, &b, clip, case % 2 == 0);
         worst.saw(["one record", "two", "k + 1", "3 k + 1"][case / 2 % 4], found);
     }
     // Random pairs of records come close to the bound.
@@ -96,7 +97,14 @@ fn mirrored_record_attains_twice_the_radius() {
         let v = (flat(&(&inside - &outside)), 1e4);
         for streamed in [false, true] {
             let clip = Clip::new(1.0).unwrap();
-            let found = share(&with(&u, &others), &with(&v, &others), exact(), &flat(&b), clip, streamed);
+            let found = share(
+                &samples_with(&u, &others),
+                &samples_with(&v, &others),
+                exact(),
+                &flat(&b),
+                clip,
+                streamed,
+            );
             worst.saw("share", found);
             assert!(found > 0.999, "d={d} k={k} {streamed}: {found}");
         }
@@ -130,8 +138,14 @@ fn hill_climbing_does_not_exceed_the_bound() {
                 2 => moved[step / 6 % 2].1 *= (random.normal() * size) as f32,
                 _ => shift(&mut random, &mut moved[step % 2].0),
             }
-            let found =
-                share(&with(&moved[0], &rest), &with(&moved[1], &rest), exact(), &flat(&turned), clip, false);
+            let found = share(
+                &samples_with(&moved[0], &rest),
+                &samples_with(&moved[1], &rest),
+                exact(),
+                &flat(&turned),
+                clip,
+                false,
+            );
             if found >= best {
                 (best, pair, b, others) = (found, moved, turned, rest);
             }
@@ -153,7 +167,7 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let count = random.below(4);
         let others = random_samples(&mut random, count, d);
         for _ in 0..2 {
-            let samples = with(&record(&mut random, d), &others);
+            let samples = samples_with(&record(&mut random, d), &others);
             // The function that subtracts the noise asserts that every output is an integer.
             let found = round(&samples, clip, exact(), &b, random.below(2) == 0).unwrap();
             assert!(square(&found.integers) <= i128::from(clip.units()).pow(2));

@@ -110,8 +110,8 @@ fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
         if most > 2f64.powi(56) {
             return Some(false);
         }
-        let own = bounds(&x, &y, b, &head);
-        let mut projections = own.z.iter().zip(&own.zeta);
+        let sample_bounds = bounds(&x, &y, b, &head);
+        let mut projections = sample_bounds.z.iter().zip(&sample_bounds.zeta);
         if projections.clone().any(|(z, zeta)| z.abs() - zeta > 1e13) {
             return Some(false);
         }
@@ -165,8 +165,8 @@ proptest! {
             let mut found = vec![0.0; k];
             model.predict(x, &mut found).unwrap();
             let x: Vec<f64> = x.iter().map(|&v| v.into()).collect();
-            let own = bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
-            for ((&found, exact), zeta) in found.iter().zip(&own.z).zip(&own.zeta) {
+            let sample_bounds = bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
+            for ((&found, exact), zeta) in found.iter().zip(&sample_bounds.z).zip(&sample_bounds.zeta) {
                 let error = (f64::from(found) - exact).abs();
                 prop_assert!(error <= zeta + 1e-44, "{error:e} over {zeta:e}");
             }
@@ -352,12 +352,13 @@ fn starts_equal_those_of_f32() {
     let b = flat(&Random(1).orthonormal(9, 2));
     let samples = samples(&mut Random(2), Kind::Normal, 9, 1, 15);
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, 9, 2);
-    let (mut own, mut float) = (Linear::new(HeapFixed::new(9, 2, 1)), Linear::new(Heap::new(9, 2, 1)));
-    receive(&mut own, &round, &[&b]).unwrap();
+    let (mut fixed_point, mut float) =
+        (Linear::new(HeapFixed::new(9, 2, 1)), Linear::new(Heap::new(9, 2, 1)));
+    receive(&mut fixed_point, &round, &[&b]).unwrap();
     receive(&mut float, &round, &[&b]).unwrap();
-    own.run(round.id, &mut samples.clone()).unwrap();
+    fixed_point.run(round.id, &mut samples.clone()).unwrap();
     float.run(round.id, &mut samples.clone()).unwrap();
-    assert_eq!(bits(&emitted(&own, 7)), bits(&emitted(&float, 7)));
+    assert_eq!(bits(&emitted(&fixed_point, 7)), bits(&emitted(&float, 7)));
 }
 
 #[test]

@@ -186,8 +186,8 @@ proptest! {
             bound[0] += size(z.iter().copied()).powi(2);
             bound[1] += size(z.iter().copied()) * size(y.iter().copied());
         }
-        for (own, scale) in [&mut gram, &mut rhs, &mut outer].into_iter().zip(scales) {
-            sums::to_floats(own, scale.exponent());
+        for (buffer, scale) in [&mut gram, &mut rhs, &mut outer].into_iter().zip(scales) {
+            sums::to_floats(buffer, scale.exponent());
         }
         prop_assert_eq!(bits(&rhs), bits(&outer));
         for (found, exact, bound) in [(&gram, &g, bound[0]), (&rhs, &h, bound[1])] {
@@ -203,19 +203,19 @@ proptest! {
 /// With 300 000 products of the largest size, the sums never wrap.
 #[test]
 fn largest_products_do_not_wrap() {
-    let (mut own, mut scale) = ([0.0; 1], Sums::new());
+    let (mut sum, mut scale) = ([0.0; 1], Sums::new());
     let x = [f32::from_bits(0x3f7f_feff)];
     let mut xi = [0];
     let a = quantise(&x, &mut xi).unwrap();
     assert_eq!(xi, [32767]);
     for _ in 0..300_000 {
-        let aligned = scale.align(&mut own, a, a).unwrap();
-        aligned.add_squares(&mut own, &xi);
-        assert!(own[0].to_bits().cast_signed() > 0);
+        let aligned = scale.align(&mut sum, a, a).unwrap();
+        aligned.add_squares(&mut sum, &xi);
+        assert!(sum[0].to_bits().cast_signed() > 0);
     }
-    sums::to_floats(&mut own, scale.exponent());
+    sums::to_floats(&mut sum, scale.exponent());
     let exact = 300_000.0 * value(32767, a).powi(2);
-    assert!((f64::from(own[0]) / exact - 1.0).abs() <= 1e-4);
+    assert!((f64::from(sum[0]) / exact - 1.0).abs() <= 1e-4);
 }
 
 /// The head from exact sums is the minimum-norm least-squares solution if no direction is near the cut.

@@ -15,11 +15,11 @@ const DOWN: Wire = Wire::AdapterDown { step_size: STEP, encoding: Encoding::F32 
 
 /// Returns a round that sends these factors.
 fn round(number: u32, task: Wire, factors: &[(Role, usize, usize)]) -> RoundOpen {
-    let of = |&(role, rows, cols): &(Role, usize, usize)| {
+    let descriptor = |&(role, rows, cols): &(Role, usize, usize)| {
         TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16)
     };
     let id = RoundId { round: number, stage: 0 };
-    RoundOpen { id, task, tensors: factors.iter().map(of).collect() }
+    RoundOpen { id, task, tensors: factors.iter().map(descriptor).collect() }
 }
 
 /// Shape, samples and down-projection (d x k) of a case.
@@ -61,8 +61,8 @@ impl Case {
 
     /// Runs a round that sends these factors and trains the down-projection. Returns the upload.
     fn down(&self, model: &mut Linear<Heap>, number: u32, factors: &[&[f32]]) -> Vec<f32> {
-        let of = &self.factors()[2 - factors.len()..];
-        receive(model, &round(number, DOWN, of), factors).unwrap();
+        let sent_factors = &self.factors()[2 - factors.len()..];
+        receive(model, &round(number, DOWN, sent_factors), factors).unwrap();
         model.run(RoundId { round: number, stage: 0 }, &mut self.samples.clone()).unwrap();
         let [sent] = model.upload()[..] else { panic!("one factor leaves") };
         assert_eq!((sent.role, sent.rows, sent.cols), (Role::AdapterDown, self.d as u16, self.k as u16));

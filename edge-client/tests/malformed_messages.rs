@@ -97,23 +97,23 @@ proptest! {
         let mut bench = bench(stream);
         bench.connect(3, 5_000);
         for input in &inputs {
-            let of = |index: usize| honest[index % honest.len()].clone();
+            let honest_message = |index: usize| honest[index % honest.len()].clone();
             let bytes = match input {
                 Input::Random(bytes) => bytes.clone(),
-                Input::Honest(index) => of(*index),
+                Input::Honest(index) => honest_message(*index),
                 Input::Cut(index, at) => {
-                    let mut bytes = of(*index);
+                    let mut bytes = honest_message(*index);
                     bytes.truncate(at % bytes.len());
                     bytes
                 }
                 Input::Flip(index, at, with) => {
-                    let mut bytes = of(*index);
+                    let mut bytes = honest_message(*index);
                     let at = at % bytes.len().min(24);
                     bytes[at] ^= with;
                     bytes
                 }
                 Input::Splice(first, second, at) => {
-                    let (mut bytes, tail) = (of(*first), of(*second));
+                    let (mut bytes, tail) = (honest_message(*first), honest_message(*second));
                     let at = at % bytes.len().min(tail.len());
                     bytes.truncate(at);
                     bytes.extend(&tail[at..]);

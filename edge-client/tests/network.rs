@@ -45,25 +45,25 @@ struct Method {
 fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     let (all, head) = (shape.layers(), shape.layers() - 1);
     let method = |name, shared, task, phases| Method { name, shared, task, phases };
-    let of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
+    let task_of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
     let mut methods = vec![
-        method("FedPer", 0..head, of(0, 3, Trained::All), vec![(0..all, 3)]),
+        method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..all, 3)]),
         method("fit-head", 0..head, fit(descent, 4), vec![(head..all, 4)]),
-        method("alone", 0..0, of(0, 2, Trained::All), vec![(0..all, 2)]),
+        method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..all, 2)]),
     ];
     if head > 0 {
         let phases = vec![(head..all, 3), (0..head, 2)];
-        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Shared), phases));
+        methods.push(method("FedRep", 0..head, task_of(3, 2, Trained::Shared), phases));
         let phases = vec![(head..all, 2), (0..all, 1)];
-        methods.push(method("head, then all", 0..head, of(2, 1, Trained::All), phases));
+        methods.push(method("head, then all", 0..head, task_of(2, 1, Trained::All), phases));
     }
     if cfg!(feature = "shared-head") {
-        methods.push(method("FedAvg", 0..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
+        methods.push(method("FedAvg", 0..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
         methods.push(method("FedAvg + FT", 0..all, fit(descent, 2), vec![(head..all, 2)]));
         for first in 1..all {
-            methods.push(method("LG-FedAvg", first..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
+            methods.push(method("LG-FedAvg", first..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
             let phases = vec![(0..first, 2), (first..all, 1)];
-            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Shared), phases));
+            methods.push(method("LG-FedAvg in turn", first..all, task_of(2, 1, Trained::Shared), phases));
         }
     }
     methods

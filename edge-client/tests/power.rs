@@ -114,14 +114,17 @@ fn rows_over_norm_one_are_clipped_to_one() {
     for size in [1.0f64, 2.0, 1e3, 1e9, 1e18] {
         // Vectors along an axis have norms without rounding.
         let x: Vec<f32> = (0..m * d).map(|i| if i % d == (i / d) % d { size as f32 } else { 0.0 }).collect();
-        let of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
-        let (_, sent) = round(&of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let samples_of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
+        let (_, sent) = round(&samples_of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let unit = x.iter().map(|x| x.signum() * x.abs().min(1.0)).collect();
-        let (_, expected) = round(&of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let (_, expected) = round(&samples_of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let error = (matrix(d, k, &sent) - matrix(d, k, &expected)).norm();
         assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
         let clipped = if size > 1.0 { m as u32 } else { 0 };
-        assert_eq!(counts(&of(x), FEATURES), PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING });
+        assert_eq!(
+            counts(&samples_of(x), FEATURES),
+            PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING }
+        );
     }
 }
 

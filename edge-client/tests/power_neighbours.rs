@@ -37,7 +37,7 @@ fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max:
 }
 
 /// Returns samples that start with this record.
-fn with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
+fn samples_with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
     let Labels::Values(y) = &others.labels else { panic!() };
     let x = [record.0.clone(), others.x.clone()].concat();
     Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
@@ -106,7 +106,7 @@ fn record_changes_a_sum_by_the_sensitivity_at_most() {
             Sliced::regression(random.normals(3 * d), random.normals(3), d, 1)
         };
         let rows = ROWS[case / 2 % 2];
-        let share = share(&with(&u, &others), &with(&v, &others), rows, &z, k, rows_max);
+        let share = share(&samples_with(&u, &others), &samples_with(&v, &others), rows, &z, k, rows_max);
         worst.saw(if k == 1 { "share, one column" } else { "share, more columns" }, share);
         if rows_max == 1 << 30 {
             worst.saw("share, coarsest grid", share);
@@ -124,7 +124,7 @@ fn worst_pair_attains_the_sensitivity_to_a_percent() {
         let unit = |i: usize| ((0..d).map(|j| if i == j { 1.0 } else { 0.0 }).collect::<Vec<f32>>(), 1.0);
         let other = if k == 1 { (vec![0.0; d], 1.0) } else { unit(1) };
         let z = identity_columns(d, k);
-        let (a, b) = (with(&unit(0), &zero_samples(d)), with(&other, &zero_samples(d)));
+        let (a, b) = (samples_with(&unit(0), &zero_samples(d)), samples_with(&other, &zero_samples(d)));
         let on_axes = share(&a, &b, FEATURES, &z, k, 1 << 15);
         assert!(on_axes > 0.99, "d={d} k={k}: {on_axes}");
         // The worst pair is the same in any other basis and with one more record.
@@ -132,7 +132,14 @@ fn worst_pair_attains_the_sensitivity_to_a_percent() {
         let column = |j: usize| (z.iter().skip(j).step_by(k).copied().collect::<Vec<f32>>(), 1.0);
         let others = Sliced::regression(random.normals(d), vec![1.0], d, 1);
         let other = if k == 1 { (vec![f32::NAN; d], 1.0) } else { column(1) };
-        let turned = share(&with(&column(0), &others), &with(&other, &others), FEATURES, &z, k, 1 << 15);
+        let turned = share(
+            &samples_with(&column(0), &others),
+            &samples_with(&other, &others),
+            FEATURES,
+            &z,
+            k,
+            1 << 15,
+        );
         assert!(turned > 0.99, "d={d} k={k}: {turned}");
         worst.saw("share", on_axes.max(turned));
     }
@@ -158,12 +165,19 @@ fn hill_climbing_does_not_exceed_the_sensitivity() {
                     turned += random.gaussian(d, k) * size;
                     turned = orthonormal64(&turned);
                 } else {
-                    let own = &mut moved[step % 2];
-                    let norm = own.iter().map(|x| x * x).sum::<f32>().sqrt();
-                    own.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
+                    let moved_record = &mut moved[step % 2];
+                    let norm = moved_record.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    moved_record.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
                 }
-                let of = |x: &Vec<f32>| with(&(x.clone(), 1.0), &zero_samples(d));
-                let found = share(&of(&moved[0]), &of(&moved[1]), FEATURES, &flat(&turned), k, rows_max);
+                let samples_of = |x: &Vec<f32>| samples_with(&(x.clone(), 1.0), &zero_samples(d));
+                let found = share(
+                    &samples_of(&moved[0]),
+                    &samples_of(&moved[1]),
+                    FEATURES,
+                    &flat(&turned),
+                    k,
+                    rows_max,
+                );
                 if found >= best {
                     (best, pair, z) = (found, moved, turned);
                 }
@@ -192,7 +206,7 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let task = fed_power(iterations, ROWS[random.below(2)], PRODUCT);
         let unit = (1u32 << known.settings.grid()) as f32 * (others.len() + 1) as f32;
         for _ in 0..2 {
-            let samples = with(&record(&mut random, d), &others);
+            let samples = samples_with(&record(&mut random, d), &others);
             let (_, sent) = private_round(&samples, &known, task, &z, k).unwrap();
             for value in sent {
                 let exact = f64::from(value) * f64::from(unit);
@@ -216,7 +230,7 @@ fn neighbours_send_equal_reports() {
         let known = Known::new(settings(LEAST, 1 << 15), case as u64);
         let mut samples = zero_samples(d);
         for _ in 0..m {
-            samples = with(&record(&mut random, d), &samples);
+            samples = samples_with(&record(&mut random, d), &samples);
         }
         for rows in ROWS {
             for upload in UPLOADS {

@@ -205,9 +205,9 @@ fn releases_have_distinct_seeds() {
         Release { spent: 1 << 63, ..first },
     ];
     let noises = releases.map(|release| noise_of(&release));
-    for (n, own) in noises.iter().enumerate() {
-        assert!(!noises[..n].contains(own), "{n}");
-        assert_eq!(noise_of(&releases[n]), *own, "the source must repeat itself");
+    for (n, values) in noises.iter().enumerate() {
+        assert!(!noises[..n].contains(values), "{n}");
+        assert_eq!(noise_of(&releases[n]), *values, "the source must repeat itself");
     }
 }
 

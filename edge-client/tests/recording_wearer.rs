@@ -39,11 +39,11 @@ fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
     let mut random = DrawRng::new(HEADER.seed, index);
     let mut chosen = Vec::new();
     for class in 0..=all.iter().map(|(class, _)| *class).max().unwrap() {
-        let mut own: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
-        for i in 0..count.min(own.len()) {
-            let j = i + random.below(own.len() - i);
-            own.swap(i, j);
-            chosen.push(*own[i]);
+        let mut samples_of_class: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
+        for i in 0..count.min(samples_of_class.len()) {
+            let j = i + random.below(samples_of_class.len() - i);
+            samples_of_class.swap(i, j);
+            chosen.push(*samples_of_class[i]);
         }
     }
     chosen

@@ -115,11 +115,11 @@ proptest! {
         let delta = wide(&case.delta);
         let value = |x: &[f64], layer: &[f64]| -> f64 {
             let inputs = case.lstm.inputs();
-            let of = |index: usize| {
+            let value_of = |index: usize| {
                 let h = oracle(&case.lstm, &x[index * inputs..][..inputs], layer);
                 h.iter().zip(&delta[index * cells..]).map(|(h, delta)| h * delta).sum::<f64>()
             };
-            (0..n).map(of).sum()
+            (0..n).map(value_of).sum()
         };
         let (mut x, mut layer) = (wide(&case.x), wide(&case.layer));
         for (place, &got) in gradient.iter().enumerate() {
@@ -368,9 +368,9 @@ fn lstm_learns_to_remember() {
             }
             lstm.forward(&x, &layer, &mut memory, &mut out);
             forward(&out, &head, 2, &mut logits);
-            let own =
+            let is_right =
                 |(logits, &class): (&[f32], &u8)| logits[usize::from(class)] == logits[0].max(logits[1]);
-            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| own(pair)).count());
+            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| is_right(pair)).count());
             assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
             backward_linear(&logits, &head, 2, &mut delta);
             let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut []);

@@ -257,7 +257,7 @@ proptest! {
         let problem = problem(20, 2, 1);
         let coming = incoming_bytes(&problem, &then);
         let first = trace(&problem, 0, &coming, room, asynchronous);
-        prop_assert!(first.iter().any(|(_, what)| what.starts_with("Update")));
+        prop_assert!(first.iter().any(|(_, description)| description.starts_with("Update")));
         // A round takes two passes, which together must be shorter than the slot.
         for took in [1, 3, SLOT / 8, SLOT / 4, SLOT / 3, SLOT / 2 - 1] {
             prop_assert_eq!(&trace(&problem, took, &coming, room, asynchronous), &first, "{}", took);

@@ -449,9 +449,10 @@ mod private {
             assert_eq!((spent(&flash), bench.now), (total, before + 900));
         }
         let tasks = bench.session.task();
-        let of = |releases: &[fedspan_client::Release]| releases.iter().map(|r| r.spent).collect::<Vec<_>>();
-        assert_eq!(of(&tasks.first().releases), [0, 8]);
-        assert_eq!(of(&tasks.second().releases), [3]);
+        let spent_before =
+            |releases: &[fedspan_client::Release]| releases.iter().map(|r| r.spent).collect::<Vec<_>>();
+        assert_eq!(spent_before(&tasks.first().releases), [0, 8]);
+        assert_eq!(spent_before(&tasks.second().releases), [3]);
         // The smaller budget has one unit left.
         for (number, index) in [(5, 0), (6, 4)] {
             let sent = play(&mut bench, &round(&problem, number, index));

@@ -118,8 +118,8 @@ impl Link {
         }
         // The frame is sent when the computation has ended.
         if self.last.sent > 0 {
-            let what = self.read();
-            self.seen.push((self.now, what));
+            let description = self.read();
+            self.seen.push((self.now, description));
         }
         if self.last.close != self.closing {
             self.closing = self.last.close;
@@ -303,11 +303,11 @@ fn event_sequences_reach_updates_and_declines() {
         let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
         for _ in 0..80 {
             let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
-            for (_, what) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
-                updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
-                gradients += u32::from(what.starts_with("Update") && what.contains("Gradient"));
-                heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));
-                declines += u32::from(what.starts_with("Decline"));
+            for (_, description) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
+                updates += u32::from(description.starts_with("Update") && description.contains("Subspace"));
+                gradients += u32::from(description.starts_with("Update") && description.contains("Gradient"));
+                heads += u32::from(description.starts_with("Update") && description.contains("tensors: []"));
+                declines += u32::from(description.starts_with("Decline"));
             }
         }
         println!("{updates} updates, {gradients} gradients, {heads} heads, {declines} declines");

@@ -105,15 +105,16 @@ pub fn gradient_bounds(x: &M, y: &M, b: &M, w: &M) -> (M, M) {
     for s in 0..m {
         let row: Vec<f64> = x.row(s).iter().copied().collect();
         let targets: Vec<f64> = y.row(s).iter().copied().collect();
-        let own = bounds(&row, &targets, b, w);
+        let sample_bounds = bounds(&row, &targets, b, w);
         let (most, ux) = (size(row.iter().copied()), unit(size(row.iter().copied())));
-        let residuals = own.r.iter().zip(&own.rho);
+        let residuals = sample_bounds.r.iter().zip(&sample_bounds.rho);
         let largest = size(residuals.map(|(r, rho)| r.abs() + rho));
         products += most * largest;
         for i in 0..d {
             for j in 0..c {
-                exact[(i, j)] += row[i] * own.r[j];
-                bound[(i, j)] += row[i].abs() * own.rho[j] + ux / 2.0 * (own.r[j].abs() + own.rho[j]);
+                exact[(i, j)] += row[i] * sample_bounds.r[j];
+                bound[(i, j)] += row[i].abs() * sample_bounds.rho[j]
+                    + ux / 2.0 * (sample_bounds.r[j].abs() + sample_bounds.rho[j]);
             }
         }
     }

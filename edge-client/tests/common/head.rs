@@ -41,8 +41,8 @@ pub const SMALLEST: f64 = 1e-18;
 pub fn lifts(z: &M) -> Vec<f64> {
     let longest = z.column_iter().map(|column| column.norm()).fold(0.0, f64::max);
     let lift = |by: f64| if (1.0..56.0).contains(&by) { by.exp2() } else { 1.0 };
-    let of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
-    z.column_iter().map(|column| of(column.norm())).collect()
+    let lift_of = |norm: f64| if norm < SMALLEST { 1.0 } else { lift((longest / norm).log2().floor() - 4.0) };
+    z.column_iter().map(|column| lift_of(column.norm())).collect()
 }
 
 /// Returns the relative data error `e` that results from rounding over `m` samples and `k` columns.

@@ -82,8 +82,8 @@ impl Problem {
             a.column_mut(j).add_scalar_mut(-mean);
             let length = a.column(j).norm();
             let folded = column.add_scalar(-first).norm();
-            let own = EPS * largest * (m as f64).sqrt() / length;
-            n += own.powi(2) + (e * folded / length).powi(2);
+            let rounding_error = EPS * largest * (m as f64).sqrt() / length;
+            n += rounding_error.powi(2) + (e * folded / length).powi(2);
             a.column_mut(j).unscale_mut(length);
         }
         let least = |a: &M| Svd::new(a).s.into_iter().fold(f64::INFINITY, f64::min);

@@ -298,8 +298,8 @@ impl Server {
                 let mut parts: Vec<_> = update.tensors.iter().map(|t| vec![0xAA; t.byte_len()]).collect();
                 let mut rest = &body[..];
                 for (part, _) in parts.iter_mut().zip(&update.tensors).filter(|(_, t)| t.chunk == 0) {
-                    let (own, tail) = rest.split_at(part.len());
-                    part.copy_from_slice(own);
+                    let (inline, tail) = rest.split_at(part.len());
+                    part.copy_from_slice(inline);
                     rest = tail;
                 }
                 assert!(rest.is_empty());

@@ -153,12 +153,12 @@ impl<M: Medium> NorFlash for Nor<M> {
         let range = within(offset, end(offset, bytes.len())?, WORD)?;
         let mut block = [0; BLOCK];
         for (at, part) in range.step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
-            let there = block.get_mut(..part.len()).unwrap_or_default();
-            self.medium.read(at, there).map_err(failed)?;
-            for (place, byte) in there.iter_mut().zip(part) {
+            let stored = block.get_mut(..part.len()).unwrap_or_default();
+            self.medium.read(at, stored).map_err(failed)?;
+            for (place, byte) in stored.iter_mut().zip(part) {
                 *place &= byte;
             }
-            self.medium.write(at, there).map_err(failed)?;
+            self.medium.write(at, stored).map_err(failed)?;
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 pub struct Sensor {
     due: Instant,
     random: u64,
-    own: [[f32; C]; K],
+    weights: [[f32; C]; K],
     x: [f32; D],
     y: [f32; C],
 }
@@ -42,10 +42,10 @@ impl Sensor {
     #[must_use]
     pub fn new(device: u64) -> Self {
         let mut sensor =
-            Self { due: Instant::MIN, random: mix(device), own: [[0.0; C]; K], x: [0.0; D], y: [0.0; C] };
-        let mut own = sensor.own;
-        own.as_flattened_mut().fill_with(|| sensor.unit());
-        sensor.own = own;
+            Self { due: Instant::MIN, random: mix(device), weights: [[0.0; C]; K], x: [0.0; D], y: [0.0; C] };
+        let mut weights = sensor.weights;
+        weights.as_flattened_mut().fill_with(|| sensor.unit());
+        sensor.weights = weights;
         sensor
     }
 
@@ -70,8 +70,8 @@ impl Sensor {
         // Direction j has alternating signs at every K-th feature, starting with feature j.
         for (index, value) in self.x.iter().enumerate() {
             let sign = if (index / K).is_multiple_of(2) { 1.0 } else { -1.0 };
-            if let Some(own) = self.own.get(index % K) {
-                for (y, weight) in self.y.iter_mut().zip(own) {
+            if let Some(weights) = self.weights.get(index % K) {
+                for (y, weight) in self.y.iter_mut().zip(weights) {
                     *y += sign * value * weight;
                 }
             }
@@ -126,7 +126,7 @@ mod tests {
             for (index, value) in sensor.x.iter().enumerate() {
                 parts[index % K] += if (index / K).is_multiple_of(2) { *value } else { -value };
             }
-            let wanted: f32 = parts.iter().zip(sensor.own).map(|(part, own)| part * own[0]).sum();
+            let wanted: f32 = parts.iter().zip(sensor.weights).map(|(part, weights)| part * weights[0]).sum();
             assert!((sensor.y[0] - wanted).abs() < 1e-5);
             assert!(sensor.x.iter().all(|value| (-1.0..1.0).contains(value)));
         }

@@ -68,8 +68,8 @@ mod tests {
         let silent = seed(0);
         for changed in 1..=SEED * CONDENSED {
             let differs = |part: usize| silent[8 * part..][..8] != seed(changed)[8 * part..][..8];
-            let own = (changed - 1) / (8 * CONDENSED);
-            assert!((0..SEED / 8).all(|part| differs(part) == (part == own)), "byte {changed}");
+            let affected = (changed - 1) / (8 * CONDENSED);
+            assert!((0..SEED / 8).all(|part| differs(part) == (part == affected)), "byte {changed}");
         }
     }
 }
