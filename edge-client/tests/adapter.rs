@@ -43,6 +43,7 @@ impl Layer {
         [Self::Nothing, Self::F32(values), Self::I8(bytes, scales, biases)]
     }
 
+    /// Returns the layer as the client takes it.
     fn frozen(&self) -> Frozen<'_> {
         match self {
             Self::Nothing => Frozen::Nothing,
@@ -74,6 +75,7 @@ struct Heap {
 }
 
 impl Heap {
+    /// Creates memory with parameters of zero. The scratch and the classes hold arbitrary content.
     fn new(shape: NetworkShape, layer: Layer) -> Self {
         let parameters = vec![0.0; shape.parameters()];
         let scratch = vec![f32::NAN; shape.scratch()];

@@ -21,6 +21,7 @@ struct Case {
 }
 
 impl Case {
+    /// Draws a case. The inputs are not negative, as after a ReLU.
     fn new(random: &mut Random, n: usize, inputs: usize, outputs: usize) -> Self {
         let mut x = values(random, n * inputs);
         relu(&mut x);
@@ -28,24 +29,28 @@ impl Case {
         Self { n, inputs, outputs, x, layer, delta: values(random, n * outputs) }
     }
 
+    /// Returns the outputs of the layer.
     fn forward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.outputs];
         forward(&self.x, &self.layer, self.outputs, &mut out);
         out
     }
 
+    /// Returns the errors of the inputs, which are the outputs of a ReLU.
     fn backward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
         backward(&self.delta, &self.layer, self.outputs, &self.x, &mut out);
         out
     }
 
+    /// Returns the errors of the inputs, which have no ReLU before them.
     fn backward_linear(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
         backward_linear(&self.delta, &self.layer, self.outputs, &mut out);
         out
     }
 
+    /// Returns the gradient of the layer, summed over the batch.
     fn gradient(&self) -> Vec<f32> {
         let mut sums = vec![0.0; self.layer.len()];
         add_gradient(&self.x, &self.delta, self.outputs, &mut sums);
@@ -181,6 +186,7 @@ fn sums_are_close_to_f64() {
     }
 }
 
+/// Asserts that a value is the sum of these terms, up to the rounding of as many additions.
 #[track_caller]
 fn assert_sum(got: f32, terms: impl Iterator<Item = f64>) {
     let (mut sum, mut size, mut count) = (0.0, 0.0, 1.0);

@@ -21,6 +21,7 @@ struct Network {
 }
 
 impl Network {
+    /// Draws the layers. Everything else is zero.
     fn new(random: &mut Random) -> Self {
         let places = [0, 1, 2];
         let layer = |depth: usize| values(random, (SIZES[depth] + 1) * SIZES[depth + 1]);

@@ -231,6 +231,7 @@ fn seed_depends_on_all_samples() {
     }
 }
 
+/// Error of a source. Its number shows that the error reaches the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClockError(u8);
 

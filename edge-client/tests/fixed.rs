@@ -46,6 +46,7 @@ const KINDS: [Kind; 10] = [
     Kind::Subnormal,
 ];
 
+/// Draws `m` samples of a kind.
 fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sliced {
     let mut x = random.normals(m * d);
     let size = |random: &mut Random, most: i32| 2f32.powi(random.below(2 * most as usize + 1) as i32 - most);
@@ -75,6 +76,7 @@ fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sli
     Sliced::regression(x, random.normals(m * c), d, c)
 }
 
+/// Draws the numbers of features, columns, outputs and samples.
 fn shape(random: &mut Random) -> (usize, usize, usize, usize) {
     let k = 1 + random.below(8);
     let d = k + random.below(40);
@@ -384,6 +386,7 @@ fn failed_source_keeps_the_head() {
 /// The workspace has the size that its documentation states.
 #[test]
 fn workspace_has_the_stated_size() {
+    /// Checks one shape: four bytes per float, two per integer, and two for the scale.
     fn check<const D: usize, const K: usize, const C: usize>() {
         let floats = 4 * (2 * K * C + D * K + D * C + K * K + K + C);
         let integers = 2 * (D * K + D + K + C + K * C) + 2;

@@ -97,6 +97,7 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..(PAGES * PAGE) as u32).unwrap()
 }
 
+/// Returns the record of a round, whose content depends only on the number of the round.
 fn record(round: u32) -> (RecordHeader, [f32; K]) {
     let loaded = RecordHeader {
         campaign: 0x0123_4567_89AB_CDEF,

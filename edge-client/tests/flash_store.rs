@@ -195,6 +195,7 @@ fn buffer_fits_any_word_size() {
     check_word_size::<8>();
 }
 
+/// Checks heads of several lengths, with buffers as short as the words allow.
 fn check_word_size<const BYTES_OF_WORD: usize>() {
     /// Checks heads of `K` x 1 in words of `W` bytes, with a buffer of `N` bytes.
     fn check_head<const K: usize, const W: usize, const N: usize>() {

@@ -32,6 +32,7 @@ struct Case {
 }
 
 impl Case {
+    /// Draws a case with more samples than columns.
     fn new(random: &mut Random, number: usize) -> Self {
         let k = 1 + number % 5;
         let (d, c) = (k + random.below(20), 1 + random.below(6));
@@ -70,6 +71,7 @@ impl Case {
     }
 }
 
+/// Calls the function for 120 drawn cases.
 fn each_case(mut each: impl FnMut(Case, &mut Random)) {
     let mut random = Random(21);
     for number in 0..120 {

@@ -54,6 +54,8 @@ struct Peer {
 struct End(Rc<RefCell<Peer>>);
 
 impl Peer {
+    /// Creates a peer that neither fails nor closes the link, and that reads and writes `at_once` bytes per
+    /// call.
     fn new(server: Server, at_once: usize) -> Self {
         Self {
             server,
@@ -73,6 +75,7 @@ impl Peer {
         }
     }
 
+    /// Queues a message for the device, after the noise that precedes this frame.
     fn send(&mut self, message: &ToDevice, body: &[u8]) {
         let noise = (self.noise)(self.frames);
         self.frames += 1;
@@ -80,6 +83,7 @@ impl Peer {
         self.to_device.extend(wire(message, body));
     }
 
+    /// Takes bytes from the device, and queues the server's replies to complete frames.
     fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
         if self.written >= self.fail_after_writing {
             return Err(ErrorKind::BrokenPipe);
@@ -104,14 +108,17 @@ impl Peer {
         Ok(n)
     }
 
+    /// Returns true if the link is closed.
     fn ended(&self) -> bool {
         self.over || self.read >= self.end_after_reading
     }
 
+    /// Returns true if a read would not wait: there are bytes, or the link is closed or has failed.
     fn ready(&self) -> bool {
         !self.to_device.is_empty() || self.ended() || self.read >= self.fail_after_reading
     }
 
+    /// Gives queued bytes to the device. Returns 0 if the link is closed.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
         if self.read >= self.fail_after_reading {
             return Err(ErrorKind::ConnectionReset);
@@ -190,6 +197,7 @@ impl embedded_io_async::Write for End {
     }
 }
 
+/// Polls a future until it is ready.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..10_000_000 {

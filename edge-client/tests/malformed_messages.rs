@@ -24,6 +24,7 @@ fn server(round: u32, task: Wire, encoding: Encoding, limit: usize) -> Server {
     Server::new(round, task, encoding, limit, vec![(Role::Representation, D, K, b)])
 }
 
+/// Creates a device that replays samples or streams them.
 fn bench(stream: bool) -> Bench<Sliced> {
     let sampling = if stream { Sampling::Stream { samples: 4 } } else { Sampling::Replay };
     let config = Config { frame_limit: 128, sampling, ..Config::new(1) };
@@ -73,6 +74,7 @@ enum Input {
     Sample(bool),
 }
 
+/// Strategy for inputs, most of which are valid messages.
 fn input() -> impl Strategy<Value = Input> {
     let n = any::<usize>();
     prop_oneof![

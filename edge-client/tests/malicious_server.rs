@@ -134,6 +134,7 @@ fn first(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
     sent
 }
 
+/// Acknowledges the update of round 5, as an honest server does.
 fn acknowledge(pair: &mut Pair) {
     let id = RoundId { round: 5, stage: 0 };
     assert!(pair.deliver(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]).is_empty());

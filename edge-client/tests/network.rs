@@ -42,6 +42,7 @@ struct Method {
     phases: Vec<(Range<usize>, usize)>,
 }
 
+/// Returns the methods that the built features and the number of layers allow.
 fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     let (all, head) = (shape.layers(), shape.layers() - 1);
     let method = |name, shared, task, phases| Method { name, shared, task, phases };
@@ -77,6 +78,7 @@ fn mixed(shape: NetworkShape, own: &[f32], received: &[f32], shared: Range<usize
     all
 }
 
+/// Asserts that parameters equal those computed in f64 up to `ERROR`.
 fn assert_close(got: &[f32], expected: &[f64], what: &str) {
     for (place, (&got, &expected)) in got.iter().zip(expected).enumerate() {
         let error = (f64::from(got) - expected).abs();
@@ -259,6 +261,7 @@ fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>
 
 #[test]
 fn missing_samples_or_random_access_change_nothing() {
+    /// Source without random access.
     struct InOrder(Sliced);
     impl fedspan_client::SampleSource for InOrder {
         fn rewind(

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 
 const SHARED: bool = cfg!(feature = "shared-head");
 
+/// Strategy for networks with filters, with LSTM cells, and with dense layers only.
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
     (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
         // Indices beyond the list of special shapes select the dense network.
@@ -36,6 +37,7 @@ fn any_role() -> impl Strategy<Value = Role> {
     prop_oneof![4 => Just(Representation), 4 => Just(SharedHead), 1 => Just(Gradient), 1 => Just(Subspace)]
 }
 
+/// Strategy for training tasks, some of which have invalid numbers.
 fn any_task() -> impl Strategy<Value = Wire> {
     let number = prop_oneof![6 => 0.0f32..0.9, 1 => any::<f32>()];
     let trained = prop_oneof![Just(Trained::Shared), Just(Trained::All)];

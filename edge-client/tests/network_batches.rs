@@ -25,6 +25,7 @@ struct Memory {
 }
 
 impl Memory {
+    /// Creates memory with fixed parameters.
     fn new() -> Self {
         let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.7).sin() * 0.5).collect();
         Self {

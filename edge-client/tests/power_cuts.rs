@@ -228,6 +228,7 @@ fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
     tried
 }
 
+/// Returns the kinds of devices. The quick test uses the first three.
 fn device_kinds() -> Vec<DeviceKind> {
     let device = |pages, keyed, private| DeviceKind { pages, keyed, private };
     vec![

@@ -130,6 +130,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
 
 #[test]
 fn capabilities_depend_on_memory() {
+    /// Checks one memory. `expected` is true if it has the buffer for power iterations.
     fn check<A: Memory>(mut model: Linear<A>, expected: bool) {
         let shape = model.shape();
         let (d, k) = (shape.features, shape.width);

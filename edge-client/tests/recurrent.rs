@@ -21,6 +21,7 @@ struct Case {
 type Outcome = [Vec<f32>; 3];
 
 impl Case {
+    /// Draws `n` sequences and the layer.
     fn new(random: &mut Random, n: usize, [steps, channels, cells]: [usize; 3]) -> Self {
         let lstm = Lstm { steps, channels, cells };
         let mut values = |count| values(random, count);
@@ -61,6 +62,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+/// Asserts that two results are equal bit for bit.
 #[track_caller]
 fn assert_bits(got: &Outcome, expected: &Outcome, case: &Case) {
     for (got, expected) in got.iter().zip(expected) {

@@ -9,6 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
+/// Returns the values after encoding and decoding.
 fn transcoded(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();
@@ -17,6 +18,7 @@ fn transcoded(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     out
 }
 
+/// Sends a representation to a new device. Returns the device, and whether it accepts the representation.
 fn download(encoding: Encoding, b: &[f32], d: usize, k: usize) -> (Linear<Heap>, Result<(), DeclineReason>) {
     let mut model = Linear::new(Heap::new(d, k, 1));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);

@@ -20,6 +20,7 @@ use proptest::prelude::*;
 const SLOT: u64 = 5_000;
 const ID: RoundId = RoundId { round: 1, stage: 0 };
 
+/// Creates a connected device with a budget and this response slot.
 fn device(problem: &Problem, slot: u64, flash: &Flash) -> PrivateBench {
     let mut bench = private(problem, 128, Some(1000), slot, flash);
     bench.connect(7, 60_000);

@@ -19,6 +19,7 @@ const GRID: (f32, f32, u8) = (1e-3, 10.0, 5);
 
 type Model = Linear<Workspace<D, K, C>>;
 
+/// Returns a number that looks random, from any number.
 fn mix(number: u32) -> u32 {
     let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
     let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);

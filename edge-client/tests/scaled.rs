@@ -325,6 +325,7 @@ fn device_with_noise_sends_no_sums() {
     use fedspan_client::Mechanism;
     use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
 
+    /// Mechanism that only announces its settings.
     struct Noise(PrivacySettings);
 
     impl Mechanism for Noise {

@@ -23,6 +23,7 @@ const LIMIT: u16 = 256;
 type Own = Mean<D>;
 type Model = Linear<Heap>;
 
+/// Returns a round of the custom task with a bound of 1.5.
 fn own(encoding: Encoding) -> Wire {
     Wire::Private12(PrivateTask { encoding, parameters: [1.5, 0.0, 0.0, 0.0, 0.0] })
 }
@@ -31,6 +32,7 @@ fn model(problem: &Problem) -> Model {
     Linear::new(Heap::new(problem.d, problem.k, problem.c))
 }
 
+/// Creates a connected device with the given task.
 fn bench<T: Task>(task: T, problem: &Problem, flash: &Flash) -> Bench<Sliced, T> {
     let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), flash.clone());
     assert!(bench.connect(7, 60_000).is_empty());
@@ -175,6 +177,7 @@ fn streamed_rounds_have_the_bits_of_each_task_alone() {
     let problem = problem(D, 2, 1);
     let b = &problem.b[..];
     let streamed = || Linear::new(StreamingWorkspace::<D, 2>::new());
+    /// Runs a round with streamed samples. Returns the usage of samples and the upload.
     fn stream(task: &mut impl Task, round: &RoundOpen, b: &[f32], samples: &Sliced) -> (Usage, Vec<u32>) {
         receive(task, round, &[b][..round.tensors.len()]).unwrap();
         task.begin().unwrap();
@@ -227,6 +230,7 @@ fn capabilities_are_the_union() {
 struct Announcing(Own, Capabilities);
 
 impl Announcing {
+    /// Creates a task whose capabilities are those of the custom task after `change`.
     fn new(change: impl FnOnce(&mut Capabilities)) -> Self {
         let mut capabilities = Own::new().capabilities();
         change(&mut capabilities);
@@ -406,6 +410,7 @@ mod private {
         PricedTask { release, ..PricedTask::new(task, Some(budget), slot) }
     }
 
+    /// Creates a linear model and the custom task, whose releases cost 3 and 5 units.
     fn pair(problem: &Problem, budgets: [u64; 2], slots: [u64; 2]) -> Pair {
         Tasks::new(
             priced(model(problem), 3, budgets[0], slots[0]),

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 const D: usize = 20;
 const K: usize = 2;
 
+/// Creates a device that is not connected.
 fn bench(limit: u16) -> Bench<Sliced> {
     let mut random = Random(1);
     let samples = Sliced::regression(random.normals(10 * D), random.normals(10), D, 1);
@@ -22,6 +23,7 @@ fn bench(limit: u16) -> Bench<Sliced> {
     Bench::new(config, Heap::new(D, K, 1), samples, Flash::default())
 }
 
+/// Creates a server with a FedRep round.
 fn server(round: u32, limit: u16) -> Server {
     let b = flat(&Random(2).orthonormal(D, K));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);

@@ -85,6 +85,7 @@ struct Link {
 }
 
 impl Link {
+    /// Creates a device whose samples, noise and times are drawn from `seed`.
     fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
         let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
         let mechanism = Clipped::new(known, Clip::new(0.5).unwrap());

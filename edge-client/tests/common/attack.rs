@@ -71,6 +71,7 @@ pub struct Pair {
 }
 
 impl Pair {
+    /// Creates a pair of devices, whose noise must have the same variance.
     pub fn new(one: Device, other: Device) -> Self {
         let floats = |sums: Vec<i128>| sums.into_iter().map(|sum| sum as f64).collect::<Vec<f64>>();
         let (a, b) = (floats(one.sums()), floats(other.sums()));

@@ -67,6 +67,7 @@ pub fn cross_entropy(logits: &[f64], class: u8) -> f64 {
     -softmax(logits)[usize::from(class)].ln()
 }
 
+/// Returns the softmax of one sample's logits. The largest logit is subtracted, so that nothing overflows.
 pub fn softmax(logits: &[f64]) -> Vec<f64> {
     let most = logits.iter().copied().fold(f64::MIN, f64::max);
     let sum: f64 = logits.iter().map(|l| (l - most).exp()).sum();

@@ -21,6 +21,7 @@ pub struct Pass {
 }
 
 impl Pass {
+    /// Computes the outputs of the layer for the input `x`.
     pub fn new(layer: Layer, x: Vec<f64>, weights: &[f64]) -> Self {
         let terms: Vec<Terms> = match layer {
             Layer::Dense { inputs, outputs } => {

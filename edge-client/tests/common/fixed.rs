@@ -15,6 +15,7 @@ pub struct HeapFixed {
 }
 
 impl HeapFixed {
+    /// Creates memory for `d` features, `k` columns and `c` outputs.
     pub fn new(d: usize, k: usize, c: usize) -> Self {
         let buffers = [k * d, d, k, c, c * k].map(|n| vec![0; n]);
         Self { heap: Heap::new(d, k, c), scale: Scale::LEAST, buffers }

@@ -84,6 +84,7 @@ pub struct Residual {
 }
 
 impl Residual {
+    /// Computes the residual of the head `w`. `largest` is `|Z|`.
     pub fn new(z: &M, largest: f64, y: &M, w: &M) -> Self {
         let norm = (z.transpose() * (z * w - y)).norm();
         let right_side = (z.transpose() * y).norm();
@@ -154,6 +155,7 @@ pub fn by_stream(z: &[f32], y: &[f32], k: usize, c: usize, head: HeadSolve) -> V
     head_of(&model)
 }
 
+/// Returns a copy of the model's head.
 pub fn head_of(model: &Linear<Heap>) -> Vec<f32> {
     model.head().to_vec()
 }

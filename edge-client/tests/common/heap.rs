@@ -12,6 +12,7 @@ pub struct Heap {
 }
 
 impl Heap {
+    /// Creates memory without optional buffers.
     pub fn new(features: usize, width: usize, outputs: usize) -> Self {
         let (d, k, c) = (features, width, outputs);
         let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);

@@ -20,6 +20,7 @@ pub struct Law {
 }
 
 impl Law {
+    /// Creates the distribution whose `sigma` is the root of this variance.
     pub fn new(variance: &Variance) -> Self {
         let (numerator, denominator) = variance.ratio();
         let sigma = (numerator as f64 / denominator as f64).sqrt();
@@ -137,6 +138,7 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Creates an empty tally with bins for `draws` samples of this variance.
     pub fn new(variance: &Variance, draws: u64) -> Self {
         let law = Law::new(variance);
         let ends = law.bins(draws as f64);

@@ -63,6 +63,7 @@ impl Problem {
         Self { k, c, x, y, constant }
     }
 
+    /// Returns the number of samples.
     pub fn m(&self) -> usize {
         self.x.nrows()
     }

@@ -126,6 +126,7 @@ pub struct Svd {
 }
 
 impl Svd {
+    /// Computes the decomposition of `a` by one-sided Jacobi rotations.
     pub fn new(a: &M) -> Self {
         let k = a.ncols();
         let (mut us, mut v) = (a.clone(), M::identity(k, k));
@@ -210,6 +211,7 @@ pub struct Sliced {
 }
 
 impl Sliced {
+    /// Creates a source of samples with target values.
     pub fn regression(x: Vec<f32>, y: Vec<f32>, features: usize, outputs: usize) -> Self {
         Self {
             x,
@@ -223,6 +225,7 @@ impl Sliced {
         }
     }
 
+    /// Creates a source of samples with class numbers.
     pub fn classification(x: Vec<f32>, classes: Vec<u8>, features: usize, outputs: usize) -> Self {
         Self { labels: Labels::Classes(classes), ..Self::regression(x, Vec::new(), features, outputs) }
     }
@@ -232,6 +235,7 @@ impl Sliced {
         Self { at_once, ..self }
     }
 
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.x.len() / self.features
     }

@@ -43,6 +43,7 @@ impl NetworkHeap {
         }
     }
 
+    /// Creates memory without velocities, for training without momentum.
     pub fn without_momentum(shape: NetworkShape) -> Self {
         Self { velocity: Vec::new(), ..Self::new(shape) }
     }
@@ -146,6 +147,7 @@ pub struct Asked {
 }
 
 impl Asked {
+    /// Creates a source that returns every requested sample.
     pub fn new(samples: Sliced) -> Self {
         Self { samples, numbers: Vec::new(), until: usize::MAX }
     }
@@ -270,14 +272,17 @@ pub fn round(
     Ok((usage, emitted(network, 7)))
 }
 
+/// Returns the settings of a gradient descent.
 pub const fn descent(step_size: f32, momentum: f32, batch: u16) -> Descent {
     Descent { step_size, momentum, batch }
 }
 
+/// Returns a training task with f32 uploads.
 pub const fn sgd(descent: Descent, head_epochs: u16, epochs: u16, trained: Trained) -> Wire {
     Wire::Sgd { descent, head_epochs, epochs, trained, encoding: Encoding::F32 }
 }
 
+/// Returns a task that trains only the head.
 pub const fn fit(descent: Descent, epochs: u16) -> Wire {
     Wire::FitHead { head: HeadSolve::Sgd { epochs, descent } }
 }

@@ -39,6 +39,7 @@ impl Nor {
         Self(Rc::new(RefCell::new(Chip { bytes, erased, written: 0, power: usize::MAX })))
     }
 
+    /// Returns a copy of the content.
     #[allow(dead_code, reason = "not every test looks at it")]
     pub fn image(&self) -> Vec<u8> {
         self.0.borrow().bytes.clone()

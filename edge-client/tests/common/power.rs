@@ -13,6 +13,7 @@ pub const ROWS: [PowerRows; 2] = [PowerRows::Features, PowerRows::Weighted];
 pub const UPLOADS: [PowerUpload; 3] =
     [PowerUpload::Product, PowerUpload::ProductAndBasis, PowerUpload::Basis];
 
+/// Returns a FedPower task with f32 uploads.
 pub fn fed_power(iterations: u16, rows: PowerRows, upload: PowerUpload) -> Wire {
     Wire::FedPower { iterations, rows, upload, encoding: Encoding::F32 }
 }

@@ -29,6 +29,7 @@ pub struct PricedTask<T> {
 }
 
 impl<T> PricedTask<T> {
+    /// Wraps a task. A release costs 3 units of the budget, if there is one.
     pub fn new(task: T, budget: Option<u64>, slot: u64) -> Self {
         Self {
             task,

@@ -40,6 +40,7 @@ pub struct Known {
 }
 
 impl Known {
+    /// Creates a mechanism whose seed depends only on `number`.
     pub fn new(settings: PrivacySettings, number: u64) -> Self {
         let mut seed = [7; SEED];
         seed[..8].copy_from_slice(&number.to_le_bytes());

@@ -61,6 +61,7 @@ pub struct Reference {
 }
 
 impl Reference {
+    /// Creates a sampler with this fault. The variance is `numerator / denominator`.
     pub fn new(fault: Fault, (numerator, denominator): (u64, u64), seed: u64) -> Self {
         let scale = (numerator / denominator).isqrt() + 1;
         let [numerator, denominator, scale] = [numerator, denominator, scale].map(u128::from);

@@ -148,12 +148,14 @@ pub struct Bench<S, T = Linear<Heap>> {
 }
 
 impl<S: SampleSource> Bench<S> {
+    /// Creates a device with a linear model.
     pub fn new(config: Config, memory: Heap, source: S, flash: Flash) -> Self {
         Self::of(config, Linear::new(memory), source, flash)
     }
 }
 
 impl<S: SampleSource, T: Task> Bench<S, T> {
+    /// Creates a device with the given task, without a key. Its time starts at 1 s.
     pub fn of(config: Config, task: T, source: S, flash: Flash) -> Self {
         let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
         let session = Session::new(config, bench, task, source, flash, random);

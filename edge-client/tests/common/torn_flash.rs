@@ -95,10 +95,12 @@ impl Torn {
         torn
     }
 
+    /// Returns a copy of the content.
     pub fn image(&self) -> Vec<u8> {
         self.0.borrow().bytes.clone()
     }
 
+    /// Returns true if the power has failed.
     pub fn is_dead(&self) -> bool {
         self.0.borrow().dead
     }
