@@ -1,5 +1,6 @@
-//! Build script of the boards, each of which has `build = "../build.rs"`: passes `memory.x` of the board's folder to the
-//! linker, and links with the script of the start-up crate, which includes it.
+//! Build script of the boards, each of which has `build = "../build.rs"`: passes the `memory.x` of the
+//! board's folder to the linker, and selects the linker script of the start-up crate, which includes
+//! `memory.x`.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -8,7 +9,8 @@ fn main() {
     link("memory.x");
 }
 
-/// Links with the memory map in a file of the board's folder.
+/// Instructs Cargo to link with the memory map in this file of the board's folder, and to rebuild if the file
+/// changes.
 pub fn link(memory_map: &str) {
     println!("cargo::rerun-if-changed={memory_map}");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());

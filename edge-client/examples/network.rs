@@ -1,8 +1,8 @@
-//! Trains a network of 16 features, 8 hidden units and 3 classes on synthetic samples in batches of ten.
-//! `Memory` is all the RAM of the model.
+//! Example: trains a network of 16 features, 8 hidden units and 3 classes on synthetic samples in batches of
+//! ten. `Memory` is all the RAM of the model.
 //!
-//! There is no server: this round sends and receives nothing and trains all layers. With a server,
-//! [`Session`] makes these calls.
+//! The example has no server: its round sends and receives no tensors and trains all layers. In a device with
+//! a server, [`Session`] makes the calls of `train`.
 //!
 //! [`Session`]: fedspan_client::Session
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -15,17 +15,19 @@ use fedspan_protocol::message::{
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+/// Sizes of the network.
 struct Sizes;
 
 impl NetworkSizes for Sizes {
     const SHAPE: NetworkShape = NetworkShape::new(16, &[8], 3, 10);
 }
 
+/// Number of parameters of the network.
 const P: usize = Sizes::SHAPE.parameters();
-// The last number is room for velocities: with 0 there is no momentum.
+// Memory of the network. The last number is room for velocities: 0 would mean training without momentum.
 type Memory = NetworkWorkspace<Sizes, P, { Sizes::SHAPE.scratch() }, 10, P>;
 
-/// Synthetic samples: uniform noise around the centre of each class.
+/// Returns synthetic samples: uniform noise around the centre of each class.
 fn synthetic(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
     let classes: Vec<u8> = (0..count).map(|i| (i % 3) as u8).collect();
     let mut value = |class: u8, feature: usize| {
@@ -36,7 +38,7 @@ fn synthetic(random: &mut ChaCha8Rng, count: usize) -> (Vec<f32>, Vec<u8>) {
     (x.map(|(class, feature)| value(class, feature)).collect(), classes)
 }
 
-/// Trains for one round of twenty epochs.
+/// Runs one round of twenty epochs.
 fn train(network: &mut Network<&mut Memory>, source: &mut Recording<'_>) -> Result<(), DeclineReason> {
     let descent = Descent { step_size: 0.1, momentum: 0.5, batch: 10 };
     let encoding = Default::default();
@@ -50,7 +52,7 @@ fn train(network: &mut Network<&mut Memory>, source: &mut Recording<'_>) -> Resu
 }
 
 fn main() -> Result<(), DeclineReason> {
-    // In firmware this is a `static`: it is all zeros and takes no flash.
+    // In firmware the memory is a `static`: it is all zeros and takes no flash.
     let mut memory = Memory::new();
     println!("{} bytes of memory for {P} parameters", size_of::<Memory>());
     let mut random = ChaCha8Rng::seed_from_u64(1);

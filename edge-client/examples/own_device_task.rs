@@ -1,9 +1,9 @@
-//! A task of your own, together with those of the client: [`Mean`] uploads the mean of the samples' features, d x 1.
-//! The task takes a number for private use, so neither the protocol nor the client changes; the server's half is an
-//! algorithm that asks for the same number.
+//! Example of a custom task next to the tasks of the client: [`Mean`] uploads the mean of the samples'
+//! features, d x 1. The task uses a task number for private use, so neither the protocol nor the client
+//! changes. The server needs an algorithm that opens rounds with the same number.
 //!
-//! In firmware, `Tasks::new(model, Mean::<58>::new())` takes the place of the model, and `Session` makes the calls
-//! that `main` makes here. A mean of few samples is close to each of them: use such a task for data that are no
+//! In firmware, `Tasks::new(model, Mean::<58>::new())` replaces the model, and `Session` makes the calls that
+//! `main` makes here. The mean of few samples is close to each sample: use such a task for data that are no
 //! secret, or add noise.
 #![allow(missing_docs)]
 
@@ -15,18 +15,20 @@ use fedspan_protocol::message::{
 };
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// Mean of the samples' features, each shortened to at most `parameters[0]` in size. Up: moment d x 1.
+/// Task that uploads the mean of the samples' features, as a moment of shape d x 1. Each feature is clamped
+/// to at most `parameters[0]` in magnitude.
 #[derive(Clone, Debug)]
 pub struct Mean<const D: usize> {
-    /// Sum of the features.
+    /// Sum of the clamped features.
     sum: [f32; D],
-    /// Largest size of a feature that counts as it is.
+    /// Largest magnitude of a feature; larger features are clamped to it.
     bound: f32,
     encoding: Encoding,
     usage: Usage,
 }
 
 impl<const D: usize> Mean<D> {
+    /// Creates the task, without an open round.
     pub const fn new() -> Self {
         let usage = Usage { samples: 0, skipped: 0 };
         Self { sum: [0.0; D], bound: 0.0, encoding: Encoding::F32, usage }
@@ -123,7 +125,7 @@ impl<const D: usize> Task for Mean<D> {
         }
     }
 
-    // A mean is no model: there is no head to keep.
+    // A mean has no head, so nothing is stored.
     fn head(&self) -> &[f32] {
         &[]
     }
@@ -139,15 +141,16 @@ impl<const D: usize> Task for Mean<D> {
     fn restore_head(&mut self, _representation: u32) {}
 }
 
-/// Runs one round of an own task, as a session does.
+/// Runs one round of a custom task, with the calls that a session makes, and returns the usage of samples and
+/// the mean.
 pub fn own_round(
     task: &mut impl Task,
     bound: f32,
     samples: &mut dyn SampleSource,
 ) -> Result<(Usage, Vec<f32>), DeclineReason> {
-    let own = PrivateTask { encoding: Encoding::F32, parameters: [bound, 0.0, 0.0, 0.0, 0.0] };
+    let private = PrivateTask { encoding: Encoding::F32, parameters: [bound, 0.0, 0.0, 0.0, 0.0] };
     let id = RoundId { round: 1, stage: 0 };
-    task.open(&RoundOpen { id, task: Wire::Private12(own), tensors: Descriptors::new() })?;
+    task.open(&RoundOpen { id, task: Wire::Private12(private), tensors: Descriptors::new() })?;
     task.verify()?;
     let usage = task.run(id, samples)?;
     let mut mean = vec![0.0; task.upload().first().map_or(0, |tensor| tensor.rows.into())];

@@ -1,19 +1,21 @@
-//! A custom `SampleSource`: a vibration sensor on a pump that keeps its last labelled windows.
+//! Example of a custom `SampleSource`: a vibration sensor on a pump that keeps its last labelled windows.
 //!
-//! Labels come from a technician who inspects the pump and sends `h` (healthy) or `w` (worn) by serial line
-//! or button. The interrupt handler queues the window with the command. The source owns the other end of the
-//! queue and calls `labelled` for its entries when `rewind` gets a new round; samples must not change within
-//! a round.
+//! The labels come from a technician who inspects the pump and sends `h` (healthy) or `w` (worn) by serial
+//! line or button. The interrupt handler puts the window and the command into a queue. The source reads that
+//! queue and calls `labelled` for each entry when `rewind` gets a new round, because samples must not change
+//! within a round.
 //!
 //! A sensor that keeps no samples needs no source: use `StreamingWorkspace` and `Sampling::Stream`, implement
-//! `link::Sensor`, and pass it to `link::run_with_sensor`.
+//! `link::Sensor`, and pass the sensor to `link::run_with_sensor`.
 
 use fedspan_client::{Linear, SampleSource, Samples, SourceError, Targets, Workspace};
 use fedspan_protocol::message::{HeadSolve, RoundId};
 
 const D: usize = 3; // mean, standard deviation, and a constant 1 for the offset
+/// Number of windows that are kept.
 const KEEP: usize = 32;
 
+/// Source with the last labelled windows.
 #[derive(Default)]
 struct Pump {
     x: [[f32; D]; KEEP],
@@ -22,12 +24,15 @@ struct Pump {
     done: bool,
 }
 
+/// Computes the features of a window of accelerations.
 fn features(g: &[f32]) -> [f32; D] {
     let mean = g.iter().sum::<f32>() / g.len() as f32;
     [mean, (g.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / g.len() as f32).sqrt(), 1.0]
 }
 
 impl Pump {
+    /// Stores the features of a window with the class of the technician's command, and overwrites the oldest
+    /// window if all places are used.
     fn labelled(&mut self, x: [f32; D], command: u8) {
         let Some(class) = b"hw".iter().position(|&known| known == command) else { return };
         (self.x[self.labelled % KEEP], self.class[self.labelled % KEEP]) = (x, class as u8);

@@ -1,5 +1,5 @@
-//! A complete device of a campaign, over TCP: samples from a file, a key and a store, until the final head is fitted.
-//! The device has the sizes of `aggregator/examples/fleet.toml`:
+//! Example: a complete device of a campaign over TCP, with samples from a file, a key and a store. It takes
+//! part until the final head is fitted. The device has the sizes of `aggregator/examples/fleet.toml`:
 //!
 //! ```text
 //! fedspan-aggregator keys --config fleet.toml add 1..8
@@ -9,8 +9,8 @@
 //!     --state device-1.state --synthetic 1                                     (and so on, to device 8)
 //! ```
 //!
-//! Firmware differs in four places: the link is a UART or a radio's socket, `wait` is `wfi`, the store is flash
-//! (`FlashStore`), and samples come from a sensor (`own_sensor.rs`).
+//! Firmware differs in four places: the link is a UART or a radio's socket, `wait` is `wfi`, the store is
+//! flash (`FlashStore`), and the samples come from a sensor (`own_sensor.rs`).
 #![allow(missing_docs)]
 #![allow(clippy::cast_possible_truncation, reason = "small counts, and milliseconds in 64 bits")]
 
@@ -29,13 +29,14 @@ use fedspan_client::{Linear, Millis, Recording, Session, Workspace};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Features of a sample, the last of which is 1: it takes the place of an offset.
+/// Number of features of a sample. The last feature is the constant 1, which gives the model an offset.
 pub const D: usize = 58;
 /// Width of the representation.
 pub const K: usize = 24;
-/// Classes.
+/// Number of classes.
 pub const C: usize = 7;
 
+/// Text of `--help`.
 pub const USAGE: &str = "\
 usage: tcp_device ADDRESS [options]
 
@@ -58,12 +59,14 @@ pub struct Options {
     pub state: Option<PathBuf>,
 }
 
+/// Source of the device's number and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
     Record(PathBuf),
     Plaintext(u64),
 }
 
+/// Source of the samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     File(PathBuf),
@@ -71,7 +74,7 @@ pub enum Source {
 }
 
 impl Options {
-    /// Reads arguments, without the program's name. The error is a line for the user.
+    /// Parses the arguments, without the program's name. The error is a line for the user.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, String> {
         let mut arguments = arguments.into_iter();
         let (mut address, mut identity, mut samples, mut state) = (None, None, None, None);
@@ -110,6 +113,7 @@ impl Options {
 const ONE_IDENTITY: &str = "either --record or --plaintext";
 const ONE_SOURCE: &str = "either --data or --synthetic";
 
+/// Stores the value of an option, or fails if the option was given before.
 fn set<T>(place: &mut Option<T>, found: &str, value: T, allowed: &str) -> Result<(), String> {
     match place.replace(value) {
         Some(_) => Err(format!("found {found} after another, allowed: {allowed}")),
@@ -129,7 +133,7 @@ pub struct Data {
 }
 
 impl Data {
-    /// Reads lines of D features and a class. Empty lines and lines that begin with # are skipped.
+    /// Parses lines of D features and a class. Empty lines and lines that begin with # are skipped.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut data = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -159,17 +163,18 @@ impl Data {
         if data.classes.is_empty() { Err("no samples in it".to_owned()) } else { Ok(data) }
     }
 
-    /// Makes 20 samples of each class: the class' centre, which all devices share, and the device's own noise.
+    /// Creates 20 samples of each class: the centre of the class, which all devices share, plus the device's
+    /// noise.
     #[must_use]
     pub fn synthetic(seed: u64) -> Self {
-        let (mut shared, mut own) = (ChaCha20Rng::seed_from_u64(0), ChaCha20Rng::seed_from_u64(seed));
+        let (mut shared, mut noise) = (ChaCha20Rng::seed_from_u64(0), ChaCha20Rng::seed_from_u64(seed));
         let unit = |random: &mut ChaCha20Rng| random.next_u32() as f32 / u32::MAX as f32 - 0.5;
         let centres: Vec<f32> = (0..C * (D - 1)).map(|_| unit(&mut shared)).collect();
         let mut data = Self::default();
         for number in 0..20 * C {
             let class = number % C;
             let centre = centres.iter().skip(class * (D - 1)).take(D - 1);
-            data.x.extend(centre.map(|centre| centre + unit(&mut own)));
+            data.x.extend(centre.map(|centre| centre + unit(&mut noise)));
             data.x.push(1.0);
             data.classes.push(class as u8);
         }
@@ -177,8 +182,8 @@ impl Data {
     }
 }
 
-/// Store in a file, replaced whole and synced before a call returns; in memory without a path. Firmware has
-/// `FlashStore`.
+/// Store in a file, which is replaced as a whole and synced before a call returns. Without a path the store
+/// is in memory. Firmware has `FlashStore` instead.
 #[derive(Debug, Default)]
 pub struct FileStore {
     path: Option<PathBuf>,
@@ -187,11 +192,12 @@ pub struct FileStore {
     record: Option<(RecordHeader, Vec<f32>)>,
 }
 
-/// Bytes of a store without a head: four numbers of 8 bytes, the third the campaign, the last round and hash.
+/// Size of the counters in bytes: four numbers of 8 bytes. They are the handshakes, the spent budget, the
+/// campaign, and the last round with the hash of its representation. The values of the head follow.
 const COUNTERS: usize = 32;
 
 impl FileStore {
-    /// Opens a store; a file that does not exist is a new device's.
+    /// Opens a store. A file that does not exist is the store of a new device.
     pub fn open(path: Option<&Path>) -> Result<Self, String> {
         let Some(path) = path else { return Ok(Self::default()) };
         let bytes = match fs::read(path) {
@@ -218,6 +224,7 @@ impl FileStore {
         Ok(Self { path: Some(path.to_owned()), handshakes: word(0), spent: word(8), record })
     }
 
+    /// Writes the store to a new file, syncs it, and renames it to the path.
     fn write(&self) -> Result<(), StoreError> {
         let Some(path) = &self.path else { return Ok(()) };
         let (header, head) = match &self.record {
@@ -283,15 +290,15 @@ impl Tcp {
         Ok(Self(socket))
     }
 
-    /// Returns a second handle of the socket, to wait on while the session has the first.
+    /// Returns a second handle of the socket, with which the program waits while the session uses the first.
     pub fn waiter(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
-    /// Waits until a byte is there, the link is gone, or `span` is over.
+    /// Waits until a byte is available, the link is closed, or `span` is over.
     pub fn wait(&self, span: Millis) {
         let span = Duration::from_millis(span.as_u64().clamp(1, 1000));
-        // An error or the end of the stream is the next read's.
+        // An error or the end of the stream is reported by the next read.
         let _ = self.0.set_read_timeout(Some(span)).and_then(|()| self.0.peek(&mut [0]));
     }
 }
@@ -329,13 +336,13 @@ impl embedded_io::Write for Tcp {
     }
 }
 
-/// Device at the end of a campaign.
+/// Session of the device.
 pub type Device<'a> = Session<Linear<Workspace<D, K, C>>, Recording<'a>, FileStore, ChaCha20Rng>;
 
 /// Takes part in the campaign of the server at `address` until the final head is fitted.
 ///
 /// # Errors
-/// A line for the user: there is no server, or it refuses the device.
+/// A line for the user, if no server can be reached or the server refuses the device.
 pub fn take_part<'a>(
     address: &str,
     device: u64,
@@ -366,7 +373,8 @@ pub fn take_part<'a>(
     Ok(session)
 }
 
-/// Connects; a device that was in the campaign before keeps trying while the server is away.
+/// Connects to the server. A device that has finished a round of the campaign retries while the server is
+/// unreachable.
 fn connect(address: &str, session: &Device<'_>) -> Result<Tcp, String> {
     loop {
         match Tcp::connect(address) {
@@ -379,7 +387,7 @@ fn connect(address: &str, session: &Device<'_>) -> Result<Tcp, String> {
     }
 }
 
-/// Runs the program; returns a line for the user.
+/// Runs the program, and returns a line for the user.
 ///
 /// # Errors
 /// A line for the user.
@@ -389,11 +397,11 @@ pub fn run(options: &Options) -> Result<String, String> {
         Identity::Plaintext(device) => (*device, Protection::Plaintext),
         Identity::Record(path) => {
             let bytes = fs::read(path).map_err(|error| file(path, &error))?;
-            let own = Provision::read(&bytes).map_err(|error| file(path, &error))?;
-            if own.noise.is_some() {
+            let provision = Provision::read(&bytes).map_err(|error| file(path, &error))?;
+            if provision.noise.is_some() {
                 return Err(file(path, &"the device must add noise, and this program cannot"));
             }
-            (own.device, Protection::Key(own.key))
+            (provision.device, Protection::Key(provision.key))
         }
     };
     let data = match &options.samples {

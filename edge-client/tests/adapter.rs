@@ -1,5 +1,5 @@
-//! Tests of networks with an adapter: rounds of one factor or both against training in f64, and the tensors that
-//! are uploaded or kept.
+//! Tests of networks with an adapter: rounds that train one factor or both are compared with training in f64,
+//! and the uploaded and the kept tensors are checked.
 #![cfg(feature = "adapter")]
 
 use crate::common::dense::softmax;
@@ -12,7 +12,8 @@ use fedspan_client::{Network, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, RoundId, RoundOpen, Task as Wire, Trained};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// Six features, rank 2, a layer of 5 outputs, 3 classes; and the same with a hidden layer.
+/// Shapes of the networks: six features, rank 2, a frozen layer of 5 outputs, 3 classes, without and with a
+/// hidden layer.
 const SHAPES: [NetworkShape; 2] =
     [NetworkShape::adapted(6, 2, 5, &[], 3, 8), NetworkShape::adapted(6, 2, 5, &[4], 3, 8)];
 const D: usize = 6;
@@ -20,10 +21,10 @@ const R: usize = 2;
 const H: usize = 5;
 const SAMPLES: usize = 10;
 
-/// Tolerance for parameters near one: rounding, or the error of micromath's exponential.
+/// Tolerance for parameters near one, which covers rounding or the error of micromath's exponential.
 const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
 
-/// Frozen layer, in each of its encodings.
+/// Frozen layer, in each of the supported encodings.
 #[derive(Clone, Debug)]
 enum Layer {
     Nothing,
@@ -32,6 +33,7 @@ enum Layer {
 }
 
 impl Layer {
+    /// Returns a layer in each encoding.
     fn all() -> [Self; 3] {
         let mut random = Random(11);
         let values = (0..(D + 1) * H).map(|_| (random.normal() * 0.4) as f32).collect();
@@ -41,6 +43,7 @@ impl Layer {
         [Self::Nothing, Self::F32(values), Self::I8(bytes, scales, biases)]
     }
 
+    /// Returns the layer as the client takes it.
     fn frozen(&self) -> Frozen<'_> {
         match self {
             Self::Nothing => Frozen::Nothing,
@@ -49,7 +52,7 @@ impl Layer {
         }
     }
 
-    /// Returns the weight from input `i` (the bias: D) to output `o`.
+    /// Returns the weight from input `i` to output `o`. Input `D` is the bias.
     fn weight(&self, i: usize, o: usize) -> f64 {
         match self {
             Self::Nothing => 0.0,
@@ -60,6 +63,7 @@ impl Layer {
     }
 }
 
+/// Memory of a network with an adapter.
 #[derive(Clone, Debug)]
 struct Heap {
     shape: NetworkShape,
@@ -71,6 +75,7 @@ struct Heap {
 }
 
 impl Heap {
+    /// Creates memory with parameters of zero. The scratch and the classes hold arbitrary content.
     fn new(shape: NetworkShape, layer: Layer) -> Self {
         let parameters = vec![0.0; shape.parameters()];
         let scratch = vec![f32::NAN; shape.scratch()];
@@ -119,6 +124,7 @@ fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
     (0..shape.parameters()).map(|_| (random.normal() * 0.5) as f32).collect()
 }
 
+/// Creates a network with this frozen layer and these parameters.
 fn device(shape: NetworkShape, layer: Layer, parameters: &[f32]) -> Network<Heap> {
     let mut network = Network::new(Heap::new(shape, layer), 5);
     network.set_parameters(parameters).unwrap();
@@ -137,13 +143,13 @@ fn open_of(round: u32, task: Wire, roles: &[Role]) -> RoundOpen {
 
 const BOTH: [Role; 2] = [Role::AdapterDown, Role::AdapterUp];
 
-/// Returns the parameters with this role.
+/// Returns the parameters of the factor with this role.
 fn values(shape: NetworkShape, role: Role, parameters: &[f32]) -> &[f32] {
     let layer = usize::from(role == Role::AdapterUp);
     &parameters[shape.range(layer..layer + 1)]
 }
 
-/// Reference training in f64 by the definition: `relu(x (W0 + A B) + bias)`, dense layers, softmax.
+/// Reference training in f64 by definition: `relu(x (W0 + A B) + bias)`, dense layers, softmax.
 struct Exact<'a> {
     shape: NetworkShape,
     layer: &'a Layer,
@@ -164,7 +170,7 @@ impl Exact<'_> {
         };
         let z: Vec<f64> =
             (0..H).map(|o| merged(D, o) + (0..D).map(|i| x[i] * merged(i, o)).sum::<f64>()).collect();
-        // The dense layers, each with its inputs.
+        // Dense layers, each with its inputs.
         let mut inputs = vec![z.iter().map(|v| v.max(0.0)).collect::<Vec<f64>>()];
         let last = self.shape.layers() - 1;
         for layer in 2..=last {
@@ -204,7 +210,7 @@ impl Exact<'_> {
         }
     }
 
-    /// Takes steps on some layers.
+    /// Takes gradient steps with momentum on some layers.
     fn train(
         &mut self,
         layers: std::ops::Range<usize>,
@@ -263,8 +269,8 @@ fn rounds_train_as_defined() {
                     let error = (f64::from(*got) - expected).abs();
                     assert!(error < ERROR, "{layer:?} {what:?} {head_epochs}: {got} {expected}");
                 }
-                // Layers that are not trained are equal to the bit, and the trained ones are uploaded in their
-                // role.
+                // Layers that are not trained keep their exact bits, and the trained ones are uploaded in
+                // their roles.
                 for number in (0..2).filter(|number| !layers.contains(number)) {
                     let range = shape.range(number..number + 1);
                     assert_eq!(bits(&network.parameters()[range.clone()]), bits(&start[range]));
@@ -280,7 +286,8 @@ fn rounds_train_as_defined() {
     }
 }
 
-/// An unchanged factor need not be sent; a missing one makes the device decline.
+/// A factor that the device already has may be left out of a round; if a needed factor is missing, the device
+/// declines.
 #[test]
 fn round_may_omit_a_factor_the_device_has() {
     let shape = SHAPES[0];
@@ -289,7 +296,7 @@ fn round_may_omit_a_factor_the_device_has() {
     let mut source = labelled(shape, SAMPLES, 3);
     let up = |round| open_of(round, sgd(steps, 0, 1, Trained::Up), &[Role::AdapterDown]);
 
-    // The device has no factor.
+    // A new device has no factor.
     let mut network = Network::new(Heap::new(shape, Layer::Nothing), 5);
     assert_eq!(network.open(&up(1)), Err(DeclineReason::Tensors));
 
@@ -308,7 +315,7 @@ fn round_may_omit_a_factor_the_device_has() {
     assert_eq!(bits(&emitted(&network, 3)), bits(&emitted(&other, 3)));
     assert_eq!(network.upload().iter().map(|t| t.role).collect::<Vec<_>>(), [Role::AdapterUp]);
 
-    // A partly received factor is missing.
+    // A factor that was received only in part counts as missing.
     network.open(&up(3)).unwrap();
     network.tensor_mut(0).unwrap()[0] = 1.0;
     let rest = open_of(4, sgd(steps, 0, 1, Trained::Down), &[Role::AdapterUp]);
@@ -337,10 +344,10 @@ fn rounds_without_adapter_factors_are_declined() {
         assert_eq!(open(Trained::Up, &tensors), Err(reason), "{tensors:?}");
     }
     assert_eq!(open(Trained::All, &[down, up]), Err(DeclineReason::Parameter));
-    // Both are trained, so both must be sent.
+    // Both factors are trained, so both must be sent.
     assert_eq!(open(Trained::Shared, &[up]), Err(DeclineReason::Parameter));
     assert_eq!(open(Trained::Shared, &[down, up]), Ok(()));
-    // A network without adapter has no factors.
+    // A network without an adapter has no factors.
     let plain = NetworkShape::new(6, &[4], 3, 8);
     let mut plain = device(plain, Layer::Nothing, &drawn(plain, 1));
     let body = TensorDescriptor::inline(Role::Representation, Encoding::F32, 7, 4);
@@ -368,7 +375,7 @@ fn hello_names_the_frozen_layer_and_only_factors_leave() {
     assert_eq!(seen.len(), 3);
 }
 
-/// A frozen layer with one weight less or a NaN is not used.
+/// A round is declined if the frozen layer has too few values, or one that is not finite.
 #[test]
 fn invalid_frozen_layer_is_declined() {
     let shape = SHAPES[0];

@@ -1,4 +1,5 @@
-//! Tests of the client, in a single program: linking one per file would take longer than running them.
+//! Tests of the client, as one program, because linking one program per file would take longer than running
+//! the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[cfg(all(feature = "power", feature = "privacy"))]

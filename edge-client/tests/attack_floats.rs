@@ -1,11 +1,13 @@
-//! Tests of the floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on the uploads
-//! of a device with noise: an output that one of two neighbours cannot have sent proves that the other sent it. It
-//! succeeds against noise added in floats, and never against this mechanism.
+//! Tests of the floating-point attack (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2021) on the
+//! uploads of a device with noise. In this attack, an output that one of two neighbours cannot have sent
+//! proves that the other one sent it. The attack succeeds if noise is added in floats, and fails against this
+//! mechanism.
 //!
-//! The argument is that both supports are equal. The output is `f(n)`: `n` the noisy integer, `f` the division by
-//! the public unit `2^g s` and one rounding. From either neighbour `n` is any integer around the sum up to
-//! `Variance::magnitude_max`, except with a probability below 2^-2800. Up to 2^23 a float comes from one `n` only,
-//! so that `f` hides nothing; above, it may come from several, and the attacker tries them all.
+//! The mechanism resists because both neighbours can send the same outputs. The output is `f(n)`, where `n`
+//! is the noisy integer and `f` divides by the public unit `2^g s` and rounds once. For either neighbour, `n`
+//! can be any integer whose distance from the sum is at most `Variance::magnitude_max`, except with a
+//! probability below 2^-2800. Up to a magnitude of 2^23 each float comes from only one `n`, so `f` hides
+//! nothing. Above that magnitude a float may come from several integers, and the attacker tries all of them.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use std::collections::BTreeSet;
@@ -18,13 +20,16 @@ use crate::common::*;
 use crate::sampler::{box_muller_f32, box_muller_f64, words};
 use fedspan_protocol::message::{PowerRows, PowerUpload};
 
-/// Squared multipliers in units of 2^-16: the least; 1; 4; 4096, where integers do not fit a float.
+/// Squared multipliers in units of 2^-16: the smallest; 1; 4^2; and 4096^2, at which integers do not fit a
+/// float.
 const SQUARES: [u64; 4] = [LEAST, 1 << 16, 1 << 20, 1 << 40];
 
-/// Returns all integers that are sent as this float; empty if there is none. `n as f32 / unit` is monotone in n.
+/// Returns all integers that are sent as this float; the range is empty if there is none. `n as f32 / unit`
+/// is monotone in n.
 fn integers_of(value: f32, unit: f32) -> RangeInclusive<i64> {
     let near = (f64::from(value) * f64::from(unit)).round() as i64;
-    // A float of 24 bits stands for 2^11 integers below 2^35, and for twice as many after a division.
+    // A float of 24 bits stands for up to 2^11 integers below 2^35, and for up to twice as many after the
+    // division.
     let window = (near - (1 << 13))..=(near + (1 << 13));
     let first = |holds: &dyn Fn(f32) -> bool| {
         let (mut low, mut high) = (*window.start(), *window.end());
@@ -34,42 +39,43 @@ fn integers_of(value: f32, unit: f32) -> RangeInclusive<i64> {
         }
         low
     };
-    let (start, end) = (first(&|own| own >= value), first(&|own| own > value));
+    let (start, end) = (first(&|float| float >= value), first(&|float| float > value));
     assert!(start > *window.start() && end < *window.end());
     start..=end - 1
 }
 
-/// Returns true if a device with this sum can have sent one of these integers.
+/// Returns true if a device with this sum can have sent one of these integers. `most` is the largest noise.
 fn reachable(integers: &RangeInclusive<i64>, sum: i128, most: u64) -> bool {
     let (low, high) = (sum - i128::from(most), sum + i128::from(most));
     !integers.is_empty() && i128::from(*integers.start()) <= high && i128::from(*integers.end()) >= low
 }
 
-/// Returns true if `sum + noise` can be `value` for an f32 noise. Such a noise is close to `value - sum`.
+/// Returns true if `sum + noise` is `value` for some f32 noise. Such a noise is close to `value - sum`.
 fn reachable_f32(value: f32, sum: f32) -> bool {
     let noise = value - sum;
     [noise, noise.next_up(), noise.next_down()].into_iter().any(|noise| sum + noise == value)
 }
 
-/// Returns the same for an f64 noise.
+/// Returns true if `sum + noise` is `value` for some f64 noise.
 fn reachable_f64(value: f64, sum: f64) -> bool {
     let noise = value - sum;
     [noise, noise.next_up(), noise.next_down()].into_iter().any(|noise| sum + noise == value)
 }
 
-/// Results of an attack on single numbers.
+/// Results of an attack on single numbers of uploads.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     attacked: u64,
-    /// Only the sender can have sent the number.
+    /// Numbers that only the sender can have sent.
     proofs: u64,
-    /// Only the other neighbour can have sent it.
+    /// Numbers that only the other neighbour can have sent.
     false_proofs: u64,
-    /// Neither can have: the attacker's model of the sender is wrong.
+    /// Numbers that neither can have sent, which would mean that the attacker's model of the sender is wrong.
     impossible: u64,
 }
 
 impl Found {
+    /// Counts a number that the sender, and the other neighbour, can or cannot have sent.
     fn saw(&mut self, by_sender: bool, by_other: bool) {
         self.attacked += 1;
         match (by_sender, by_other) {
@@ -85,7 +91,7 @@ impl Found {
     }
 }
 
-/// Creates neighbours: up to four records, of which the first differs.
+/// Creates two neighbours with up to four records, of which the first one differs.
 fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Device; 2] {
     let d = k + 1;
     let z = flat(&random.orthonormal(d, k));
@@ -96,8 +102,8 @@ fn neighbours(random: &mut Random, square: u64, rows: usize, k: usize) -> [Devic
     [one.clone(), Device { samples: records(&all), ..one }]
 }
 
-/// Attacks at least `numbers` numbers that devices send: with the integers of the mechanism, and with sums of
-/// floats where the sum and the output are exact floats.
+/// Attacks at least `numbers` numbers that devices send. The first result uses the integers of the mechanism;
+/// the second one uses sums of floats, where the sum and the output are exact floats.
 fn attack_devices(numbers: u64) -> [Found; 2] {
     const RELEASES: u64 = 500;
     let mut random = Random(13);
@@ -110,8 +116,8 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
         let devices = neighbours(&mut random, square, rows, 1 + case % 3);
         let (unit, most) = (devices[0].unit(), devices[0].noise_law().magnitude_max());
         let of_first_basis = devices.each_ref().map(Device::sums);
-        // A round of two iterations also sends the basis of its second one, from which the attacker computes the
-        // sums.
+        // A round of two iterations also sends the basis of its second iteration, from which the attacker
+        // computes the sums.
         let two = case % 8 == 7;
         let task = match two {
             true => fed_power(2, PowerRows::Features, PowerUpload::ProductAndBasis),
@@ -123,16 +129,16 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
             let sent = devices[sender].answer(task, (case as u64) << 32 | number);
             let (product, basis) = sent.split_at(of_first_basis[0].len());
             let zq: Vec<i128> = basis.iter().map(|z| (f64::from(*z) * 32_768.0) as i128).collect();
-            let own: [Vec<i128>; 2] = std::array::from_fn(|i| match two {
+            let sums: [Vec<i128>; 2] = std::array::from_fn(|i| match two {
                 true => devices[i].sums_for(&zq),
                 false => of_first_basis[i].clone(),
             });
             for (at, &value) in product.iter().enumerate() {
                 let integers = integers_of(value, unit);
-                let by = |device: usize| reachable(&integers, own[device][at], most);
+                let by = |device: usize| reachable(&integers, sums[device][at], most);
                 by_integers.saw(by(sender), by(1 - sender));
                 if exact {
-                    let by = |device: usize| reachable_f32(value, own[device][at] as f32 / unit);
+                    let by = |device: usize| reachable_f32(value, sums[device][at] as f32 / unit);
                     by_floats.saw(by(sender), by(1 - sender));
                 }
             }
@@ -144,16 +150,16 @@ fn attack_devices(numbers: u64) -> [Found; 2] {
 }
 
 #[test]
-fn four_million_numbers_prove_no_neighbour() {
+fn no_number_of_four_million_identifies_the_sender() {
     let [by_integers, by_floats] = attack_devices(4_000_000);
     assert!(by_integers.attacked >= 4_000_000 && by_integers.nothing());
     assert!(by_floats.attacked > 2_000_000 && by_floats.nothing());
 }
 
-/// The same attack on the same neighbours, but with firmware that adds the noise in floats to its output. The
-/// attacker does not use how the floats of the noise are drawn.
+/// Repeats the attack on firmware that adds the noise in floats to its output. The attacker does not use the
+/// method by which these floats are drawn.
 #[test]
-fn noise_added_in_floats_proves_neighbours() {
+fn noise_added_in_floats_identifies_senders() {
     let mut random = Random(13);
     let mut words = words(5);
     for square in [1 << 20, 1 << 16, LEAST] {
@@ -162,7 +168,8 @@ fn noise_added_in_floats_proves_neighbours() {
             let devices = neighbours(&mut random, square, 1 + case % 4, 1 + case % 3);
             let sigma = devices[0].variance().sqrt() / f64::from(devices[0].unit());
             let task = fed_power(1, PowerRows::Features, PowerUpload::Product);
-            let sums = devices.each_ref().map(|own| round(&own.samples, task, &own.z, own.k).unwrap().1);
+            let sums =
+                devices.each_ref().map(|device| round(&device.samples, task, &device.z, device.k).unwrap().1);
             for _ in 0..100 {
                 let sender = random.below(2);
                 for (own, other) in sums[sender].iter().zip(&sums[1 - sender]) {
@@ -184,7 +191,7 @@ fn noise_added_in_floats_proves_neighbours() {
     }
 }
 
-/// On the coarsest grid every integer near the sums is seen from either neighbour.
+/// On the coarsest grid, each neighbour sends every integer within three standard deviations.
 #[test]
 fn both_neighbours_send_every_integer() {
     let coarse = settings(LEAST, 1 << 30);
@@ -211,7 +218,7 @@ fn both_neighbours_send_every_integer() {
     }
 }
 
-/// Every float decodes to exactly the integers that are sent as it.
+/// The set of integers that are decoded from a float contains exactly those that are sent as this float.
 #[test]
 fn float_decodes_to_all_its_integers() {
     let mut random = Random(3);
@@ -224,7 +231,7 @@ fn float_decodes_to_all_its_integers() {
         assert!(integers.clone().all(becomes));
         assert!(!becomes(integers.start() - 1) && !becomes(integers.end() + 1));
         assert!(n.abs() > 1 << 23 || integers.start() == integers.end());
-        // Half a unit further there is no integer.
+        // No integer is sent as a value half a unit away.
         if n.abs() < 1 << 20 && unit == 1.0 {
             assert!(integers_of(n as f32 + 0.5, unit).is_empty());
         }

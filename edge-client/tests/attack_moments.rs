@@ -1,6 +1,7 @@
-//! Tests of the moment attack on records: compares the leading direction of the upload with each record of the
-//! device. Without noise, this direction equals the record of a device with one record, and is close to one of the
-//! records of a device with twenty. With noise, it is no closer to them than to other devices' records.
+//! Tests of the moment attack on records, which compares the leading direction of an upload with each record
+//! of the device. Without noise, this direction equals the record of a device that has one, and is close to a
+//! record of a device that has twenty. With noise, it is no closer to the device's records than to those of
+//! other devices.
 #![cfg(all(feature = "power", feature = "privacy", feature = "reveal-moments"))]
 
 use crate::common::power::*;
@@ -21,19 +22,19 @@ fn samples(random: &mut Random, m: usize) -> Sliced {
     Sliced::regression(random.normals(m * D), random.normals(m), D, 1)
 }
 
-/// Returns the direction of the largest singular value.
+/// Returns the left singular vector of the largest singular value.
 fn leading_direction(sent: &M) -> DVector<f64> {
     let eigen = (sent.transpose() * sent).symmetric_eigen();
     let right = eigen.eigenvectors.column(eigen.eigenvalues.imax()).into_owned();
     (sent * right).normalize()
 }
 
-/// Returns the largest cosine between the direction and a record.
+/// Returns the largest |cos| between the direction and a record.
 fn closest(direction: &DVector<f64>, samples: &Sliced) -> f64 {
     samples.x64().row_iter().map(|x| (x * direction)[0].abs() / x.norm()).fold(0.0, f64::max)
 }
 
-/// Downloads the whole moment matrix, one row at a time.
+/// Downloads the whole moment matrix, one row per round.
 fn moments<P: Mechanism>(mut model: Linear<Heap, P>, samples: &Sliced) -> Result<M, DeclineReason> {
     let mut all = M::zeros(D, D);
     for first in 0..D {
@@ -71,7 +72,7 @@ fn moments_without_noise_reveal_records() {
     }
 }
 
-/// With one record, every upload without noise is that record.
+/// For a device with a single record, every upload without noise reveals that record.
 #[test]
 fn uploads_without_noise_reveal_a_single_record() {
     let mut random = Random(18);
@@ -103,8 +104,9 @@ fn mean(values: &[f64]) -> (f64, f64) {
     (mean, values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n * (n - 1.0)))
 }
 
-/// Returns the average excess, in standard errors, of the largest |cos| with the device's records over that with
-/// other records, for uploads with noise. If `aimed`, the server puts the record it looks for into the basis.
+/// Returns the average difference, in standard errors, between the largest |cos| with the device's records
+/// and the largest |cos| with other records, for uploads with noise. If `aimed`, the server puts a record of
+/// the device into the basis.
 fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f64 {
     let mut random = Random(19);
     let (mut own, mut others) = (Vec::new(), Vec::new());
@@ -132,12 +134,14 @@ fn excess(square: u64, m: usize, iterations: u16, aimed: bool, rounds: u64) -> f
     errors
 }
 
-/// Checks that uploads with noise are no closer to the device's records than to others, up to three standard errors.
+/// Checks that uploads with noise are at most three standard errors closer to the device's records than to
+/// other records.
 fn assert_no_excess(rounds: u64) {
     for (z, m, iterations) in [(4, 1, 1), (4, 1, 3), (4, 5, 1), (4, 20, 1), (8, 1, 1), (8, 1, 3)] {
         assert!(excess((z * z) << 16, m, iterations, false, rounds) <= 3.0);
     }
-    // Differential privacy is a bound, not a guarantee of zero: little noise and an aimed basis reveal a record.
+    // Differential privacy bounds the leak but does not exclude it: with little noise and an aimed basis, an
+    // upload reveals a record.
     assert!(
         excess(LEAST, 1, 1, true, rounds) > 10.0,
         "the attack succeeds with little noise and an aimed basis"
@@ -151,6 +155,7 @@ fn uploads_with_noise_are_no_closer_to_own_records() {
     assert_no_excess(4_000);
 }
 
+/// Long test:
 /// `cargo test --release -p fedspan-client --all-features --test all -- attack_moments:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
@@ -167,6 +172,6 @@ fn device_with_noise_declines_moments() {
     let asked = Wire::MomentRows { first: 0, count: 1 };
     assert_eq!((capabilities.tasks & asked.bit(), capabilities.roles & Role::Moment.bit()), (0, 0));
     assert_eq!(moments(model, &samples).unwrap_err(), DeclineReason::Task);
-    // A build that can reveal moments has a warning for the firmware to print.
+    // A build that can reveal moments has a warning that the firmware should print.
     assert!(fedspan_client::WARNING.unwrap().contains("moment"));
 }

@@ -1,11 +1,12 @@
-//! Tests of the audit of epsilon. An attacker who knows everything else (white box: records, basis, variance, the
-//! best statistic) guesses from the uploads which of two neighbours sent them. Under (epsilon, delta)-differential
-//! privacy every event has `P <= e^epsilon Q + delta` for its probabilities under the two, so counts give a lower
-//! bound of epsilon. The bound must come close to the claim, or the audit could not detect anything, and must not
-//! exceed it. Mechanisms with a fault exceed it.
+//! Tests that audit the claimed epsilon. The attacker knows everything except the sender (white box: records,
+//! basis, variance, the best statistic) and guesses from the uploads which of two neighbours sent them. Under
+//! (epsilon, delta)-differential privacy every event has `P <= e^epsilon Q + delta`, where `P` and `Q` are
+//! its probabilities for the two neighbours, so counts of the event give a lower bound of epsilon. This bound
+//! must not exceed the claim, and it must come close to the claim, because otherwise the audit could not
+//! detect a fault. For mechanisms with a fault the bound exceeds the claim.
 //!
-//! The pair attains the sensitivity. The event, "the statistic reaches a threshold", is chosen on one half of the
-//! releases and counted on the other.
+//! The two neighbours attain the sensitivity. The event is "the statistic reaches a threshold"; the threshold
+//! is chosen on one half of the releases, and the event is counted on the other half.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{
@@ -14,19 +15,20 @@ use crate::attack::{
 use crate::common::power::identity_columns;
 use crate::common::private::settings;
 
-/// Confidence level of each bound: both hold in 95 % of audits.
+/// Error level of each bound: both bounds of an audit hold with a probability of at least 95 %.
 const LEVEL: f64 = 0.025;
 
-/// Squared multiplier of z = 2, in units of 2^-16.
+/// Squared noise multiplier of z = 2, in units of 2^-16.
 const TWO: u64 = 4 << 16;
 
 /// Delta at which the claim of one release is 1.36.
 const DELTA: f64 = 1e-3;
 
-/// Statistics of releases of the first neighbour, and of the second.
+/// Statistics of the releases of the first neighbour and of the second.
 type Statistics = [Vec<f64>; 2];
 
-/// Draws `releases` of each neighbour, distinct for each part of an audit, and N statistics of each.
+/// Draws `releases` releases of each neighbour and computes N statistics of each release. The noise differs
+/// between the parts of an audit.
 fn statistics<const N: usize>(
     audit: u64,
     part: u64,
@@ -35,26 +37,27 @@ fn statistics<const N: usize>(
 ) -> [Statistics; N] {
     let first = (audit * 2 + part) << 40;
     let drawn = [true, false].map(|neighbour| {
-        let own = first + (u64::from(neighbour) << 39);
-        (own..own + releases).map(|number| draw(neighbour, number)).collect::<Vec<_>>()
+        let start = first + (u64::from(neighbour) << 39);
+        (start..start + releases).map(|number| draw(neighbour, number)).collect::<Vec<_>>()
     });
-    std::array::from_fn(|which| drawn.each_ref().map(|own| own.iter().map(|all| all[which]).collect()))
+    std::array::from_fn(|which| drawn.each_ref().map(|draws| draws.iter().map(|all| all[which]).collect()))
 }
 
+/// Counts the statistics that reach a threshold.
 fn reaching(statistics: &[f64], threshold: f64) -> u64 {
     statistics.iter().filter(|&&statistic| statistic >= threshold).count() as u64
 }
 
-/// Returns the lower bound of epsilon from this event's counts.
+/// Returns the lower bound of epsilon from the counts of the event that the statistic reaches `threshold`.
 fn epsilon_at_least(statistics: &Statistics, threshold: f64, delta: f64) -> f64 {
     let draws = statistics[0].len() as u64;
-    let [p, q] = statistics.each_ref().map(|own| reaching(own, threshold));
+    let [p, q] = statistics.each_ref().map(|values| reaching(values, threshold));
     let over = at_least(p, draws, LEVEL) - delta;
     if over <= 0.0 { 0.0 } else { (over / at_most(q, draws, LEVEL)).ln().max(0.0) }
 }
 
-/// Returns the threshold with the largest bound, among those that cut off a geometric series of shares of the
-/// first.
+/// Returns the largest bound and its threshold. The thresholds that are tried cut off a geometric series of
+/// fractions of the first neighbour's releases.
 fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
     let mut sorted = statistics[0].clone();
     sorted.sort_by(f64::total_cmp);
@@ -69,7 +72,8 @@ fn best_threshold(statistics: &Statistics, delta: f64) -> (f64, f64) {
     best
 }
 
-/// Runs a whole audit: tries each statistic of a release on the first half, and counts the best one on the second.
+/// Runs an audit: tries all statistics on the first half of the releases, and counts the event of the best
+/// one on the second half.
 fn audit<const N: usize>(
     number: u64,
     releases: u64,
@@ -77,14 +81,14 @@ fn audit<const N: usize>(
     draw: impl Fn(bool, u64) -> [f64; N],
 ) -> f64 {
     let first = statistics(number, 0, releases, &draw);
-    let tried = first.iter().map(|own| best_threshold(own, delta)).enumerate();
+    let tried = first.iter().map(|candidate| best_threshold(candidate, delta)).enumerate();
     let (which, (_, threshold)) = tried.max_by(|(_, a), (_, b)| a.0.total_cmp(&b.0)).unwrap();
     let second = statistics(number, 1, releases, &draw);
     epsilon_at_least(&second[which], threshold, delta)
 }
 
-/// Creates the worst pair: one device with the first unit vector, one with the second, `times` each, asked about
-/// the plane of both.
+/// Creates the worst pair: the records of one device are `times` copies of the first unit vector, those of
+/// the other device are copies of the second, and the basis spans both.
 fn worst_pair(square: u64, times: usize) -> Pair {
     let device = |at| Device {
         samples: records(&vec![unit_vector(2, at); times]),
@@ -95,13 +99,13 @@ fn worst_pair(square: u64, times: usize) -> Pair {
     Pair::new(device(0), device(1))
 }
 
-/// Returns the claimed epsilon of this many releases: the privacy account's, from the settings alone.
+/// Returns the epsilon that the privacy account claims for this many releases, from the settings alone.
 fn claim(square: u64, releases: f64, delta: f64) -> f64 {
     claimed_epsilon((releases * 65_536.0 / square as f64).sqrt(), delta)
 }
 
-/// Runs `audits` audits of one release, and checks their ratio to the claim: at least 0.8, and above 1 no more
-/// often than bounds at this level may fail by chance.
+/// Runs `audits` audits of one release. Checks that the ratio of the bound to the claim is at least 0.8, and
+/// that it exceeds 1 no more often than bounds at this level may fail by chance.
 fn confirm(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f64) {
     let pair = worst_pair(square, 1);
     assert!(pair.mu > 0.999 * (65_536.0 / square as f64).sqrt(), "the sensitivity is attained");
@@ -118,11 +122,13 @@ fn confirm(audits: u64, square: u64, delta: f64, bound: impl Fn(&Pair, u64) -> f
     assert!(least >= 0.8 && over <= by_chance(audits) && most < 1.05, "{shares:?}");
 }
 
-/// Returns how many audits may exceed a true claim: each does with a probability of at most `2 LEVEL`.
+/// Returns the number of audits that may exceed a correct claim: each does so with a probability of at most
+/// `2 LEVEL`.
 fn by_chance(audits: u64) -> u64 {
     (audits as f64 * 2.0 * LEVEL) as u64
 }
 
+/// Checks two claims by counts of events.
 fn confirmed(audits: u64, releases: u64) {
     for (square, delta) in [(TWO, DELTA), (1 << 16, 1e-2)] {
         confirm(audits, square, delta, |pair, number| {
@@ -138,14 +144,14 @@ fn audit_confirms_the_claim() {
     confirmed(1, 200_000);
 }
 
-/// Audits at a delta that counts cannot show: for Gaussian noise the two error rates give a lower bound of `mu`,
-/// and with it of epsilon at any delta.
+/// Checks a claim at a delta that is too small for counts. For Gaussian noise the two error rates give a
+/// lower bound of `mu`, and with it of epsilon at any delta.
 fn confirmed_by_guesses(audits: u64, releases: u64) {
     confirm(audits, 16 << 16, 1e-5, |pair, number| {
         let [guesses] = statistics(number, 0, releases, |neighbour, number| {
             [pair.statistic(&pair.of(neighbour).release(number))]
         });
-        let [right, wrong] = guesses.each_ref().map(|own| reaching(own, 0.0));
+        let [right, wrong] = guesses.each_ref().map(|values| reaching(values, 0.0));
         let rates = [releases - right, wrong].map(|count| at_most(count, releases, LEVEL));
         claimed_epsilon(-rates.iter().map(|&rate| normal_quantile(rate)).sum::<f64>(), 1e-5)
     });
@@ -156,21 +162,22 @@ fn error_rates_confirm_the_claim_at_a_small_delta() {
     confirmed_by_guesses(1, 300_000);
 }
 
-/// Faults of a mechanism. None can be enabled in the shipped code: each is built from its parts.
+/// Faults of a mechanism. The test builds each faulty mechanism from parts of the shipped code, which cannot
+/// be configured to have these faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Half of the claimed multiplier.
+    /// The noise has half of the claimed multiplier.
     NoiseHalved,
-    /// Records of norm 4 that are not clipped: the device is given 16 of norm 1 for each, and the test scales its
-    /// output down to norm 1.
+    /// Records have norm 4 and are not clipped; the output is clipped after the noise was added. The device
+    /// gets 16 copies of norm 1 of each record, and the test scales its output down to norm 1.
     ClippedAfterNoise,
-    /// Two rounds with a repeated seed.
+    /// Two rounds use the same seed.
     SeedReused,
-    /// Records of norm 2 that are not clipped: the device is given each four times, with norm 1.
+    /// Records have norm 2 and are not clipped. The device gets four copies of norm 1 of each record.
     RecordNotClipped,
 }
 
-/// Audits a mechanism with this fault; returns the bound and the claim.
+/// Audits a mechanism with this fault. Returns the bound and the claim.
 fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
     let (square, times) = match fault {
         Some(Fault::NoiseHalved) => (TWO / 4, 1),
@@ -179,7 +186,7 @@ fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
         _ => (TWO, 1),
     };
     let pair = worst_pair(square, times);
-    // The second round asks for the two directions in reverse order.
+    // The basis of the second round has the two directions in reverse order.
     let turned = |device: &Device| Device { z: vec![0.0, 1.0, 1.0, 0.0], ..device.clone() };
     let second = Pair::new(turned(&pair.one), turned(&pair.other));
     let two_rounds = matches!(fault, None | Some(Fault::SeedReused));
@@ -193,7 +200,8 @@ fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
         }
         let another = if fault.is_none() { number | 1 << 63 } else { number };
         let next = second.of(neighbour).release(another);
-        // Guesses from both rounds, and from their difference alone.
+        // The first statistic uses both rounds, the second one only their difference, which is free of noise
+        // if a seed repeats.
         let (a, b) = (pair.statistic(&sent), second.statistic(&next));
         let difference: Vec<f32> = sent.iter().zip(&next).map(|(a, b)| a - b).collect();
         [a + b, pair.statistic(&difference)]
@@ -201,14 +209,15 @@ fn audit_of(fault: Option<Fault>, number: u64, releases: u64) -> (f64, f64) {
     (bound, claim(TWO, if two_rounds { 2.0 } else { 1.0 }, DELTA))
 }
 
-/// Scales `s A Z` to norm 1.
+/// Scales an output `A Z` down so that `s A Z` has at most norm 1.
 fn clip(sent: &mut [f32], rows: usize) {
     let square: f32 = sent.iter().map(|value| value * value).sum();
     let norm = rows as f32 * square.sqrt();
     sent.iter_mut().for_each(|value| *value /= norm.max(1.0));
 }
 
-fn caught(audits: u64, releases: u64) {
+/// Checks that audits exceed the claim for every fault, and not without a fault.
+fn assert_faults_are_detected(audits: u64, releases: u64) {
     let faults =
         [Fault::NoiseHalved, Fault::ClippedAfterNoise, Fault::SeedReused, Fault::RecordNotClipped].map(Some);
     for fault in faults.into_iter().chain([None]) {
@@ -231,22 +240,23 @@ fn caught(audits: u64, releases: u64) {
 
 #[test]
 fn audit_detects_every_fault() {
-    caught(1, 20_000);
+    assert_faults_are_detected(1, 20_000);
 }
 
+/// Long test:
 /// `cargo test --release -p fedspan-client --all-features --test all -- audit:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
 fn twenty_audits_confirm_the_claim_and_detect_every_fault() {
     confirmed(20, 500_000);
     confirmed_by_guesses(20, 500_000);
-    caught(20, 20_000);
+    assert_faults_are_detected(20, 20_000);
 }
 
-/// The bounds have their stated coverage: over all possible counts, exactly.
+/// The confidence bounds have their stated coverage, which is computed exactly over all possible counts.
 #[test]
 fn probability_bounds_match_clopper_and_pearson() {
-    // Table values: 5 of 10, 0 of 10.
+    // Values of a table for 5 hits of 10 and 0 of 10.
     assert!(
         (at_least(5, 10, LEVEL) - 0.187_086).abs() < 1e-6 && (at_most(5, 10, LEVEL) - 0.812_914).abs() < 1e-6
     );
@@ -263,7 +273,7 @@ fn probability_bounds_match_clopper_and_pearson() {
     }
 }
 
-/// The claim is that of the privacy account (`aggregator/PRIVACY.md`).
+/// The claim in this file equals that of the privacy account (`aggregator/PRIVACY.md`).
 #[test]
 fn claims_match_the_privacy_account() {
     for (releases, z, epsilon) in

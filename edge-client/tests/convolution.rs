@@ -1,4 +1,5 @@
-//! Convolutions and pooling, against loops in f64 and finite differences, and as transposes of each other.
+//! Tests of convolutions and pooling: against loops in f64, against finite differences, and as transposes of
+//! each other.
 #![cfg(feature = "convolution")]
 
 use crate::common::Random;
@@ -7,7 +8,7 @@ use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 use fedspan_client::kernel::dense::{add_gradient, backward, forward, relu, relu_errors, softmax_errors};
 use proptest::prelude::*;
 
-/// Computes pixel `y`, `x` of filter `f`, in f64.
+/// Computes pixel `(y, x)` of the output of filter `f`, in f64.
 fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize, usize)) -> f64 {
     let mut sum = layer[c.patch() * c.filters + f];
     for row in 0..c.rows {
@@ -23,15 +24,15 @@ fn pixel(c: &Convolution, image: &[f64], layer: &[f64], (y, x, f): (usize, usize
     sum
 }
 
-/// Computes [`pixel`] for a whole image.
+/// Computes the output of all filters at all positions, in f64.
 fn convolved(c: &Convolution, image: &[f64], layer: &[f64]) -> Vec<f64> {
     let width = c.out_width();
     let place = |index: usize| (index / c.filters / width, index / c.filters % width, index % c.filters);
     (0..c.outputs()).map(|index| pixel(c, image, layer, place(index))).collect()
 }
 
-/// Shapes: LeNet-5's first layer on a small image, a signal of six channels, strides, and a filter as large as the
-/// image.
+/// Returns the shapes: LeNet-5's first layer on a small image, a signal of six channels, two strides, and a
+/// filter as large as the image.
 fn shapes() -> [Convolution; 5] {
     let shape = |[height, width, channels, rows, columns, stride, filters]: [usize; 7]| Convolution {
         height,
@@ -68,7 +69,7 @@ fn forward_equals_plain_loops() {
     }
 }
 
-/// Checks `<patches(x), p> = <x, add_patches(p)>`.
+/// The operations are transposes of each other: `<patches(x), p> = <x, add_patches(p)>`.
 #[test]
 fn add_patches_is_the_transpose_of_patches() {
     let mut random = Random(2);
@@ -84,7 +85,8 @@ fn add_patches_is_the_transpose_of_patches() {
     }
 }
 
-/// Two convolutions with ReLUs, the first pooled, then a dense layer: every gradient equals the slope of the loss.
+/// For two convolutions with ReLUs, of which the first one is pooled, and a dense layer, each gradient equals
+/// the slope of the loss.
 #[test]
 fn gradients_equal_finite_differences() {
     const STEP: f64 = 1e-5;
@@ -94,7 +96,7 @@ fn gradients_equal_finite_differences() {
         let c = Convolution { height, width, channels, rows, columns: 3, stride: 1, filters };
         (c, MaxPooling { height: c.out_height(), width: c.out_width(), channels: filters, rows, columns: 2 })
     };
-    // An image, and a signal.
+    // The first shape is an image, the second one a signal.
     for (height, rows) in [(8, 2), (1, 1)] {
         let (first, pooling) = shape(height, 13, 2, rows, 3);
         let (second, _) = shape(pooling.out_height(), pooling.out_width(), 3, rows, 4);
@@ -161,6 +163,7 @@ fn positive(values: Vec<f64>) -> Vec<f64> {
     values.into_iter().map(|value| value.max(0.0)).collect()
 }
 
+/// Computes max pooling in f64.
 fn largest(pooling: &MaxPooling, image: &[f64]) -> Vec<f64> {
     let mut out = Vec::new();
     for y in 0..pooling.out_height() {

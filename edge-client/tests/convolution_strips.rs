@@ -1,5 +1,5 @@
-//! Tests of convolutional layers on a few rows of an image at a time: the bits of whole images, and the memory on a
-//! microcontroller.
+//! Tests of convolutional layers that compute a few rows of an image at a time: the bits are those of whole
+//! images, and the models fit the memory of a microcontroller.
 #![cfg(feature = "convolution")]
 
 use crate::common::dense::values;
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 /// Number of images in a batch.
 const N: usize = 3;
 
-/// Output of a layer for a batch, errors of its inputs, and its gradient, as bits.
+/// Bits of a layer's output for a batch, of the errors of its inputs, and of its gradient.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     out: Vec<u32>,
@@ -22,8 +22,8 @@ struct Outcome {
     gradient: Vec<u32>,
 }
 
-/// Computes whole images with the kernels: all positions, including those that pooling drops, and errors masked per
-/// patch.
+/// Computes whole images with the kernels, at all positions including those that pooling drops, with errors
+/// that are masked per patch.
 fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut patches = vec![0.0; N * c.positions() * c.patch()];
     let mut unpooled = vec![0.0; N * c.outputs()];
@@ -39,7 +39,7 @@ fn whole(c: Convolution, pooling: MaxPooling, [x, weights, delta]: [&[f32]; 3]) 
     Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
 }
 
-/// Computes the same with the layer.
+/// Computes the images with the layer, which works in strips.
 fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     let mut scratch = vec![f32::NAN; layer.scratch()];
     let mut pool_indices = vec![0xEE; N * layer.pool_indices()];
@@ -58,7 +58,7 @@ fn in_strips(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Outcome {
     Outcome { out: bits(&out), below: bits(&below), gradient: bits(&gradient) }
 }
 
-/// Returns a step of size one from weights of zero: the negative gradient.
+/// Takes a step of size one from weights of zero, and returns the weights: the negative gradient.
 fn stepped(layer: Layer, [x, weights, delta]: [&[f32]; 3]) -> Vec<f32> {
     let (mut pool_indices, mut scratch) =
         (vec![0; N * layer.pool_indices()], vec![f32::NAN; layer.scratch()]);
@@ -94,7 +94,7 @@ proptest! {
         };
         prop_assume!(pooling.outputs() > 0);
         let mut random = Random(seed);
-        // As after a ReLU: half of the inputs are zero.
+        // Half of the inputs are zero, as after a ReLU.
         let x: Vec<f32> = values(&mut random, N * c.inputs()).iter().map(|x| x.max(0.0)).collect();
         let (weights, delta) = (values(&mut random, c.layer()), values(&mut random, N * pooling.outputs()));
         let layer = Layer::Filters { convolution: c, pooling };
@@ -110,7 +110,8 @@ const fn filters(count: u16) -> Filters {
     Filters { count, side: 5, pool: 2 }
 }
 
-/// All of MNIST's pixels, two convolutional layers and a hidden layer, one sample at a time.
+/// Network for images of MNIST in full size, with two convolutional layers and a hidden layer, trained on one
+/// sample at a time.
 struct Mnist;
 
 impl NetworkSizes for Mnist {
@@ -122,7 +123,7 @@ const fn mnist(hidden: usize, batch: usize) -> NetworkShape {
     NetworkShape::convolutional(image, &[filters(4), filters(8)], &[hidden], 10, batch)
 }
 
-/// 25 steps of six channels, in batches of ten.
+/// Network for signals of 25 steps and six channels, trained in batches of ten.
 struct Motion;
 
 impl NetworkSizes for Motion {
@@ -130,12 +131,12 @@ impl NetworkSizes for Motion {
         NetworkShape::convolutional(Image { height: 1, width: 25, channels: 6 }, &[filters(8)], &[16], 7, 10);
 }
 
-/// Returns the RAM of a model with momentum.
+/// Returns the memory of a model with momentum in bytes.
 const fn ram(shape: NetworkShape) -> usize {
     4 * (2 * shape.parameters() + shape.scratch()) + shape.bytes()
 }
 
-/// The RAM that the documents state.
+/// The sizes of models are those that the documentation states.
 #[test]
 fn images_fit_a_microcontroller() {
     const P: usize = Mnist::SHAPE.parameters();
@@ -144,6 +145,7 @@ fn images_fit_a_microcontroller() {
     let size = size_of::<NetworkWorkspace<Mnist, P, S, N, P>>();
     assert_eq!(size, ram(Mnist::SHAPE).next_multiple_of(4));
     assert_eq!((size, ram(Motion::SHAPE)), (46_684, 34_818));
-    // With a hidden layer of 32 it does not fit 64 KB with a stack; in batches of ten it fits none of the boards.
+    // A model with a hidden layer of 32 does not fit 64 KB together with a stack; in batches of ten it fits
+    // none of the boards.
     assert_eq!((ram(mnist(32, 1)), ram(mnist(32, 10))), (64_537, 167_434));
 }

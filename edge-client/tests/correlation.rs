@@ -1,8 +1,10 @@
-//! What the work of drawing noise tells of the noise, and what is left of it where a server could see it. Work is
-//! counted in words and blocks of the key stream; instructions follow the words.
+//! Tests of the correlation between noise and the work of drawing it, and of the correlation that remains in
+//! the time at which an update is sent. Work is counted in words and in blocks of the key stream; the number
+//! of instructions is nearly proportional to the words.
 //!
-//! A word of 32 bits more or less goes with the magnitude, as it must where sampling is by rejection: the correlation
-//! is 0.03 to 0.09, not 0. It is hidden by the slot in which an update leaves, and by nothing else; there is always one.
+//! Sampling is by rejection, so the number of words depends slightly on the magnitude of the noise: the
+//! correlation is 0.03 to 0.09. An observer cannot see this only because each update is sent at the end of a
+//! time slot, which every device with noise has.
 #![cfg(feature = "privacy")]
 
 use crate::common::priced_task::private;
@@ -15,14 +17,14 @@ use fedspan_client::session::Event;
 use fedspan_protocol::message::ToServer;
 use fedspan_protocol::tensor::Encoding;
 
-/// Words of a block of ChaCha20, which is made at once.
+/// Number of words in a block of ChaCha20, which is computed as a whole.
 const BLOCK: u32 = 16;
 
-/// `z sqrt 2 2^15` for z = 1/2, 1, 4, and 8, and those around a power of two, where most and fewest uniform integers are
-/// thrown away.
+/// Standard deviations `z sqrt 2 2^15` for z = 1/2, 1, 4 and 8, and two next to a power of two, at which the
+/// fewest and the most uniform integers are rejected.
 const SIGMAS: [u64; 6] = [23_171, 46_341, 185_364, 370_728, (1 << 19) - 1, (1 << 19) + 1];
 
-/// One sample, and the words it took.
+/// Draws a sample, and returns it with the number of words taken.
 fn counted(variance: &Variance, words: &mut impl FnMut() -> u32) -> (i64, u32) {
     let mut taken = 0;
     let drawn = sample(variance, || {
@@ -32,7 +34,7 @@ fn counted(variance: &Variance, words: &mut impl FnMut() -> u32) -> (i64, u32) {
     (drawn, taken)
 }
 
-/// Pearson's, of pairs; 0 where one of the two never changes.
+/// Returns Pearson's correlation of pairs, or 0 if one of the two variables is constant.
 fn correlation(pairs: &[(f64, f64)]) -> f64 {
     let n = pairs.len() as f64;
     let (a, b) = pairs.iter().fold((0.0, 0.0), |(a, b), pair| (a + pair.0 / n, b + pair.1 / n));
@@ -46,18 +48,21 @@ fn correlation(pairs: &[(f64, f64)]) -> f64 {
     if aa == 0.0 || bb == 0.0 { 0.0 } else { ab / (aa * bb).sqrt() }
 }
 
-fn within(draws: usize) {
+/// Checks the correlations of noise and work over `draws` samples for each standard deviation.
+fn check_correlations(draws: usize) {
     let chance = 5.0 / (draws as f64).sqrt();
     for sigma in SIGMAS {
         let variance = Variance::new(sigma * sigma, 1).unwrap();
         let mut words = words(sigma);
         let drawn: Vec<(i64, u32)> = (0..draws).map(|_| counted(&variance, &mut words)).collect();
-        let of = |work: fn(u32) -> u32, noise: fn(i64) -> i64| {
+        let correlation_of = |work: fn(u32) -> u32, noise: fn(i64) -> i64| {
             let pairs = drawn.iter().map(|&(x, taken)| (f64::from(work(taken)), noise(x) as f64));
             correlation(&pairs.collect::<Vec<_>>())
         };
-        let (sign, magnitude) = (of(|words| words, |x| x), of(|words| words, i64::abs));
-        let (block_sign, block) = (of(|w| w.div_ceil(BLOCK), |x| x), of(|w| w.div_ceil(BLOCK), i64::abs));
+        let (sign, magnitude) =
+            (correlation_of(|words| words, |x| x), correlation_of(|words| words, i64::abs));
+        let (block_sign, block) =
+            (correlation_of(|w| w.div_ceil(BLOCK), |x| x), correlation_of(|w| w.div_ceil(BLOCK), i64::abs));
         println!(
             "sigma {sigma}: words and noise {sign:.4}, and its magnitude {magnitude:.4}; blocks {block_sign:.4}, {block:.4}"
         );
@@ -67,21 +72,23 @@ fn within(draws: usize) {
     }
 }
 
-/// The sign is one bit of work whatever it is; the magnitude is not; whole blocks hardly know it.
+/// The number of words is independent of the sign and slightly correlated with the magnitude; the number of
+/// blocks hardly is.
 #[test]
-fn work_tells_nothing_of_the_sign_and_a_little_of_the_magnitude() {
-    within(500_000);
+fn work_is_independent_of_the_sign_and_little_correlated_with_the_magnitude() {
+    check_correlations(500_000);
 }
 
+/// Long test:
 /// `cargo test --release -p fedspan-client --all-features --test all -- correlation:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
-fn so_of_ten_million_samples() {
-    within(10_000_000);
+fn work_of_ten_million_samples_is_little_correlated() {
+    check_correlations(10_000_000);
 }
 
-/// When an update leaves, counted from the beginning of its computation, if that takes so long.
-fn leaves_after(problem: &Problem, slot: u64, took: u64) -> u64 {
+/// Returns the time from the start of a computation that takes `took` milliseconds until its update is sent.
+fn time_until_update(problem: &Problem, slot: u64, took: u64) -> u64 {
     let mut bench = private(problem, 4096, Some(1000), slot, &Flash::default());
     bench.connect(7, 60_000);
     let opened = bench.now;
@@ -89,7 +96,7 @@ fn leaves_after(problem: &Problem, slot: u64, took: u64) -> u64 {
     for (message, body) in problem.server(1, gradient(), Encoding::F32, 4096).opening() {
         sent.extend(bench.once(Event::Message(&payload(&message, &body))));
     }
-    // Where the update is there at once, the clock of whoever computed it stands at its end.
+    // The computation of the fake task takes no time, so the clock is advanced by its duration here.
     bench.now += took;
     for _ in 0..100 {
         if sent.iter().any(|(message, _)| matches!(message, ToServer::Update(_))) {
@@ -103,9 +110,10 @@ fn leaves_after(problem: &Problem, slot: u64, took: u64) -> u64 {
     panic!("no update");
 }
 
-/// Whole rounds of 32 x 4 numbers, computed in a millisecond a word: the time of sending against the noise.
+/// Whole rounds of 32 x 4 numbers take one millisecond per word; the time of sending does not depend on the
+/// noise.
 #[test]
-fn in_a_slot_the_time_of_sending_tells_nothing() {
+fn time_of_sending_in_a_slot_is_independent_of_the_noise() {
     const NUMBERS: usize = 32 * 4;
     const ROUNDS: usize = 4_000;
     let problem = problem(6, 2, 1);
@@ -118,19 +126,21 @@ fn in_a_slot_the_time_of_sending_tells_nothing() {
             (took, drawn.iter().map(|&(x, _)| x.abs() as f64).collect())
         })
         .collect();
-    // What would be seen without a slot, and what is seen.
+    // The first list has the times at which updates would be sent without a slot, the second one those with a
+    // slot.
     let bare: Vec<f64> = rounds.iter().map(|&(took, _)| took as f64).collect();
     let slotted: Vec<f64> =
-        rounds.iter().map(|&(took, _)| leaves_after(&problem, 5_000, took) as f64).collect();
-    let with = |times: &[f64], noise: &dyn Fn(&[f64]) -> f64| {
+        rounds.iter().map(|&(took, _)| time_until_update(&problem, 5_000, took) as f64).collect();
+    let correlation_with = |times: &[f64], noise: &dyn Fn(&[f64]) -> f64| {
         let pairs = times.iter().zip(&rounds).map(|(&time, (_, noises))| (time, noise(noises)));
         correlation(&pairs.collect::<Vec<_>>())
     };
-    let whole = with(&bare, &|noises| noises.iter().sum());
-    let single = (0..NUMBERS).map(|at| with(&bare, &|noises| noises[at])).sum::<f64>() / NUMBERS as f64;
+    let whole = correlation_with(&bare, &|noises| noises.iter().sum());
+    let single =
+        (0..NUMBERS).map(|at| correlation_with(&bare, &|noises| noises[at])).sum::<f64>() / NUMBERS as f64;
     println!("without a slot: time and the magnitude of all noise {whole:.4}, of one number {single:.4}");
     assert!(whole > 0.01, "the test can see it");
     assert!(single < 0.01, "{single}");
     assert!(slotted.iter().all(|&time| time == 5_000.0), "the same time for all");
-    assert_eq!(with(&slotted, &|noises| noises.iter().sum()), 0.0);
+    assert_eq!(correlation_with(&slotted, &|noises| noises.iter().sum()), 0.0);
 }

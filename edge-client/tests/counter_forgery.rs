@@ -1,6 +1,6 @@
-//! Tests of counter forgery: no record that a malicious server can choose, together with the bytes that the
-//! storage library puts around it, contains a valid copy of a privacy ledger, a handshake counter or an erase
-//! intent.
+//! Tests that counters in flash cannot be forged: no record that a malicious server can choose, together with
+//! the bytes that the storage library puts around it, contains a valid copy of a privacy ledger, a handshake
+//! counter or an erase intent.
 #![cfg(feature = "flash")]
 
 use crate::nor_flash::{Nor, PAGE, WORD};
@@ -8,14 +8,14 @@ use fedspan_client::store::{ALL_SPENT, FlashStore, Record, Store, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
 
-/// The on-flash bytes of a ledger.
+/// Returns the bytes of a ledger in flash.
 fn copy(spent: u64) -> Vec<u8> {
     let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-/// Checksum of a length in the library's items (Koopman's CRC-16F/4.2, reflected, inverted).
+/// Computes the checksum of a length in the library's items (Koopman's CRC-16F/4.2, reflected, inverted).
 fn check(length: u16) -> [u8; 2] {
     let mut crc = 0xFFFFu16;
     for byte in length.to_le_bytes() {
@@ -28,20 +28,20 @@ fn check(length: u16) -> [u8; 2] {
     if crc == 0xFFFF { 0xFFFE } else { crc }.to_le_bytes()
 }
 
-/// The bytes in front of a record in flash with words of `word` bytes, after the last seven bytes of what
-/// precedes them. `None` stands for bytes that a server may be able to choose: those seven, and the CRC-32 of
-/// the item.
+/// Returns the bytes in front of a record in flash with words of `word` bytes: the last seven bytes of the
+/// preceding item, the CRC-32 and the header of the record's item, and the key. `None` stands for a byte that
+/// a server may be able to choose, which are the first seven bytes and the CRC-32.
 fn around(length: u16, word: usize) -> Vec<Option<u8>> {
     let mut bytes = vec![None; 7 + 4];
     bytes.extend(length.to_le_bytes().into_iter().chain(check(length)).map(Some));
     bytes.resize(7 + 8usize.next_multiple_of(word), Some(0xFF));
-    // The key.
+    // Key of the item.
     bytes.push(Some(0));
     bytes
 }
 
-/// At every possible record length: no copy can begin in front of a record and continue in a record chosen by
-/// a server.
+/// For every possible record length, no copy of a counter can begin in front of a record and continue in the
+/// record's bytes, which a server may have chosen.
 #[test]
 fn no_copy_begins_in_front_of_a_record() {
     let (mut places, mut beyond) = (0u32, 0);
@@ -49,20 +49,20 @@ fn no_copy_begins_in_front_of_a_record() {
         for length in (record_len(0, 0)..=usize::from(u16::MAX)).step_by(4) {
             let mut bytes = around(length as u16, word);
             let record = bytes.len();
-            // Version 2, then arbitrary content.
+            // A record starts with version 2, and its other bytes are arbitrary.
             bytes.push(Some(2));
             bytes.resize(record + 40, None);
             for (magic, most) in
                 [(&b"FSPLPAID"[..], None), (b"FSPH", Some(1u64 << 40)), (b"FSPE", Some(1 << 40))]
             {
-                // The record before contains at most three bytes of a magic.
+                // The preceding record contains at most three bytes of a magic.
                 for first in 4..record {
                     places += 1;
-                    let fits = |at: usize, byte: u8| bytes[at].is_none_or(|there| there == byte);
+                    let fits = |at: usize, byte: u8| bytes[at].is_none_or(|known| known == byte);
                     if !magic.iter().enumerate().all(|(at, byte)| fits(first + at, *byte)) {
                         continue;
                     }
-                    // The smallest value that could be read there.
+                    // Smallest value that could be read at this place.
                     let number = first + magic.len()..first + magic.len() + 8;
                     let least =
                         bytes[number].iter().rev().fold(0, |n, byte| n << 8 | u64::from(byte.unwrap_or(0)));
@@ -73,12 +73,12 @@ fn no_copy_begins_in_front_of_a_record() {
             }
         }
     }
-    // Cases in which the checksum of the record is the magic of the handshake counter.
+    // The checks found cases in which the checksum of the record is the magic of the handshake counter.
     assert!(beyond > 0);
     println!("{places} places; in {beyond} of them the value exceeds its maximum");
 }
 
-/// The layout assumed above is that of the storage library.
+/// The layout that this file assumes is that of the storage library.
 #[test]
 fn library_layout_is_as_assumed() {
     const BYTES: usize = record_len(2, 1).next_multiple_of(WORD);
@@ -87,7 +87,7 @@ fn library_layout_is_as_assumed() {
     store.save(&Record { campaign: 1, round: 2, representation: 3, head: &[0.5; 2] }).unwrap();
     let image = nor.image();
     let expected = around(record_len(2, 1) as u16, WORD);
-    // After the mark of the page.
+    // The item starts after the mark of the page.
     let header = &image[WORD..WORD + expected.len() - 7 + 1];
     for (at, byte) in expected[7..].iter().chain(&[Some(2)]).enumerate() {
         assert!(byte.is_none_or(|byte| byte == header[at]), "byte {at} of {header:02x?}");
@@ -98,7 +98,7 @@ fn library_layout_is_as_assumed() {
 fn server_cannot_forge_a_ledger() {
     const K: usize = 2;
     const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
-    // The forged bytes are the campaign, the round and the hash of the representation.
+    // The record's campaign, round, representation hash and head are the bytes of a ledger.
     let forged = copy(ALL_SPENT);
     let (campaign, rest) = forged.split_first_chunk().unwrap();
     let (round, rest) = rest.split_first_chunk().unwrap();
@@ -121,7 +121,7 @@ fn server_cannot_forge_a_ledger() {
 }
 
 proptest! {
-    /// A head full of ledger copies, each XORed with another mask.
+    /// The head is full of copies of a ledger, each XORed with a different mask.
     #[test]
     fn head_cannot_forge_a_ledger(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
         const K: usize = 80;

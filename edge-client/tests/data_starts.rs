@@ -1,4 +1,4 @@
-//! Data-dependent starts and FedAvg, against f64.
+//! Tests of data-dependent starts and of FedAvg, against f64.
 #![cfg(all(feature = "shared-head", feature = "reveal-moments"))]
 
 use crate::common::*;
@@ -7,7 +7,7 @@ use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, RoundId, RoundOpen, Task as Wire};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// Computes `(1/m) sum |y|^2 x x^T`.
+/// Computes the moment matrix `(1/m) sum |y|^2 x x^T`.
 fn moment(samples: &Sliced) -> M {
     let (x, y) = (samples.x64(), samples.y64());
     let mut sum = M::zeros(samples.features, samples.features);
@@ -21,6 +21,7 @@ fn samples(random: &mut Random, d: usize, c: usize, m: usize) -> Sliced {
     Sliced::regression(random.normals(m * d), random.normals(m * c), d, c)
 }
 
+/// Runs a power step with the basis `q`. Returns the usage of samples and the upload.
 fn power(samples: &Sliced, q: &[f32], k: usize) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let (d, c) = (samples.features, samples.outputs);
     let mut model = Linear::new(Heap::new(d, k, c));
@@ -51,6 +52,7 @@ fn power_step_equals_moment_matrix_times_basis() {
     }
 }
 
+/// Downloads rows of the moment matrix. Returns the usage of samples and the upload.
 fn rows(samples: &Sliced, k: usize, first: u16, count: u16) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let (d, c) = (samples.features, samples.outputs);
     let mut model = Linear::new(Heap::new(d, k, c));
@@ -72,7 +74,8 @@ fn moment_rows_equal_the_upper_half() {
         let m = 1 + random.below(50);
         let samples = samples(&mut random, d, c, m);
         let expected = moment(&samples);
-        // 4 + 3 blocks cover the triangle: 8+7+6+5 = 26 elements and 4+3+2+1 = 10, of at most d k = 32.
+        // The rows of the upper triangle have 8+7+6+5 = 26 elements and 4+3+2+1 = 10; a round sends at most d
+        // k = 32.
         for (first, count) in [(0u16, 4u16), (4, 4), (3, 1), (7, 1)] {
             let (_, sent) = rows(&samples, k, first, count).unwrap();
             let (first, count) = (usize::from(first), usize::from(count));
@@ -93,7 +96,7 @@ fn moment_rows_equal_the_upper_half() {
     }
 }
 
-/// An unusable sample is counted and does not affect the starts.
+/// An unusable sample is counted as skipped and has no other effect on the start.
 #[test]
 fn starts_skip_non_finite_samples() {
     let mut random = Random(3);
@@ -119,10 +122,11 @@ fn starts_skip_non_finite_samples() {
     }
 }
 
-/// A sample that is out of range in one column must be left out of all: the mean is over one set of samples.
+/// A sample that is out of range in one column is left out of all columns, because the mean is over one set
+/// of samples.
 #[test]
 fn power_step_uses_the_same_samples_for_all_columns() {
-    // The second sample overflows in column 0 only.
+    // The second sample overflows only in column 0.
     let q = identity(2);
     let samples = Sliced::regression(vec![1.0, 2.0, 3e30, 1.0, 3.0, 1.0], vec![1.0, 1e10, 1.0], 2, 1);
     let (usage, sent) = power(&samples, &q, 2).unwrap();
@@ -146,7 +150,7 @@ fn fedavg_equals_f64() {
         let (d, c, m) = (k + random.below(15), 1 + random.below(3), 2 + random.below(40));
         let samples = samples(&mut random, d, c, m);
         let (x, y) = (samples.x64(), samples.y64());
-        // Not orthonormal: a trained model.
+        // The representation of a trained model need not be orthonormal.
         let (b, w) = (random.normals(d * k), random.normals(k * c));
         let (eta, eta_h) = (0.003f32, 0.01f32);
         for local_steps in [1u16, 3] {
@@ -159,9 +163,11 @@ fn fedavg_equals_f64() {
             }
             let task =
                 Wire::FedAvg { step_size: eta, head_step_size: eta_h, local_steps, encoding: Encoding::F32 };
-            let of =
+            let descriptor =
                 |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16);
-            let tensors = [of(Role::Representation, d, k), of(Role::SharedHead, k, c)].into_iter().collect();
+            let tensors = [descriptor(Role::Representation, d, k), descriptor(Role::SharedHead, k, c)]
+                .into_iter()
+                .collect();
             let round = RoundOpen { id: RoundId { round: 1, stage: 0 }, task, tensors };
             let mut model = Linear::new(Heap::new(d, k, c));
             receive(&mut model, &round, &[&b, &w]).unwrap();

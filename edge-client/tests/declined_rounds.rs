@@ -1,5 +1,5 @@
-//! Tests of rounds that a device must decline without changing its state: repeated, unsuitable or damaged rounds, and
-//! rounds that it cannot compute or store.
+//! Tests of rounds that a device must decline without changing its state: repeated, unsuitable or damaged
+//! rounds, and rounds that it cannot compute or store.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -26,14 +26,14 @@ fn repeated_and_backward_rounds_are_declined_and_change_nothing() {
         assert_eq!((answer(&mut bench, &problem).unwrap(), flash.0.borrow().clone().record), before);
         assert_eq!(bench.session.last_round(), 5);
     }
-    // Another campaign numbers its rounds from 1.
+    // The rounds of another campaign are numbered from 1.
     bench.all(Event::LinkDown);
     bench.connect(8, 60_000);
     let (message, body) = &problem.server(1, gradient(), Encoding::F32, 256).opening()[0];
     assert!(matches!(bench.message(message, body)[..], [(ToServer::Update(_), _)]));
 }
 
-/// Every way in which a round can be unsuitable for this device, with the expected reason.
+/// Returns rounds that are unsuitable for this device in every possible way, each with the expected reason.
 fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
     let inline_tensor = |role, rows, cols| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
     let good = inline_tensor(Role::Representation, 20, 2);
@@ -65,7 +65,7 @@ fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
         vec![good, good],
         vec![good, inline_tensor(Role::SharedHead, 2, 1)],
         vec![good; 4],
-        // A chunk that splits an i8 block.
+        // The chunk size would split an i8 block.
         vec![TensorDescriptor { encoding: Encoding::I8, chunk: 7, ..good }],
     ] {
         all.push((round(gradient(), &tensors), DeclineReason::Tensors));
@@ -99,7 +99,7 @@ fn unsuitable() -> Vec<(RoundOpen, DeclineReason)> {
     all
 }
 
-/// Tasks that are not compiled in are neither announced as capabilities nor accepted.
+/// Tasks that are not compiled into the client are neither announced as capabilities nor accepted.
 #[test]
 fn tasks_that_are_not_compiled_in_are_declined() {
     let problem = problem(20, 2, 1);
@@ -141,7 +141,7 @@ fn unsuitable_rounds_are_declined_before_the_first_chunk() {
         assert!(bench.message(&ToDevice::Chunk(chunk), &[0; 64]).is_empty());
         assert_eq!(answer(&mut bench, &problem).as_ref(), Ok(&before.0));
     }
-    // A body whose length differs from the descriptor's is declined too.
+    // A round is also declined if the length of its body differs from that of its descriptors.
     let (message, body) = &problem.server(9, gradient(), Encoding::F32, 256).opening()[0];
     for body in [&body[1..], &[]] {
         assert_eq!(declined(&bench.message(message, body)), DeclineReason::Tensors);
@@ -215,7 +215,8 @@ fn invalid_representation_is_declined_and_a_valid_one_recovers() {
             assert_eq!(bits(bench.session.task().head()), head);
             assert_eq!(flash.0.borrow().saves, 1);
         }
-        // The round is repeated with the previous B. The stored head was fitted on that B, so the device predicts again.
+        // The round is repeated with the previous B, on which the stored head was fitted, so the device can
+        // predict again.
         let server = problem.server(6, gradient(), Encoding::F32, limit);
         let sent: Vec<_> = server.opening().iter().flat_map(|(m, body)| bench.message(m, body)).collect();
         assert!(matches!(sent[0].0, ToServer::Update(_)));
@@ -223,8 +224,8 @@ fn invalid_representation_is_declined_and_a_valid_one_recovers() {
     }
 }
 
-/// A finite sample so large that the gradient overflows: nothing is sent after the first such element, and
-/// the decline is sent once.
+/// A finite sample is so large that the gradient overflows. Nothing is sent after the first element that is
+/// not finite, and the decline is sent once.
 #[test]
 fn non_finite_update_is_declined_once() {
     let (d, k) = (57, 8);

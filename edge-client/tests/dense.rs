@@ -1,4 +1,4 @@
-//! Tests of dense layers: the bits are those of sums in the stated order, for every shape and batch.
+//! Tests of dense layers: all sums are computed in the stated order, bit for bit, for every shape and batch.
 
 use crate::common::dense::{self as naive, values, wide};
 use crate::common::{EPS, Random};
@@ -7,10 +7,10 @@ use fedspan_client::kernel::dense::{
 };
 use proptest::prelude::*;
 
-/// Tolerance of the softmax: rounding, or the error of micromath's exponential.
+/// Tolerance of the softmax, which covers rounding or the error of micromath's exponential.
 const SOFTMAX_ERROR: f64 = if cfg!(feature = "micromath") { 1e-3 } else { 1e-6 };
 
-/// One layer and a batch: (n, inputs, outputs).
+/// Layer and batch: `n` samples, their inputs, and the errors of the outputs.
 struct Case {
     n: usize,
     inputs: usize,
@@ -21,6 +21,7 @@ struct Case {
 }
 
 impl Case {
+    /// Draws a case. The inputs are not negative, as after a ReLU.
     fn new(random: &mut Random, n: usize, inputs: usize, outputs: usize) -> Self {
         let mut x = values(random, n * inputs);
         relu(&mut x);
@@ -28,24 +29,28 @@ impl Case {
         Self { n, inputs, outputs, x, layer, delta: values(random, n * outputs) }
     }
 
+    /// Returns the outputs of the layer.
     fn forward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.outputs];
         forward(&self.x, &self.layer, self.outputs, &mut out);
         out
     }
 
+    /// Returns the errors of the inputs, which are the outputs of a ReLU.
     fn backward(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
         backward(&self.delta, &self.layer, self.outputs, &self.x, &mut out);
         out
     }
 
+    /// Returns the errors of the inputs, which have no ReLU before them.
     fn backward_linear(&self) -> Vec<f32> {
         let mut out = vec![f32::NAN; self.n * self.inputs];
         backward_linear(&self.delta, &self.layer, self.outputs, &mut out);
         out
     }
 
+    /// Returns the gradient of the layer, summed over the batch.
     fn gradient(&self) -> Vec<f32> {
         let mut sums = vec![0.0; self.layer.len()];
         add_gradient(&self.x, &self.delta, self.outputs, &mut sums);
@@ -53,7 +58,7 @@ impl Case {
     }
 }
 
-/// Every width and number of rows of a tile, remainders, and a hundred random shapes.
+/// Returns cases with every width and number of rows of a tile, with remainders, and a hundred random shapes.
 fn cases() -> impl Iterator<Item = Case> {
     let mut random = Random(11);
     let mut shapes = vec![(10, 784, 128), (10, 128, 64), (64, 25, 6), (1, 0, 3), (3, 0, 17)];
@@ -156,7 +161,8 @@ fn momentum_equals_its_recursion() {
     }
 }
 
-/// Rounding of a chain of `count` products is at most `count + 1` units of the sum of their magnitudes.
+/// The rounding error of a sum of `count` products is at most `count + 1` roundings of the sum of their
+/// magnitudes.
 #[test]
 fn sums_are_close_to_f64() {
     for case in cases().filter(|case| case.inputs > 0) {
@@ -180,6 +186,7 @@ fn sums_are_close_to_f64() {
     }
 }
 
+/// Asserts that a value is the sum of these terms, up to the rounding of as many additions.
 #[track_caller]
 fn assert_sum(got: f32, terms: impl Iterator<Item = f64>) {
     let (mut sum, mut size, mut count) = (0.0, 0.0, 1.0);
@@ -247,7 +254,7 @@ fn non_finite_logits_are_reported() {
         for place in 0..4 {
             let mut logits = [0.5; 4];
             logits[place] = bad;
-            // One logit of minus infinity among others has a softmax of zero.
+            // A single logit of minus infinity has a softmax of zero, which is defined.
             let defined = bad == f32::NEG_INFINITY;
             assert_eq!(softmax_errors(&mut logits.clone(), &[0, 1], 1.0), defined, "{bad} at {place}");
             assert_eq!(softmax_errors(&mut logits, &[0], 1.0), defined, "{bad} at {place}");

@@ -8,9 +8,11 @@ use fedspan_client::kernel::dense::{
 
 const SIZES: [usize; 4] = [6, 9, 7, 4];
 const N: usize = 5;
-/// Tolerance of a gradient whose largest elements are about 0.1: rounding, or the error of micromath's exponential.
+/// Tolerance of a gradient whose largest elements are about 0.1, which covers rounding or the error of
+/// micromath's exponential.
 const ERROR: f64 = if cfg!(feature = "micromath") { 1e-3 } else { 1e-6 };
 
+/// Dense network with momentum, and memory for a batch of activations and errors.
 struct Network {
     layers: [Vec<f32>; 3],
     velocities: [Vec<f32>; 3],
@@ -19,6 +21,7 @@ struct Network {
 }
 
 impl Network {
+    /// Draws the layers. Everything else is zero.
     fn new(random: &mut Random) -> Self {
         let places = [0, 1, 2];
         let layer = |depth: usize| values(random, (SIZES[depth] + 1) * SIZES[depth + 1]);
@@ -29,7 +32,7 @@ impl Network {
         Self { layers, velocities, activations, deltas }
     }
 
-    /// Computes activations, then errors in their place, for all layers.
+    /// Computes the activations of all layers, then the errors. Returns false if a value is not finite.
     fn propagate(&mut self, x: &[f32], classes: &[u8]) -> bool {
         let Self { layers: [l0, l1, l2], activations: [a0, a1, a2], deltas: [d0, d1], .. } = self;
         forward(x, l0, SIZES[1], a0);

@@ -1,4 +1,5 @@
-//! Samples of the discrete Gaussian against its exact distribution, and the same tests against faulty samplers.
+//! Tests of samples of the discrete Gaussian against its exact distribution, and tests that the same checks
+//! detect faulty samplers.
 #![cfg(feature = "privacy")]
 
 use crate::law;
@@ -7,7 +8,8 @@ use crate::sampler::{Fault, Reference, box_muller_f32, box_muller_f64, words};
 use fedspan_client::privacy::discrete_gaussian::sample;
 use fedspan_client::privacy::{Seed, Variance, noise};
 
-/// Variances from the least sigma, 1/4, to the largest; with scales that are powers of two, and one above.
+/// Variances from the smallest, sigma = 1/4, to the largest, with scales that are powers of two and scales
+/// one above.
 const VARIANCES: [(u64, u64); 14] = [
     (1, 16),
     (1, 4),
@@ -29,7 +31,7 @@ fn variance((numerator, denominator): (u64, u64)) -> Variance {
     Variance::new(numerator, denominator).unwrap()
 }
 
-/// Counts the results of `draw`.
+/// Collects the statistics of `draws` samples.
 fn tally(variance: &Variance, draws: u64, mut draw: impl FnMut(u64) -> i64) -> Tally {
     let mut tally = Tally::new(variance, draws);
     for index in 0..draws {
@@ -51,11 +53,11 @@ fn samples_follow_the_distribution_at_every_scale() {
     }
 }
 
-/// The bound of the module's documentation.
+/// The average number of words per sample is within the bound that the module's documentation states.
 #[test]
 fn sample_takes_five_words_on_average_at_most() {
     const DRAWS: u32 = 100_000;
-    // Scales just above a power of two reject the most uniform integers.
+    // Scales just above a power of two reject the largest fraction of uniform integers.
     let worst = (0..28).map(|bit| (1u64 << (2 * bit), 1));
     for ratio in VARIANCES.into_iter().chain(worst) {
         let variance = variance(ratio);
@@ -72,8 +74,9 @@ fn sample_takes_five_words_on_average_at_most() {
     }
 }
 
-/// The tests detect faulty samplers, with as many samples or fewer, and accept correct ones. (A scale that is off
-/// by one needs 4 million samples at 32, and cannot be detected at 2^20: the unit tests check the digits there.)
+/// The statistical tests detect faulty samplers, with as many samples as above or fewer, and accept correct
+/// ones. (A scale that is off by one needs 4 million samples at a scale of 32, and cannot be detected at
+/// 2^20: the unit tests check the digits for such scales.)
 #[test]
 fn faulty_samplers_are_detected() {
     let reference = |fault, ratio, draws| {
@@ -84,7 +87,7 @@ fn faulty_samplers_are_detected() {
     for ratio in [(1, 16), (1, 1), (289, 4), (1 << 40, 1)] {
         assert_eq!(reference(Fault::None, ratio, 1_000_000), None, "{ratio:?}");
     }
-    // Each fault at a variance where it has an effect.
+    // Each fault is tested at a variance where it has an effect.
     for (fault, ratio, draws) in [
         (Fault::TrialOneMore, (289, 4), 300_000),
         (Fault::TrialOfOneMore, (289, 4), 300_000),
@@ -106,7 +109,8 @@ fn faulty_samplers_are_detected() {
     }
 }
 
-/// Rounded floats are not a discrete Gaussian on a coarse grid; on a fine grid f32 does not reach every integer.
+/// On a coarse grid, rounded floats do not follow the discrete Gaussian; on a fine grid, rounded f32 do not
+/// reach every integer.
 #[test]
 fn rounded_floats_are_detected() {
     const DRAWS: u64 = 1_000_000;
@@ -125,7 +129,7 @@ fn rounded_floats_are_detected() {
     }
 }
 
-/// Every integer within three sigma is drawn, so a release could come from either of two neighbours.
+/// Every integer within three sigma is drawn, so each of two neighbours can send it.
 #[test]
 fn every_integer_is_drawn() {
     for ratio in [(4, 1), (289, 4), (10_000, 1)] {
@@ -143,7 +147,7 @@ fn every_integer_is_drawn() {
     }
 }
 
-/// The test statistics, against known values.
+/// The test statistics equal known values.
 #[test]
 fn reference_statistics_match_known_values() {
     // 95th and 99.9th percentiles of chi-square with 1, 10 and 100 degrees of freedom.
@@ -156,11 +160,11 @@ fn reference_statistics_match_known_values() {
         let found = upper_gamma(degrees / 2.0, statistic / 2.0);
         assert!((found / p - 1.0f64).abs() < 1e-5, "{found} instead of {p}");
     }
-    // sigma = 1: 1 / theta_3(exp(-1/2)).
+    // For sigma = 1 the probability of zero is 1 / theta_3(exp(-1/2)).
     let law = law::Law::new(&variance((1, 1)));
     assert!((law.probability(0, 0) - 0.398_942_279_4).abs() < 1e-8);
     assert!((law.beyond(7) / 2.0 / 9.134_7e-12 - 1.0).abs() < 1e-3);
-    // Where the sum approaches an integral, the two agree.
+    // At sigma = 64, where the implementation changes from sums to integrals, the two agree.
     let sum = law::Law::new(&variance((4095, 1)));
     let integral = law::Law::new(&variance((4096, 1)));
     for from in [-100i64, 0, 50, 200] {
@@ -169,7 +173,7 @@ fn reference_statistics_match_known_values() {
     }
 }
 
-/// 3 x 10^8 samples as devices draw them, each from its own key stream; takes minutes:
+/// Long test with 3 x 10^8 samples, drawn as devices draw them, each from its own key stream:
 /// `cargo test --release -p fedspan-client --features privacy --test all -- discrete_gaussian:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]

@@ -1,5 +1,5 @@
-//! Tests of entropy sources: stuck, biased, periodic, silent or failing ones give no seed; good ones do, and are
-//! rarely rejected.
+//! Tests of entropy sources: stuck, biased, periodic, silent or failing sources give no seed; good sources
+//! do, and are rarely rejected.
 #![cfg(feature = "privacy")]
 
 use std::convert::Infallible;
@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 
-/// Source of consecutive samples.
+/// Entropy source that takes each sample from a function.
 struct Each<F>(F);
 
 impl<F: FnMut() -> u8> EntropySource for Each<F> {
@@ -32,12 +32,12 @@ fn claims() -> impl Iterator<Item = MinEntropy> {
     (1..=8).map(claim)
 }
 
-/// Uniform over 2^bits values: exactly this min-entropy.
+/// Returns a number uniform over 2^bits values, which has exactly this min-entropy.
 fn uniform(random: &mut ChaCha8Rng, bits: u8) -> u8 {
     (random.next_u32() >> (32 - u32::from(bits))) as u8
 }
 
-/// Returns numbers that differ between seeds.
+/// Returns noise that depends on the seed, to compare seeds.
 fn fingerprint(seed: &Seed) -> [i64; 8] {
     let variance = Variance::new(1 << 48, 1).unwrap();
     std::array::from_fn(|i| noise(seed, i as u64, &variance))
@@ -57,11 +57,11 @@ fn cutoffs_match_the_recommendation() {
     for claim in claims() {
         let (bits, p) = (f64::from(claim.bits()), 2f64.powi(-i32::from(claim.bits())));
         assert_eq!(f64::from(claim.repetition_cutoff()), 1.0 + (20.0 / bits).ceil());
-        // C = 1 + critbinom(W, 2^-H, 1 - alpha).
+        // Definition of the cutoff: C = 1 + critbinom(W, 2^-H, 1 - alpha).
         let (window, cutoff) = (u32::from(WINDOW), u32::from(claim.proportion_cutoff()));
         assert!(binomial_tail(window, p, cutoff) <= alpha, "{bits}");
         assert!(binomial_tail(window, p, cutoff - 1) > alpha, "{bits}");
-        // As the module states: 511 samples are left to equal the first.
+        // The module's documentation states this bound for the 511 samples after the first one of a window.
         assert!(binomial_tail(window - 1, p, cutoff - 1) <= 3.0 * alpha, "{bits}");
     }
     for bits in [0, 9, 255] {
@@ -78,7 +78,7 @@ fn stuck_source_is_detected_at_the_cutoff() {
             let expected = EntropyError::Health { failure, samples: run.into(), claim };
             assert_eq!(draw_seed(&mut Each(|| value), claim).unwrap_err(), expected);
         }
-        // Stuck only at the end, after 990 good samples.
+        // The source is stuck only at the end, after 990 good samples.
         let (mut random, mut at) = (ChaCha8Rng::seed_from_u64(1), 0);
         let mut source = Each(|| {
             at += 1;
@@ -98,7 +98,7 @@ fn run_below_the_cutoff_is_accepted() {
     for claim in claims() {
         let mut tests = HealthTests::new(claim);
         let run = claim.repetition_cutoff() - 1;
-        // A new value for each run, so that no other test fails.
+        // Each run has a new value, so that no other test fails.
         for value in 0..20 {
             (0..run).for_each(|_| tests.test(value).unwrap());
         }
@@ -112,12 +112,12 @@ fn proportions_are_counted_from_the_first_sample_of_a_window() {
         let cutoff = claim.proportion_cutoff();
         let (mut tests, mut random) = (HealthTests::new(claim), ChaCha8Rng::seed_from_u64(2));
         let mut last = 0;
-        // Never zero, and never twice the same.
+        // The other values are never zero and never repeat at once.
         let mut other = || {
             last = (last + 1 + random.next_u32() % 200) % 255;
             1 + last as u8
         };
-        // Two zeros of three, while there are fewer than the cutoff.
+        // Two of three samples are zero, until the count is one below the cutoff.
         let mut zeros = 0;
         for place in 0..WINDOW {
             let zero = place % 3 < 2 && zeros < cutoff - 1;
@@ -125,11 +125,11 @@ fn proportions_are_counted_from_the_first_sample_of_a_window() {
             tests.test(if zero { 0 } else { other() }).unwrap();
         }
         assert_eq!(zeros, cutoff - 1);
-        // Not counted in a window that begins with another sample.
+        // Zeros are not counted in a window that begins with another sample.
         for place in 0..WINDOW {
             tests.test(if place % 3 > 0 { 0 } else { other() }).unwrap();
         }
-        // Counted in the next window, up to the cutoff.
+        // In the next window, zeros are counted up to the cutoff.
         let (mut count, mut of) = (0, 0);
         let failure = loop {
             let zero = of % 3 < 2;
@@ -143,8 +143,8 @@ fn proportions_are_counted_from_the_first_sample_of_a_window() {
     }
 }
 
-/// A source with a quarter of the claimed entropy, because one value is too frequent; for one with half of it the
-/// result is only printed.
+/// A source with a quarter of the claimed entropy is rejected, because one value is too frequent. For a
+/// source with half of the claimed entropy the result is only printed.
 #[test]
 fn biased_source_is_rejected() {
     const RUNS: u32 = 1000;
@@ -185,7 +185,7 @@ fn periodic_source_is_rejected_for_any_period() {
                 } => {
                     assert_eq!((found as usize, samples as usize), (period, period + 32));
                 }
-                // The other tests detect a short period too.
+                // For a short period another test may fail earlier.
                 EntropyError::Health { samples, .. } => assert!(samples as usize <= period + 32, "{period}"),
                 other => panic!("{other:?}"),
             }
@@ -193,7 +193,7 @@ fn periodic_source_is_rejected_for_any_period() {
     }
 }
 
-/// The rate of false alarms of sources that have exactly the claimed entropy, against its bound.
+/// Sources with exactly the claimed entropy are rejected no more often than the bound of false alarms allows.
 #[test]
 fn good_sources_are_rarely_rejected() {
     const RUNS: u32 = 10_000;
@@ -210,7 +210,7 @@ fn good_sources_are_rarely_rejected() {
     }
 }
 
-/// A seed is the hash of all tested samples, and other samples make another seed.
+/// A seed is the hash of all tested samples, so a change of any sample changes the seed.
 #[test]
 fn seed_depends_on_all_samples() {
     let mut random = ChaCha8Rng::seed_from_u64(4);
@@ -231,6 +231,7 @@ fn seed_depends_on_all_samples() {
     }
 }
 
+/// Error of a source. Its number shows that the error reaches the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ClockError(u8);
 
@@ -240,7 +241,7 @@ impl std::fmt::Display for ClockError {
     }
 }
 
-/// Fails its read number `fails`, if any, and writes only the first `writes` bytes of each.
+/// Source whose read number `fails`, if any, fails, and whose reads write only the first `writes` bytes.
 struct Faulty {
     random: ChaCha8Rng,
     reads: u32,
@@ -271,7 +272,7 @@ fn failed_source_gives_no_seed_and_may_retry() {
         let error = draw_seed(&mut source, claim(8)).unwrap_err();
         assert_eq!(error, EntropyError::Source { error: ClockError(3), samples: 64 * fails });
         assert_eq!(source.reads, fails + 1, "it is not read again in the same draw");
-        // The tests start again.
+        // The health tests start again with the next draw.
         draw_seed(&mut source, claim(8)).unwrap();
         assert_eq!(source.reads, fails + 1 + 16);
     }

@@ -1,18 +1,21 @@
-//! Tests of heads for features at the limits of f32, wide, few, repeated, constant, or under a ridge: the
-//! prediction is within the bound of `common/linear.rs`, or the rank shows that directions were cut.
+//! Tests of head fits for extreme features: at the limits of f32, many, few, repeated or constant columns, or
+//! with a ridge. Either the prediction is within the bound of `common/linear.rs`, or the rank shows that
+//! directions were cut.
 
 use crate::common::head::*;
 use crate::common::linear::Problem;
 use crate::common::*;
 use fedspan_protocol::message::HeadSolve;
 
-/// Rounds features and targets to f32, as the device has them.
+/// Rounds features and targets to f32, the precision of a device.
 fn narrow(mut problem: Problem) -> Problem {
     problem.x.apply(|x| *x = f64::from(*x as f32));
     problem.y.apply(|y| *y = f64::from(*y as f32));
     problem
 }
 
+/// Results of many heads. `cut_at_ease` counts heads that were cut although the bound is small, `silent`
+/// lists heads of full rank that exceed their bound.
 #[derive(Default)]
 struct Tally {
     total: usize,
@@ -23,7 +26,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Checks both methods of fitting against the bound.
+    /// Checks both methods of fitting a problem's head against the bound.
     fn check(&mut self, problem: &Problem, at: &str) {
         let bounds = [true, false].map(|normal| problem.bound(normal));
         for (way, (w, fits)) in ["twice", "once"].into_iter().zip(problem.heads()) {
@@ -50,6 +53,7 @@ impl Tally {
         }
     }
 
+    /// Prints the results, and checks that no head was cut without need or exceeds its bound silently.
     fn end(self, what: &str) {
         let Self { total, cut, cut_at_ease, silent, worst } = self;
         println!("{what}: {total} heads, {cut} cut, {cut_at_ease} of them at ease, worst share {worst:.3}");
@@ -58,7 +62,7 @@ impl Tally {
     }
 }
 
-/// Measures each column in its own unit.
+/// Multiplies each column by its unit.
 fn in_units(problem: &mut Problem, unit: impl FnMut(usize) -> f64) {
     let units: Vec<f64> = (0..problem.k).map(unit).collect();
     for (mut column, unit) in problem.x.column_iter_mut().zip(units) {
@@ -111,7 +115,7 @@ fn wide_representations_with_few_samples_are_fitted() {
     tally.end("wide");
 }
 
-/// One column is far away, next to a constant of any value and sign.
+/// One column has a large offset, next to a constant column of any value and sign.
 #[test]
 fn distant_column_is_fitted() {
     let (mut random, mut tally) = (Random(64), Tally::default());
@@ -130,7 +134,7 @@ fn distant_column_is_fitted() {
     tally.end("far");
 }
 
-/// Several constants of any values act as one: the others are cut, and no prediction changes.
+/// Several constant columns act as one: all but one are cut, and no prediction changes.
 #[test]
 fn several_constants_act_as_one() {
     let (mut random, mut worst) = (Random(65), Worst::default());
@@ -156,7 +160,7 @@ fn several_constants_act_as_one() {
     }
 }
 
-/// One sample, or none that is informative: its prediction is right, or the rank is 0.
+/// With a single sample, its prediction is right and the rank is 1.
 #[test]
 fn single_sample_is_predicted() {
     let mut random = Random(66);
@@ -177,7 +181,8 @@ fn single_sample_is_predicted() {
     }
 }
 
-/// Values below f32's normal numbers, and below the zero threshold, next to ordinary ones.
+/// Values below f32's normal numbers or below the solver's zero threshold are cut and counted, next to
+/// ordinary values.
 #[test]
 fn negligible_values_are_cut_and_counted() {
     let mut random = Random(67);
@@ -200,8 +205,8 @@ fn negligible_values_are_cut_and_counted() {
     }
 }
 
-/// A ridge of any size, with offsets, repeated columns and few samples. The bound is that of the columns extended
-/// by the rows of the ridge.
+/// A ridge of any size is applied to the original features, with offsets, repeated columns and few samples.
+/// The bound is that of the columns extended by the rows of the ridge.
 #[test]
 fn ridge_applies_to_the_original_features() {
     let (mut random, mut worst, mut silent, mut cut) = (Random(68), Worst::default(), Vec::new(), 0);
@@ -245,7 +250,7 @@ fn ridge_applies_to_the_original_features() {
     assert!(silent.is_empty());
 }
 
-/// Returns predictions under a ridge in f64, and the error bound of f32.
+/// Returns the predictions under a ridge in f64, and the error bound of f32.
 fn ridge_bound(problem: &Problem, root: f64) -> (f64, M) {
     let (m, k) = (problem.m(), problem.k);
     let e = rounding(m + k, k);

@@ -1,32 +1,36 @@
-//! Search for a violation of the privacy claim, after Google's StochasticTester: low-discrepancy data
-//! sets, two neighbours each, and histograms of both uploads. No bucket, and no tail, may hold more than
-//! `e^epsilon` times its count for the neighbour, plus delta. The claim is that of the settings; the attacker knows
-//! where to look, and nothing else of the mechanism.
+//! Tests that search for a violation of the privacy claim, after Google's StochasticTester: two neighbours
+//! for each of many low-discrepancy data sets, and histograms of both neighbours' uploads. No bucket and no
+//! tail of a histogram may hold more than `e^epsilon` times its count for the other neighbour, plus delta.
+//! The claimed epsilon and delta follow from the settings. The attacker knows the statistic that
+//! distinguishes the neighbours best, and nothing else of the mechanism.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::attack::{Device, Pair, claimed_delta, records};
 use crate::common::private::settings;
 use crate::common::{Random, flat};
 
-/// Squared multiplier of z = 2.
+/// Squared noise multiplier of z = 2, in units of 2^-16.
 const SQUARE: u64 = 4 << 16;
 
-/// Epsilon at which the claim is tested.
+/// Values of epsilon at which the claim is tested.
 const EPSILONS: [f64; 3] = [0.5, 1.0, 2.0];
 
-/// Allowed error of a count, in standard errors: of 360 000 events in a full search a tenth of one exceeds it.
+/// Allowed error of a count, in standard errors. Of the 360 000 events of a full search, 0.1 exceed it by
+/// chance on average.
 const MARGIN: f64 = 5.0;
 
-/// Buckets of two fifths of a standard deviation each; the outermost are unbounded.
+/// Number of buckets. Each is two fifths of a standard deviation wide, except the outermost, which are
+/// unbounded.
 const BUCKETS: usize = 20;
 
-/// Features, columns.
+/// Numbers of features and of columns of the basis.
 const SHAPE: (usize, usize) = (3, 2);
 
-/// Dimension of a point, for the largest data set: two neighbours' records and three others.
+/// Bases of the coordinates of a Halton point, one for each value of the largest data set: two neighbours'
+/// records and three others.
 const PRIMES: [u64; 15] = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47];
 
-/// Radical inverse (Halton 1960): the digits of `index` after the point, in reverse.
+/// Returns the radical inverse (Halton 1960): the digits of `index` after the point, in reverse.
 fn halton(mut index: u64, base: u64) -> f64 {
     let (mut value, mut place) = (0.0, 1.0);
     while index > 0 {
@@ -37,7 +41,8 @@ fn halton(mut index: u64, base: u64) -> f64 {
     value
 }
 
-/// Creates the neighbours of one data set: entries within 0.5 or within 1.5, so that some records are clipped.
+/// Creates the neighbours of one data set. Its entries are within 0.5 or within 1.5, so that some records are
+/// clipped.
 fn neighbours(number: u64, square: u64) -> Pair {
     let (d, k) = SHAPE;
     let reach = if number.is_multiple_of(3) { 1.0 } else { 3.0 };
@@ -55,8 +60,8 @@ fn neighbours(number: u64, square: u64) -> Pair {
 
 type Histogram = [u64; BUCKETS];
 
-/// Counts a release's first number, and the ratio of likelihoods; both centred between the neighbours and in
-/// standard deviations of the noise.
+/// Returns two histograms of releases: of the first number, and of the likelihood ratio. Both are centred
+/// between the neighbours and measured in standard deviations of the noise.
 fn histograms(pair: &Pair, first: bool, samples: u64, seeds: u64) -> [Histogram; 2] {
     let centre = (pair.one.sums()[0] + pair.other.sums()[0]) as f64 / 2.0;
     let (unit, sigma) = (f64::from(pair.one.unit()), pair.one.variance().sqrt());
@@ -72,8 +77,8 @@ fn histograms(pair: &Pair, first: bool, samples: u64, seeds: u64) -> [Histogram;
     all
 }
 
-/// Returns the largest excess over the claim, in standard errors: of buckets, and of all buckets from one on, in
-/// both directions.
+/// Returns the largest excess over the claim, in standard errors, over all buckets and all tails, in both
+/// directions.
 fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
     let mut worst = f64::NEG_INFINITY;
     let n = samples as f64;
@@ -81,7 +86,7 @@ fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
         for epsilon in EPSILONS {
             let delta = claimed_delta((65_536.0 / SQUARE as f64).sqrt(), epsilon);
             let (p, q) = (p as f64 / n, q as f64 / n);
-            // One more of each, since a count of zero has an error too.
+            // One is added to each count, since a count of zero has an error too.
             let error = ((p + 1.0 / n + (2.0 * epsilon).exp() * (q + 1.0 / n)) / n).sqrt();
             worst = worst.max((p - epsilon.exp() * q - delta) / error);
         }
@@ -96,8 +101,8 @@ fn worst(p: &Histogram, q: &Histogram, samples: u64) -> f64 {
     worst
 }
 
-/// Returns the number of data sets that refute the claim, for devices with this squared multiplier, and the largest
-/// excess.
+/// Returns the number of data sets that refute the claim, for devices with this squared multiplier, and the
+/// largest excess in standard errors.
 fn refuted(square: u64, sets: u64, samples: u64) -> (u64, f64) {
     let (mut refuted, mut most) = (0, 0.0f64);
     let mut moved = 0.0f64;
@@ -118,6 +123,7 @@ fn refuted(square: u64, sets: u64, samples: u64) -> (u64, f64) {
     (refuted, most)
 }
 
+/// Checks that no data set refutes the claim, and that many do for half of the noise.
 fn search(sets: u64, samples: u64) {
     assert_eq!(refuted(SQUARE, sets, samples).0, 0);
     let (found, most) = refuted(SQUARE / 4, sets, samples);
@@ -125,10 +131,11 @@ fn search(sets: u64, samples: u64) {
 }
 
 #[test]
-fn data_sets_refute_half_the_noise_but_not_the_claim() {
+fn data_sets_refute_halved_noise_but_not_the_claim() {
     search(40, 4_000);
 }
 
+/// Long test:
 /// `cargo test --release -p fedspan-client --all-features --test all -- falsifier:: --ignored --nocapture`
 #[test]
 #[ignore = "minutes"]
@@ -136,7 +143,8 @@ fn five_hundred_data_sets_do_not_refute_the_claim() {
     search(500, 20_000);
 }
 
-/// Halton points fill the unit interval evenly: of the first `base^n` there is one in each part of that length.
+/// Halton points fill the unit interval evenly: the first `base^n` points are multiples of `base^-n`, and no
+/// point repeats.
 #[test]
 fn halton_points_are_evenly_spread() {
     for base in PRIMES {

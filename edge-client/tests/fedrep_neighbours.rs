@@ -1,5 +1,6 @@
-//! Tests of FedRep with noise, with one record replaced by any other and the head fitted again: the integers of the
-//! two gradients differ by at most twice the radius, and both outputs are on the same grid.
+//! Tests of FedRep with noise on neighbours: one record is replaced by any other record, and the head is
+//! fitted again. The integers of the two gradients then differ by at most twice the radius, and both outputs
+//! are on the same grid.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;
@@ -14,8 +15,8 @@ fn exact() -> Wire {
 /// Record: features and a target.
 type Record = (Vec<f32>, f32);
 
-/// Returns samples whose first is this record.
-fn with(record: &Record, others: &Sliced) -> Sliced {
+/// Returns samples that start with this record.
+fn samples_with(record: &Record, others: &Sliced) -> Sliced {
     let Labels::Values(y) = &others.labels else { panic!() };
     let x = [record.0.clone(), others.x.clone()].concat();
     Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
@@ -25,10 +26,10 @@ fn random_samples(random: &mut Random, m: usize, d: usize) -> Sliced {
     Sliced::regression(random.normals(m * d), random.normals(m), d, 1)
 }
 
-/// Returns the distance of the gradients of two sets of samples, relative to the sensitivity.
+/// Returns the distance between the gradients of two sets of samples, relative to the sensitivity.
 fn share(a: &Sliced, b: &Sliced, task: Wire, basis: &[f32], clip: Clip, streamed: bool) -> f64 {
-    let of = |samples: &Sliced| round(samples, clip, task, basis, streamed).unwrap();
-    let (a, b) = (of(a), of(b));
+    let round_of = |samples: &Sliced| round(samples, clip, task, basis, streamed).unwrap();
+    let (a, b) = (round_of(a), round_of(b));
     assert_eq!(a.usage, b.usage);
     let square: i128 = a.integers.iter().zip(&b.integers).map(|(a, b)| (a - b) * (a - b)).sum();
     let bound = i128::from(clip.sensitivity());
@@ -36,7 +37,7 @@ fn share(a: &Sliced, b: &Sliced, task: Wire, basis: &[f32], clip: Clip, streamed
     (square as f64).sqrt() / bound as f64
 }
 
-/// Returns a record of any kind: of all sizes, not finite, or with random bits.
+/// Returns a random record: of any size, with values that are not finite, or with random bits.
 fn record(random: &mut Random, d: usize) -> Record {
     let (mut x, mut y) = (random.normals(d), random.normal() as f32);
     let size = 10f32.powi(random.below(24) as i32 - 12);
@@ -72,15 +73,16 @@ fn record_changes_a_gradient_by_twice_the_radius_at_most() {
             _ => EXACT,
         };
         let task = fed_rep(head, Upload::Gradient, 0.1);
-        let found = share(&with(&u, &others), &with(&v, &others), task, &b, clip, case % 2 == 0);
+        let found =
+            share(&samples_with(&u, &others), &samples_with(&v, &others), task, &b, clip, case % 2 == 0);
         worst.saw(["one record", "two", "k + 1", "3 k + 1"][case / 2 % 4], found);
     }
-    // Random pairs come close to the bound.
+    // Random pairs of records come close to the bound.
     assert!(worst.get("3 k + 1") > 0.9);
 }
 
-/// A record mirrored at the span of the representation: its projection is the same, and its residual has the
-/// opposite effect.
+/// A record is mirrored at the span of the representation: its projection stays the same, and its residual
+/// has the opposite effect on the gradient.
 #[test]
 fn mirrored_record_attains_twice_the_radius() {
     let mut random = Random(2);
@@ -95,15 +97,22 @@ fn mirrored_record_attains_twice_the_radius() {
         let v = (flat(&(&inside - &outside)), 1e4);
         for streamed in [false, true] {
             let clip = Clip::new(1.0).unwrap();
-            let found = share(&with(&u, &others), &with(&v, &others), exact(), &flat(&b), clip, streamed);
+            let found = share(
+                &samples_with(&u, &others),
+                &samples_with(&v, &others),
+                exact(),
+                &flat(&b),
+                clip,
+                streamed,
+            );
             worst.saw("share", found);
             assert!(found > 0.999, "d={d} k={k} {streamed}: {found}");
         }
     }
 }
 
-/// Hill climbing from many starts: keeps any change of the pair, the others or the representation that increases
-/// the distance.
+/// Hill climbing from many starts, which keeps any change of the pair, the other records or the
+/// representation that increases the distance, does not exceed the bound.
 #[test]
 fn hill_climbing_does_not_exceed_the_bound() {
     let mut random = Random(3);
@@ -129,8 +138,14 @@ fn hill_climbing_does_not_exceed_the_bound() {
                 2 => moved[step / 6 % 2].1 *= (random.normal() * size) as f32,
                 _ => shift(&mut random, &mut moved[step % 2].0),
             }
-            let found =
-                share(&with(&moved[0], &rest), &with(&moved[1], &rest), exact(), &flat(&turned), clip, false);
+            let found = share(
+                &samples_with(&moved[0], &rest),
+                &samples_with(&moved[1], &rest),
+                exact(),
+                &flat(&turned),
+                clip,
+                false,
+            );
             if found >= best {
                 (best, pair, b, others) = (found, moved, turned, rest);
             }
@@ -140,8 +155,8 @@ fn hill_climbing_does_not_exceed_the_bound() {
     }
 }
 
-/// Every output is an integer times the unit of the grid, so the low bits of floats, which distinguish records in
-/// sums of floats, reveal nothing.
+/// Every output is an integer times the unit of the grid. The low bits of floats, which distinguish records
+/// in sums of floats, therefore reveal nothing.
 #[test]
 fn neighbours_outputs_are_on_the_same_grid() {
     let mut random = Random(4);
@@ -152,8 +167,8 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let count = random.below(4);
         let others = random_samples(&mut random, count, d);
         for _ in 0..2 {
-            let samples = with(&record(&mut random, d), &others);
-            // That every output is an integer is asserted where the noise is subtracted.
+            let samples = samples_with(&record(&mut random, d), &others);
+            // The function that subtracts the noise asserts that every output is an integer.
             let found = round(&samples, clip, exact(), &b, random.below(2) == 0).unwrap();
             assert!(square(&found.integers) <= i128::from(clip.units()).pow(2));
         }

@@ -1,6 +1,6 @@
-//! Tests of FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of their
-//! coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do not depend on
-//! batches or chunks.
+//! Tests of FedRep with noise: the upload is exactly the integers of the clipped gradient plus the noise of
+//! their coordinates. Further tests check radii, supported rounds, reports and counts, and that the bits do
+//! not depend on batches or chunks.
 #![cfg(feature = "privacy")]
 
 use crate::common::clipped::*;
@@ -23,14 +23,14 @@ fn clip(radius: f32) -> Clip {
     Clip::new(radius).unwrap()
 }
 
-/// Returns samples whose gradient has about this length.
+/// Returns samples whose gradient has about the length `size`.
 fn regression(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
     let x = random.gaussian(m, d) * size.sqrt();
     let y = random.gaussian(m, c) * size.sqrt();
     Sliced::regression(flat(&x), flat(&y), d, c)
 }
 
-/// Replaces some values by special floats.
+/// Replaces some values by extreme or non-finite floats.
 fn spoil(random: &mut Random, samples: &mut Sliced) {
     let bad =
         [f32::NAN, f32::INFINITY, -3e38, 1e-40, 1e19, -1e12, 1e30, f32::from_bits(random.next() as u32)];
@@ -67,8 +67,8 @@ fn radius_has_fifteen_bits_and_an_exponent() {
     }
 }
 
-/// The integers equal those of exact arithmetic on the same sums, for any samples and for stored and for streamed
-/// samples, and their norm never exceeds the radius.
+/// The uploaded integers equal those of exact arithmetic on the same sums, for any samples, stored or
+/// streamed, and their norm never exceeds the radius.
 #[test]
 fn upload_is_clipped_integers_plus_noise() {
     let mut random = Random(2);
@@ -126,12 +126,13 @@ fn upload_is_clipped_integers_plus_noise() {
     assert!(seen.whole > 500 && seen.clipped > 500 && seen.withheld > 20, "{seen:?}");
 }
 
-/// A gradient whose norm equals the radius is not clipped; one whose squared norm is larger by 1 is.
+/// A gradient whose norm equals the radius is not clipped; a gradient whose squared norm in units is larger
+/// by 1 is clipped.
 #[test]
 fn radius_bound_is_exact() {
     for radius in [1.0, 0.75, 1.999, 2f32.powi(-30), 2f32.powi(30)] {
         let clip = clip(radius);
-        // The first sample makes the head 1; the second, of residual 1, determines the gradient.
+        // The first sample makes the head 1. The second sample has residual 1 and determines the gradient.
         let integers_of = |units: [f32; 2]| {
             let [p, q] = units.map(|units| 2.0 * units * clip.unit());
             let samples = Sliced::regression(vec![1.0, 0.0, 0.0, 0.0, p, q], vec![1.0, -1.0], 3, 1);
@@ -149,7 +150,7 @@ fn radius_bound_is_exact() {
     }
 }
 
-/// Without its noise the upload is the clipped gradient at the exact head, compared with f64.
+/// Without its noise, the upload is the clipped gradient at the exact head, computed in f64.
 #[test]
 fn upload_without_its_noise_is_the_clipped_gradient() {
     let mut random = Random(3);
@@ -170,7 +171,7 @@ fn upload_without_its_noise_is_the_clipped_gradient() {
         for streamed in [false, true] {
             let found = round(&samples, clip, exact(), &flat(&b), streamed).unwrap();
             let off = matrix(d, k, &found.integers.iter().map(|&q| q as f32).collect::<Vec<_>>()) - &clipped;
-            // Half a unit for each element, the roundings of f32, and the margin of clipping.
+            // The tolerance is half a unit for each element, plus f32 rounding and the margin of clipping.
             let bound = 0.5 * ((d * k) as f64).sqrt() + radius * 2e-4;
             worst.saw("share of the bound", off.norm() / bound);
             assert!(off.norm() <= bound, "case {case} {streamed}: {} over {bound}", off.norm());
@@ -209,8 +210,8 @@ fn noise_has_mean_zero_and_the_stated_variance() {
     assert!(spread.abs() <= 5.0 * (2.0 / count).sqrt(), "{spread:e}");
 }
 
-/// A retry sends the same bits, in any pieces and order. The same samples in other batches or other memory give
-/// the same bits too.
+/// A retry sends the same bits, in pieces of any size and order. Other batches of the same samples, or
+/// another type of memory, give the same bits too.
 #[test]
 fn chunks_batches_and_memory_change_no_bit() {
     let mut random = Random(5);
@@ -249,7 +250,7 @@ fn chunks_batches_and_memory_change_no_bit() {
     }
 }
 
-/// A representation is one step along the noisy gradient.
+/// An uploaded representation is one step along the noisy gradient.
 #[test]
 fn representation_is_a_step_along_the_noisy_gradient() {
     let mut random = Random(6);
@@ -267,7 +268,7 @@ fn representation_is_a_step_along_the_noisy_gradient() {
     }
 }
 
-/// The seed is drawn before any sample is read, once a round; if that fails, no sample is read.
+/// The seed is drawn once per round, before any sample is read. If drawing it fails, no sample is read.
 #[test]
 fn seed_is_drawn_before_any_sample_is_read() {
     let mut random = Random(7);
@@ -283,7 +284,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
         let mut device = device(&mut memory, known, clip(1.0));
         receive(&mut device, &round, &[&b]).unwrap();
         assert!(log.borrow().is_empty());
-        // Nothing was computed, so nothing can be sent.
+        // No update has been computed, so there is none to send.
         assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         let found = device.run(round.id, &mut source);
         assert_eq!(log.borrow()[0], "seed");
@@ -292,7 +293,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
             assert_eq!((found, log.borrow().len()), (Err(DeclineReason::Entropy), 1));
             assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
         }
-        // Streamed samples: the seed is drawn at the beginning.
+        // With streamed samples, the seed is drawn at the beginning.
         receive(&mut device, &round, &[&b]).unwrap();
         log.borrow_mut().clear();
         let begun = device.begin();
@@ -301,7 +302,7 @@ fn seed_is_drawn_before_any_sample_is_read() {
     }
 }
 
-/// Reports have the same form for any content of records.
+/// Reports have the same form for any records.
 #[test]
 fn neighbours_send_equal_reports() {
     let mut random = Random(8);
@@ -325,7 +326,7 @@ fn neighbours_send_equal_reports() {
     }
 }
 
-/// Source with a selection of samples for the head: the first `head` batches.
+/// Source that offers only its first `head` batches for the fit of the head.
 struct Selected {
     samples: Sliced,
     head: usize,
@@ -349,7 +350,8 @@ impl fedspan_client::SampleSource for Selected {
     }
 }
 
-/// The head uses its selection, and all samples are reported, even if they determine no head.
+/// The head is fitted on its selection of samples. All samples are reported, even if the selection determines
+/// no head.
 #[test]
 fn head_uses_its_selection_of_samples() {
     let mut random = Random(9);
@@ -404,7 +406,7 @@ fn missing_head_is_not_revealed() {
         let counts = device.mechanism().clipping().unwrap().counts();
         assert_eq!((counts.whole + counts.clipped, counts.withheld), (1, 1));
     }
-    // Gradient steps diverge.
+    // The samples also determine no head if the gradient steps diverge.
     let diverging = fed_rep(HeadSolve::Gradient { steps: 200, step_size: 1e9 }, GRADIENT, 0.1);
     for streamed in [false, true] {
         let mut memory = Heap::streaming(d, k, 1);
@@ -415,7 +417,7 @@ fn missing_head_is_not_revealed() {
         let withheld = ClipCounts { withheld: 1, ..ClipCounts::default() };
         assert_eq!(device.mechanism().clipping().unwrap().counts(), withheld);
     }
-    // The absence of samples and a failure of the source are public.
+    // An absence of samples or a failure of the source is public, so the device declines.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     for streamed in [false, true] {
         let found = round(&nothing, clip(1.0), exact(), &b, streamed);
@@ -427,12 +429,12 @@ fn missing_head_is_not_revealed() {
         let mut device = device(&mut memory, known(10), clip(1.0));
         let found = fed_rep_round(&mut device, exact(), &b, &mut source);
         assert_eq!(found.unwrap_err(), DeclineReason::Device);
-        // The memory no longer matches the round.
+        // The memory does not match the round, so nothing can be sent.
         assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
     }
 }
 
-/// The upload is complete before its first byte leaves: a later change of the head has no effect.
+/// The upload is complete before its first byte is sent, so a later change of the head has no effect.
 #[test]
 fn noisy_gradient_is_fixed_before_it_is_sent() {
     let mut random = Random(11);
@@ -446,7 +448,7 @@ fn noisy_gradient_is_fixed_before_it_is_sent() {
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
     device.fit_head(HeadSolve::LeastSquares { ridge: 0.0 }, &mut samples.clone()).unwrap();
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
-    // A declined round changes nothing; an opened one is the next.
+    // A declined round changes nothing. An opened round replaces the upload.
     let (_, sent) = fed_rep_round(&mut device, exact(), &b, &mut samples.clone()).unwrap();
     assert!(device.open(&open(2, exact(), Role::Gradient, Encoding::F32, d, k)).is_err());
     assert_eq!(bits(&emitted(&device, 4)), bits(&sent));
@@ -454,7 +456,7 @@ fn noisy_gradient_is_fixed_before_it_is_sent() {
     assert!(emitted(&device, 4).iter().all(|v| v.is_nan()));
 }
 
-/// Clipping makes the device support FedRep, at the cost of one release, and no other task.
+/// A clipping mechanism makes the device support FedRep, at the cost of one release, and no other task.
 #[test]
 fn clipping_adds_fedrep_and_no_other_task() {
     let fit = Wire::FitHead { head: EXACT };
@@ -466,7 +468,7 @@ fn clipping_adds_fedrep_and_no_other_task() {
         let mut device = device(&mut memory, known, clip(1.0));
         let capabilities = device.capabilities();
         let power = has_second_matrix && cfg!(feature = "power");
-        // The cost is stored before a byte is sent.
+        // Uploads need the second matrix of the memory.
         let tasks = if has_second_matrix { fit.bit() | exact().bit() } else { fit.bit() };
         assert_eq!(capabilities.tasks, if power { tasks | 1 << 5 } else { tasks });
         let roles = if has_second_matrix { Role::Gradient.bit() | Role::Representation.bit() } else { 0 };
@@ -490,13 +492,13 @@ fn clipping_adds_fedrep_and_no_other_task() {
             assert_eq!(device.open(&rep()), Err(DeclineReason::Task));
             continue;
         }
-        // Streamed samples need memory for the second matrix.
+        // Streamed samples need more memory than the second matrix.
         device.open(&rep()).unwrap();
         assert_eq!(device.begin(), Err(DeclineReason::Task));
     }
     let refused = Linear::private(Heap::power(4, 2, 1), Clipped::new(NoPrivacy, clip(1.0)));
     assert_eq!(refused.unwrap_err(), PrivacySettingsError::ClipWithoutNoise);
-    // Every radius and every multiplier have a variance.
+    // Every combination of radius and multiplier has a valid variance.
     for radius in [1.0, 1.999_99, 2f32.powi(-40), 2f32.powi(39)] {
         for square in [LEAST, 1 << 40] {
             let known = Known::new(settings(square, 100), 1);
@@ -517,8 +519,8 @@ fn fixed_point_declines_noisy_gradients() {
     assert_eq!(model.open(&round), Err(DeclineReason::Task));
 }
 
-/// A round has the same bits on every core. Samples are powers of two, so that the gradient is exact: the head is
-/// (2, 1), and the residuals are those of the third feature alone.
+/// A round has the same bits on every core. The samples are powers of two, so that the gradient is exact: the
+/// head is (2, 1), and only the third feature has residuals.
 #[test]
 fn golden_round_has_the_same_bits() {
     let x = vec![
@@ -529,7 +531,7 @@ fn golden_round_has_the_same_bits() {
     ];
     let samples = Sliced::regression(x, vec![2.0, -2.0, 2.0, 0.0], 4, 1);
     let b = power::identity_columns(4, 2);
-    // S = X^T R, R = (0, 0, -1, 1): (0, 0, 1/2, 0). G = S W^T / 4.
+    // S = X^T R with R = (0, 0, -1, 1) is (0, 0, 1/2, 0), up to sign. G = S W^T / 4.
     for (radius, expected, clipped) in [
         (1.0, vec![0, 0, 0, 0, 4096, 2048, 0, 0], false),
         (0.125, vec![0, 0, 0, 0, 14_653, 7327, 0, 0], true),

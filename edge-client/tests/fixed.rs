@@ -1,5 +1,6 @@
-//! Tests of a FedRep round in 16-bit fixed point: projection and gradient are within the stated bound of exact
-//! arithmetic on the same head, for any samples; bits do not depend on batches; unsupported rounds are declined.
+//! Tests of a FedRep round in 16-bit fixed point: projection and gradient are within the stated bound of
+//! exact arithmetic on the same head, for any samples. Further tests check that bits do not depend on
+//! batches, and that unsupported rounds are declined.
 #![cfg(feature = "i16")]
 
 use crate::common::fixed::{HeapFixed, bounds, gradient_bounds, size};
@@ -15,18 +16,18 @@ use proptest::prelude::*;
 const RIDGE: HeadSolve = HeadSolve::LeastSquares { ridge: 0.1 };
 const STEPS: HeadSolve = HeadSolve::Gradient { steps: 3, step_size: 0.1 };
 
-/// Kinds of samples in a case.
+/// Kinds of random samples.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Normal,
     Classes,
-    /// Scaled by one power of two per sample.
+    /// Each sample is multiplied by a power of two with an exponent of at most this magnitude.
     Sizes(i32),
-    /// Scaled by one power of two per value.
+    /// Each value is multiplied by a power of two with an exponent of at most this magnitude.
     Wild(i32),
-    /// One feature a million times the others.
+    /// The first feature is a million times as large as the others.
     Dominated,
-    /// All along one direction.
+    /// All samples are multiples of one direction.
     Line,
     Zero,
     Subnormal,
@@ -45,6 +46,7 @@ const KINDS: [Kind; 10] = [
     Kind::Subnormal,
 ];
 
+/// Draws `m` samples of a kind.
 fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sliced {
     let mut x = random.normals(m * d);
     let size = |random: &mut Random, most: i32| 2f32.powi(random.below(2 * most as usize + 1) as i32 - most);
@@ -54,7 +56,7 @@ fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sli
             let size = size(random, most);
             row.iter_mut().for_each(|v| *v *= size);
         }),
-        // Upwards only as far as projections are usable.
+        // The factors have an upper limit, so that all projections are usable.
         Kind::Wild(most) => x.iter_mut().for_each(|v| *v *= size(random, most).min(1e9)),
         Kind::Dominated => x.chunks_mut(d).for_each(|row| row[0] *= 1e6),
         Kind::Line => {
@@ -74,13 +76,14 @@ fn samples(random: &mut Random, kind: Kind, d: usize, c: usize, m: usize) -> Sli
     Sliced::regression(x, random.normals(m * c), d, c)
 }
 
+/// Draws the numbers of features, columns, outputs and samples.
 fn shape(random: &mut Random) -> (usize, usize, usize, usize) {
     let k = 1 + random.below(8);
     let d = k + random.below(40);
     (d, k, 1 + random.below(5), 1 + random.below(60))
 }
 
-/// Returns `S`, the head and the usage after one round.
+/// Runs a round. Returns `S`, the head and the usage of samples.
 fn round(
     memory: &mut HeapFixed,
     head: HeadSolve,
@@ -94,8 +97,8 @@ fn round(
     Ok((memory.parts_ref().residual.to_vec(), w, usage))
 }
 
-/// Returns whether each sample is usable: finite, targets and projections at most 2^40, features at most 2^55.
-/// `None` if it is too close to a limit to decide.
+/// Returns whether each sample is usable: all values finite, targets and projections at most 2^40, features
+/// at most 2^55. `None` if a value is too close to a limit to decide.
 fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
     let (x, y) = (samples.x64(), samples.y64());
     let head = M::zeros(b.ncols(), y.ncols());
@@ -109,8 +112,8 @@ fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
         if most > 2f64.powi(56) {
             return Some(false);
         }
-        let own = bounds(&x, &y, b, &head);
-        let mut projections = own.z.iter().zip(&own.zeta);
+        let sample_bounds = bounds(&x, &y, b, &head);
+        let mut projections = sample_bounds.z.iter().zip(&sample_bounds.zeta);
         if projections.clone().any(|(z, zeta)| z.abs() - zeta > 1e13) {
             return Some(false);
         }
@@ -122,7 +125,8 @@ fn usable(samples: &Sliced, b: &M) -> Vec<Option<bool>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-    /// Checks `kernel::fixed`: the bound of `S` against exact arithmetic on the device's head.
+    /// The error of `S` is within the bound stated in `kernel::fixed`, against exact arithmetic on the
+    /// device's head.
     #[test]
     fn gradient_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len(), how in 0..3usize) {
         let mut random = Random(seed);
@@ -131,7 +135,7 @@ proptest! {
         let samples = samples(&mut random, KINDS[kind], d, c, m);
         let head = [EXACT, RIDGE, STEPS][how];
         let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
-        // Gradient steps of a fixed size diverge on large samples, and report it.
+        // Gradient steps of a fixed size diverge on large samples, and the device reports that.
         let (s, w, usage) = match found {
             Err(DeclineReason::UpdateNonFinite) if how == 2 => return Ok(()),
             other => other.unwrap(),
@@ -142,12 +146,12 @@ proptest! {
         let s = matrix(d, c, &s);
         for ((s, exact), bound) in s.iter().zip(exact.iter()).zip(bound.iter()) {
             let error = (s - exact).abs();
-            // No float is smaller than the smallest subnormal.
+            // The tolerance is one subnormal, because no smaller float exists.
             prop_assert!(error <= bound + 1e-44, "{error:e} over {bound:e}, exact {exact:e}");
         }
     }
 
-    /// Checks the bound of a projection, read through an identity head.
+    /// The error of a projection, which an identity head returns as prediction, is within the stated bound.
     #[test]
     fn projection_is_within_the_stated_bound(seed in any::<u64>(), kind in 0..KINDS.len()) {
         let mut random = Random(seed);
@@ -163,16 +167,16 @@ proptest! {
             let mut found = vec![0.0; k];
             model.predict(x, &mut found).unwrap();
             let x: Vec<f64> = x.iter().map(|&v| v.into()).collect();
-            let own = bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
-            for ((&found, exact), zeta) in found.iter().zip(&own.z).zip(&own.zeta) {
+            let sample_bounds = bounds(&x, &zero, &matrix(d, k, &b), &M::identity(k, k));
+            for ((&found, exact), zeta) in found.iter().zip(&sample_bounds.z).zip(&sample_bounds.zeta) {
                 let error = (f64::from(found) - exact).abs();
                 prop_assert!(error <= zeta + 1e-44, "{error:e} over {zeta:e}");
             }
         }
     }
 
-    /// Random bits as samples and targets: the counters match the usable samples, no sum wraps, and unusable
-    /// samples have no effect.
+    /// Samples and targets have random bits. The counters match the usable samples, no sum wraps, and
+    /// unusable samples have no other effect.
     #[test]
     fn random_bits_do_not_wrap(seed in any::<u64>(), wild in 0usize..4, how in 0..3usize) {
         let mut random = Random(seed);
@@ -187,12 +191,12 @@ proptest! {
         }
         let samples = Sliced::regression(x, y, d, c);
         let head = [EXACT, RIDGE, STEPS][how];
-        // Samples close to the limit may count either way, and are left out.
-        let told = usable(&samples, &matrix(d, k, &b));
-        let near: Vec<usize> = (0..m).filter(|&i| told[i].is_none()).collect();
+        // Samples close to a limit may be used or skipped, and are left out.
+        let is_usable = usable(&samples, &matrix(d, k, &b));
+        let near: Vec<usize> = (0..m).filter(|&i| is_usable[i].is_none()).collect();
         let samples = samples.without(&near);
-        let told: Vec<bool> = told.into_iter().flatten().collect();
-        let bad: Vec<usize> = (0..told.len()).filter(|&i| !told[i]).collect();
+        let is_usable: Vec<bool> = is_usable.into_iter().flatten().collect();
+        let bad: Vec<usize> = (0..is_usable.len()).filter(|&i| !is_usable[i]).collect();
         let found = round(&mut HeapFixed::new(d, k, c), head, &b, &samples);
         let clean = samples.without(&bad);
         if clean.len() == 0 {
@@ -211,8 +215,8 @@ proptest! {
     }
 }
 
-/// A feature of 3e28, in a direction that 16 bits of the representation cannot hold: its projection would be 0, and
-/// its gradient would dominate.
+/// A feature of 2.9e28 has a weight that 16 bits of the representation cannot hold. Its projection would be
+/// 0, and its gradient would dominate, so the sample is skipped.
 #[test]
 fn sample_lost_to_rounding_is_skipped() {
     let mut random = Random(4);
@@ -236,7 +240,8 @@ fn normal(column: &[f32]) -> Vec<f32> {
     column.iter().map(|v| (f64::from(*v) / length) as f32).collect()
 }
 
-/// Well-conditioned problems of ordinary size: typical errors of head and gradient compared with f64, not bounds.
+/// For well-conditioned problems of ordinary size, typical errors of head and gradient against f64 are below
+/// 2e-3. These are not bounds.
 #[test]
 fn head_and_gradient_have_three_digits() {
     let mut random = Random(2);
@@ -264,7 +269,7 @@ fn head_and_gradient_have_three_digits() {
     }
 }
 
-/// All samples along one direction: noise of the projections must not become a second direction.
+/// If all samples lie along one direction, errors of the projections must not become a second direction.
 #[test]
 fn absent_direction_is_not_found() {
     let mut random = Random(3);
@@ -282,7 +287,7 @@ fn absent_direction_is_not_found() {
 #[test]
 fn bits_do_not_depend_on_batches_or_workspace() {
     let mut random = Random(5);
-    // Fewer and more samples than the projection cache holds.
+    // The numbers of samples are below and above the size of the projection cache.
     for m in [3, 60, 200] {
         for kind in [Kind::Classes, Kind::Sizes(20)] {
             let b = flat(&random.orthonormal(20, 3));
@@ -331,7 +336,7 @@ fn unsupported_rounds_are_declined() {
     let round = open(1, task, Role::Representation, Encoding::F32, 6, 2);
     receive(&mut model, &round, &[&b]).unwrap();
     assert_eq!(model.begin(), Err(DeclineReason::Task));
-    // A NaN sample has a NaN prediction.
+    // The prediction for a sample with a NaN is NaN.
     let samples = samples(&mut Random(2), Kind::Normal, 6, 1, 9);
     model.fit_head(EXACT, &mut samples.clone()).unwrap();
     let (mut x, mut out) = ([0.5; 6], [0.0]);
@@ -343,18 +348,19 @@ fn unsupported_rounds_are_declined() {
     assert_eq!(model.predict(&x[..5], &mut out), Err(NotReady::Length { expected: 6, got: 5 }));
 }
 
-/// The first step of the power method is computed in f32: the bits are those of an f32 client.
+/// The first step of the power method is computed in f32, so its bits are those of an f32 client.
 #[test]
 fn starts_equal_those_of_f32() {
     let b = flat(&Random(1).orthonormal(9, 2));
     let samples = samples(&mut Random(2), Kind::Normal, 9, 1, 15);
     let round = open(1, Wire::PowerStart, Role::Subspace, Encoding::F32, 9, 2);
-    let (mut own, mut float) = (Linear::new(HeapFixed::new(9, 2, 1)), Linear::new(Heap::new(9, 2, 1)));
-    receive(&mut own, &round, &[&b]).unwrap();
+    let (mut fixed_point, mut float) =
+        (Linear::new(HeapFixed::new(9, 2, 1)), Linear::new(Heap::new(9, 2, 1)));
+    receive(&mut fixed_point, &round, &[&b]).unwrap();
     receive(&mut float, &round, &[&b]).unwrap();
-    own.run(round.id, &mut samples.clone()).unwrap();
+    fixed_point.run(round.id, &mut samples.clone()).unwrap();
     float.run(round.id, &mut samples.clone()).unwrap();
-    assert_eq!(bits(&emitted(&own, 7)), bits(&emitted(&float, 7)));
+    assert_eq!(bits(&emitted(&fixed_point, 7)), bits(&emitted(&float, 7)));
 }
 
 #[test]
@@ -380,6 +386,7 @@ fn failed_source_keeps_the_head() {
 /// The workspace has the size that its documentation states.
 #[test]
 fn workspace_has_the_stated_size() {
+    /// Checks one shape: four bytes per float, two per integer, and two for the scale.
     fn check<const D: usize, const K: usize, const C: usize>() {
         let floats = 4 * (2 * K * C + D * K + D * C + K * K + K + C);
         let integers = 2 * (D * K + D + K + C + K * C) + 2;

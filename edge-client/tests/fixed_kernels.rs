@@ -1,4 +1,4 @@
-//! Tests of fixed-point kernels, each against exact arithmetic: scales, products, sums, and the head.
+//! Tests of fixed-point kernels against exact arithmetic: scales, products, sums, and the head.
 #![cfg(feature = "i16")]
 
 use crate::common::fixed::{size, unit};
@@ -8,12 +8,12 @@ use fedspan_client::kernel::fixed::scale::{narrow, quantise, quantise_columns, s
 use fedspan_client::kernel::fixed::{Scale, Sums, head, sums};
 use proptest::prelude::*;
 
-/// Finite f32 of all exponents.
+/// Strategy for finite floats of all exponents.
 fn finite() -> impl Strategy<Value = f32> {
     any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite())
 }
 
-/// Blocks of values of one size, of a few sizes, or of any.
+/// Strategy for blocks of `n` values, of similar size or of any sizes.
 fn block(n: usize) -> impl Strategy<Value = Vec<f32>> {
     let alike = (-60i32..60, prop::collection::vec(-1.0f32..1.0, n))
         .prop_map(|(e, v)| v.into_iter().map(|v| v * 2f32.powi(e)).collect());
@@ -74,7 +74,7 @@ proptest! {
         }
     }
 
-    /// Rounded once to 24 bits, or twice if the result is subnormal.
+    /// A scaled integer is rounded once to 24 bits, or twice if the result is subnormal.
     #[test]
     fn scaling_rounds_correctly(integer in any::<i32>(), exponent in -300i32..300) {
         let exact = f64::from(integer) * 2f64.powi(exponent);
@@ -122,10 +122,10 @@ proptest! {
         let value = f64::from(found[0].to_bits().cast_signed()) * step;
         let exact = product - f64::from(y);
         prop_assert!((value - exact).abs() <= 1.5 * step, "{value:e} for {exact:e}");
-        // Not coarser than 30 bits of the target or the products' own halvings require.
+        // The step is no coarser than 30 bits of the target and the halvings of the products require.
         let needed = (2f64.powi(-29) * f64::from(y).abs()).max(2.0 * a.len() as f64 * 2f64.powi(sizes.0));
         prop_assert!(step <= needed.max(2f64.powi(-124)), "{step:e}");
-        // Then to 15 bits.
+        // The residual is then rounded to 15 bits.
         let mut short = [0];
         let scale = narrow(&found, exponent, &mut short);
         let step = 2f64.powi(scale.exponent());
@@ -147,7 +147,7 @@ proptest! {
         prop_assert!(wide.iter().all(|v| *v == 0) || short.iter().any(|v| v.unsigned_abs() >= 1 << 14));
     }
 
-    /// Samples of any sizes, in any order: the error of the sums is at most `(m + 2) 2^-28` of the largest
+    /// For samples of any sizes in any order, the error of the sums is at most `(m + 2) 2^-28` of the largest
     /// products.
     #[test]
     fn sums_do_not_wrap_and_keep_28_bits(seed in any::<u64>(), m in 1usize..200, spread in 0usize..120) {
@@ -186,8 +186,8 @@ proptest! {
             bound[0] += size(z.iter().copied()).powi(2);
             bound[1] += size(z.iter().copied()) * size(y.iter().copied());
         }
-        for (own, scale) in [&mut gram, &mut rhs, &mut outer].into_iter().zip(scales) {
-            sums::to_floats(own, scale.exponent());
+        for (buffer, scale) in [&mut gram, &mut rhs, &mut outer].into_iter().zip(scales) {
+            sums::to_floats(buffer, scale.exponent());
         }
         prop_assert_eq!(bits(&rhs), bits(&outer));
         for (found, exact, bound) in [(&gram, &g, bound[0]), (&rhs, &h, bound[1])] {
@@ -200,22 +200,22 @@ proptest! {
     }
 }
 
-/// As many of the largest products as allowed: sums never exceed the bound that prevents wrapping.
+/// With 300 000 products of the largest size, the sums never wrap.
 #[test]
 fn largest_products_do_not_wrap() {
-    let (mut own, mut scale) = ([0.0; 1], Sums::new());
+    let (mut sum, mut scale) = ([0.0; 1], Sums::new());
     let x = [f32::from_bits(0x3f7f_feff)];
     let mut xi = [0];
     let a = quantise(&x, &mut xi).unwrap();
     assert_eq!(xi, [32767]);
     for _ in 0..300_000 {
-        let aligned = scale.align(&mut own, a, a).unwrap();
-        aligned.add_squares(&mut own, &xi);
-        assert!(own[0].to_bits().cast_signed() > 0);
+        let aligned = scale.align(&mut sum, a, a).unwrap();
+        aligned.add_squares(&mut sum, &xi);
+        assert!(sum[0].to_bits().cast_signed() > 0);
     }
-    sums::to_floats(&mut own, scale.exponent());
+    sums::to_floats(&mut sum, scale.exponent());
     let exact = 300_000.0 * value(32767, a).powi(2);
-    assert!((f64::from(own[0]) / exact - 1.0).abs() <= 1e-4);
+    assert!((f64::from(sum[0]) / exact - 1.0).abs() <= 1e-4);
 }
 
 /// The head from exact sums is the minimum-norm least-squares solution if no direction is near the cut.
@@ -232,14 +232,15 @@ fn head_is_the_least_squares_solution_above_the_cut() {
         let m = k + 4 + random.below(20);
         let z = random.with_singular_values(m, &values);
         let y = random.gaussian(m, c);
-        // Sums may have any scale: only their quotient matters.
+        // The sums may have any scale, because only their quotient matters.
         let g = z.transpose() * &z * 2f64.powi(20);
         let mut gram = flat(&M::from_fn(k, k, |i, j| if i <= j { g[(i, j)] } else { 0.0 }));
         let mut w = flat(&(z.transpose() * &y * 2f64.powi(20)));
         head::solve(&mut gram, &mut w, &mut vec![0.0; k]);
         let exact = Svd::new(&z).minimum_norm(&y, 1e-6);
         let error = (matrix(k, c, &w) - &exact).norm() / (exact.norm() + y.norm());
-        // The normal equations square the condition (Higham, Accuracy and Stability, 20.4).
+        // The bound has the square of the condition, as is known of the normal equations (Higham, Accuracy
+        // and Stability, 20.4).
         let bound = 32.0 * EPS * (k as f64) * condition * condition;
         assert!(error <= bound, "{error:e} over {bound:e}: k={k} rank={rank} condition={condition}");
         worst.saw("head, share of the bound", error / bound);

@@ -1,7 +1,7 @@
-//! Tests that golden images keep the flash format: `images/` has pages of each kind of device. This version writes
-//! them byte for byte, opens them with the values in the table, and continues from them. Content of another version
-//! is refused: it is never taken for blank, and its ledger counts as spent. `FEDSPAN_REGENERATE_VECTORS=1` rewrites
-//! the files.
+//! Tests that the flash format does not change. `images/` has golden images of the pages of each kind of
+//! device. This version writes them byte for byte, opens them with the values in their table, and continues
+//! from them. The content of another version is refused: it is never treated as blank, and its ledger counts
+//! as spent. `FEDSPAN_REGENERATE_VECTORS=1` rewrites the files.
 #![cfg(feature = "flash")]
 
 use std::fmt::Write;
@@ -17,26 +17,28 @@ const PAGES: usize = 2;
 
 type Flash = FlashStore<Nor, BYTES>;
 
-/// A golden image and the device that writes it.
+/// A golden image, and the properties of the device that writes it.
 struct Golden {
     name: &'static str,
     meaning: &'static str,
-    /// Whether the device has a key, and a privacy budget.
+    /// True if the device has a key.
     keyed: bool,
+    /// True if the device has a privacy budget.
     private: bool,
     rounds: u32,
-    /// Whether the whole budget is spent.
+    /// True if the whole budget is spent.
     spent: bool,
 }
 
 impl Golden {
-    /// The written values: handshakes, spent budget, round of the record.
+    /// Returns the written values: handshakes, spent budget, and round of the record.
     fn values(&self) -> (u64, u64, Option<u32>) {
         let handshakes = if self.keyed { 128 * u64::from(self.rounds.div_ceil(4)) } else { 0 };
         let spent = if self.spent { ALL_SPENT } else { 21 * u64::from(self.rounds) };
         (handshakes, if self.private { spent } else { 0 }, (self.rounds > 0).then_some(self.rounds))
     }
 
+    /// Returns the image that this version writes.
     fn image(&self) -> Vec<u8> {
         let nor = Nor::new(PAGES);
         let mut store = store(&nor);
@@ -62,6 +64,7 @@ impl Golden {
     }
 }
 
+/// Returns all golden images.
 fn all() -> Vec<Golden> {
     let golden = |name, meaning, keyed, private, rounds, spent| Golden {
         name,
@@ -94,6 +97,7 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..(PAGES * PAGE) as u32).unwrap()
 }
 
+/// Returns the record of a round, whose content depends only on the number of the round.
 fn record(round: u32) -> (RecordHeader, [f32; K]) {
     let loaded = RecordHeader {
         campaign: 0x0123_4567_89AB_CDEF,
@@ -108,10 +112,10 @@ fn save(store: &mut Flash, round: u32) -> Result<(), StoreError> {
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
-/// Handshakes, spent budget, and round of the record.
+/// Values read from flash: handshakes, spent budget, and round of the record.
 type Values = (Result<u64, StoreError>, u64, Option<u32>);
 
-/// Opens the store of a device with all features. The record must be complete.
+/// Opens the store as a device with all features does, and returns its values. The record must be complete.
 fn open(nor: &Nor, private: bool) -> (Flash, Values) {
     let mut store = store(nor);
     let spent = if private { store.load_spent().unwrap() } else { 0 };
@@ -126,6 +130,7 @@ fn open(nor: &Nor, private: bool) -> (Flash, Values) {
     (store, (handshakes, spent, loaded.map(|loaded| loaded.round)))
 }
 
+/// Returns the text of the README in the folder of the images.
 fn table() -> String {
     let mut text = String::from(
         "# Golden flash images\n\n\
@@ -184,7 +189,8 @@ fn images_open_with_their_values_and_continue() {
     }
 }
 
-/// Checksum of the library's items: CRC-32C with another start value; some values are reserved.
+/// Computes the checksum of the library's items, CRC-32C with another start value. The library avoids some
+/// values.
 fn item_check(data: &[u8]) -> [u8; 4] {
     let mut crc = 0xEEEE_EEEE_u32;
     for byte in data {
@@ -198,8 +204,8 @@ fn item_check(data: &[u8]) -> [u8; 4] {
     if spared { (!crc ^ 1).to_le_bytes() } else { bytes }
 }
 
-/// The image as another version might write it: valid items, with another record version and other magics of
-/// the counters.
+/// Returns the image as another version might write it: valid items with another record version and other
+/// magics of the counters.
 fn of_another_version(image: &[u8]) -> Vec<u8> {
     let mut other = image.to_vec();
     for page in (0..image.len()).step_by(PAGE) {
@@ -207,7 +213,7 @@ fn of_another_version(image: &[u8]) -> Vec<u8> {
         while at + 8 <= page + PAGE - WORD && image[at..at + 8] != [0xFF; 8] {
             let length = usize::from(u16::from_le_bytes([image[at + 4], image[at + 5]]));
             let data = at + 8..at + 8 + length;
-            // Items to be skipped, such as erase intents, stay unchanged.
+            // Items that are skipped, such as erase intents, stay unchanged.
             if image[at..at + 4] != [0; 4] {
                 let item = &mut other[data.clone()];
                 assert_eq!(item_check(&image[data]), image[at..at + 4], "unexpected item layout");
@@ -235,7 +241,7 @@ fn another_version_is_refused_and_never_taken_for_blank() {
         let image = of_another_version(&golden.file());
         let nor = Nor::with(image);
         for _ in 0..2 {
-            // Without privacy first, which writes nothing.
+            // The first reads are without privacy, which write nothing.
             let (_, (handshakes, _, round)) = open(&nor, false);
             assert_eq!((handshakes.is_err(), round), (golden.keyed, None), "{}", golden.name);
             silent += usize::from(golden.keyed);
@@ -245,7 +251,7 @@ fn another_version_is_refused_and_never_taken_for_blank() {
             assert_eq!((handshakes.is_err(), all, round), (golden.keyed, ALL_SPENT, None), "{}", golden.name);
             spent += 1;
         }
-        // A device without a key can save a record again.
+        // A record can be saved again.
         save(&mut store(&nor), 9).unwrap();
         assert_eq!(open(&nor, true).1.1, ALL_SPENT);
         assert_eq!(open(&nor, true).1.2, Some(9));

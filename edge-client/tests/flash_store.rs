@@ -12,7 +12,7 @@ use fedspan_client::store::{FlashError, FlashStore, Record, RecordHeader, Store,
 use proptest::prelude::*;
 
 const K: usize = 4;
-/// A head of 4 x 1, in whole words.
+/// Size of the buffer in bytes, for a record with a head of 4 x 1 in whole words.
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
 type Flash = FlashStore<Nor, BYTES>;
@@ -22,7 +22,7 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// Record number `n`, and its head.
+/// Returns record number `n` and its head.
 fn record(n: u32) -> (RecordHeader, [f32; K]) {
     let mut random = Random(n.into());
     let loaded = RecordHeader { campaign: random.next(), round: n, representation: random.next() as u32 };
@@ -34,7 +34,7 @@ fn save(store: &mut Flash, n: u32) -> Result<(), fedspan_client::store::StoreErr
     store.save(&Record { campaign, round, representation, head: &head })
 }
 
-/// The number of the stored record, which must be complete.
+/// Loads the record, which must be complete, and returns its number.
 fn load(store: &mut Flash) -> Option<u32> {
     let mut head = [7.0; K];
     let loaded = store.load(&mut head).unwrap();
@@ -56,7 +56,8 @@ fn last_record_survives_a_reset() {
     assert_eq!(store(&nor).erased(), 0);
 }
 
-/// The power fails after every possible byte of forty saves: the stored record is the old or the new one.
+/// The power fails after every possible byte of forty saves. The stored record is then the old or the new
+/// one.
 #[test]
 fn power_cut_leaves_the_old_or_the_new_record() {
     let nor = Nor::new(2);
@@ -79,7 +80,7 @@ fn power_cut_leaves_the_old_or_the_new_record() {
             }
             let previous = (n > 1).then(|| n - 1);
             assert!(found == Some(n) || found == previous, "{found:?} at {n}, {power}");
-            // The device continues.
+            // The device can save again.
             save(&mut store(&cut), n + 1).unwrap();
             assert_eq!(load(&mut store(&cut)), Some(n + 1));
         }
@@ -97,14 +98,14 @@ fn round_costs_one_small_write_and_pages_wear_evenly() {
         let (written, erased) = sum();
         save(&mut store, n as u32).unwrap();
         let (written, erased) = (sum().0 - written, sum().1 - erased);
-        // The record, eight bytes of framing, the mark of a page that begins or is full, striking out the old
-        // record, and an erase intent for each erased page.
+        // A save writes the record, eight bytes of framing, the marks of a page that begins or is full, the
+        // deletion of the old record, and an erase intent for each erased page.
         assert!(written <= BYTES + 8 + 4 * WORD + 24 * erased, "{written} bytes for a record of {BYTES}");
     }
     let erased = nor.0.borrow().erased.clone();
     let (least, most) = (*erased.iter().min().unwrap(), *erased.iter().max().unwrap());
     assert!(most - least <= 1, "{erased:?}");
-    // A page takes (512 - 2 words) / (40 + 8) = 10 records, each of the four pages in turn.
+    // A page holds (512 - 2 words) / (40 + 8) = 10 records, and the four pages are used in turn.
     assert!(most <= SAVES / (10 * 4) + 1, "{erased:?}");
     assert_eq!(store.erased(), 0);
 }
@@ -151,13 +152,13 @@ fn unusable_flash_is_refused_with_a_reason() {
 }
 
 proptest! {
-    /// The store starts without a record on another firmware's data or noise, and works from then on.
+    /// On data of another firmware or on noise, the store starts without a record, and works from then on.
     #[test]
     fn store_starts_clean_on_any_content(seed: u64, pages in 2usize..5, noise in 0u8..4) {
         let mut random = Random(seed);
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
         match noise {
-            // Mostly zero, mostly erased, noise, or a valid image with some bytes changed.
+            // The content is mostly zero, mostly erased, noise, or a valid image with some changed bytes.
             0 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0 }),
             1 => image.iter_mut().for_each(|byte| if *byte < 250 { *byte = 0xFF }),
             2 => {}
@@ -185,18 +186,19 @@ proptest! {
     }
 }
 
-/// With words of 1, 2 or 8 bytes, a buffer of `record_len` rounded up to words is large enough, also for
-/// counters, for heads of any size.
+/// With words of 1, 2 or 8 bytes, a buffer of `record_len` rounded up to whole words is large enough for
+/// heads of any size, and for the counters.
 #[test]
 fn buffer_fits_any_word_size() {
-    words::<1>();
-    words::<2>();
-    words::<8>();
+    check_word_size::<1>();
+    check_word_size::<2>();
+    check_word_size::<8>();
 }
 
-fn words<const BYTES_OF_WORD: usize>() {
-    /// Heads of `K` x 1.
-    fn works<const K: usize, const W: usize, const N: usize>() {
+/// Checks heads of several lengths, with buffers as short as the words allow.
+fn check_word_size<const BYTES_OF_WORD: usize>() {
+    /// Checks heads of `K` x 1 in words of `W` bytes, with a buffer of `N` bytes.
+    fn check_head<const K: usize, const W: usize, const N: usize>() {
         let bytes = Rc::new(RefCell::new(vec![0xFF; 2 * PAGE]));
         for n in 1..60 {
             let mut store =
@@ -214,21 +216,21 @@ fn words<const BYTES_OF_WORD: usize>() {
     }
     match BYTES_OF_WORD {
         1 => {
-            works::<K, 1, { record_len(K, 1) }>();
-            works::<1, 1, { record_len(1, 1) }>();
+            check_head::<K, 1, { record_len(K, 1) }>();
+            check_head::<1, 1, { record_len(1, 1) }>();
         }
         2 => {
-            works::<K, 2, { record_len(K, 1).next_multiple_of(2) }>();
-            works::<1, 2, { record_len(1, 1).next_multiple_of(2) }>();
+            check_head::<K, 2, { record_len(K, 1).next_multiple_of(2) }>();
+            check_head::<1, 2, { record_len(1, 1).next_multiple_of(2) }>();
         }
         _ => {
-            works::<K, 8, { record_len(K, 1).next_multiple_of(8) }>();
-            works::<1, 8, { record_len(1, 1).next_multiple_of(8) }>();
+            check_head::<K, 8, { record_len(K, 1).next_multiple_of(8) }>();
+            check_head::<1, 8, { record_len(1, 1).next_multiple_of(8) }>();
         }
     }
 }
 
-/// Flash with words of `W` bytes.
+/// Flash in memory with words of `W` bytes.
 struct Words<const W: usize>(Rc<RefCell<Vec<u8>>>);
 
 impl<const W: usize> ErrorType for Words<W> {

@@ -1,5 +1,5 @@
-//! Tests of the handshake counter in flash. After a power cut or a changed byte, the counter that is read is never below
-//! the saved one; if it cannot be read, the device must not send.
+//! Tests of the handshake counter in flash. After a power cut or a changed byte, the counter is never read as
+//! less than its saved value; if it cannot be read, the device must not send.
 #![cfg(feature = "flash")]
 
 use crate::common;
@@ -8,7 +8,7 @@ use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 use fedspan_protocol::frame::crc32c;
 use proptest::prelude::*;
 
-/// Handshakes that one save reserves.
+/// Number of handshakes that one save reserves.
 const STEP: u64 = 128;
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
@@ -20,7 +20,7 @@ fn store(nor: &Nor) -> Flash {
     FlashStore::new(nor.clone(), 0..end).unwrap()
 }
 
-/// Reads the store as a session does at its start: the record first, which may find foreign content.
+/// Reads the store as a session does at its start: the record first, which erases foreign content.
 fn boot(nor: &Nor) -> (Flash, Result<u64, StoreError>) {
     let mut store = store(nor);
     let _ = store.load(&mut [0.0; K]);
@@ -44,8 +44,8 @@ fn counter_survives_resets_and_grows() {
     }
 }
 
-/// Cuts the power after each byte of each save, for enough saves to fill the pages several times. The counter is never
-/// below its saved value, and the device continues from there.
+/// The power is cut after each byte of each save, for enough saves to fill the pages several times. The
+/// counter is never below its saved value, and the device continues from that value.
 #[test]
 fn power_cut_never_lowers_the_counter() {
     let (nor, mut tried) = (Nor::new(2), 0u32);
@@ -77,7 +77,8 @@ fn power_cut_never_lowers_the_counter() {
     println!("{tried} cuts");
 }
 
-/// One byte of the flash changes: the counter is correct or higher, or it cannot be read.
+/// One byte of the flash is changed. The counter is then read as its saved value or more, or it cannot be
+/// read.
 #[test]
 fn damaged_byte_never_lowers_the_counter() {
     let (mut tried, mut unreadable, mut lower) = (0u32, 0u32, 0u32);
@@ -115,14 +116,15 @@ fn damaged_byte_never_lowers_the_counter() {
     assert_eq!(lower, 0);
 }
 
-/// Bytes of a handshake counter in flash.
+/// Returns the bytes of a handshake counter in flash.
 fn counter_bytes(number: u64) -> Vec<u8> {
     let mut bytes = [b"FSPH".as_slice(), &number.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-/// A malicious server chooses campaign, round and representation hash so that their bytes equal a stored counter.
+/// A malicious server chooses campaign, round and representation hash so that their bytes equal a stored
+/// counter.
 #[test]
 fn server_cannot_forge_a_counter_in_the_record() {
     let forged = counter_bytes(u64::MAX);
@@ -145,8 +147,8 @@ fn server_cannot_forge_a_counter_in_the_record() {
     assert_eq!((loaded.representation, head.as_slice()), (record.representation, record.head));
 }
 
-/// A malicious server also chooses the record so that the CRC-32, which the flash library writes before it, equals the
-/// magic bytes of a counter.
+/// A malicious server also chooses the record so that its CRC-32, which the flash library writes in front of
+/// it, equals the magic bytes of a counter.
 #[test]
 fn server_cannot_forge_a_counter_in_the_item_header() {
     let record = Record {
@@ -171,12 +173,12 @@ fn server_cannot_forge_a_counter_in_the_item_header() {
 }
 
 proptest! {
-    /// A head full of counters, each XORed with a different mask.
+    /// The head is full of counters, each XORed with a different mask.
     #[test]
     fn head_cannot_forge_a_counter(masks in prop::collection::vec(any::<u8>(), 16), shift in 0usize..4) {
         const K: usize = 64;
         const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
-        // The first copy is unmasked; all values are finite as floats.
+        // The first copy is not masked. All values are finite floats.
         let hidden = masks.iter().enumerate().flat_map(|(n, mask)| {
             let mask = if n == 0 { 0 } else { mask & 0x3f };
             counter_bytes(0x3f_3f3f_0000).into_iter().map(move |byte| byte ^ mask)
@@ -196,15 +198,15 @@ proptest! {
     }
 }
 
-/// The flash holds random bytes and one valid counter. The store erases it while the power fails twice; the counter must
-/// survive.
+/// The flash holds random bytes and one valid counter, which is readable. The power fails twice while the
+/// store erases the flash, and the counter must survive.
 #[test]
 fn erasing_never_loses_the_counter() {
     let mut random = common::Random(1);
     let (mut erasures, mut readable) = (0, 0);
     for pages in [2, 2, 3, 4].repeat(10) {
         let mut image: Vec<u8> = (0..pages * PAGE).map(|_| random.next() as u8).collect();
-        // Copies are never written across a page boundary.
+        // The library never writes a copy across a page boundary.
         let at = random.below(pages) * PAGE + random.below(PAGE - 15);
         image[at..at + 16].copy_from_slice(&counter_bytes(10 * STEP));
         let second_cut = random.below(400);

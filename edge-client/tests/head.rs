@@ -1,15 +1,15 @@
-//! Tests of head fits against an f64 singular value decomposition: at full rank, at any rank, with a ridge, and by
-//! gradient steps. The bounds are derived in `common/head.rs`; u is the rounding of f32.
+//! Tests of head fits against a singular value decomposition in f64: at full rank, at any rank, with a ridge,
+//! and by gradient steps. The bounds are derived in `common/head.rs`; `u` is the rounding of f32.
 //!
 //! The requirement is "relative residual of the normal equations at most 1e-5 where the rank is full and the
 //! condition at most 1e4". In f32 it means, for `r = Z^T (Z W - Y)` evaluated in f64:
 //!
-//! * `|r| <= 1e-5 |Z| (|Z| |W| + |Y|)`, for any `Y`: the normwise residual. `W` then solves the normal equations of
-//!   data that differ by at most 1e-5. It is asserted for every problem, together with the sharper
-//!   `2 (sqrt(m + k) + 1) u` of rounding.
-//! * `|r| <= 1e-5 |Z^T Y|`, the strict reading, for any `Y` for which `|Z^T Y|` is not smaller than its terms
-//!   `|Z| (|Z| |W| + |Y|)` by more than [`WELL_POSED`]. It cannot hold for every `Y`: if that quotient is above
-//!   1e-5 / u = 168, rounding the exact head to f32 alone leaves more than 1e-5.
+//! * `|r| <= 1e-5 |Z| (|Z| |W| + |Y|)` for any `Y`: a bound of the normwise residual. `W` then solves the
+//!   normal equations of data that differ by at most 1e-5. The tests assert this bound for every problem, and
+//!   the sharper bound `2 (sqrt(m + k) + 1) u` of rounding.
+//! * `|r| <= 1e-5 |Z^T Y|`, the strict reading. The tests assert it for any `Y` for which the quotient of
+//!   `|Z| (|Z| |W| + |Y|)` and `|Z^T Y|` is at most [`WELL_POSED`]. The strict reading cannot hold for every
+//!   `Y`: if the quotient is above 1e-5 / u = 168, rounding the exact head to f32 alone exceeds 1e-5.
 
 use crate::common::head::*;
 use crate::common::*;
@@ -18,8 +18,8 @@ use fedspan_client::{Linear, Recording, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve};
 use proptest::prelude::*;
 
-/// Largest amplification `|Z| (|Z| |W| + |Y|) / |Z^T Y|` for which `|r| <= 1e-5 |Z^T Y|` is asserted: 16 normwise
-/// residuals of 10 u are 1e-5, and 10 u is the largest one over many seeds up to 64 samples.
+/// Largest amplification `|Z| (|Z| |W| + |Y|) / |Z^T Y|` for which `|r| <= 1e-5 |Z^T Y|` is asserted. The
+/// largest normwise residual over many seeds and up to 64 samples is 10 u, and 16 times 10 u is 1e-5.
 const WELL_POSED: f64 = 16.0;
 
 #[test]
@@ -42,7 +42,7 @@ fn full_rank_residuals_are_small_up_to_condition_1e4() {
         let noisy = flat(&(&z64 * &w0 + random.gaussian(m, c) * (scale * random.unit())));
         for y in [consistent, noisy] {
             let y64 = matrix(m, c, &y);
-            // Residual of the best head that f32 can represent.
+            // Residual of the exact head rounded to f32, for comparison.
             let exact = svd.minimum_norm(&y64, 0.0);
             let rounded = Residual::new(&z64, svd.largest(), &y64, &exact.map(|w| f64::from(w as f32)));
             for (way, w) in every_way(&z, &y, k, c) {
@@ -69,8 +69,8 @@ fn full_rank_residuals_are_small_up_to_condition_1e4() {
     assert!(2 * well_posed > heads);
 }
 
-/// The least pivot of a Cholesky factor can be far above the least singular value (Kahan's matrix): the ratio of
-/// pivots must still detect unreliable normal equations.
+/// The least pivot of a Cholesky factor can be far above the least singular value (Kahan's matrix). The ratio
+/// of pivots must still detect unreliable normal equations.
 #[test]
 fn pivots_detect_kahan_matrices() {
     let mut worst = Worst::default();
@@ -104,9 +104,9 @@ fn pivots_detect_kahan_matrices() {
     }
 }
 
-/// Sums over many samples round too, and the fit must keep its bound. It ends eventually: up to 30 000 samples 1e-5
-/// holds, at 100 000 the rotations leave up to 8e-5, because roundings of the same sign no longer behave like a
-/// random walk.
+/// Sums over many samples round too, and the fit must keep its bound. Up to 30 000 samples 1e-5 holds. At 100
+/// 000 samples the rotations leave up to 8e-5, because roundings of the same sign do not behave like a random
+/// walk.
 #[test]
 fn ten_thousand_samples_keep_the_bound() {
     let (m, k) = (10_000, 4);
@@ -127,8 +127,8 @@ fn ten_thousand_samples_keep_the_bound() {
     }
 }
 
-/// At any condition the head solves data that differ by roundings and by the cut directions, and is no longer than
-/// the remaining pivots allow.
+/// At any condition, the head solves data that differ by roundings and by the cut directions, and is no
+/// longer than the remaining pivots allow.
 #[test]
 fn heads_solve_nearby_data_up_to_condition_1e8() {
     let mut random = Random(3);
@@ -163,7 +163,7 @@ fn heads_solve_nearby_data_up_to_condition_1e8() {
     }
 }
 
-/// Unambiguous rank: singular values are within a factor of 30, or zero up to rounding.
+/// The rank is unambiguous: singular values are within a factor of 30, or zero up to rounding.
 #[test]
 fn rank_deficient_fit_has_minimum_norm() {
     let mut random = Random(4);
@@ -178,23 +178,26 @@ fn rank_deficient_fit_has_minimum_norm() {
             geometric(rank, 1.0 + 29.0 * random.unit()).iter().map(|s| s * scale).collect();
         let base = random.with_singular_values(m, &values);
         let z = match case % 3 {
-            // The last columns equal the first, bit for bit.
+            // The last columns repeat the first ones, bit for bit.
             0 => M::from_fn(m, k, |i, j| base[(i, j % rank)]),
             // The first columns are zero.
             1 => M::from_fn(m, k, |i, j| if j < k - rank { 0.0 } else { base[(i, j + rank - k)] }),
-            // The columns are linear combinations: rank deficient up to rounding.
+            // The columns are linear combinations of fewer directions, so the rank is deficient up to
+            // rounding.
             _ => &base * random.orthonormal(k, rank).transpose(),
         };
         let z = flat(&z);
         let (z64, y) = (matrix(m, k, &z), random.normals(m * c));
-        // Head of least norm after short columns are lifted: the plain one without them.
+        // The oracle is the head of minimum norm after short columns are lifted. Without short columns it is
+        // the plain one.
         let lifts = M::from_diagonal(&lifts(&z64).into());
         let (z64, y64) = (z64 * &lifts, matrix(m, c, &y));
         let svd = Svd::new(&z64);
         let oracle = svd.minimum_norm(&y64, 1e-5 * svd.largest());
         let (kept, dropped): (Vec<f64>, Vec<f64>) = svd.s.iter().partition(|&&s| s > 1e-5 * svd.largest());
         let condition = svd.largest() / kept.iter().copied().fold(f64::INFINITY, f64::min);
-        // Rounding, and the directions the solver cuts: at most sqrt(k) of those the oracle cuts.
+        // The data error is rounding plus the directions that the solver cuts: at most sqrt(k) times those
+        // that the oracle cuts.
         let beyond = dropped.iter().copied().fold(0.0, f64::max) / svd.largest();
         let error = rounding(m, k) + (k as f64).sqrt() * beyond;
         let [triangular, normal] = head_bound(&z64, &y64, &oracle, svd.largest(), condition, error);
@@ -226,9 +229,10 @@ fn fit_without_samples_is_declined() {
     }
 }
 
-/// `1/(2m) |Z W - Y|^2 + ridge/2 |W|^2` is least squares with `sqrt(m ridge) I` below `Z` and zeros below `Y`, so
-/// the bound of the residual is the same, with k more rows. The stationary point is `(Z^T Z + m ridge I)^-1 Z^T Y`,
-/// so a residual `r` changes the head by `|r|` over the least eigenvalue.
+/// `1/(2m) |Z W - Y|^2 + ridge/2 |W|^2` is least squares with `sqrt(m ridge) I` below `Z` and zeros below
+/// `Y`, so the bound of the residual is the same, with k more rows. The stationary point is
+/// `(Z^T Z + m ridge I)^-1 Z^T Y`, so a residual `r` changes the head by at most `|r|` over the least
+/// eigenvalue.
 #[test]
 fn ridge_fit_equals_the_oracle() {
     let mut random = Random(6);
@@ -265,7 +269,7 @@ fn ridge_fit_equals_the_oracle() {
     }
 }
 
-/// A ridge beyond f32 gives a head of zero, not a NaN.
+/// A ridge so large that sums exceed f32 gives a head of almost zero, not a NaN.
 #[test]
 fn huge_ridge_gives_a_zero_head() {
     let (z, y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, -1.0, 2.0]);
@@ -293,7 +297,7 @@ fn gradient_heads_follow_the_f64_recursion() {
         for steps in [1u16, 3, 10] {
             let head = HeadSolve::Gradient { steps, step_size };
             let mut oracle = M::zeros(k, c);
-            // Twice: the second round continues from the head of the first.
+            // The second round continues from the head of the first.
             let mut model = Linear::new(Heap::new(k, k, c));
             model.set_representation(&identity(k)).unwrap();
             for round in 0..2 {
@@ -314,17 +318,17 @@ fn gradient_heads_follow_the_f64_recursion() {
     }
 }
 
-/// Gradient steps can diverge; the device must keep a usable head.
+/// If gradient steps diverge, the device keeps its old head.
 #[test]
 fn diverged_gradient_steps_keep_the_old_head() {
     let (z, y) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.5], [1.0, -1.0, 2.0]);
     let mut model = Linear::new(Workspace::<2, 2>::new());
     model.set_representation(&identity(2)).unwrap();
-    // On other targets: where the gradient is zero up to rounding, the steps need not diverge.
+    // The old head is fitted on other targets, because at a gradient of zero the steps need not diverge.
     model.fit_head(EXACT, &mut Recording::regression(&z, &[3.0, 1.0, -1.0], 2, 1)).unwrap();
     let mut before = [0.0];
     model.predict(&[1.0, 1.0], &mut before).unwrap();
-    // Diverged beyond f32, or so far that a prediction would be.
+    // The head exceeds f32, or is so large that a prediction could.
     for (steps, step_size) in [(2000, 100.0), (3, 1e12)] {
         let head = HeadSolve::Gradient { steps, step_size };
         let result = model.fit_head(head, &mut Recording::regression(&z, &y, 2, 1));
@@ -346,7 +350,8 @@ fn gradient_steps_read_the_lower_triangle_only() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
-    /// Scaling targets by a power of two scales the head exactly; permuting outputs permutes it.
+    /// Scaling the targets by a power of two scales the head exactly, and permuting the outputs permutes the
+    /// head.
     #[test]
     fn heads_are_linear_in_the_targets(seed in any::<u64>(), k in 1usize..6, m in 1usize..20, p in -20i32..20) {
         let mut random = Random(seed);

@@ -1,5 +1,5 @@
-//! Tests of hostile input of the head fit: columns that repeat, vanish, underflow or overflow, and samples that
-//! are not numbers. The bounds are derived in `common/head.rs`.
+//! Tests of head fits on hostile input: columns that repeat, vanish, underflow or overflow, and samples that
+//! are not finite. The bounds are derived in `common/head.rs`.
 
 use crate::common::head::*;
 use crate::common::*;
@@ -7,10 +7,10 @@ use fedspan_client::task::Usage;
 use fedspan_client::{Linear, Recording};
 use fedspan_protocol::message::{DeclineReason, Task as Wire};
 
-/// Limit beyond which a sample is skipped, as the task's documentation states it.
+/// Limit beyond which a sample is skipped, as the documentation of the task states.
 const MAGNITUDE_MAX: f32 = 1.1e12;
 
-/// Returns a value of one of a few kinds, so that columns repeat, vanish, underflow or overflow.
+/// Returns a value from a small set, so that columns repeat, vanish, underflow or overflow.
 fn nasty(random: &mut Random) -> f32 {
     const POOL: [f32; 24] = [
         0.0,
@@ -41,20 +41,22 @@ fn nasty(random: &mut Random) -> f32 {
     POOL[random.below(POOL.len())]
 }
 
+/// Returns true if all values are within the limit.
 fn usable(values: &[f32]) -> bool {
     values.iter().all(|v| v.abs() <= MAGNITUDE_MAX)
 }
 
-/// Returns the oracle's head, the condition of the directions it keeps, and the largest singular value it cuts;
-/// `None` if a singular value lies between those certainly cut and those certainly kept. Values below 1e-18 do not
-/// count: their squares underflow in f32.
+/// Returns the oracle's head, the condition of the directions that it keeps, and the largest singular value
+/// that it cuts. Returns `None` if a singular value lies between those that any solver cuts and those that
+/// any solver keeps. Values below 1e-18 do not count, because their squares underflow in f32.
 fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
     let largest = svd.largest();
     if largest <= 1e-20 {
         return Some((M::zeros(svd.s.len(), y.ncols()), 1.0, 0.0));
     }
     let keep = (1e-3 * largest).max(1e-16);
-    // A cut direction must also be too small to matter: it would change the head by its own relative size.
+    // A cut direction must be so small that it hardly matters: the head would change by the relative size of
+    // the direction.
     if svd.s.iter().any(|&s| s > 2e-8 * largest && s < keep) || largest < keep {
         return None;
     }
@@ -63,13 +65,14 @@ fn oracle_if_unambiguous(svd: &Svd, y: &M) -> Option<(M, f64, f64)> {
     Some((svd.minimum_norm(y, keep / 2.0), largest / least, dropped))
 }
 
-/// Returns true if some columns are constant, but not all.
+/// Returns true if some columns are constant and others are not.
 fn has_constant(z: &M) -> bool {
     let constant = |column: nalgebra::DVectorView<'_, f64>| column.iter().all(|v| *v == column[0]);
     z.column_iter().any(|column| constant(column) && column[0] != 0.0) && !z.column_iter().all(constant)
 }
 
-/// A hundred thousand hostile cases, fitted in every way, against the oracle if its rank is unambiguous.
+/// A hundred thousand hostile cases are fitted in every way, and compared with the oracle if the rank is
+/// unambiguous.
 #[test]
 fn hostile_samples_keep_the_bounds() {
     let mut random = Random(5);
@@ -84,7 +87,7 @@ fn hostile_samples_keep_the_bounds() {
         for _ in 0..100 {
             cases += 1;
             let m = random.below(9);
-            // Mostly ordinary with some hostile values, or all hostile, or tiny throughout.
+            // The values are hostile, mostly ordinary with some hostile ones, tiny, or ordinary.
             let kind = random.below(4);
             let value = |random: &mut Random| match kind {
                 0 => nasty(random),
@@ -95,7 +98,7 @@ fn hostile_samples_keep_the_bounds() {
             let mut z: Vec<f32> = (0..m * k).map(|_| value(&mut random)).collect();
             let y: Vec<f32> = (0..m * c).map(|_| value(&mut random)).collect();
             if random.below(4) == 0 {
-                // A whole column of one kind.
+                // In some cases a whole column has one value.
                 let (column, filler) = (random.below(k), nasty(&mut random));
                 z.iter_mut().skip(column).step_by(k).for_each(|v| *v = filler);
             }
@@ -106,6 +109,8 @@ fn hostile_samples_keep_the_bounds() {
     assert!(compared > 20_000);
 }
 
+/// Fits the head from stored and from streamed samples, and checks counts, residuals and, where possible, the
+/// head.
 fn check_hostile(
     model: &mut Linear<Heap>,
     stream: &mut Linear<Heap>,
@@ -133,7 +138,8 @@ fn check_hostile(
     let z64 = M::from_fn(m, k, |i, j| f64::from(z[kept[i] * k + j]));
     let y64 = M::from_fn(m, c, |i, j| f64::from(y[kept[i] * c + j]));
     let svd = Svd::new(&z64);
-    // The smallest f32 in place of zero: nothing is divided by zero, and the bounds are equivalent.
+    // The smallest f32 takes the place of zero. It prevents a division by zero and does not weaken the
+    // bounds.
     let largest = svd.largest().max(1e-45);
     let below = underflow(largest, m, k, c);
     for (way, w) in [("client", head_of(model)), ("stream", head_of(stream))] {
@@ -155,10 +161,11 @@ fn check_hostile(
             worst.saw("hostile, residual where underflow leads, share of the bound", norm / bound);
         }
     }
-    // The oracle is slow, so only every other case uses it. Below full rank the head has least norm after short
-    // columns are lifted; with a constant column it is another one (`tests/units.rs`).
+    // The oracle is slow, so only every other case uses it. Below full rank the head has minimum norm after
+    // short columns are lifted; with a constant column it is a different head (`tests/units.rs`).
     let lengths = || z64.column_iter().map(|column| column.norm()).filter(|&length| length >= 1e-19);
-    // Columns beyond that are not lifted, and what is cut depends on the others.
+    // Columns that are shorter by a larger factor are not lifted, and which directions are cut depends on the
+    // other columns.
     let apart = lengths().fold(0.0, f64::max) > 1e17 * lengths().fold(f64::INFINITY, f64::min);
     if !case.is_multiple_of(2) || apart {
         return;
@@ -171,7 +178,8 @@ fn check_hostile(
         && (svd.s.iter().all(|&s| s >= 1e-3 * largest) || !has_constant(&z64))
     {
         *compared += 1;
-        // Rounding, and the directions the solver cuts: at most sqrt(k) of those the oracle cuts.
+        // The data error is rounding plus the directions that the solver cuts: at most sqrt(k) times those
+        // that the oracle cuts.
         let data = rounding(m, k) + (k as f64).sqrt() * dropped / largest;
         let [triangular, normal] = head_bound(&z64, &y64, &oracle, largest, condition, data);
         let below = below * (condition / largest).powi(2);
@@ -191,7 +199,7 @@ fn check_hostile(
     }
 }
 
-/// Replayed and streamed samples are fitted by different methods; both must treat the same features as zero.
+/// Stored and streamed samples are fitted by different methods; both must treat the same features as zero.
 #[test]
 fn both_methods_agree_on_tiny_features() {
     for exponent in -45..=-10 {

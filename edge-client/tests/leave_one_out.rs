@@ -1,4 +1,5 @@
-//! Ridge of least leave-one-out error, against fits in f64 without each sample in turn.
+//! Tests of the ridge with the smallest leave-one-out error, against fits in f64 that leave out each sample
+//! in turn.
 #![cfg(feature = "ridge-choice")]
 
 use crate::common::head::*;
@@ -9,10 +10,12 @@ use fedspan_client::task::HeadFit;
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};
 
+/// Fallback ridge of the device.
 const OTHERWISE: f32 = 0.3;
 const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: OTHERWISE };
 
-/// Solves `min |Z W - Y|^2 + m ridge |W|^2` in f64, without ridge for a constant column (the last).
+/// Solves `min |Z W - Y|^2 + m ridge |W|^2` in f64. If `constant`, the last column is constant and has no
+/// ridge.
 fn ridge_head(z: &M, y: &M, m_ridge: f64, constant: bool) -> M {
     let (m, k) = z.shape();
     let weight = |i: usize| if constant && i + 1 == k { 0.0 } else { m_ridge.sqrt() };
@@ -25,7 +28,7 @@ fn ridge_head(z: &M, y: &M, m_ridge: f64, constant: bool) -> M {
     svd.minimum_norm(&y.clone().resize(m + k, y.ncols(), 0.0), 1e-9 * svd.largest())
 }
 
-/// Returns the squared leave-one-out error, by fitting without each sample.
+/// Returns the squared leave-one-out error, by fitting a head without each sample.
 fn error(z: &M, y: &M, m_ridge: f64, constant: bool) -> f64 {
     (0..z.nrows())
         .map(|i| {
@@ -35,7 +38,7 @@ fn error(z: &M, y: &M, m_ridge: f64, constant: bool) -> f64 {
         .sum()
 }
 
-/// Returns `m` times a ridge of one mean square.
+/// Returns `m` times a ridge of 1 in relative units: the mean over the columns of their squared norms.
 fn unit(z: &M, constant: bool) -> f64 {
     let columns = z.ncols() - usize::from(constant);
     let sum: f64 = (0..columns)
@@ -44,6 +47,7 @@ fn unit(z: &M, constant: bool) -> f64 {
     sum / columns as f64
 }
 
+/// Fits a head. Returns the head and the report of the fit.
 fn fit(samples: &Sliced, head: HeadSolve) -> (Vec<f32>, HeadFit) {
     let (k, c) = (samples.features, samples.outputs);
     let mut model = Linear::new(Heap::new(k, k, c));
@@ -52,6 +56,8 @@ fn fit(samples: &Sliced, head: HeadSolve) -> (Vec<f32>, HeadFit) {
     (head_of(&model), model.head_fits().last)
 }
 
+/// Checks that the chosen ridge has the smallest leave-one-out error, and that the head is the exact one for
+/// this ridge.
 fn check(samples: &Sliced, constant: bool, worst: &mut Worst) {
     let (z, y) = (samples.x64(), samples.y64());
     let (m, k) = z.shape();
@@ -61,7 +67,8 @@ fn check(samples: &Sliced, constant: bool, worst: &mut Worst) {
     let m_ridge = f64::from(last.ridge) * m as f64;
     let chosen = RIDGES.iter().position(|&ridge| (f64::from(ridge) * unit - m_ridge).abs() <= 1e-3 * m_ridge);
     let chosen = chosen.unwrap_or_else(|| panic!("{} is none of the grid of {unit}", last.ridge));
-    // A ridge under which a sample is explained by itself alone is rejected in f32.
+    // With no more samples than columns, a ridge that lets a sample explain itself alone is rejected in f32,
+    // so only the chosen one is compared.
     let least = errors.iter().enumerate().filter(|(i, _)| m > k || *i == chosen).map(|(_, e)| *e);
     let least = least.fold(f64::INFINITY, f64::min);
     assert!(errors[chosen] <= 1.001 * least, "k={k} m={m}: {chosen} of {errors:?}");
@@ -118,7 +125,8 @@ fn ridge_has_least_error_for_classes() {
     }
 }
 
-/// If leaving a sample out empties a class or cannot be computed, the fallback ridge is used: the same bits.
+/// If leaving out a sample empties a class or cannot be computed, the fallback ridge is used. The bits equal
+/// those of least squares with this ridge.
 #[test]
 fn fallback_ridge_is_used_if_nothing_can_be_left_out() {
     let mut random = Random(74);
@@ -133,10 +141,10 @@ fn fallback_ridge_is_used_if_nothing_can_be_left_out() {
         assert_eq!(bits(&left_out.0), bits(&least_squares.0));
         assert_eq!((left_out.1, left_out.1.ridge), (least_squares.1, OTHERWISE));
     }
-    // Two samples of every class that occurs; the third class does not occur.
+    // There are two samples of every class except the third class, which has no samples.
     let two = Sliced::classification(x.clone(), vec![0, 1, 0, 0, 1, 1, 0], k, c);
     assert!(fit(&two, LEFT_OUT).1.ridge != OTHERWISE);
-    // Streamed samples.
+    // Streamed samples allow no second pass.
     let samples = Sliced::regression(x.clone(), random.normals(7 * c), k, c);
     let [once, same] = [LEFT_OUT, other].map(|head| {
         let mut model = Linear::new(Heap::streaming(k, k, c));
@@ -144,11 +152,11 @@ fn fallback_ridge_is_used_if_nothing_can_be_left_out() {
         (bits(&head_of(&model)), model.head_fits())
     });
     assert_eq!(once, same);
-    // Memory without room for a block of rows.
+    // The memory has no room for a block of rows.
     let wide = Sliced::regression(random.normals(50 * 40), random.normals(50), 40, 1);
     let [left_out, least_squares] = [LEFT_OUT, other].map(|head| fit(&wide, head));
     assert_eq!((bits(&left_out.0), left_out.1), (bits(&least_squares.0), least_squares.1));
-    // Fixed point.
+    // The fixed-point model has no leave-one-out.
     #[cfg(feature = "i16")]
     {
         let [left_out, least_squares] = [LEFT_OUT, other].map(|head| {
@@ -161,7 +169,7 @@ fn fallback_ridge_is_used_if_nothing_can_be_left_out() {
     }
 }
 
-/// The common unit of all features and the batches of samples change no bit.
+/// A power of two as unit of all features, and the batches of samples, change no bit.
 #[test]
 fn common_units_and_batches_change_nothing() {
     let mut random = Random(75);
@@ -191,7 +199,7 @@ fn unusable_samples_are_ignored() {
     let samples = Sliced::classification(x, classes.clone(), k, c);
     let clean = samples.without(&[1, 11]);
     assert_eq!(bits(&fit(&samples, LEFT_OUT).0), bits(&fit(&clean, LEFT_OUT).0));
-    // The only usable sample of class 2.
+    // Only one sample of this set is given, and it is unusable.
     classes[5] = 1;
     let nothing = Sliced::classification(vec![f32::NAN; k], vec![0], k, c);
     let mut model = Linear::new(Heap::new(k, k, c));
@@ -199,7 +207,7 @@ fn unusable_samples_are_ignored() {
     assert_eq!(model.fit_head(LEFT_OUT, &mut nothing.clone()), Err(DeclineReason::NoSamples));
 }
 
-/// A failed source keeps the previous head; a round and its parameters are checked as with any head.
+/// A failed source keeps the previous head. Rounds with a leave-one-out head are checked as with any head.
 #[test]
 fn rounds_accept_leave_one_out_heads() {
     let mut random = Random(77);

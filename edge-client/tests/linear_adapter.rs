@@ -1,5 +1,5 @@
-//! RoLoRA on a linear model (Chen et al. 2025, Algorithm 2): its two rounds against f64, and the factors that a
-//! device keeps between them.
+//! Tests of RoLoRA on a linear model (Chen et al. 2025, Algorithm 2): both kinds of rounds against f64, and
+//! the factors that a device keeps between rounds.
 #![cfg(feature = "shared-head")]
 
 use crate::common::*;
@@ -13,15 +13,16 @@ const STEP: f32 = 0.3;
 const UP: Wire = Wire::AdapterUp { head: EXACT, encoding: Encoding::F32 };
 const DOWN: Wire = Wire::AdapterDown { step_size: STEP, encoding: Encoding::F32 };
 
-/// Returns a round with these factors: d x k, then k x C.
+/// Returns a round that sends these factors.
 fn round(number: u32, task: Wire, factors: &[(Role, usize, usize)]) -> RoundOpen {
-    let of = |&(role, rows, cols): &(Role, usize, usize)| {
+    let descriptor = |&(role, rows, cols): &(Role, usize, usize)| {
         TensorDescriptor::inline(role, Encoding::F32, rows as u16, cols as u16)
     };
     let id = RoundId { round: number, stage: 0 };
-    RoundOpen { id, task, tensors: factors.iter().map(of).collect() }
+    RoundOpen { id, task, tensors: factors.iter().map(descriptor).collect() }
 }
 
+/// Shape, samples and down-projection (d x k) of a case.
 struct Case {
     d: usize,
     k: usize,
@@ -31,6 +32,7 @@ struct Case {
 }
 
 impl Case {
+    /// Draws a case with more samples than columns.
     fn new(random: &mut Random, number: usize) -> Self {
         let k = 1 + number % 5;
         let (d, c) = (k + random.below(20), 1 + random.below(6));
@@ -48,7 +50,7 @@ impl Case {
         [(Role::AdapterDown, self.d, self.k), (Role::AdapterUp, self.k, self.c)]
     }
 
-    /// Runs a round of the up-projection, with the down-projection.
+    /// Runs a round that sends the down-projection and trains the up-projection. Returns the upload.
     fn up(&self, model: &mut Linear<Heap>, number: u32) -> Vec<f32> {
         receive(model, &round(number, UP, &self.factors()[..1]), &[&self.down]).unwrap();
         let usage = model.run(RoundId { round: number, stage: 0 }, &mut self.samples.clone()).unwrap();
@@ -58,10 +60,10 @@ impl Case {
         emitted(model, 7)
     }
 
-    /// Runs a round of the down-projection with these factors.
+    /// Runs a round that sends these factors and trains the down-projection. Returns the upload.
     fn down(&self, model: &mut Linear<Heap>, number: u32, factors: &[&[f32]]) -> Vec<f32> {
-        let of = &self.factors()[2 - factors.len()..];
-        receive(model, &round(number, DOWN, of), factors).unwrap();
+        let sent_factors = &self.factors()[2 - factors.len()..];
+        receive(model, &round(number, DOWN, sent_factors), factors).unwrap();
         model.run(RoundId { round: number, stage: 0 }, &mut self.samples.clone()).unwrap();
         let [sent] = model.upload()[..] else { panic!("one factor leaves") };
         assert_eq!((sent.role, sent.rows, sent.cols), (Role::AdapterDown, self.d as u16, self.k as u16));
@@ -69,6 +71,7 @@ impl Case {
     }
 }
 
+/// Calls the function for 120 drawn cases.
 fn each_case(mut each: impl FnMut(Case, &mut Random)) {
     let mut random = Random(21);
     for number in 0..120 {
@@ -103,7 +106,7 @@ fn both_rounds_equal_f64() {
     println!("{worst:?}");
 }
 
-/// A single device runs FedRep in two rounds: its best up-projection is its head.
+/// A device alone performs one FedRep round in two rounds: its best up-projection is its head.
 #[test]
 fn two_rounds_of_one_device_equal_a_fedrep_round() {
     each_case(|case, _| {
@@ -122,7 +125,7 @@ fn two_rounds_of_one_device_equal_a_fedrep_round() {
     });
 }
 
-/// A factor that the device has need not be sent; a missing one must.
+/// The down-projection need not be sent if the device has it; otherwise it must be sent.
 #[test]
 fn down_projection_is_kept_until_replaced() {
     each_case(|case, random| {
@@ -136,7 +139,8 @@ fn down_projection_is_kept_until_replaced() {
         };
         lacking(&mut device);
         let first = case.up(&mut device, 1);
-        // Again without a tensor, then the other round with one, then again with one.
+        // The device repeats the round without a tensor, then runs the other round twice with only the
+        // up-projection.
         let open = round(2, UP, &[]);
         receive(&mut device, &open, &[]).unwrap();
         device.run(open.id, &mut case.samples.clone()).unwrap();
@@ -144,14 +148,14 @@ fn down_projection_is_kept_until_replaced() {
         let with_both = case.down(&mut case.device(), 3, &[&case.down, &b]);
         assert_eq!(bits(&case.down(&mut device, 3, &[&b])), bits(&with_both));
         assert_eq!(bits(&case.down(&mut device, 4, &[&b])), bits(&with_both), "the step was taken in place");
-        // A download that was interrupted.
+        // An interrupted download invalidates the factor.
         device.open(&round(5, UP, &case.factors()[..1])).unwrap();
         device.tensor_mut(0).unwrap()[0] = 0.5;
         lacking(&mut device);
     });
 }
 
-/// After both rounds the device predicts with the shared model.
+/// After a round that sent both factors, the device predicts with the shared model.
 #[test]
 fn device_predicts_with_the_shared_factors() {
     each_case(|case, random| {
@@ -197,7 +201,7 @@ fn mismatched_rounds_are_declined() {
     let task = Wire::AdapterUp { head: HeadSolve::LeastSquares { ridge: f32::NAN }, encoding: Encoding::F32 };
     assert_eq!(declined(&mut device, task, &[a]), Err(DeclineReason::Parameter));
 
-    // Not orthonormal, not finite.
+    // The down-projection is not orthonormal, then the up-projection is not finite.
     let scaled: Vec<f32> = down.iter().map(|v| v * 1.1).collect();
     let error = receive(&mut device, &round(1, UP, &[a]), &[&scaled]).unwrap_err();
     assert!(
@@ -212,7 +216,7 @@ fn mismatched_rounds_are_declined() {
         assert_eq!(device.verify(), Err(DeclineReason::NonFinite));
         assert!(device.predict(&samples.x[..d], &mut vec![0.0; c]).is_err(), "there is no head");
     }
-    // The other factor is unchanged.
+    // The down-projection is still the old one.
     let open = round(3, UP, &[]);
     receive(&mut device, &open, &[]).unwrap();
     device.run(open.id, &mut samples.clone()).unwrap();
@@ -224,7 +228,7 @@ fn mismatched_rounds_are_declined() {
         receive(&mut device, &open, tensors).unwrap();
         assert_eq!(device.run(open.id, &mut nothing.clone()), Err(DeclineReason::NoSamples));
     }
-    // Streamed samples do not suffice.
+    // Streamed samples are not supported.
     receive(&mut device, &round(5, UP, &[a]), &[down]).unwrap();
     assert_eq!(device.begin(), Err(DeclineReason::Task));
 }

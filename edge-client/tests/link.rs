@@ -1,4 +1,5 @@
-//! Tests of the two drivers over links in memory: reads of any length, partial writes, noise, end of file, errors.
+//! Tests of the blocking and the asynchronous driver over links in memory: reads of any length, partial
+//! writes, noise, end of file, errors.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -23,20 +24,24 @@ use fedspan_protocol::tensor::{Encoding, Role};
 const D: usize = 57;
 const K: usize = 8;
 
-/// The other end of the link, with a server.
+/// Other end of the link, with a server.
 struct Peer {
     server: Server,
     decoder: Decoder<Vec<u8>>,
     to_device: VecDeque<u8>,
-    /// Bytes per read and per write.
+    /// Largest number of bytes per read.
     read_at_once: usize,
+    /// Largest number of bytes per write.
     write_at_once: usize,
-    /// Noise before each frame. Noise without a final zero destroys the following frame.
+    /// Returns the noise before a frame with this index. Noise without a final zero destroys the following
+    /// frame.
     noise: Box<dyn FnMut(usize) -> Vec<u8>>,
     frames: usize,
-    /// Number of bytes read or written after which the link is closed or fails.
+    /// Number of bytes read after which the link is closed.
     end_after_reading: usize,
+    /// Number of bytes read after which the link fails.
     fail_after_reading: usize,
+    /// Number of bytes written after which the link fails.
     fail_after_writing: usize,
     read: usize,
     written: usize,
@@ -44,10 +49,13 @@ struct Peer {
     idle: usize,
 }
 
+/// Handle to the peer, as the reader and writer of the device.
 #[derive(Clone)]
 struct End(Rc<RefCell<Peer>>);
 
 impl Peer {
+    /// Creates a peer that neither fails nor closes the link, and that reads and writes `at_once` bytes per
+    /// call.
     fn new(server: Server, at_once: usize) -> Self {
         Self {
             server,
@@ -67,6 +75,7 @@ impl Peer {
         }
     }
 
+    /// Queues a message for the device, after the noise that precedes this frame.
     fn send(&mut self, message: &ToDevice, body: &[u8]) {
         let noise = (self.noise)(self.frames);
         self.frames += 1;
@@ -74,6 +83,7 @@ impl Peer {
         self.to_device.extend(wire(message, body));
     }
 
+    /// Takes bytes from the device, and queues the server's replies to complete frames.
     fn write(&mut self, bytes: &[u8]) -> Result<usize, ErrorKind> {
         if self.written >= self.fail_after_writing {
             return Err(ErrorKind::BrokenPipe);
@@ -98,14 +108,17 @@ impl Peer {
         Ok(n)
     }
 
+    /// Returns true if the link is closed.
     fn ended(&self) -> bool {
         self.over || self.read >= self.end_after_reading
     }
 
+    /// Returns true if a read would not wait: there are bytes, or the link is closed or has failed.
     fn ready(&self) -> bool {
         !self.to_device.is_empty() || self.ended() || self.read >= self.fail_after_reading
     }
 
+    /// Gives queued bytes to the device. Returns 0 if the link is closed.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ErrorKind> {
         if self.read >= self.fail_after_reading {
             return Err(ErrorKind::ConnectionReset);
@@ -122,8 +135,8 @@ impl Peer {
         Ok(n)
     }
 
-    /// Called when nothing is to be done: the server sends its requests or opening again, or closes the link
-    /// when it has an update.
+    /// Acts for the server when device and server wait: sends requests or the opening again, or closes the
+    /// link if the server has an update.
     fn silence(&mut self) {
         self.idle += 1;
         assert!(self.idle < 5_000, "the device never finishes");
@@ -184,6 +197,7 @@ impl embedded_io_async::Write for End {
     }
 }
 
+/// Polls a future until it is ready.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     for _ in 0..10_000_000 {
@@ -194,6 +208,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     panic!("the future hangs");
 }
 
+/// Returns a session, its settings, a server with a round, and the expected update.
 fn problem(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
     let mut random = Random(3);
     let b = flat(&random.orthonormal(D, K));
@@ -208,7 +223,8 @@ fn problem(limit: u16) -> (Device<Sliced>, Config, Server, Vec<f32>) {
     (session, config, server, expected)
 }
 
-/// Drives a session over a link until it goes down. The clock advances only when there is nothing to do.
+/// Drives a session over a link until the link goes down. The clock advances only when device and server
+/// wait.
 fn drive(
     session: &mut Device<Sliced>,
     config: Config,
@@ -256,7 +272,7 @@ fn round_completes_with_reads_and_writes_of_any_length() {
     }
 }
 
-/// Noise that ends with a zero costs nothing. Other noise costs the following frame, which is requested
+/// Noise that ends with a zero has no effect. Other noise destroys the following frame, which is requested
 /// again.
 #[test]
 fn driver_survives_noise_between_frames() {
@@ -288,8 +304,8 @@ fn driver_survives_noise_between_frames() {
     }
 }
 
-/// The link ends or fails after any number of bytes: the driver returns the reason, and the next link
-/// continues.
+/// The link ends or fails after any number of bytes. The driver returns the reason, and the session continues
+/// on the next link.
 #[test]
 fn driver_reports_the_end_and_the_next_link_continues() {
     let total = {
@@ -337,7 +353,8 @@ fn driver_reports_the_end_and_the_next_link_continues() {
     }
 }
 
-/// `embedded-io` forbids writes of 0 bytes, and its `write_all` panics.
+/// A driver must not write 0 bytes, which `embedded-io` forbids, and must not use `write_all`, which panics
+/// if a link accepts none.
 #[test]
 fn link_that_accepts_no_bytes_is_closed() {
     for asynchronous in [false, true] {
@@ -362,7 +379,7 @@ fn retry_after_closes_the_link_and_sets_the_time() {
     }
 }
 
-/// If a driver is dropped midway (a cancelled task), the session only needs a LinkDown.
+/// If a driver is dropped at an await (a cancelled task), the session only needs a LinkDown.
 #[test]
 fn dropped_future_is_harmless() {
     for polls in 1..60 {
@@ -375,7 +392,7 @@ fn dropped_future_is_harmless() {
             let buffers = Buffers { receive: &mut receive, transmit: &mut transmit };
             let mut io = End(peer.clone());
             let read = Rc::new(Cell::new(0));
-            // Sleeps take a few polls, so that the future stops at many places.
+            // Each sleep takes two polls, so that the future is dropped at many places.
             let sleep = |until: Millis| {
                 let until = until.as_u64();
                 let (clock, read) = (&clock, read.clone());
@@ -404,7 +421,7 @@ fn dropped_future_is_harmless() {
     }
 }
 
-/// A sensor with twenty samples, which has none every other time it is polled.
+/// Sensor with twenty samples. Every other poll returns no sample.
 struct Beat {
     samples: Sliced,
     next: usize,
@@ -449,7 +466,7 @@ fn driver_feeds_sensor_samples_to_a_streaming_session() {
         let io = &mut End(peer.clone());
         let idle = |until: Millis| {
             let until = until.as_u64();
-            // An interrupt of the sensor comes before the wake-up.
+            // The sensor interrupts the sleep before the wake-up time.
             clock.set((clock.get() + 10).min(until));
             if clock.get() == until || !peer.borrow().server.updates.is_empty() {
                 peer.borrow_mut().silence();

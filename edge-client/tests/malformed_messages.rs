@@ -1,5 +1,5 @@
-//! Tests of messages that no honest server sends: random, cut, flipped, spliced. Nothing panics, and the next round
-//! works as usual.
+//! Tests of messages that no honest server sends: random, truncated, with flipped bits, or spliced from two
+//! messages. Nothing panics, and the next round works as usual.
 
 use crate::common::server::*;
 use crate::common::*;
@@ -24,13 +24,14 @@ fn server(round: u32, task: Wire, encoding: Encoding, limit: usize) -> Server {
     Server::new(round, task, encoding, limit, vec![(Role::Representation, D, K, b)])
 }
 
+/// Creates a device that replays samples or streams them.
 fn bench(stream: bool) -> Bench<Sliced> {
     let sampling = if stream { Sampling::Stream { samples: 4 } } else { Sampling::Replay };
     let config = Config { frame_limit: 128, sampling, ..Config::new(1) };
     Bench::new(config, Heap::streaming(D, K, 1), samples(), Flash::default())
 }
 
-/// Valid messages of every kind.
+/// Returns valid messages of every kind.
 fn honest() -> Vec<Vec<u8>> {
     let id = RoundId { round: 2, stage: 0 };
     let mut all = vec![
@@ -58,6 +59,8 @@ fn honest() -> Vec<Vec<u8>> {
     all
 }
 
+/// An input of the session. `Honest` is a valid message, and the next three variants are altered valid
+/// messages.
 #[derive(Clone, Debug)]
 enum Input {
     Random(Vec<u8>),
@@ -71,6 +74,7 @@ enum Input {
     Sample(bool),
 }
 
+/// Strategy for inputs, most of which are valid messages.
 fn input() -> impl Strategy<Value = Input> {
     let n = any::<usize>();
     prop_oneof![
@@ -95,23 +99,23 @@ proptest! {
         let mut bench = bench(stream);
         bench.connect(3, 5_000);
         for input in &inputs {
-            let of = |index: usize| honest[index % honest.len()].clone();
+            let honest_message = |index: usize| honest[index % honest.len()].clone();
             let bytes = match input {
                 Input::Random(bytes) => bytes.clone(),
-                Input::Honest(index) => of(*index),
+                Input::Honest(index) => honest_message(*index),
                 Input::Cut(index, at) => {
-                    let mut bytes = of(*index);
+                    let mut bytes = honest_message(*index);
                     bytes.truncate(at % bytes.len());
                     bytes
                 }
                 Input::Flip(index, at, with) => {
-                    let mut bytes = of(*index);
+                    let mut bytes = honest_message(*index);
                     let at = at % bytes.len().min(24);
                     bytes[at] ^= with;
                     bytes
                 }
                 Input::Splice(first, second, at) => {
-                    let (mut bytes, tail) = (of(*first), of(*second));
+                    let (mut bytes, tail) = (honest_message(*first), honest_message(*second));
                     let at = at % bytes.len().min(tail.len());
                     bytes.truncate(at);
                     bytes.extend(&tail[at..]);
@@ -141,13 +145,13 @@ proptest! {
             if bench.last.close {
                 bench.all(Event::LinkDown);
             }
-            // A prediction is refused or finite.
+            // A prediction is either refused or finite.
             let mut out = [0.0];
             if bench.session.task_mut().predict(&samples().x[..D], &mut out).is_ok() {
                 prop_assert!(out[0].is_finite());
             }
         }
-        // A new campaign on a new link.
+        // The next round belongs to a new campaign on a new link.
         bench.all(Event::LinkDown);
         bench.connect(0xFEED_BEEF, 60_000);
         let task = fed_rep(EXACT, Upload::Gradient, 0.1);

@@ -1,6 +1,6 @@
-//! Tests of a malicious server that tries to extract the device's data: invalid representations, rounds that
-//! repeat, go back or change midway, chunks in any order. Without encryption, and from a server that has the
-//! device's key.
+//! Tests of a malicious server that tries to extract the device's data: with invalid representations, with
+//! rounds that repeat, go back or change midway, and with chunks in any order. The server is tested without
+//! encryption, and with the device's key.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -20,7 +20,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 const NOW: u64 = 1_000;
 
-/// A device and its server, with the device's key or without encryption.
+/// A device and its server, which has the device's key or sends without encryption.
 struct Pair {
     session: Session<Linear<Heap>, Sliced, Flash, ChaCha8Rng>,
     limit: usize,
@@ -33,7 +33,7 @@ struct Pair {
 type Sent = Vec<(ToServer, Vec<u8>)>;
 
 impl Pair {
-    /// Connected, in campaign 7.
+    /// Creates a device and connects it, in campaign 7.
     fn new(problem: &Problem, limit: u16, key: Option<Key>, flash: Flash) -> Self {
         let config = config(limit);
         let protection = key.clone().map_or(Protection::Plaintext, Protection::Key);
@@ -46,11 +46,12 @@ impl Pair {
         let sent = pair.event(Event::LinkUp);
         assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
         let welcome = ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 });
-        let confirmed = pair.say(&welcome, &[]);
+        let confirmed = pair.deliver(&welcome, &[]);
         assert_eq!(confirmed.len(), usize::from(pair.key.is_some()), "{confirmed:?}");
         pair
     }
 
+    /// Passes an event to the session. Returns all messages that the device sends.
     fn event(&mut self, event: Event<'_>) -> Sent {
         let mut progress = self.session.handle(Millis::new(NOW), event, &mut self.out);
         let mut sent = self.read(progress);
@@ -61,6 +62,7 @@ impl Pair {
         sent
     }
 
+    /// Decodes the message that the device has sent in one step, if any.
     fn read(&mut self, progress: Progress) -> Sent {
         if progress.sent == 0 {
             return Vec::new();
@@ -79,7 +81,8 @@ impl Pair {
         vec![(message, body.to_vec())]
     }
 
-    fn say(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
+    /// Sends a message to the device, sealed if there is a key. Returns the answers.
+    fn deliver(&mut self, message: &ToDevice, body: &[u8]) -> Sent {
         let Some(channel) = &mut self.channel else {
             return self.event(Event::Message(&payload(message, body)));
         };
@@ -103,8 +106,8 @@ impl Pair {
         sent
     }
 
-    fn say_all(&mut self, messages: &[(ToDevice, Vec<u8>)]) -> Sent {
-        messages.iter().flat_map(|(message, body)| self.say(message, body)).collect()
+    fn deliver_all(&mut self, messages: &[(ToDevice, Vec<u8>)]) -> Sent {
+        messages.iter().flat_map(|(message, body)| self.deliver(message, body)).collect()
     }
 
     fn answer(&mut self, problem: &Problem) -> Result<Vec<u32>, NotReady> {
@@ -113,7 +116,7 @@ impl Pair {
     }
 }
 
-/// Without and with a key, at frame limits with and without chunks.
+/// Returns pairs without and with a key, with a small frame limit and with one that needs no chunks.
 fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
     let keys = [None, Some(Key::new(3, [0x42; 32]))];
     keys.into_iter().flat_map(move |key| {
@@ -124,26 +127,27 @@ fn pairs(problem: &Problem) -> impl Iterator<Item = (Pair, Flash, u16)> {
     })
 }
 
-/// Opens round 5 as an honest server does, and returns the update.
+/// Opens round 5 as an honest server does. Returns the update.
 fn first(pair: &mut Pair, problem: &Problem, limit: u16) -> Sent {
-    let sent = pair.say_all(&problem.server(5, gradient(), Encoding::F32, limit).opening());
+    let sent = pair.deliver_all(&problem.server(5, gradient(), Encoding::F32, limit).opening());
     assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     sent
 }
 
+/// Acknowledges the update of round 5, as an honest server does.
 fn acknowledge(pair: &mut Pair) {
     let id = RoundId { round: 5, stage: 0 };
-    assert!(pair.say(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]).is_empty());
+    assert!(pair.deliver(&ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }), &[]).is_empty());
     assert_eq!(pair.session.last_round(), 5);
 }
 
-/// Representations from which a gradient or a head would reveal more of the samples than the method allows:
-/// they are declined, nothing is sent, and the head is unchanged.
+/// A gradient or a head for these representations would reveal more of the samples than the method allows.
+/// The device declines them, sends nothing else, and keeps its head.
 #[test]
 fn invalid_representation_is_declined() {
     let problem = problem(57, 8, 1);
     let b = &problem.b;
-    // All columns equal the first one.
+    // All columns repeat the first one.
     let rank_one: Vec<f32> = b.chunks(8).flat_map(|row| [row[0]; 8]).collect();
     let lone: Vec<f32> = (0..b.len()).map(|i| f32::from(u8::from(i == 0))).collect();
     let scaled = |scale: f32| b.iter().map(|v| v * scale).collect::<Vec<f32>>();
@@ -160,7 +164,7 @@ fn invalid_representation_is_declined() {
             .map(|b| problem.server_of(6, gradient(), Encoding::F32, limit, b.clone()).opening())
             .collect();
         for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            // The encoder refuses such a value, so it is written into the bytes.
+            // The encoder refuses such a value, so the value is written into the encoded bytes.
             let mut opening = problem.server(6, gradient(), Encoding::F32, limit).opening();
             let body = &mut opening.last_mut().unwrap().1;
             let n = body.len();
@@ -168,7 +172,7 @@ fn invalid_representation_is_declined() {
             openings.push(opening);
         }
         for (index, opening) in openings.iter().enumerate() {
-            let sent = pair.say_all(opening);
+            let sent = pair.deliver_all(opening);
             match declined(&sent) {
                 DeclineReason::NonFinite | DeclineReason::NotOrthonormal { .. } => {}
                 other => panic!("{index}: {other:?}"),
@@ -180,13 +184,13 @@ fn invalid_representation_is_declined() {
         }
         assert_eq!(pair.session.last_round(), 5);
         // A valid representation is accepted.
-        let sent = pair.say_all(&problem.server(6, gradient(), Encoding::F32, limit).opening());
+        let sent = pair.deliver_all(&problem.server(6, gradient(), Encoding::F32, limit).opening());
         assert!(matches!(sent[0].0, ToServer::Update(_)), "{sent:?}");
     }
 }
 
-/// One update per round, for any claim of the server about the round: the same bytes while it is pending,
-/// nothing afterwards.
+/// A device sends one update per round, for any claim of the server about the round: the same bytes while the
+/// update is pending, and nothing afterwards.
 #[test]
 fn no_second_update_for_a_round() {
     let problem = problem(57, 8, 1);
@@ -198,32 +202,32 @@ fn no_second_update_for_a_round() {
             server.open.id = RoundId { round, stage };
             server.opening()
         };
-        // The same round with another representation while the update is pending: the computed update is sent
-        // again. The chunks that follow are ignored.
+        // The server opens the round again with another representation while the update is pending. The
+        // device sends the computed update again, and ignores the chunks that follow.
         let (message, body) = &open(5, 0, &other)[0];
-        assert_eq!(pair.say(message, body), update, "limit {limit}");
+        assert_eq!(pair.deliver(message, body), update, "limit {limit}");
         let unexpected = pair.session.counters().unexpected;
         let chunks = &open(5, 0, &other)[1..];
-        assert!(pair.say_all(chunks).is_empty());
+        assert!(pair.deliver_all(chunks).is_empty());
         assert_eq!(pair.session.counters().unexpected as usize, unexpected as usize + chunks.len());
-        // Another stage or an earlier round: declined, and the update is unchanged.
+        // Another stage or an earlier round is declined, and the update is unchanged.
         for (round, stage) in [(5, 1), (5, u16::MAX), (4, 0), (1, 7), (0, 0)] {
             let (message, body) = &open(round, stage, &other)[0];
-            assert_eq!(declined(&pair.say(message, body)), DeclineReason::RoundRepeated { last: 5 });
+            assert_eq!(declined(&pair.deliver(message, body)), DeclineReason::RoundRepeated { last: 5 });
             let (message, body) = &open(5, 0, &other)[0];
-            assert_eq!(pair.say(message, body), update, "after {round}, {stage}");
+            assert_eq!(pair.deliver(message, body), update, "after {round}, {stage}");
         }
         acknowledge(&mut pair);
         for (round, stage) in [(5, 0), (5, 1), (4, 9), (0, 0)] {
             let (message, body) = &open(round, stage, &other)[0];
-            assert_eq!(declined(&pair.say(message, body)), DeclineReason::RoundRepeated { last: 5 });
+            assert_eq!(declined(&pair.deliver(message, body)), DeclineReason::RoundRepeated { last: 5 });
         }
-        // The next round is a new one.
-        assert!(matches!(pair.say_all(&open(6, 0, &other))[0].0, ToServer::Update(_)));
+        // The next round is computed.
+        assert!(matches!(pair.deliver_all(&open(6, 0, &other))[0].0, ToServer::Update(_)));
     }
 }
 
-/// The update has the same bytes, for any order and repetition of the chunks.
+/// The update has the same bytes for any order and repetition of the chunks.
 #[test]
 fn chunk_order_has_no_effect() {
     let problem = problem(57, 8, 1);
@@ -235,7 +239,7 @@ fn chunk_order_has_no_effect() {
         let mut random = Random(3);
         for order in 0..20 {
             let mut pair = fresh();
-            assert!(pair.say(&open.0, &open.1).is_empty());
+            assert!(pair.deliver(&open.0, &open.1).is_empty());
             let mut rest: Vec<usize> = (0..chunks.len()).collect();
             let mut sent = Vec::new();
             while !rest.is_empty() {
@@ -246,10 +250,10 @@ fn chunk_order_has_no_effect() {
                 };
                 let index = rest.remove(next);
                 assert!(sent.is_empty(), "nothing may be sent before the last chunk");
-                sent = pair.say(&chunks[index].0, &chunks[index].1);
+                sent = pair.deliver(&chunks[index].0, &chunks[index].1);
                 if !rest.is_empty() && order % 2 == 1 {
                     assert!(
-                        pair.say(&chunks[index].0, &chunks[index].1).is_empty(),
+                        pair.deliver(&chunks[index].0, &chunks[index].1).is_empty(),
                         "a duplicate has no effect"
                     );
                 }

@@ -1,5 +1,5 @@
-//! Tests of a device with noise: its settings and the cost of a release, its capabilities and supported rounds, and
-//! the data it does not reveal.
+//! Tests of a device with noise: its settings and the cost of a release, its capabilities and supported
+//! rounds, and the data that it must not reveal.
 #![cfg(feature = "privacy")]
 
 use crate::common::*;
@@ -25,7 +25,7 @@ fn settings(square: u64, rows_max: u32) -> PrivacySettings {
     PrivacySettings::new(multiplier(square), 1 << 40, rows_max, Millis::new(1)).unwrap().with_iterations(200)
 }
 
-/// Mechanism whose noise is never drawn.
+/// Mechanism whose seed is never drawn.
 #[derive(Clone, Copy, Debug)]
 struct Never(PrivacySettings);
 
@@ -45,7 +45,7 @@ fn multipliers_fit_cost_and_variance() {
         assert_eq!(NoiseMultiplier::from_square(square).unwrap_err().square, square);
     }
     for (square, release) in [
-        // ceil(2^46 / (2^14 + 1)) by long division.
+        // The first release is ceil(2^46 / (2^14 + 1)), by long division.
         (LEAST, 4_294_705_168),
         (1 << 16, 1 << 30),
         (3 << 16, 357_913_942),
@@ -75,7 +75,7 @@ fn multipliers_fit_cost_and_variance() {
     }
 }
 
-/// The sensitivity equals the formula in f64, and is never below it.
+/// The sensitivity equals its formula in f64, rounded up, and is never below it.
 #[test]
 fn sensitivity_equals_its_formula_rounded_up() {
     for d in [1u16, 2, 20, 58, 784, u16::MAX] {
@@ -98,7 +98,7 @@ fn sensitivity_equals_its_formula_rounded_up() {
     assert_eq!(sensitivity(58, 1, 15), 32_793);
 }
 
-/// Usable provisioning records become settings, others an error.
+/// Usable provisioning records become settings, unusable ones errors.
 #[test]
 fn provisioning_records_become_settings_or_errors() {
     let noise = ProvisionedNoise {
@@ -150,7 +150,7 @@ fn invalid_settings_are_rejected() {
     ] {
         assert_eq!(settings(1 << 16, rows_max).grid(), grid, "{rows_max}");
     }
-    // All valid sizes and multipliers have a variance.
+    // Every valid combination of sizes and multiplier has a variance.
     for rows_max in [1, 1 << 20, 1 << 30] {
         for square in [LEAST, 1 << 40] {
             for d in [1, 64, u16::MAX] {
@@ -185,7 +185,7 @@ fn only_noisy_tensors_may_leave() {
         assert_eq!(capabilities.privacy, Privacy::Gaussian { release: 1 << 28, budget: 1 << 40, spent: 0 });
         let fit = Wire::FitHead { head: EXACT }.bit();
         assert_eq!(capabilities.tasks, if power { fit | 1 << 5 } else { fit });
-        // No task of this mechanism uploads anything.
+        // The mechanism has no clipping, so no task uploads a gradient or a representation.
         let roles = capabilities.roles & !CHOOSES_RIDGE;
         assert_eq!(roles, if power { Role::Subspace.bit() } else { 0 });
         assert_eq!(model.streamed_tasks(), fit);
@@ -208,7 +208,8 @@ fn only_noisy_tensors_may_leave() {
     }
 }
 
-/// A server cannot make a computation longer than the slot allows: neither by iterations nor by gradient steps.
+/// A server cannot make a computation longer than the slot allows, neither by iterations nor by gradient
+/// steps.
 #[test]
 fn rounds_over_the_iteration_limit_are_declined() {
     let once = PrivacySettings::new(multiplier(1 << 18), 1 << 40, 100, Millis::new(1)).unwrap();
@@ -232,6 +233,7 @@ fn rounds_over_the_iteration_limit_are_declined() {
     }
 }
 
+/// Fits a head in a round, from stored samples.
 fn fit<P: Mechanism>(
     model: &mut Linear<Heap, P>,
     head: HeadSolve,
@@ -246,6 +248,7 @@ fn fit<P: Mechanism>(
     model.run(round.id, &mut samples.clone().at_once(3))
 }
 
+/// Fits a head in a round, from streamed samples.
 fn fit_stream<P: Mechanism>(
     model: &mut Linear<Heap, P>,
     head: HeadSolve,
@@ -264,7 +267,7 @@ fn fit_stream<P: Mechanism>(
     model.finish()
 }
 
-/// A head is fitted as without noise; the report is the same for any samples.
+/// A head is fitted as it is without noise, and the report is the same for any samples.
 #[test]
 fn head_fit_reports_nothing_about_its_samples() {
     let mut random = Random(2);
@@ -281,7 +284,7 @@ fn head_fit_reports_nothing_about_its_samples() {
         let expected = fit(&mut plain, head, &b, &samples.without(&bad));
         for streamed in [false, true] {
             let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
-            // Another head before, on another representation.
+            // The device first fits another head on another representation.
             let other = identity(d)[..].chunks(d).flat_map(|row| row[..k].to_vec()).collect::<Vec<_>>();
             fit(&mut model, EXACT, &other, &samples).unwrap();
             let run = if streamed { fit_stream } else { fit };
@@ -302,7 +305,7 @@ fn head_fit_reports_nothing_about_its_samples() {
             }
         }
     }
-    // The absence of samples is public.
+    // An absence of samples or a failure of the source is public, so the device declines.
     let nothing = Sliced::regression(Vec::new(), Vec::new(), d, 1);
     let mut model = Linear::private(Heap::streaming(d, k, 1), Never(settings(LEAST, 9))).unwrap();
     assert_eq!(fit(&mut model, EXACT, &b, &nothing), Err(DeclineReason::NoSamples));

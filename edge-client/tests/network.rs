@@ -1,5 +1,5 @@
-//! Tests of rounds of networks: every method against training in f64 over the samples in the device's order, and
-//! properties of its epochs.
+//! Tests of rounds of networks: each method against training in f64 over the samples in the device's order,
+//! and properties of the epochs.
 #![cfg(feature = "network")]
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{DeclineReason, Descent, Task as Wire, Trained};
 use fedspan_protocol::tensor::Encoding;
 
-/// Dense networks, and convolutional and recurrent ones with their features.
+/// Returns shapes of dense networks, and of convolutional and recurrent ones if they are compiled in.
 fn shapes() -> Vec<NetworkShape> {
     let mut shapes = vec![
         NetworkShape::new(5, &[], 3, 16),
@@ -27,13 +27,14 @@ fn shapes() -> Vec<NetworkShape> {
 
 const DENSE: NetworkShape = NetworkShape::new(6, &[4], 3, 16);
 
-/// Number of samples: the last batch of 3 has one.
+/// Number of samples. In batches of 3, the last batch has one sample.
 const SAMPLES: usize = 10;
 
-/// Tolerance for parameters near one: rounding, or the error of micromath's exponential.
+/// Tolerance for parameters near one, which covers rounding or the error of micromath's exponential.
 const ERROR: f64 = if cfg!(feature = "micromath") { 3e-2 } else { 1e-4 };
 
-/// Method with the task of its rounds, and the layers and epochs of its phases.
+/// Training method: the shared layers and the task of its rounds, and the layers and numbers of epochs of its
+/// phases.
 struct Method {
     name: &'static str,
     shared: Range<usize>,
@@ -41,34 +42,35 @@ struct Method {
     phases: Vec<(Range<usize>, usize)>,
 }
 
+/// Returns the methods that the built features and the number of layers allow.
 fn methods(shape: NetworkShape, descent: Descent) -> Vec<Method> {
     let (all, head) = (shape.layers(), shape.layers() - 1);
     let method = |name, shared, task, phases| Method { name, shared, task, phases };
-    let of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
+    let task_of = |head_epochs, epochs, trained| sgd(descent, head_epochs, epochs, trained);
     let mut methods = vec![
-        method("FedPer", 0..head, of(0, 3, Trained::All), vec![(0..all, 3)]),
+        method("FedPer", 0..head, task_of(0, 3, Trained::All), vec![(0..all, 3)]),
         method("fit-head", 0..head, fit(descent, 4), vec![(head..all, 4)]),
-        method("alone", 0..0, of(0, 2, Trained::All), vec![(0..all, 2)]),
+        method("alone", 0..0, task_of(0, 2, Trained::All), vec![(0..all, 2)]),
     ];
     if head > 0 {
         let phases = vec![(head..all, 3), (0..head, 2)];
-        methods.push(method("FedRep", 0..head, of(3, 2, Trained::Shared), phases));
+        methods.push(method("FedRep", 0..head, task_of(3, 2, Trained::Shared), phases));
         let phases = vec![(head..all, 2), (0..all, 1)];
-        methods.push(method("head, then all", 0..head, of(2, 1, Trained::All), phases));
+        methods.push(method("head, then all", 0..head, task_of(2, 1, Trained::All), phases));
     }
     if cfg!(feature = "shared-head") {
-        methods.push(method("FedAvg", 0..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
+        methods.push(method("FedAvg", 0..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
         methods.push(method("FedAvg + FT", 0..all, fit(descent, 2), vec![(head..all, 2)]));
         for first in 1..all {
-            methods.push(method("LG-FedAvg", first..all, of(0, 3, Trained::All), vec![(0..all, 3)]));
+            methods.push(method("LG-FedAvg", first..all, task_of(0, 3, Trained::All), vec![(0..all, 3)]));
             let phases = vec![(0..first, 2), (first..all, 1)];
-            methods.push(method("LG-FedAvg in turn", first..all, of(2, 1, Trained::Shared), phases));
+            methods.push(method("LG-FedAvg in turn", first..all, task_of(2, 1, Trained::Shared), phases));
         }
     }
     methods
 }
 
-/// Returns the device's layers, with the shared ones replaced by the received ones.
+/// Returns the device's parameters, with the shared layers replaced by the received ones.
 fn mixed(shape: NetworkShape, own: &[f32], received: &[f32], shared: Range<usize>) -> Vec<f32> {
     let mut all = own.to_vec();
     let range = shape.range(shared);
@@ -76,6 +78,7 @@ fn mixed(shape: NetworkShape, own: &[f32], received: &[f32], shared: Range<usize
     all
 }
 
+/// Asserts that parameters equal those computed in f64 up to `ERROR`.
 fn assert_close(got: &[f32], expected: &[f64], what: &str) {
     for (place, (&got, &expected)) in got.iter().zip(expected).enumerate() {
         let error = (f64::from(got) - expected).abs();
@@ -153,7 +156,7 @@ fn epoch_takes_all_samples_in_a_new_order() {
     assert_eq!(epochs.len(), 6);
 }
 
-/// Returns the parameters after a round of FedRep over `samples`.
+/// Returns the bits of the parameters after a FedRep round over `samples`.
 fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
     let shape = fedspan_client::memory::NetworkMemory::shape(&memory);
     let mut network = network(memory, &drawn(shape, 1));
@@ -165,7 +168,7 @@ fn after(memory: NetworkHeap, task: Wire, samples: &Sliced) -> Vec<u32> {
 fn cache_source_and_batch_size_change_no_bit() {
     for shape in &shapes()[1..] {
         let mut samples = labelled(*shape, SAMPLES, 3);
-        // One sample is skipped.
+        // One sample is unusable.
         samples.x[4 * shape.features] = f32::NAN;
         let task = |batch| sgd(descent(0.1, 0.5, batch), 3, 2, Trained::Shared);
         let expected = after(NetworkHeap::new(*shape), task(3), &samples);
@@ -184,7 +187,8 @@ fn cache_source_and_batch_size_change_no_bit() {
     }
 }
 
-/// Reading a sample can be as expensive as training on it, if features are computed from a window.
+/// The number of reads matters because reading a sample can be as expensive as training on it, if features
+/// are computed from a window.
 #[test]
 fn samples_are_read_once_per_epoch_or_once_with_cache() {
     let shape = shapes()[2];
@@ -195,7 +199,7 @@ fn samples_are_read_once_per_epoch_or_once_with_cache() {
         let mut source = Asked::new(labelled(shape, SAMPLES, 3));
         let task = sgd(descent(0.1, 0.5, 3), 4, 2, Trained::Shared);
         round(&mut network, task, 0..2, &drawn(shape, 2), &mut source).unwrap();
-        // The first call checks whether the source allows random access.
+        // The first read only checks whether the source allows random access.
         assert_eq!(source.numbers.len(), 1 + reads);
     }
 }
@@ -223,7 +227,7 @@ fn unusable_samples_are_counted_and_ignored() {
             let batches =
                 orders.flat_map(|order| order.chunks(batch.into()).map(<[_]>::to_vec).collect::<Vec<_>>());
             let epochs = Epochs { layers: 0..shape.layers(), batches: batches.collect() };
-            // A factor that does not turn an invalid class into a valid one.
+            // The oracle never uses these two samples, so their classes only need to be valid.
             let mut known = samples.clone();
             let Labels::Classes(classes) = &mut known.labels else { panic!() };
             (classes[0], classes[9]) = (0, 0);
@@ -247,7 +251,7 @@ fn single_class_is_learnt() {
     }
 }
 
-/// Returns the result of `predict`, and the head.
+/// Returns the result of `predict` for 20 samples, and the head.
 fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>, NotReady>, Vec<u32>) {
     let shape = network.shape();
     let (x, mut out) = (Random(8).normals(20 * shape.features), vec![0.0; 20 * shape.outputs]);
@@ -257,6 +261,7 @@ fn state(network: &mut fedspan_client::Network<NetworkHeap>) -> (Result<Vec<u32>
 
 #[test]
 fn missing_samples_or_random_access_change_nothing() {
+    /// Source without random access.
     struct InOrder(Sliced);
     impl fedspan_client::SampleSource for InOrder {
         fn rewind(
@@ -299,14 +304,14 @@ fn missing_samples_or_random_access_change_nothing() {
             declined(&mut failing.clone(), DeclineReason::Device);
             declined(&mut InOrder(labelled(shape, 4, 3)), DeclineReason::Device);
         }
-        // No sample is needed to leave the head unchanged.
+        // A fit of no epochs leaves the head unchanged and needs no random access.
         let mut source = InOrder(labelled(shape, 4, 3));
         round(&mut network, fit(descent(0.1, 0.5, 3), 0), 0..head, &own, &mut source).unwrap();
         assert_eq!(state(&mut network), before);
     }
 }
 
-/// No update is computed from a part of the counted samples.
+/// If a sample cannot be read during training, no update is sent.
 #[test]
 fn source_that_fails_during_training_is_reported() {
     for shape in shapes() {
@@ -318,7 +323,7 @@ fn source_that_fails_during_training_is_reported() {
                 let (head, received) = (shape.layers() - 1, drawn(shape, 2));
                 let result = round(&mut network, task, 0..head, &received, &mut source);
                 assert_eq!(result.unwrap_err(), DeclineReason::Device, "{until}");
-                // The partly trained network is valid, and the device continues from it.
+                // The partly trained network is valid, and the device continues with its parameters.
                 assert!(state(&mut network).0.is_ok());
                 round(&mut network, task, 0..head, &received, &mut labelled(shape, SAMPLES, 3)).unwrap();
             }
@@ -328,12 +333,13 @@ fn source_that_fails_during_training_is_reported() {
 
 #[test]
 fn diverged_training_invalidates_the_trained_layers() {
-    // Saturated gates have no errors, however long a step was.
+    // Recurrent networks are left out: after any step, their saturated gates have errors of zero and stay
+    // finite.
     for shape in shapes().into_iter().filter(|shape| !with_cells(16).contains(shape)) {
         for memory in [NetworkHeap::new(shape), NetworkHeap::keeping(shape, SAMPLES)] {
             let head = shape.layers() - 1;
             let mut network = network(memory, &drawn(shape, 1));
-            // Softmax keeps finite values finite for long.
+            // A moderate step size is not enough, because softmax keeps finite values finite for many steps.
             let wild = f32::MAX;
             for task in [
                 sgd(descent(wild, 0.5, 3), 2, 2, Trained::All),
@@ -345,11 +351,11 @@ fn diverged_training_invalidates_the_trained_layers() {
                 assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
                 assert!(network.head().iter().all(|&w| w == 0.0));
                 assert_eq!(network.head_fitted_on(), None);
-                // Fitting a head keeps the received body.
+                // A head fit that diverges keeps the received body.
                 let body_lost = head > 0 && !matches!(task, Wire::FitHead { .. });
                 let lost = if body_lost { NotReady::NoRepresentation } else { NotReady::NoHead };
                 assert_eq!(state(&mut network).0, Err(lost));
-                // The next round works as any other.
+                // The next round works as usual.
                 let calm = sgd(descent(0.1, 0.5, 3), 1, 1, Trained::All);
                 round(&mut network, calm, 0..head, &drawn(shape, 2), &mut samples).unwrap();
                 assert!(state(&mut network).0.is_ok());
@@ -358,8 +364,8 @@ fn diverged_training_invalidates_the_trained_layers() {
     }
 }
 
-/// Sizes that a hello cannot express are not truncated: a layer of more than 65534 inputs does not compile, or
-/// panics here.
+/// Sizes that do not fit a hello are rejected instead of truncated. A layer of more than 65534 inputs does
+/// not compile if its shape is a constant, and panics here.
 #[test]
 fn layers_too_large_for_a_hello_are_rejected() {
     let made = |make: fn(usize) -> NetworkShape, most: usize| {
@@ -383,7 +389,7 @@ fn layers_too_large_for_a_hello_are_rejected() {
     #[cfg(feature = "convolution")]
     {
         use fedspan_protocol::message::{Filters, Image};
-        // 16383 pixels of four values each remain: 65532 inputs of the next layer. With 16384 there would be 65536.
+        // 16383 pixels of four values each are 65532 inputs of the next layer; 16384 pixels would be 65536.
         let make = |width: usize| {
             let image = Image { height: 1, width: width as u16, channels: 1 };
             NetworkShape::convolutional(image, &[Filters { count: 4, side: 1, pool: 1 }], &[], 3, 1)

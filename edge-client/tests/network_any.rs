@@ -12,9 +12,10 @@ use proptest::prelude::*;
 
 const SHARED: bool = cfg!(feature = "shared-head");
 
+/// Strategy for networks with filters, with LSTM cells, and with dense layers only.
 fn any_shape() -> impl Strategy<Value = NetworkShape> {
     (0usize..10, any_dense_shape()).prop_map(|(kind, dense)| {
-        // Numbers past the end of the list select a dense network.
+        // Indices beyond the list of special shapes select the dense network.
         let others = [with_filters(dense.batch), with_cells(dense.batch)].concat();
         others.get(kind).copied().unwrap_or(dense)
     })
@@ -36,6 +37,7 @@ fn any_role() -> impl Strategy<Value = Role> {
     prop_oneof![4 => Just(Representation), 4 => Just(SharedHead), 1 => Just(Gradient), 1 => Just(Subspace)]
 }
 
+/// Strategy for training tasks, some of which have invalid numbers.
 fn any_task() -> impl Strategy<Value = Wire> {
     let number = prop_oneof![6 => 0.0f32..0.9, 1 => any::<f32>()];
     let trained = prop_oneof![Just(Trained::Shared), Just(Trained::All)];
@@ -47,7 +49,8 @@ fn any_task() -> impl Strategy<Value = Wire> {
     )
 }
 
-/// Descriptors of tensors in any role: of layers of the network, or of arbitrary shape.
+/// Strategy for descriptors of tensors in any role, with the shapes of the network's layers or arbitrary
+/// shapes.
 fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescriptor>> {
     let fields = (any_role(), 0usize..5, any::<bool>(), 0u16..6, 0u16..6, prop::sample::select(&ALL));
     let one = fields.prop_map(move |(role, layer, has_layer_shape, rows, cols, encoding)| {
@@ -70,8 +73,8 @@ fn any_tensors(shape: NetworkShape) -> impl Strategy<Value = Vec<TensorDescripto
 }
 
 proptest! {
-    /// For any round: nothing panics, the uploaded layers are the received ones, in their roles, and the head is
-    /// among them only if the firmware was built for that.
+    /// For any round, nothing panics, and the uploaded layers are the received ones in their roles. The head
+    /// is uploaded only if the firmware was built for that.
     #[test]
     fn uploads_contain_received_layers_only(
         (shape, tensors) in any_shape().prop_flat_map(|shape| (Just(shape), any_tensors(shape))),
@@ -98,7 +101,7 @@ proptest! {
         device.verify().unwrap();
         let ran = device.run(round.id, &mut labelled(shape, count, 3));
         if ran == Err(DeclineReason::UpdateNonFinite) {
-            // The step size may be any, so training may diverge; nothing is uploaded then.
+            // The step size is arbitrary, so training may diverge; the update is then not sent.
             prop_assert!(device.parameters()[shape.start(shape.layers() - 1)..].iter().all(|w| w.is_finite()));
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Tests of batches and gradients for custom training: with them the network's own steps are reproduced bit by bit.
+//! Tests of batches and gradients for custom training: with them, a custom loop reproduces the network's own
+//! steps bit by bit.
 #![cfg(feature = "network")]
 
 use fedspan_client::memory::{NetworkMemory, NetworkParts, NetworkShape};
@@ -15,6 +16,7 @@ const ID: RoundId = RoundId { round: 7, stage: 2 };
 /// Number of samples, one of them unusable.
 const M: usize = 11;
 
+/// Memory of the network.
 struct Memory {
     parameters: Vec<f32>,
     velocity: Vec<f32>,
@@ -23,6 +25,7 @@ struct Memory {
 }
 
 impl Memory {
+    /// Creates memory with fixed parameters.
     fn new() -> Self {
         let numbers = |count: usize| (0..count).map(|i| (i as f32 * 0.7).sin() * 0.5).collect();
         Self {
@@ -59,6 +62,7 @@ impl NetworkMemory for Memory {
     }
 }
 
+/// Returns the samples and their classes.
 fn samples() -> (Vec<f32>, Vec<u8>) {
     let mut x: Vec<f32> = (0..M * SHAPE.features).map(|i| (i as f32 * 1.3).cos()).collect();
     x[17] = f32::NAN;
@@ -140,7 +144,7 @@ fn non_finite_gradient_is_reported() {
     assert!(!add_gradient(&mut memory.parts(), size, 1.0, &mut vec![0.0; SHAPE.parameters()]));
 }
 
-/// Source with one sample less than it first returned.
+/// Source that loses a sample between its first pass and training.
 struct Shrinking<'a>(Recording<'a>);
 
 impl SampleSource for Shrinking<'_> {

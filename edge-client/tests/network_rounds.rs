@@ -1,5 +1,5 @@
-//! Tests of supported and declined rounds of a network: layers in the wrong role, order, number or form, parameters
-//! out of range, missing layers; and no head leaves without the feature for it.
+//! Tests of supported and declined rounds of a network: layers in the wrong role, order, number or form,
+//! parameters out of range, and missing layers. The head is never uploaded without the feature for it.
 #![cfg(feature = "network")]
 
 use crate::common::network::*;
@@ -34,7 +34,7 @@ fn tensor(role: Role, rows: u16, cols: u16) -> TensorDescriptor {
     TensorDescriptor::inline(role, Encoding::F32, rows, cols)
 }
 
-/// Returns a layer of `SHAPE` in a role.
+/// Returns the descriptor of a layer of `SHAPE` in a role.
 fn layer(role: Role, layer: usize) -> TensorDescriptor {
     let (inputs, outputs) = SHAPE.layer(layer).matrix();
     tensor(role, inputs as u16 + 1, outputs as u16)
@@ -111,7 +111,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
     for trained in [Trained::Shared, Trained::All] {
         declined(sgd(CALM, 0, 0, trained), &good, DeclineReason::Parameter);
     }
-    // No shared layer could be trained.
+    // The round shares no layer that could be trained.
     declined(sgd(CALM, 0, 3, Trained::Shared), &[], DeclineReason::Parameter);
     declined(Wire::FitHead { head: EXACT }, &good, DeclineReason::Parameter);
     let steps = HeadSolve::Gradient { steps: 1, step_size: 0.1 };
@@ -134,7 +134,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
             declined(task, tensors, DeclineReason::Task);
         }
     }
-    // Momentum needs memory for the velocity.
+    // Momentum needs memory for the velocities.
     let mut plain = network(NetworkHeap::without_momentum(SHAPE), &drawn(SHAPE, 1));
     assert_eq!(plain.open(&open_of(TASK, &good)), Err(DeclineReason::Parameter));
     plain.open(&open_of(sgd(descent(0.1, 0.0, 8), 2, 1, Trained::Shared), &good)).unwrap();
@@ -144,7 +144,7 @@ fn tasks_and_parameters_out_of_range_are_declined() {
     assert_eq!(plain.finish(), Err(DeclineReason::Task));
 }
 
-/// The firmware's features decide which layers may leave.
+/// The firmware's features decide which layers may be uploaded.
 #[test]
 fn head_is_shared_only_with_its_feature() {
     let all = SHAPE.layers();
@@ -160,7 +160,8 @@ fn head_is_shared_only_with_its_feature() {
     assert_eq!(capabilities.tensor_elements, 7 * 5);
 }
 
-/// A personal body must exist: zeros, half a download or a diverged body do not count.
+/// A round without body tensors needs a valid personal body: zeros, a partial download or a diverged body do
+/// not suffice.
 #[test]
 fn rounds_without_a_body_tensor_need_a_body() {
     let alone = || opening(SHAPE, sgd(CALM, 0, 1, Trained::All), 0..0, Encoding::F32);
@@ -170,24 +171,24 @@ fn rounds_without_a_body_tensor_need_a_body() {
     device.open(&alone()).unwrap();
     device.verify().unwrap();
     device.run(alone().id, &mut labelled(SHAPE, 10, 1)).unwrap();
-    // A download that ends early.
+    // A download ends early.
     device.open(&opening(SHAPE, TASK, 0..2, Encoding::F32)).unwrap();
     device.tensor_mut(1).unwrap()[..3].fill(7.0);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
     let (x, mut out) = ([0.5; 6], [0.0; 3]);
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoRepresentation));
-    // A complete download repairs it.
+    // A complete download makes the body valid again.
     round(&mut device, TASK, 0..2, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1)).unwrap();
     device.open(&alone()).unwrap();
     device.verify().unwrap();
-    // A diverged body does not count either.
+    // A diverged body is invalid too.
     let wild = sgd(descent(f32::MAX, 0.5, 4), 0, 2, Trained::All);
     let result = round(&mut device, wild, 0..0, &drawn(SHAPE, 2), &mut labelled(SHAPE, 10, 1));
     assert_eq!(result.unwrap_err(), DeclineReason::UpdateNonFinite);
     assert_eq!(device.open(&alone()), Err(DeclineReason::Tensors));
 }
 
-/// After a reset the head is loaded from the store, and the next round continues from it.
+/// After a reset the head is loaded from the store, and the next round continues with it.
 #[test]
 fn next_round_continues_from_the_stored_head() {
     let before = device();
@@ -199,7 +200,7 @@ fn next_round_continues_from_the_stored_head() {
     assert_eq!(bits(after.parameters()), bits(before.parameters()));
 }
 
-/// A shared head whose download was cut off is not used as a personal head.
+/// A shared head whose download was interrupted is not used as a personal head.
 #[test]
 #[cfg(feature = "shared-head")]
 fn half_received_head_becomes_zero() {
@@ -240,7 +241,7 @@ fn head_predicts_only_with_its_body() {
     assert_eq!(device.predict(&x, &mut out), Err(NotReady::NoHead));
     device.set_parameters(&drawn(SHAPE, 1)).unwrap();
     device.predict(&x, &mut out).unwrap();
-    // In batches of eight or one by one.
+    // Predictions in batches of eight equal those of single samples.
     let (x, mut all, mut one) = (Random(4).normals(20 * 6), [0.0; 60], [0.0; 3]);
     device.predict(&x, &mut all).unwrap();
     for (x, out) in x.chunks(6).zip(all.chunks(3)) {
@@ -249,7 +250,7 @@ fn head_predicts_only_with_its_body() {
     }
 }
 
-/// Whole rounds through the session, in chunks or not: the update equals that of the task alone.
+/// In whole rounds through the session, with and without chunks, the update equals that of the task alone.
 #[test]
 fn session_rounds_equal_the_task_alone() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
@@ -310,7 +311,7 @@ fn session_rounds_equal_the_task_alone() {
     }
 }
 
-/// A device whose answer was lost sends the same bytes again, without recomputing.
+/// If the answer to an update was lost, the device sends the same bytes again and does not recompute them.
 #[test]
 fn retry_sends_the_same_bytes() {
     let shape = NetworkShape::new(20, &[8], 4, 10);
@@ -331,8 +332,8 @@ fn retry_sends_the_same_bytes() {
     }
 }
 
-/// Forget gates' biases are initially one, and other weights are uniform within one over the root of the number of
-/// cells; the head is not used before its round.
+/// The biases of the forget gates are initially one. The other weights are uniform within one over the root
+/// of the number of cells.
 #[cfg(feature = "recurrent")]
 #[test]
 fn drawn_forget_biases_are_one() {

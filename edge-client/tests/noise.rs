@@ -1,5 +1,5 @@
-//! Tests of noise from a seed: the same everywhere and in any order, different for each coordinate, and with the
-//! right distribution.
+//! Tests of noise from a seed: it is the same on every host and in any order, differs for each coordinate,
+//! and has the right distribution.
 #![cfg(feature = "privacy")]
 
 use crate::law::Tally;
@@ -21,7 +21,8 @@ const COUNTING: [u8; SEED] = {
     bytes
 };
 
-/// Independent ChaCha20. It counts blocks in 64 bits, whose upper half is the start of our nonce.
+/// Returns the key stream of a coordinate from an independent ChaCha20. That implementation counts blocks in
+/// 64 bits, of which the upper half is the start of the client's nonce.
 fn stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
     let mut stream = ChaCha20Rng::from_seed(seed);
     stream.set_stream(coordinate);
@@ -29,8 +30,8 @@ fn stream(seed: [u8; SEED], coordinate: u64) -> ChaCha20Rng {
     stream
 }
 
-/// From a second implementation of cipher and sampler, in another language, with rational numbers and without
-/// bounds.
+/// The expected values are those of a second implementation of cipher and sampler, in another language, with
+/// rational numbers and without size limits.
 #[test]
 fn noise_equals_a_second_implementation() {
     let seed = Seed::new(COUNTING);
@@ -63,7 +64,7 @@ fn noise_equals_a_second_implementation() {
     assert_eq!(sum, 8_611_281_136_691_914_224);
 }
 
-/// HKDF by Python's `hmac` and `hashlib`: the seed of a release, from the same drawn seed.
+/// The expected seeds of releases are HKDF by Python's `hmac` and `hashlib`, from the same drawn seed.
 #[test]
 fn derived_seed_equals_python() {
     let release = |device, campaign, round, stage, spent| {
@@ -116,13 +117,13 @@ fn order_and_repetition_change_nothing() {
     let forward: Vec<i64> = (0..4096).map(|i| noise(&seed, i, &variance)).collect();
     let backward: Vec<i64> = (0..4096).rev().map(|i| noise(&seed, i, &variance)).collect();
     assert!(forward.iter().eq(backward.iter().rev()));
-    // An odd number visits all of them.
+    // Multiples of an odd number visit all coordinates.
     for step in (0..4096u64).map(|i| i * 1027 % 4096) {
         assert_eq!(noise(&Seed::new(COUNTING), step, &variance), forward[step as usize]);
     }
 }
 
-/// Returns sums of products of pairs, in standard errors.
+/// Returns the correlation of pairs in standard errors.
 fn correlation(pairs: impl Iterator<Item = (i64, i64)>, sigma: f64) -> f64 {
     let (mut sum, mut n) = (0.0, 0.0f64);
     for (a, b) in pairs {
@@ -146,7 +147,7 @@ fn coordinates_and_seeds_have_independent_noise() {
     for away in [1, 2, 3, 1 << 32, 1 << 63] {
         let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&seed, i ^ away, &variance)));
         let found = correlation(pairs, sigma);
-        // Pairs i, i ^ away may occur twice.
+        // The tolerance is higher because pairs `i, i ^ away` occur twice for some distances.
         assert!(found.abs() < 5.0 * 1.5, "{away}: {found}");
     }
     let pairs = (0..DRAWS).map(|i| (noise(&seed, i, &variance), noise(&other, i, &variance)));

@@ -1,5 +1,5 @@
-//! Tests of FedPower without noise: products, bases and iterations against f64, clipped and unusable rows, and bits
-//! that do not depend on batches.
+//! Tests of FedPower without noise: products, bases and iterations against f64, clipped and unusable rows,
+//! and bits that do not depend on batches.
 #![cfg(feature = "power")]
 
 use crate::common::power::*;
@@ -11,6 +11,7 @@ use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
 const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 
+/// Returns the counts of rows after a round.
 fn counts(samples: &Sliced, rows: PowerRows) -> PowerCounts {
     let mut model = Linear::new(Heap::power(samples.features, 1, samples.outputs));
     let z = identity_columns(samples.features, 1);
@@ -32,8 +33,8 @@ fn all_uploads_equal_f64() {
         for rows in ROWS {
             let a = moment64(&samples, rows);
             for iterations in [1, 2, 4] {
-                // The effect of a product's roundings on its orthonormal factor grows as the smallest singular
-                // value shrinks; with more iterations the columns converge.
+                // Rounding a product has an effect on its orthonormal factor that grows as the least singular
+                // value shrinks; with more iterations the columns converge to each other.
                 let y = oracle(&a, &matrix(d, k, &z), iterations, PRODUCT).remove(0);
                 let condition = Svd::new(&y).condition();
                 for upload in UPLOADS {
@@ -59,7 +60,7 @@ fn all_uploads_equal_f64() {
     }
 }
 
-/// Local iterations find the leading eigenvectors of the device's own matrix.
+/// Local iterations find the leading eigenvectors of the device's moment matrix.
 #[test]
 fn local_iterations_converge_to_the_leading_subspace() {
     let mut random = Random(2);
@@ -88,7 +89,7 @@ fn batches_change_no_bit() {
     let mut random = Random(3);
     for k in [1, 2, 3, 4, 5, 8] {
         let mut samples = decaying(&mut random, 11, 2, 45, 0.8);
-        // Unusable samples at every place among four.
+        // There are unusable samples at every position within a group of four.
         for row in [0, 6, 13, 27, 44] {
             samples.x[row * 11 + row % 11] = f32::NAN;
         }
@@ -111,20 +112,24 @@ fn rows_over_norm_one_are_clipped_to_one() {
     let (d, k, m) = (9, 3, 24);
     let z = flat(&random.orthonormal(d, k));
     for size in [1.0f64, 2.0, 1e3, 1e9, 1e18] {
-        // Directions on an axis have a norm without rounding.
+        // Vectors along an axis have norms without rounding.
         let x: Vec<f32> = (0..m * d).map(|i| if i % d == (i / d) % d { size as f32 } else { 0.0 }).collect();
-        let of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
-        let (_, sent) = round(&of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let samples_of = |x| Sliced::regression(x, vec![1.0; m], d, 1);
+        let (_, sent) = round(&samples_of(x.clone()), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let unit = x.iter().map(|x| x.signum() * x.abs().min(1.0)).collect();
-        let (_, expected) = round(&of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
+        let (_, expected) = round(&samples_of(unit), fed_power(1, FEATURES, PRODUCT), &z, k).unwrap();
         let error = (matrix(d, k, &sent) - matrix(d, k, &expected)).norm();
         assert!(error <= 4.0 * EPS, "{size:e}: {error:e}");
         let clipped = if size > 1.0 { m as u32 } else { 0 };
-        assert_eq!(counts(&of(x), FEATURES), PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING });
+        assert_eq!(
+            counts(&samples_of(x), FEATURES),
+            PowerCounts { rows: m as u32, clipped, ..PowerCounts::NOTHING }
+        );
     }
 }
 
-/// Weights that make a row of norm 1 or more only together with its features, at both ends of f32.
+/// A row is clipped by the norm of its weighted features, also if feature and weight are at opposite ends of
+/// f32.
 #[test]
 fn clipping_uses_the_weighted_row() {
     let z = [1.0, 0.0];
@@ -146,7 +151,7 @@ fn clipping_uses_the_weighted_row() {
         assert!((sent[0] - expected).abs() <= 1e-5 * expected, "{x} {y}: {}", sent[0]);
         assert_eq!(sent[1], 0.0);
         let found = counts(&samples, PowerRows::Weighted);
-        // 1e18 times 1e-18 is 1 up to a rounding.
+        // The product of 1e18 and 1e-18 is 1 up to rounding, so either count is right.
         if (f64::from(x) * f64::from(y) - 1.0).abs() > 1e-6 || x == 0.5 {
             assert_eq!(found, PowerCounts { rows: 1, clipped, ..PowerCounts::NOTHING }, "{x} {y}");
         }
@@ -208,7 +213,7 @@ fn zero_rows_count_but_give_no_basis() {
         let (usage, sent) = round(&nothing, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage, Usage { samples: 8, skipped: 0 });
         assert!(sent.iter().all(|&v| v == 0.0));
-        // One and a half products with zeros: half of one.
+        // As many zero rows as other rows halve the product.
         let half = decaying(&mut random, d, 1, 8, 0.5);
         let mut both = half.clone();
         both.x.extend(vec![0.0; 8 * d]);
@@ -218,7 +223,7 @@ fn zero_rows_count_but_give_no_basis() {
         let (usage, halved) = round(&both, fed_power(1, rows, PRODUCT), &z, k).unwrap();
         assert_eq!(usage.samples, 16);
         assert_eq!(bits(&whole.iter().map(|v| v / 2.0).collect::<Vec<_>>()), bits(&halved));
-        // Rank deficient: no basis, neither between iterations nor to upload.
+        // A product of deficient rank gives no basis, neither between iterations nor for the upload.
         for task in [fed_power(2, rows, PRODUCT), fed_power(1, rows, PowerUpload::Basis)] {
             assert_eq!(round(&nothing, task, &z, k).unwrap_err(), DeclineReason::UpdateNonFinite);
             let one = Sliced::regression(half.x[..d].to_vec(), vec![1.0], d, 1);

@@ -1,8 +1,9 @@
-//! Tests of power cuts during every write and erase, once, and again during every operation that follows: no
-//! counter in flash goes back, the record is the old or the new one, and the device continues. An interrupted
-//! operation may leave anything that flash can hold.
+//! Tests of power cuts during every write and erase of a run, and during every operation of the recovery
+//! after such a cut. No counter in flash decreases, the record is the old or the new one, and the device
+//! continues. An interrupted operation may leave any content that flash can hold.
 //!
-//! `cargo test` tries every second cut with one of its possible remains. All of them take some minutes:
+//! `cargo test` tries a second cut with some of the contents that the interrupted operation can leave. The
+//! test of all contents takes some minutes:
 //! `cargo test --release -p fedspan-client --features flash --test all -- power_cuts:: --ignored --nocapture`.
 #![cfg(feature = "flash")]
 
@@ -14,7 +15,7 @@ use fedspan_client::store::{FlashStore, Record, Store, StoreError, record_len};
 const K: usize = 2;
 const BYTES: usize = record_len(K, 1).next_multiple_of(WORD);
 
-/// A device: its number of pages, and what it keeps there besides the record.
+/// A device: its number of pages, and the counters that it stores besides the record.
 #[derive(Clone, Copy, Debug)]
 struct DeviceKind {
     pages: usize,
@@ -22,8 +23,8 @@ struct DeviceKind {
     private: bool,
 }
 
-/// Bounds for a counter at the next start: the last value saved successfully, and the largest value
-/// attempted.
+/// Bounds of a counter at the next start: the last value that was saved successfully, and the largest value
+/// whose save was attempted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct CounterBounds {
     saved_value: u64,
@@ -33,8 +34,9 @@ struct CounterBounds {
 /// Reason for the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ended {
+    /// The power was cut.
     Cut,
-    /// An invariant is violated.
+    /// An invariant is violated; the text describes it.
     Violated(String),
 }
 
@@ -49,16 +51,18 @@ fn invariant(holds: bool, broken: impl FnOnce() -> String) -> Result<(), Ended> 
 }
 
 impl CounterBounds {
+    /// Checks a value that was read.
     fn found(&mut self, number: u64, what: &str) -> Result<(), Ended> {
         let Self { saved_value, attempted } = *self;
         invariant((saved_value..=attempted).contains(&number), || {
             format!("{what}: {number} is not in {saved_value}..={attempted}")
         })?;
-        // The device may have acted upon a value once it has read it.
+        // The device may have used the value after reading it, so later values must not be less.
         self.saved_value = number;
         Ok(())
     }
 
+    /// Saves the value increased by `by`.
     fn save(&mut self, by: u64, save: impl FnOnce(u64) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.attempted = self.saved_value + by;
         save(self.attempted)?;
@@ -67,18 +71,19 @@ impl CounterBounds {
     }
 }
 
-/// Knowledge about the content of the flash from outside.
+/// Expected content of the flash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Known {
     spent: CounterBounds,
     handshakes: CounterBounds,
-    /// Round of the record that was saved last (0 for none), and round of the save begun last.
+    /// Round of the last record whose save succeeded; 0 for none.
     saved: u32,
+    /// Round of the last record whose save was attempted.
     begun: u32,
 }
 
 impl DeviceKind {
-    /// Runs the device from a start through the given number of rounds.
+    /// Starts the device and runs the given number of rounds. Checks all invariants.
     fn run(self, flash: &Torn, known: &mut Known, rounds: u32) -> Result<(), Ended> {
         let end = u32::try_from(flash.image().len()).unwrap();
         let mut store = FlashStore::<_, BYTES>::new(flash.clone(), 0..end).unwrap();
@@ -109,7 +114,7 @@ impl DeviceKind {
         }
         if self.keyed {
             known.handshakes.found(store.load_handshakes()?, "handshakes")?;
-            // A new range of handshake numbers is needed every few rounds.
+            // The device needs a new range of handshake numbers every few rounds.
             if known.handshakes.saved_value / 128 <= u64::from(known.saved) / 3 {
                 known.handshakes.save(128, |reserved| store.save_handshakes(reserved))?;
             }
@@ -117,6 +122,7 @@ impl DeviceKind {
         Ok(())
     }
 
+    /// Charges a round and saves its record.
     fn round(self, store: &mut FlashStore<Torn, BYTES>, known: &mut Known) -> Result<(), Ended> {
         if self.private {
             known.spent.save(7, |spent| store.save_spent(spent))?;
@@ -129,8 +135,8 @@ impl DeviceKind {
         Ok(())
     }
 
-    /// Repeats a run with each of its operations cut, as far as `selected(operation, kind of remains)` is true,
-    /// and calls `each` with the result.
+    /// Repeats a run with the power cut in each operation, with each content that the operation can leave if
+    /// `selected(operation, index of the content)` is true. Calls `each` with the result.
     fn cuts(
         self,
         image: &[u8],
@@ -140,7 +146,7 @@ impl DeviceKind {
         mut each: impl FnMut(usize, Tear, Vec<u8>, Known, Result<(), Ended>),
     ) {
         let whole = Torn::with(image.to_vec());
-        // The caller has checked the run without a cut.
+        // The caller checks the run without a cut.
         let _ = self.run(&whole, &mut known.clone(), rounds);
         for (at, erases) in whole.done().into_iter().enumerate() {
             let seed = (image.len() + at) as u64;
@@ -153,7 +159,7 @@ impl DeviceKind {
         }
     }
 
-    /// Runs the device twice without a cut.
+    /// Starts and runs the device twice without a cut.
     fn continues(self, image: Vec<u8>, known: &mut Known, rounds: u32) -> Result<(), Ended> {
         let flash = Torn::with(image);
         self.run(&flash, known, rounds)?;
@@ -170,6 +176,7 @@ struct CutCounts {
 }
 
 impl CutCounts {
+    /// Counts and prints a violation, if any. Returns true if there is none.
     fn check(&mut self, ended: Result<(), Ended>, where_: impl FnOnce() -> String) -> bool {
         let Err(Ended::Violated(reason)) = ended else { return true };
         self.violations += 1;
@@ -180,14 +187,14 @@ impl CutCounts {
     }
 }
 
-/// Cuts runs of three rounds until every page has been erased, and then the recovery and one round after each
-/// cut. After the second cut two runs must succeed. Unless `all` is set, second cuts take turns in what they
-/// leave.
+/// Cuts runs of three rounds until every page has been erased. After each cut, also cuts the recovery and one
+/// round. After the second cut, two runs must succeed. Unless `all` is set, each second cut is tried with
+/// only some of the contents that it can leave, in turn.
 fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
     const ROUNDS: u32 = 3;
     let (mut tried, mut seen) = (CutCounts::default(), HashSet::new());
     let (flash, mut known) = (Torn::new(device.pages), Known::default());
-    // Until pages are reused and every page has been erased.
+    // The runs continue until pages are reused and every page has been erased.
     while flash.erased() < device.pages {
         device.cuts(
             &flash.image(),
@@ -196,7 +203,7 @@ fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
             |_, _| true,
             |at, tear, image, known, ended| {
                 tried.once += 1;
-                // Different cuts can leave the same content.
+                // Different cuts can leave the same content, which is examined once.
                 if !tried.check(ended, || format!("{device:?}, {at}, {tear:?}"))
                     || !seen.insert((image.clone(), known))
                 {
@@ -221,6 +228,7 @@ fn cut_everywhere(device: DeviceKind, all: bool) -> CutCounts {
     tried
 }
 
+/// Returns the kinds of devices. The quick test uses the first three.
 fn device_kinds() -> Vec<DeviceKind> {
     let device = |pages, keyed, private| DeviceKind { pages, keyed, private };
     vec![
@@ -233,6 +241,7 @@ fn device_kinds() -> Vec<DeviceKind> {
     ]
 }
 
+/// Cuts the runs of several kinds of devices, and checks that no invariant is violated.
 fn cut_all(all: bool) {
     let mut sum = CutCounts::default();
     for device in device_kinds().into_iter().take(if all { usize::MAX } else { 3 }) {
@@ -257,6 +266,6 @@ fn one_or_two_power_cuts_lose_nothing() {
 
 #[test]
 #[ignore = "minutes"]
-fn one_or_two_power_cuts_lose_nothing_whatever_they_leave() {
+fn one_or_two_power_cuts_with_any_remains_lose_nothing() {
     cut_all(true);
 }

@@ -1,5 +1,5 @@
-//! Tests of FedPower with noise, with one record replaced by any other: the sums differ by at most the sensitivity,
-//! the outputs are on the same grid, and all other reports are equal.
+//! Tests of FedPower with noise on neighbours: one record is replaced by any other record. The sums then
+//! differ by at most the sensitivity, the outputs are on the same grid, and all other reports are equal.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -13,7 +13,8 @@ use fedspan_protocol::message::{DeclineReason, PowerRows, PowerUpload};
 const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 
-/// Returns the noisy integers of one release, all with the same noise. `None` if the basis is declined.
+/// Returns the noisy integers of a release, always with the same noise. Returns `None` if the basis is
+/// declined.
 fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> Option<Vec<i128>> {
     let known = Known::new(settings(LEAST, rows_max), 1);
     match private_round(samples, &known, fed_power(1, rows, PRODUCT), z, k) {
@@ -23,8 +24,8 @@ fn released(samples: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u3
     }
 }
 
-/// Returns the distance of the sums of two sets of samples, relative to the sensitivity. With the same noise the
-/// difference of two releases is that of the sums.
+/// Returns the distance between the sums of two sets of samples, relative to the sensitivity. The noise is
+/// the same, so the difference of two releases is that of the sums.
 fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max: u32) -> f64 {
     let releases = (released(a, rows, z, k, rows_max), released(b, rows, z, k, rows_max));
     let (Some(a_sums), Some(b_sums)) = releases else { return 0.0 };
@@ -35,8 +36,8 @@ fn share(a: &Sliced, b: &Sliced, rows: PowerRows, z: &[f32], k: usize, rows_max:
     (square as f64).sqrt() / bound as f64
 }
 
-/// Returns samples whose first is this record.
-fn with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
+/// Returns samples that start with this record.
+fn samples_with(record: &(Vec<f32>, f32), others: &Sliced) -> Sliced {
     let Labels::Values(y) = &others.labels else { panic!() };
     let x = [record.0.clone(), others.x.clone()].concat();
     Sliced::regression(x, [vec![record.1], y.clone()].concat(), others.features, 1)
@@ -46,8 +47,8 @@ fn zero_samples(d: usize) -> Sliced {
     Sliced::regression(Vec::new(), Vec::new(), d, 1)
 }
 
-/// Returns a record of any kind: of all sizes, along axes, at the edge of clipping, not finite, or with random
-/// bits.
+/// Returns a random record: of any size, along an axis, at the edge of clipping, with values that are not
+/// finite, or with random bits.
 fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
     let mut x = random.normals(d);
     let target = [1.0, random.normal() as f32, 0.0, 1e19, f32::NAN][random.below(5)];
@@ -73,7 +74,7 @@ fn record(random: &mut Random, d: usize) -> (Vec<f32>, f32) {
         }
         9 => x.fill(0.0),
         10 => x.iter_mut().for_each(|x| *x = f32::from_bits(random.next() as u32)),
-        // Half units of the grid, which all round in the same direction.
+        // The values are odd multiples of half a unit of the grid, which all round in the same direction.
         _ => x.iter_mut().for_each(|x| *x = x.signum() * ((*x * 9.0).trunc() + 0.5) / 32_768.0),
     }
     (x, target)
@@ -90,7 +91,7 @@ fn record_changes_a_sum_by_the_sensitivity_at_most() {
         let mut z = flat(&random.orthonormal(d, k));
         match case % 7 {
             0 => z = identity_columns(d, k),
-            // As far from orthonormal as is tolerated.
+            // The basis is as far from orthonormal as a device tolerates.
             1 => z.iter_mut().for_each(|z| *z *= 1.0004),
             2 => {
                 let at = random.below(d * k);
@@ -105,7 +106,7 @@ fn record_changes_a_sum_by_the_sensitivity_at_most() {
             Sliced::regression(random.normals(3 * d), random.normals(3), d, 1)
         };
         let rows = ROWS[case / 2 % 2];
-        let share = share(&with(&u, &others), &with(&v, &others), rows, &z, k, rows_max);
+        let share = share(&samples_with(&u, &others), &samples_with(&v, &others), rows, &z, k, rows_max);
         worst.saw(if k == 1 { "share, one column" } else { "share, more columns" }, share);
         if rows_max == 1 << 30 {
             worst.saw("share, coarsest grid", share);
@@ -113,7 +114,8 @@ fn record_changes_a_sum_by_the_sensitivity_at_most() {
     }
 }
 
-/// Orthogonal unit vectors in the span of the basis, or one against a zero record with one column.
+/// The worst pair is two orthogonal unit vectors in the span of the basis, or for one column a unit vector
+/// and a zero record.
 #[test]
 fn worst_pair_attains_the_sensitivity_to_a_percent() {
     let mut random = Random(2);
@@ -122,21 +124,29 @@ fn worst_pair_attains_the_sensitivity_to_a_percent() {
         let unit = |i: usize| ((0..d).map(|j| if i == j { 1.0 } else { 0.0 }).collect::<Vec<f32>>(), 1.0);
         let other = if k == 1 { (vec![0.0; d], 1.0) } else { unit(1) };
         let z = identity_columns(d, k);
-        let (a, b) = (with(&unit(0), &zero_samples(d)), with(&other, &zero_samples(d)));
+        let (a, b) = (samples_with(&unit(0), &zero_samples(d)), samples_with(&other, &zero_samples(d)));
         let on_axes = share(&a, &b, FEATURES, &z, k, 1 << 15);
         assert!(on_axes > 0.99, "d={d} k={k}: {on_axes}");
-        // The same in any other basis, with one more record.
+        // The worst pair is the same in any other basis and with one more record.
         let z = flat(&random.orthonormal(d, k));
         let column = |j: usize| (z.iter().skip(j).step_by(k).copied().collect::<Vec<f32>>(), 1.0);
         let others = Sliced::regression(random.normals(d), vec![1.0], d, 1);
         let other = if k == 1 { (vec![f32::NAN; d], 1.0) } else { column(1) };
-        let turned = share(&with(&column(0), &others), &with(&other, &others), FEATURES, &z, k, 1 << 15);
+        let turned = share(
+            &samples_with(&column(0), &others),
+            &samples_with(&other, &others),
+            FEATURES,
+            &z,
+            k,
+            1 << 15,
+        );
         assert!(turned > 0.99, "d={d} k={k}: {turned}");
         worst.saw("share", on_axes.max(turned));
     }
 }
 
-/// Hill climbing from many starts: keeps any change of the records and the basis that increases the distance.
+/// Hill climbing from many starts, which keeps any change of the records and the basis that increases the
+/// distance, does not exceed the sensitivity.
 #[test]
 fn hill_climbing_does_not_exceed_the_sensitivity() {
     let mut random = Random(3);
@@ -155,12 +165,19 @@ fn hill_climbing_does_not_exceed_the_sensitivity() {
                     turned += random.gaussian(d, k) * size;
                     turned = orthonormal64(&turned);
                 } else {
-                    let own = &mut moved[step % 2];
-                    let norm = own.iter().map(|x| x * x).sum::<f32>().sqrt();
-                    own.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
+                    let moved_record = &mut moved[step % 2];
+                    let norm = moved_record.iter().map(|x| x * x).sum::<f32>().sqrt();
+                    moved_record.iter_mut().for_each(|x| *x += (random.normal() * size) as f32 * norm);
                 }
-                let of = |x: &Vec<f32>| with(&(x.clone(), 1.0), &zero_samples(d));
-                let found = share(&of(&moved[0]), &of(&moved[1]), FEATURES, &flat(&turned), k, rows_max);
+                let samples_of = |x: &Vec<f32>| samples_with(&(x.clone(), 1.0), &zero_samples(d));
+                let found = share(
+                    &samples_of(&moved[0]),
+                    &samples_of(&moved[1]),
+                    FEATURES,
+                    &flat(&turned),
+                    k,
+                    rows_max,
+                );
                 if found >= best {
                     (best, pair, z) = (found, moved, turned);
                 }
@@ -173,9 +190,10 @@ fn hill_climbing_does_not_exceed_the_sensitivity() {
     }
 }
 
-/// Every output times `s 2^g` is an integer, and the output is computed from that integer, `s` and `g` alone, so
-/// the low bits of floats, which distinguish records in sums of floats, reveal nothing. For `s` a power of two the
-/// product is exact, so it is an integer itself; for any other `s` the nearest integer gives the same float again.
+/// Every output times `s 2^g` is an integer, and the output is computed from that integer, `s` and `g` alone.
+/// The low bits of floats, which distinguish records in sums of floats, therefore reveal nothing. If `s` is a
+/// power of two, the product in floats is exact and an integer; for any other `s`, the nearest integer gives
+/// the same float again.
 #[test]
 fn neighbours_outputs_are_on_the_same_grid() {
     let mut random = Random(4);
@@ -188,7 +206,7 @@ fn neighbours_outputs_are_on_the_same_grid() {
         let task = fed_power(iterations, ROWS[random.below(2)], PRODUCT);
         let unit = (1u32 << known.settings.grid()) as f32 * (others.len() + 1) as f32;
         for _ in 0..2 {
-            let samples = with(&record(&mut random, d), &others);
+            let samples = samples_with(&record(&mut random, d), &others);
             let (_, sent) = private_round(&samples, &known, task, &z, k).unwrap();
             for value in sent {
                 let exact = f64::from(value) * f64::from(unit);
@@ -200,7 +218,7 @@ fn neighbours_outputs_are_on_the_same_grid() {
     }
 }
 
-/// For any records the answer has the same form: no decline and no count depends on them.
+/// The answer has the same form for any records: no decline and no reported count depends on them.
 #[test]
 fn neighbours_send_equal_reports() {
     let mut random = Random(5);
@@ -212,7 +230,7 @@ fn neighbours_send_equal_reports() {
         let known = Known::new(settings(LEAST, 1 << 15), case as u64);
         let mut samples = zero_samples(d);
         for _ in 0..m {
-            samples = with(&record(&mut random, d), &samples);
+            samples = samples_with(&record(&mut random, d), &samples);
         }
         for rows in ROWS {
             for upload in UPLOADS {
@@ -223,7 +241,7 @@ fn neighbours_send_equal_reports() {
             }
         }
     }
-    // Unknown classes too.
+    // Unknown classes do not change the answer either.
     let mut model = Linear::private(Heap::power(3, 1, 2), Known::new(settings(LEAST, 8), 9)).unwrap();
     for classes in [vec![0, 1, 1], vec![0, 9, 1], vec![9, 9, 9]] {
         let unknown = classes.iter().filter(|&&class| class > 1).count() as u32;

@@ -1,5 +1,5 @@
-//! Tests of FedPower with noise: exactly the integers of wide arithmetic plus the noise of their coordinates; the
-//! mean without noise; bits that do not depend on batches.
+//! Tests of FedPower with noise: the upload is exactly the integers of wide arithmetic plus the noise of
+//! their coordinates, its mean is the product without noise, and its bits do not depend on batches.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -37,7 +37,7 @@ fn upload_is_wide_integers_plus_noise() {
                     private_round(&samples, &known, task, &z, k)
                 };
                 let Some((mut product, basis)) = expected else {
-                    // On a grid of 1 the noise of a small model is often zero.
+                    // On a grid of 1 the noisy product of a small model often has zero columns.
                     assert!(rows_max == 1 << 30 && d * k < 9, "d={d} k={k} m={m}");
                     assert_eq!(found(BOTH).unwrap_err(), DeclineReason::UpdateNonFinite);
                     continue;
@@ -56,7 +56,8 @@ fn upload_is_wide_integers_plus_noise() {
     }
 }
 
-/// Without their noise the integers are close to the product in f32: roundings of rows, projections and products.
+/// Without their noise, the integers are close to the product in f32, up to the rounding of rows, projections
+/// and products.
 #[test]
 fn upload_without_its_noise_is_the_plain_product() {
     let mut random = Random(2);
@@ -77,8 +78,8 @@ fn upload_without_its_noise_is_the_plain_product() {
                     .map(|(&sum, &plain)| (sum as f64 / unit - f64::from(plain)).powi(2))
                     .sum::<f64>()
                     .sqrt();
-                // A rounded row is off by sqrt(d)/2 units, or more if it was rounded again, and so are a projection
-                // and a basis; a product is off by half a unit of its grid.
+                // A rounded row, projection or basis is off by sqrt(d)/2 units, or more if a row is rounded
+                // again. A product is off by half a unit of its grid.
                 let fine = (4.0 * (d as f64).sqrt() + 4.0) * 2f64.powi(-15);
                 let bound = fine + 0.5 * ((d * k) as f64).sqrt() * 2f64.powi(-(grid as i32));
                 assert!(error <= bound, "{error:e} over {bound:e}: d={d} k={k} m={m}");
@@ -88,7 +89,7 @@ fn upload_without_its_noise_is_the_plain_product() {
     }
 }
 
-/// The mean of many releases is the plain product, with the stated variance.
+/// The mean of many releases is the product without noise, with the stated variance.
 #[test]
 fn noise_has_mean_zero_and_the_stated_variance() {
     let mut random = Random(3);
@@ -151,7 +152,7 @@ fn order_and_batches_change_no_bit() {
                 let found = private_round(&shuffled, &known, task, &z, k).unwrap();
                 assert_eq!(bits(&found.1), bits(&expected.1));
             }
-            // Any other memory.
+            // Another type of memory gives the same bits.
             if k == 4 {
                 let memory = PowerWorkspace::<9, 4, 2>::new();
                 let mut model = Linear::private(memory, known.clone()).unwrap();
@@ -164,7 +165,7 @@ fn order_and_batches_change_no_bit() {
     }
 }
 
-/// Rows beyond the limit of the settings are ignored.
+/// Rows beyond the limit of the settings are ignored and counted.
 #[test]
 fn rows_over_the_limit_are_ignored_and_counted() {
     let mut random = Random(5);
@@ -191,7 +192,8 @@ fn rows_over_the_limit_are_ignored_and_counted() {
     }
 }
 
-/// The widest basis is certified although its roundings add up; a non-orthonormal one is not.
+/// The widest basis is accepted although its roundings add up; a basis that is not orthonormal in integers is
+/// declined.
 #[test]
 fn bases_are_certified_in_integers() {
     let mut random = Random(6);
@@ -217,7 +219,7 @@ fn bases_are_certified_in_integers() {
         let task = fed_power(1, FEATURES, PowerUpload::Product);
         assert!(private_round(&samples, &known, task, &z, k).is_ok(), "d={d} k={k}");
     }
-    // Equal entries that all round in the same direction: the column is longer by 2^-8.
+    // All entries are equal and round in the same direction, so the column's length is too far from 1.
     let d = 8000;
     let samples = Sliced::regression(vec![0.1; 2 * d], vec![1.0; 2], d, 1);
     let z = vec![1.0 / (d as f32).sqrt(); d];
@@ -227,7 +229,7 @@ fn bases_are_certified_in_integers() {
     let task = fed_power(1, FEATURES, PowerUpload::Product);
     let error = private_round(&samples, &known, task, &z, 1).unwrap_err();
     assert_eq!(error, DeclineReason::NotOrthonormal { error: found.unsigned_abs() as f32 / 2f32.powi(30) });
-    // Far from orthonormal: declined as without noise.
+    // A basis that is far from orthonormal is declined as it is without noise.
     let skewed = [1.0, 0.002, 0.0, 1.0];
     let samples = Sliced::regression(vec![0.1; 4], vec![1.0; 2], 2, 1);
     assert!(matches!(

@@ -1,5 +1,5 @@
-//! Tests of FedPower without noise, round by round: capabilities and declined rounds, first and repeated uploads,
-//! and the state of representation and head.
+//! Tests of single FedPower rounds without noise: capabilities and declined rounds, first and repeated
+//! uploads, and the state of representation and head.
 #![cfg(feature = "power")]
 
 use crate::common::power::*;
@@ -60,7 +60,8 @@ fn mismatched_rounds_are_declined() {
     assert!(receive(&mut model, &receiving, &[&z]).is_ok());
 }
 
-/// An i8 basis is no longer orthonormal: both sides run the QR, as for a representation.
+/// An i8 basis is not orthonormal after decoding, so server and device orthonormalise it by the same QR, as
+/// they do for a representation.
 #[test]
 fn i8_basis_is_orthonormalised() {
     let mut random = Random(9);
@@ -103,7 +104,8 @@ fn repeated_upload_has_the_same_bytes() {
     }
 }
 
-/// After the round the memory holds no representation; the head stays, for the representation it was fitted on.
+/// After a round the memory holds no representation. The head stays, with the representation on which it was
+/// fitted.
 #[test]
 fn round_invalidates_the_representation_and_keeps_the_head() {
     let mut random = Random(11);
@@ -128,6 +130,7 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
 
 #[test]
 fn capabilities_depend_on_memory() {
+    /// Checks one memory. `expected` is true if it has the buffer for power iterations.
     fn check<A: Memory>(mut model: Linear<A>, expected: bool) {
         let shape = model.shape();
         let (d, k) = (shape.features, shape.width);
@@ -144,7 +147,7 @@ fn capabilities_depend_on_memory() {
                 d * k + if capabilities.tensors > 1 { k } else { 0 }
             );
         }
-        // FedPower needs several passes, which a stream does not allow.
+        // FedPower needs several passes, which streamed samples do not allow.
         assert_eq!(model.streamed_tasks() & task.bit(), 0);
         let round = open(1, task, Role::Subspace, Encoding::F32, d, k);
         assert_eq!(model.open(&round), if expected { Ok(()) } else { Err(DeclineReason::Task) });
@@ -166,7 +169,7 @@ fn capabilities_depend_on_memory() {
     assert_eq!(size_of::<PowerWorkspace<64, 4, 2>>(), size_of::<Workspace<64, 4, 2>>() + 4 * 64 * 4);
 }
 
-/// The memory of a board and that of the tests compute the same bits.
+/// The memory types for boards and those of the tests give the same bits.
 #[test]
 fn memories_compute_the_same_bits() {
     let mut random = Random(12);
@@ -180,7 +183,7 @@ fn memories_compute_the_same_bits() {
         let mut model = Linear::new(StreamingWorkspace::<10, 4, 2>::new());
         assert_eq!(power_round(&mut model, task, &z, &mut samples.clone()).unwrap(), expected);
         let mut model = Linear::new(Heap::streaming(10, 4, 2));
-        // A round after another one: no data is left over.
+        // A round after another one shows that no data of the first remains.
         power_round(&mut model, fed_power(1, rows, PRODUCT), &z, &mut samples.without(&[3])).unwrap();
         assert_eq!(power_round(&mut model, task, &z, &mut samples.clone()).unwrap(), expected);
     }

@@ -1,5 +1,5 @@
-//! Tests single FedPower rounds with noise: when and how the seed is drawn, the cost of a round, the state after a
-//! declined round, and the bits of a completed one.
+//! Tests of single FedPower rounds with noise: when and how the seed is drawn, the cost of a round, the state
+//! after a declined round, and the bits of a completed one.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -17,15 +17,16 @@ const FEATURES: PowerRows = PowerRows::Features;
 const PRODUCT: PowerUpload = PowerUpload::Product;
 const BOTH: PowerUpload = PowerUpload::ProductAndBasis;
 
-/// Returns samples and a basis whose values are powers of two: the same floats in any implementation.
+/// Returns samples and a basis whose values are sums of few powers of two, so that any implementation has the
+/// same floats.
 fn exact_samples() -> (Sliced, Vec<f32>) {
     let x = vec![0.5, 0.25, 0.0, -0.5, 0.125, 1.0, 0.25, -0.25, 3.0, 0.0, 0.0, 0.0625];
     (Sliced::regression(x, vec![1.0, -0.5, 0.25, 2.0], 3, 1), identity_columns(3, 2))
 }
 
-/// The bits of a round are the same on every core, and equal those of a second implementation in another language,
-/// with rational numbers. Rows are now clipped by a smaller margin than in that implementation, so the last bits of
-/// two numbers differ (`power_private.rs` checks them with wide integers).
+/// The bits of a round are the same on every core. They equal those of a second implementation in another
+/// language, with rational numbers, except for the last bits of two numbers, because that implementation
+/// clips rows by a larger margin (`power_private.rs` checks all bits with wide integers).
 #[test]
 fn golden_round_has_the_same_bits() {
     let (samples, z) = exact_samples();
@@ -71,7 +72,7 @@ fn golden_round_has_the_same_bits() {
     }
 }
 
-/// The seed is drawn before any sample is read, and once a round, for any number of iterations.
+/// The seed is drawn once per round, before any sample is read, for any number of iterations.
 #[test]
 fn seed_is_drawn_before_any_sample_is_read() {
     let (samples, z) = exact_samples();
@@ -105,14 +106,15 @@ struct TestEntropy {
     fault: EntropyFault,
 }
 
+/// Fault of the entropy source.
 #[derive(Clone, Copy, PartialEq)]
 enum EntropyFault {
     None,
-    /// Returns the same samples for every seed, as after every reset: all health tests pass.
+    /// Returns the same samples for every seed, as after a reset, so that all health tests pass.
     Repeating,
-    /// Returns the same byte each time: a health test fails.
+    /// Always returns the same byte, so that a health test fails.
     Stuck,
-    /// Returns an error.
+    /// Fails to read.
     ReadError,
 }
 
@@ -138,7 +140,7 @@ fn mechanism(fault: EntropyFault) -> Gaussian<TestEntropy> {
     Gaussian::new(settings(LEAST, 8), source, MinEntropy::new(8).unwrap())
 }
 
-/// Each round has its own seed. If the source fails, the mechanism reports the reason.
+/// Each round has a different seed. If the source fails, the mechanism reports the reason.
 #[test]
 fn mechanism_draws_one_seed_per_round() {
     let (samples, z) = exact_samples();
@@ -171,15 +173,15 @@ fn mechanism_draws_one_seed_per_round() {
             assert_eq!(model.mechanism().failure(), Some(&failure));
             assert_eq!(model.mechanism().failures(), failures);
         }
-        // Heads need no seed.
+        // Fitting a head needs no seed.
         assert!(model.set_representation(&z).is_ok());
         assert!(model.fit_head(EXACT, &mut samples.clone()).is_ok());
         assert!(!format!("{:?}", model.mechanism()).contains("random"));
     }
 }
 
-/// A source that repeats its own samples, or those of another device, does not repeat the noise: the seed depends
-/// on device, campaign, round and spent budget.
+/// If a source repeats its samples, or those of another device, the noise still differs, because the seed
+/// depends on device, campaign, round and spent budget.
 #[test]
 fn releases_have_distinct_seeds() {
     let variance = settings(LEAST, 8).variance(3, 2).unwrap();
@@ -187,7 +189,7 @@ fn releases_have_distinct_seeds() {
     let mut noise_of = |release: &Release| {
         mechanism.prepare(release).unwrap();
         let seed = mechanism.draw_seed().unwrap();
-        // A seed can be drawn once.
+        // The seed can be drawn only once per release.
         assert!(mechanism.draw_seed().is_err());
         [0, 1, 2, 3].map(|i| noise(&seed, i, &variance))
     };
@@ -203,14 +205,14 @@ fn releases_have_distinct_seeds() {
         Release { spent: 1 << 63, ..first },
     ];
     let noises = releases.map(|release| noise_of(&release));
-    for (n, own) in noises.iter().enumerate() {
-        assert!(!noises[..n].contains(own), "{n}");
-        assert_eq!(noise_of(&releases[n]), *own, "the source must repeat itself");
+    for (n, values) in noises.iter().enumerate() {
+        assert!(!noises[..n].contains(values), "{n}");
+        assert_eq!(noise_of(&releases[n]), *values, "the source must repeat itself");
     }
 }
 
-/// Runs whole sessions with the same basis: three rounds, three more after a reset, and the same on a second board
-/// whose entropy source returns the same samples.
+/// Whole sessions with the same basis run three rounds, three more after a reset, and the same on a second
+/// board whose entropy source returns the same samples. No update repeats.
 #[test]
 fn repeated_entropy_reveals_no_difference() {
     let (samples, z) = exact_samples();
@@ -255,7 +257,7 @@ fn round_costs_its_iterations() {
     assert_eq!(Linear::new(Heap::power(3, 2, 1)).cost(&fed_power(9, FEATURES, PRODUCT)), 0);
 }
 
-/// A round that fails after reading samples leaves no sums without noise, and no record, in memory.
+/// A round that fails after reading samples leaves neither sums without noise nor a record in memory.
 #[test]
 fn declined_round_leaves_no_data() {
     let (samples, z) = exact_samples();
@@ -272,7 +274,7 @@ fn declined_round_leaves_no_data() {
     let known = Known::new(settings(LEAST, 8), 1);
     let error = private_round(&nothing, &known, fed_power(1, FEATURES, BOTH), &z, 2).unwrap_err();
     assert_eq!(error, DeclineReason::NoSamples);
-    // The last row is always zeroed.
+    // The memory of the last row is zeroed also after a successful round.
     let mut memory = Heap::power(3, 2, 1);
     let mut model = Linear::private(&mut memory, known).unwrap();
     power_round(&mut model, fed_power(1, FEATURES, BOTH), &z, &mut samples.clone()).unwrap();
@@ -280,8 +282,7 @@ fn declined_round_leaves_no_data() {
     assert!([parts.residual, parts.z, parts.y].iter().all(|part| part.iter().all(|v| v.to_bits() == 0)));
 }
 
-/// After a round the model has no valid representation and keeps the head of the earlier one, as it does without
-/// noise.
+/// After a round the model has no valid representation and keeps the earlier head, as it does without noise.
 #[test]
 fn round_invalidates_the_representation_and_keeps_the_head() {
     let (samples, z) = exact_samples();
@@ -295,8 +296,8 @@ fn round_invalidates_the_representation_and_keeps_the_head() {
     assert_eq!(model.head_fitted_on(), fitted_on);
 }
 
-/// While an update waits, the firmware may set another representation and fit a head. The device sends the noisy
-/// update unchanged, and nothing of the head.
+/// While an update is pending, the firmware may set another representation and fit a head. The device then
+/// sends the noisy product unchanged, the new representation as basis, and nothing of the head.
 #[test]
 fn head_fitted_during_upload_does_not_leave() {
     let (samples, z) = exact_samples();
@@ -316,7 +317,7 @@ fn head_fitted_during_upload_does_not_leave() {
     assert_eq!(model.upload().len(), 2, "the update has not changed");
 }
 
-/// The round is the same in each encoding; the basis is orthonormalised after decoding.
+/// In each encoding, the basis is orthonormalised after decoding and rounded to the grid.
 #[test]
 fn basis_is_orthonormal_to_the_grid() {
     let mut random = Random(1);

@@ -1,6 +1,6 @@
-//! Tests of the privacy budget in a session: an update is charged once, durably, before it is computed, and never
-//! refunded; a round that exceeds the budget is declined before anything is received; a ledger that cannot be read
-//! counts as spent.
+//! Tests of the privacy budget in a session. An update is charged once, durably, before it is computed, and
+//! the charge is never refunded. A round that exceeds the budget is declined before anything is received. A
+//! ledger that cannot be read counts as spent.
 #![cfg(feature = "privacy")]
 
 use crate::common::priced_task::*;
@@ -22,13 +22,15 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
+/// Slot of the devices in milliseconds.
 const SLOT: u64 = 5_000;
 
-/// Opens `round` completely and returns the answer, given at once or at the slot.
+/// Opens `round` with all its messages. Returns the answer, which is sent at once or at the end of the slot.
 fn open(bench: &mut PrivateBench, problem: &Problem, round: u32) -> Vec<(ToServer, Vec<u8>)> {
     open_task(bench, problem, round, gradient())
 }
 
+/// Opens a round of this task with all its messages. Returns the answer, as [`open`] does.
 fn open_task(
     bench: &mut PrivateBench,
     problem: &Problem,
@@ -45,6 +47,7 @@ fn open_task(
     sent
 }
 
+/// Acknowledges an update.
 fn ack(bench: &mut PrivateBench, round: u32, outcome: AckOutcome) {
     bench.message(&ToDevice::Ack(Ack { id: RoundId { round, stage: 0 }, outcome }), &[]);
 }
@@ -53,7 +56,7 @@ fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
     matches!(sent, [(ToServer::Update(_), _), ..])
 }
 
-/// The spent budget that the next hello announces.
+/// Reconnects, and returns the spent budget that the hello announces.
 fn announced_spent(bench: &mut PrivateBench) -> u64 {
     bench.all(Event::LinkDown);
     let sent = bench.connect(7, 60_000);
@@ -75,12 +78,13 @@ fn hello_announces_the_spent_budget() {
         assert_eq!(hello.capabilities.privacy, Privacy::Gaussian { release: 3, budget: 10, spent });
         bench.connect(7, 60_000);
         assert!(is_update(&open(&mut bench, &problem, 1 + spent as u32)));
-        // Also within a session.
+        // The next hello of the same session announces the new value.
         assert_eq!(announced_spent(&mut bench), spent + 3);
     }
 }
 
-/// The order is: ledger, samples, record, first byte.
+/// The order of events is: the ledger is saved, the samples are read, the record is saved, and the first byte
+/// is sent.
 #[test]
 fn update_is_charged_before_it_is_computed() {
     let problem = problem(57, 8, 1);
@@ -108,7 +112,7 @@ fn update_is_charged_before_it_is_computed() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
-    /// Frames are lost, duplicated and reordered, and the link breaks: a round is still charged once.
+    /// Frames are lost, duplicated and reordered, and the link breaks; the round is charged only once.
     #[test]
     fn round_is_charged_once_however_often_it_is_sent(
         seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096]),
@@ -133,7 +137,7 @@ proptest! {
         }
         prop_assert_eq!(flash.0.borrow().spent, 3);
         prop_assert_eq!(bench.session.counters().forfeited, 0);
-        // The next round is charged again.
+        // The next round is a new charge.
         bench.all(Event::LinkDown);
         let mut server = problem.server(2, gradient(), Encoding::F32, limit);
         exchange(&mut bench, &mut server, 20_000, |_| Fate::Deliver);
@@ -141,14 +145,14 @@ proptest! {
     }
 }
 
-/// The releases of device 0xABCD, with the budget spent before each.
+/// Returns the releases of device 0xABCD in this round, one for each value of the budget spent before.
 fn releases(round: u32, spent: &[u64]) -> Vec<Release> {
     let round = RoundId { round, stage: 0 };
     spent.iter().map(|&spent| Release { device: 0xABCD, campaign: 7, round, spent }).collect()
 }
 
 /// The success of a computation may depend on the records, so a round is charged before it is computed and
-/// not refunded. It is not charged twice either: when the same round is opened again, the answer is the same.
+/// not refunded. If the same round is opened again, it is not charged twice, and the answer is the same.
 #[test]
 fn failed_round_is_charged_once() {
     let problem = problem(20, 2, 1);
@@ -176,10 +180,11 @@ fn failed_round_is_charged_once() {
     assert_eq!(bench.session.task().releases, paid);
 }
 
-/// Events between two openings; the argument is the number of a round without a cost.
+/// Events between two openings of a round. The argument is the number of a round without a cost.
 type Interlude<'a> = &'a dyn Fn(&mut PrivateBench, u32);
 
-/// Events in between: declined rounds, a lost link, a new handshake, rounds without a cost.
+/// Between two openings of a failed round there are declined rounds, a lost link, a new handshake, or rounds
+/// without a cost.
 #[test]
 fn no_event_charges_a_failed_round_again() {
     let problem = problem(20, 2, 1);
@@ -190,7 +195,7 @@ fn no_event_charges_a_failed_round_again() {
         bench.session.task_mut().computation_fails = true;
         let spent = 3 * number + 3;
         let round = 10;
-        // The decline of this round is never sent.
+        // The link is lost before the decline of this round is sent.
         for (message, body) in problem.server(round, gradient(), Encoding::F32, 256).opening() {
             assert!(bench.message(&message, &body).is_empty());
         }
@@ -213,7 +218,7 @@ fn no_event_charges_a_failed_round_again() {
                 bench.message(&ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 60_000 }), &[]);
             },
             &|bench, _| {
-                // An older round.
+                // An older round is declined for want of entropy.
                 bench.session.task_mut().entropy_fails = true;
                 assert_eq!(declined(&open(bench, &problem, 9)), DeclineReason::Entropy);
                 bench.session.task_mut().entropy_fails = false;
@@ -225,7 +230,7 @@ fn no_event_charges_a_failed_round_again() {
             assert_eq!(declined(&open(&mut bench, &problem, round)), DeclineReason::UpdateNonFinite);
             assert_eq!(flash.0.borrow().spent, spent, "{fit}");
         }
-        // A round without a cost is computed, even with this number.
+        // A round without a cost is computed, even if its number is that of the failed round.
         bench.session.task_mut().computation_fails = false;
         assert!(is_update(&open_task(&mut bench, &problem, round, Wire::FitHead { head: EXACT })));
         ack(&mut bench, round, AckOutcome::Counted);
@@ -234,7 +239,8 @@ fn no_event_charges_a_failed_round_again() {
             DeclineReason::RoundRepeated { last: round }
         );
         assert_eq!(flash.0.borrow().spent, spent);
-        // Restores the state before the reset. Another campaign has its own rounds.
+        // The record is removed, which restores the state before the round. The next iteration starts after a
+        // reset. Another campaign, below, has other rounds.
         flash.0.borrow_mut().record = None;
     }
     let mut bench = private(&problem, 256, Some(1000), SLOT, &flash);
@@ -248,8 +254,8 @@ fn no_event_charges_a_failed_round_again() {
     assert_eq!(flash.0.borrow().spent, 12);
 }
 
-/// A power cut between the charge and the first byte loses the round, and the next attempt is another
-/// release.
+/// A power cut after the charge and before the record is saved loses the round, so the next attempt is
+/// another release.
 #[test]
 fn reset_gives_no_second_release_for_free() {
     let problem = problem(20, 2, 1);
@@ -262,7 +268,7 @@ fn reset_gives_no_second_release_for_free() {
         let opening = problem.server(1, gradient(), Encoding::F32, 256).opening();
         assert!(opening.iter().all(|(message, body)| bench.message(message, body).is_empty()));
         assert_eq!(flash.0.borrow().spent, spent + 3);
-        // A reset before the slot.
+        // The device is reset before the end of the slot.
         let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
         bench.connect(7, 60_000);
         let sent = open(&mut bench, &problem, 1);
@@ -279,12 +285,12 @@ fn reset_gives_no_second_release_for_free() {
     }
 }
 
-/// The power fails after the charge is written and before anything is computed, or the storage reports an
-/// error although it has written.
+/// The power fails after the charge is written and before the update is computed, or the store reports an
+/// error although it has written the charge.
 #[test]
 fn unused_charge_is_not_reused_after_a_reset() {
     let problem = problem(20, 2, 1);
-    // Flash content at that moment: the ledger is written, the record is not.
+    // The flash contains the ledger of the charge and no record.
     let flash = Flash::default();
     flash.0.borrow_mut().spent = 3;
     let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
@@ -304,14 +310,15 @@ fn unused_charge_is_not_reused_after_a_reset() {
             bench.connect(7, 60_000);
         }
         assert!(is_update(&open(&mut bench, &problem, 1)));
-        // Nothing was computed with the first charge: without a reset it is the same release.
+        // The first charge was not used for a computation, so without a reset the next attempt is the same
+        // release.
         let (before, after) = if reset { (vec![3], 6) } else { (vec![0, 0], 3) };
         assert_eq!(bench.session.task().releases, releases(1, &before));
         assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (after, after));
     }
 }
 
-/// No sample was read: a round without entropy costs nothing and is declined at once.
+/// A round without entropy costs nothing and is declined at once, because no sample was read.
 #[test]
 fn round_without_entropy_is_not_charged() {
     let problem = problem(20, 2, 1);
@@ -325,7 +332,8 @@ fn round_without_entropy_is_not_charged() {
     assert_eq!(bench.session.counters().forfeited, 0);
 }
 
-/// Without a slot the duration of a private computation would be visible, so rounds with a cost are declined.
+/// Rounds with a cost are declined without a slot, because the duration of a private computation would be
+/// visible.
 #[test]
 fn round_with_a_cost_needs_a_slot() {
     let problem = problem(20, 2, 1);
@@ -365,7 +373,7 @@ fn budget_is_exact_to_the_unit() {
         larger.connect(7, 60_000);
         assert_eq!(declined(&open(&mut larger, &problem, 9)), DeclineReason::Budget { left: budget % 3 });
     }
-    // The budget was reduced below the spent amount.
+    // The budget is below the amount that was spent before.
     let flash = Flash::default();
     flash.0.borrow_mut().spent = 8;
     let mut bench = private(&problem, 256, Some(5), SLOT, &flash);
@@ -373,7 +381,8 @@ fn budget_is_exact_to_the_unit() {
     assert_eq!(declined(&open(&mut bench, &problem, 9)), DeclineReason::Budget { left: 0 });
 }
 
-/// No tensor is received, no sample read, nothing written; predictions and fits of the head continue.
+/// For a round over the budget, no tensor is received, no sample is read and nothing is written. Predictions
+/// and head fits continue.
 #[test]
 fn rounds_without_a_cost_continue_over_the_budget() {
     let problem = problem(57, 8, 1);
@@ -404,7 +413,7 @@ fn rounds_without_a_cost_continue_over_the_budget() {
     }
 }
 
-/// A round over the budget does not affect the update that waits for its acknowledgement.
+/// A round over the budget does not affect a pending update.
 #[test]
 fn update_in_flight_survives_a_round_over_the_budget() {
     let problem = problem(20, 2, 1);
@@ -434,8 +443,8 @@ fn failing_storage_blocks_the_update() {
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (3, 0));
 }
 
-/// The ledger works and the record does not (a worn page, a buffer that is too small): one round is charged
-/// and lost, and no more until a record can be written again.
+/// The ledger can be saved and the record cannot (a worn page, a buffer that is too small). One round is
+/// charged and lost, and further rounds are declined without a charge until a record can be written again.
 #[test]
 fn failing_record_costs_one_round() {
     let problem = problem(20, 2, 1);
@@ -452,14 +461,13 @@ fn failing_record_costs_one_round() {
             failures += 1;
             assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (6, 1), "{round}");
         }
-        // Fitting the head does not change that, since it cannot be saved either.
+        // A head fit is declined too, since its record cannot be saved either.
         let fit = open_task(&mut bench, &problem, round + 1, Wire::FitHead { head: EXACT });
         assert_eq!(declined(&fit), DeclineReason::Device);
     }
     assert_eq!(bench.session.counters().declined, failures + 100);
     assert_eq!(bench.session.task().releases.len(), 2);
-    // When the storage works again, the finished rounds are still known, and the saved head is the one in
-    // memory.
+    // When the store works again, it gets the last finished round and the head in memory.
     flash.0.borrow_mut().fail_save = false;
     flash.0.borrow_mut().calls.clear();
     let head = bench.session.task().task.head().to_vec();
@@ -470,7 +478,7 @@ fn failing_record_costs_one_round() {
     assert_eq!((loaded.campaign, loaded.round, bits(&saved)), (7, 4, bits(&head)));
     assert_eq!(Some(loaded.representation), bench.session.task().task.head_fitted_on());
     flash.0.borrow_mut().fail_spent = false;
-    // One retry of the record, then as usual.
+    // The device saves the record once more, then continues as usual.
     assert!(is_update(&open(&mut bench, &problem, 105)));
     assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save"]);
     assert_eq!((flash.0.borrow().spent, bench.session.counters().forfeited), (9, 1));
@@ -479,7 +487,8 @@ fn failing_record_costs_one_round() {
     assert_eq!(flash.0.borrow().calls, ["save", "save_spent", "save", "save_spent", "save"]);
 }
 
-/// Late, rejected, closed, replaced by another round, not finite, lost in a reset or with its campaign.
+/// A charge is not refunded if the update is late, rejected, closed, replaced by another round, not finite,
+/// or lost in a reset or with its campaign.
 #[test]
 fn charge_is_never_refunded() {
     let problem = problem(20, 2, 1);
@@ -498,16 +507,16 @@ fn charge_is_never_refunded() {
     bench.message(&ToDevice::RoundClosed(RoundId { round: 4, stage: 0 }), &[]);
     assert!(is_update(&open(&mut bench, &problem, 5)) && is_update(&open(&mut bench, &problem, 6)));
     assert_eq!((flash.0.borrow().spent, announced_spent(&mut bench)), (18, 18));
-    // Another campaign numbers its rounds from 1, and they are charged.
+    // Another campaign numbers its rounds from 1, and these rounds are charged.
     bench.all(Event::LinkDown);
     bench.connect(8, 60_000);
     assert!(is_update(&open(&mut bench, &problem, 1)));
-    // After a reset the same round is a repetition, and not charged again.
+    // After a reset the same round is a repetition, which is not charged again.
     let mut bench = private(&problem, 256, Some(100), SLOT, &flash);
     bench.connect(8, 60_000);
     assert_eq!(declined(&open(&mut bench, &problem, 1)), DeclineReason::RoundRepeated { last: 1 });
     assert_eq!(flash.0.borrow().spent, 21);
-    // An update that is not finite is charged before that is noticed.
+    // An update that is not finite is charged, because that is only known after it is computed.
     let huge = {
         let (d, k) = (57, 8);
         let b: Vec<f32> = (0..d * k).map(|i| if i % k == i / k { 1.0 } else { 0.0 }).collect();
@@ -545,8 +554,8 @@ fn unreadable_ledger_counts_as_spent() {
     }
 }
 
-/// A device without privacy does not read a ledger. A task that announces no privacy but whose updates have a
-/// cost sends no update. Keys are independent of that.
+/// A device without privacy does not read a ledger. A task whose updates have a cost but which announces no
+/// privacy sends no update. Keys are independent of privacy.
 #[test]
 fn privacy_and_keys_are_independent() {
     let problem = problem(20, 2, 1);
@@ -570,7 +579,7 @@ fn privacy_and_keys_are_independent() {
     }
 }
 
-/// A device that collects 30 samples per round, each seen once, with this budget.
+/// Creates a device with this budget that collects 30 streamed samples per round.
 fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear<Heap>>> {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
     let task = PricedTask::new(Linear::new(Heap::streaming(20, 2, 1)), Some(budget), SLOT);
@@ -579,7 +588,7 @@ fn streaming(budget: u64, flash: &Flash) -> Bench<NoRecording, PricedTask<Linear
     bench
 }
 
-/// The message that opens a round of that device.
+/// Returns the message that opens a round of the streaming device.
 fn opening_of(round: u32, problem: &Problem) -> (ToDevice, Vec<u8>) {
     let tensors = vec![(Role::Representation, 20, 2, problem.b.clone())];
     Server::new(round, gradient(), Encoding::F32, 256, tensors).opening().remove(0)
@@ -592,7 +601,7 @@ fn streaming_round_is_charged_once_before_the_first_sample() {
     let opening = |round| opening_of(round, &problem);
     let (message, body) = opening(1);
     assert!(bench.message(&message, &body).is_empty());
-    // The seed is drawn before the first sample, and the charge is made with it.
+    // The seed is drawn and the round is charged before the first sample.
     for i in 0..30 {
         assert_eq!(flash.0.borrow().spent, 3);
         let (x, target) = problem.samples.get(i);
@@ -606,7 +615,8 @@ fn streaming_round_is_charged_once_before_the_first_sample() {
     assert!(!bench.session.is_collecting());
 }
 
-/// The samples seen so far are lost, and so is the charge: the same noise must not hide other samples.
+/// A lost link loses the samples of the open round and its charge, because the same noise must not hide other
+/// samples.
 #[test]
 fn lost_link_between_samples_costs_the_round() {
     let (problem, flash) = (problem(20, 2, 1), Flash::default());

@@ -1,5 +1,5 @@
-//! The privacy ledger in flash never falls below its saved value, after a power cut at any time. Blank flash
-//! belongs to a new device; flash without a valid ledger counts as spent, permanently.
+//! Tests of the privacy ledger in flash. It never falls below its saved value, after a power cut at any time.
+//! Blank flash belongs to a new device; flash without a valid ledger counts as spent, permanently.
 #![cfg(feature = "flash")]
 
 use crate::common::Random;
@@ -41,7 +41,7 @@ fn is_blank(nor: &Nor) -> bool {
     nor.image().iter().all(|byte| *byte == 0xFF)
 }
 
-/// The on-flash bytes of a ledger.
+/// Returns the bytes of a ledger in flash.
 fn copy(spent: u64) -> Vec<u8> {
     let mut bytes = [b"FSPLPAID".as_slice(), &spent.to_le_bytes()].concat();
     bytes.extend(crc32c(&bytes).to_le_bytes());
@@ -73,8 +73,8 @@ fn ledger_survives_resets_and_grows() {
     }
 }
 
-/// The power fails after any byte of the first start, and again: the device still counts as new, and no
-/// longer once it has spent.
+/// The power fails after any byte of the first start, and again in the second start. The device still counts
+/// as new until it has spent budget.
 #[test]
 fn power_cut_at_first_start_leaves_the_device_new() {
     let mut cuts = 0;
@@ -105,7 +105,7 @@ fn power_cut_at_first_start_leaves_the_device_new() {
     println!("{cuts} cuts");
 }
 
-/// The power fails after every byte of a round's writes, for enough rounds to fill the pages many times over.
+/// The power fails after every byte of a round's writes, for enough rounds to fill the pages many times.
 #[test]
 fn power_cut_never_lowers_the_ledger() {
     let (nor, mut tried) = (Nor::new(2), 0u32);
@@ -145,16 +145,16 @@ fn power_cut_never_lowers_the_ledger() {
     println!("{tried} cuts");
 }
 
-/// Ten thousand runs of rounds, with and without keys, whose power fails at any byte, also during repairs.
-/// The counters are never below their saved values, and never above the attempted ones unless damage has made
-/// the whole budget count as spent. Pages once used are never blank again.
+/// In ten thousand runs of rounds, with and without keys, the power fails at any byte, also during repairs.
+/// The counters are never below their saved values, and never above the attempted values unless damage has
+/// made the whole budget count as spent. Pages that were used once are never blank again.
 #[test]
 fn no_history_lowers_the_ledger() {
     let mut random = Random(5);
     let (mut runs, mut cuts, mut all) = (0, 0, 0);
     while runs < 10_000 {
         let nor = Nor::new(2 + random.below(3));
-        // Saved and attempted values: of handshakes and of the spent budget.
+        // Saved and attempted values, each of the handshakes and of the spent budget.
         let (mut promised, mut tried) = ([0u64; 2], [0u64; 2]);
         let (damaged, mut begun) = (random.below(10) == 0, false);
         for _ in 0..20 + random.below(60) {
@@ -188,7 +188,7 @@ fn no_history_lowers_the_ledger() {
             cuts += u32::from(nor.0.borrow().power < 8);
             assert!(!begun || !is_blank(&nor));
             if damaged && random.below(4) == 0 {
-                // Some bytes become noise, but not near the counters.
+                // Some bytes far from the counters are overwritten with noise.
                 let at = random.below(nor.image().len() - 8);
                 let copies = [b"FSPH".as_slice(), b"FSPL"];
                 let chip = &mut nor.0.borrow_mut().bytes;
@@ -199,7 +199,7 @@ fn no_history_lowers_the_ledger() {
             }
             nor.0.borrow_mut().power = usize::MAX;
             let image = Nor::with(nor.image());
-            let handshakes = store_numbers(&image);
+            let handshakes = handshakes_of(&image);
             assert!(handshakes >= promised[0], "{handshakes} of {promised:?}");
             assert!(spent_of(&image) >= promised[1]);
         }
@@ -207,7 +207,7 @@ fn no_history_lowers_the_ledger() {
     println!("{runs} runs, {cuts} cuts, the whole budget counted as spent {all} times");
 }
 
-fn store_numbers(nor: &Nor) -> u64 {
+fn handshakes_of(nor: &Nor) -> u64 {
     store(&Nor::with(nor.image())).load_handshakes().unwrap()
 }
 
@@ -215,7 +215,7 @@ fn spent_of(nor: &Nor) -> u64 {
     spent(&Nor::with(nor.image())).unwrap()
 }
 
-/// A used device: nine records, ledgers and handshake counters.
+/// Creates the flash of a used device, with nine records, ledgers and handshake counters.
 fn used(pages: usize) -> Nor {
     let nor = Nor::new(pages);
     for n in 1..=9 {
@@ -227,7 +227,7 @@ fn used(pages: usize) -> Nor {
     nor
 }
 
-/// One byte changes: the ledger is still correct.
+/// If one byte changes, the ledger still has its saved value.
 #[test]
 fn damaged_byte_never_lowers_the_ledger() {
     let image = used(2).image();
@@ -245,8 +245,8 @@ fn damaged_byte_never_lowers_the_ledger() {
     println!("{tried} damaged bytes");
 }
 
-/// Damage to all copies: the budget counts as spent permanently, after power cuts at any time and whichever
-/// value is read first.
+/// If all copies are damaged, the budget counts as spent permanently, after power cuts at any time and for
+/// any order of reading.
 #[test]
 fn flash_without_a_valid_ledger_is_spent_permanently() {
     let mut random = Random(3);
@@ -259,12 +259,13 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
         images.push(every(&mut |_, byte| !byte));
         images.push(every(&mut |_, _| 0));
         images.push(every(&mut |_, _| random.next() as u8));
-        // Everything is erased except the end, or the beginning of each page, or every second byte.
+        // Everything is erased except the last bytes, or the beginning of each page, or every second byte.
         let last = image.iter().rposition(|byte| *byte != 0xFF).unwrap();
         images.push(every(&mut |at, byte| if at + 10 < last { 0xFF } else { byte }));
         images.push(every(&mut |at, byte| if at % PAGE >= 20 { 0xFF } else { byte }));
         images.push(every(&mut |at, byte| if at % 2 == 0 { 0xFF } else { byte }));
-        // A single byte is left: the library takes a page for half erased that has only its end mark.
+        // All bytes but one are erased. If that byte is the end mark of a page, the library treats the page
+        // as partly erased.
         for at in [0, PAGE / 2, PAGE - 1, pages * PAGE - PAGE / 2, pages * PAGE - 1] {
             for left in [0xFE, 0x0F] {
                 let mut lonely = vec![0xFF; pages * PAGE];
@@ -272,7 +273,7 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
                 images.push(lonely);
             }
         }
-        // One bit flip in each copy.
+        // Each copy has one flipped bit.
         for _ in 0..12 {
             let mut bytes = image.clone();
             for at in 0..bytes.len() - 20 {
@@ -282,7 +283,7 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
             }
             images.push(bytes);
         }
-        // A device that has run without privacy.
+        // The device has run without privacy before.
         for saves in [1, 2, 7, 14] {
             let nor = Nor::new(pages);
             for n in 0..saves {
@@ -302,13 +303,14 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
     );
     for (number, image) in images.iter().enumerate() {
         for order in 0..3 {
-            // Includes cuts right after a page has been erased.
+            // Some of the cuts are right after the erase of a page.
             for power in (0..).filter(|power| power % 31 == 0 || power % PAGE == 0) {
                 cuts += 1;
                 let nor = Nor::with(image.clone());
                 nor.0.borrow_mut().power = power;
                 let mut store = store(&nor);
-                // The ledger first, as in a session, or another operation that triggers repairs.
+                // The first operation is the ledger, as in a session, or another operation that triggers
+                // repairs.
                 let whole = match order {
                     0 => store.load_spent().is_ok(),
                     1 => store.load(&mut [0.0; K]).is_ok() && save(&mut store, 1).is_ok(),
@@ -335,8 +337,8 @@ fn flash_without_a_valid_ledger_is_spent_permanently() {
     println!("{} images, {cuts} cuts", images.len());
 }
 
-/// Flash full of noise that contains both counters is erased, and the power fails after any byte of that: the
-/// handshake counter survives, and the ledger survives or counts as spent.
+/// Flash full of noise that contains both counters is erased, and the power fails after any byte of the
+/// erase. The handshake counter survives, and the ledger survives or counts as spent.
 #[test]
 fn erasing_never_loses_a_counter() {
     let mut random = Random(1);
@@ -360,7 +362,7 @@ fn erasing_never_loses_a_counter() {
             assert!(!is_blank(&nor));
             let (mut store, spent) = boot(&nor, true);
             assert_eq!(store.load_handshakes(), Ok(1280), "{pages} pages, {first}, {second}, {power}");
-            // The ledger is given up temporarily only if two pages hold one counter each.
+            // The ledger counts as spent only if there are two pages and each of them holds one counter.
             let apart = pages == 2 && first / PAGE != second / PAGE;
             assert!(spent == Ok(90) || apart && !whole && spent == Ok(ALL_SPENT), "{spent:?}");
             lost += u32::from(spent == Ok(ALL_SPENT));

@@ -1,5 +1,5 @@
-//! Tests of the format of recordings: a written recording is read back, and any other content of the partition is
-//! refused.
+//! Tests of the format of recordings: a written recording is read back, and any other content of the
+//! partition is refused.
 #![cfg(feature = "recorded")]
 
 use crate::common::Random;
@@ -7,7 +7,7 @@ use crate::recording::{HEADER, SHAPES, append_checksum, partition, raw, series};
 use fedspan_client::features::FEATURES;
 use fedspan_client::recording::{FormatError, Recording};
 
-/// Reads everything that a recording gives access to, and returns the number of windows.
+/// Reads all windows that a recording contains, and returns their number.
 fn read_all(recording: &Recording<'_>) -> usize {
     let mut out = [0.0; FEATURES];
     let mut windows = 0;
@@ -33,7 +33,8 @@ fn written_recording_is_read_back() {
     assert_eq!(recording.series().collect::<Vec<_>>(), series(&raw));
     assert_eq!(recording.training_windows(), 15);
     assert_eq!([0, 1, 2].map(|class| recording.windows_of(class)), [6, 7, 2]);
-    // The fifth window of class 0 is the first of its second series, after 4 + 2 + 6 others.
+    // The fifth window of class 0 is the first one of the second series of this class, after 4 + 2 + 6 other
+    // windows.
     assert_eq!(recording.number_of(0, 4), Some(12));
     assert_eq!(recording.number_of(0, 6), None);
     let tests: usize = series(&raw).iter().map(|s| s.test.len()).sum();
@@ -75,7 +76,8 @@ fn partition_without_a_recording_is_refused_with_a_reason() {
     }
 }
 
-/// Headers with a valid checksum and arbitrary fields are refused, or all their windows are in bounds.
+/// A header with a valid checksum and arbitrary fields is refused, or all windows that it describes are in
+/// bounds.
 #[test]
 fn invalid_fields_are_refused_or_harmless() {
     let mut whole = partition(&HEADER, 0);
@@ -87,7 +89,7 @@ fn invalid_fields_are_refused_or_harmless() {
         let mut bytes = whole.clone();
         for _ in 0..=round % 3 {
             let at = 6 + usize::try_from(random.next() % (described as u64 - 6)).unwrap();
-            // The length field determines the checked bytes and is not changed.
+            // The length field stays unchanged, because it determines the bytes that the checksum covers.
             if !(8..12).contains(&at) {
                 bytes[at] = (random.next() >> 32) as u8;
             }

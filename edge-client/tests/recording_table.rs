@@ -10,7 +10,7 @@ use fedspan_protocol::message::RoundId;
 
 const D: usize = 3;
 
-/// `rows` rows of distinct numbers.
+/// Returns the features and targets of `rows` rows of distinct numbers.
 fn values(rows: usize, first: f32) -> (Vec<f32>, Vec<f32>) {
     let count = |n: usize, first: f32| (0..n).map(|i| first + i as f32).collect();
     (count(rows * D, first), count(rows, -first))
@@ -21,6 +21,7 @@ fn append_checksum(bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&check.to_le_bytes());
 }
 
+/// Returns a table with these numbers of training and test rows.
 fn table(training: usize, test: usize) -> Vec<u8> {
     let (a, b) = (values(training, 1.0), values(test, 1000.0));
     let mut bytes = Vec::new();
@@ -29,10 +30,11 @@ fn table(training: usize, test: usize) -> Vec<u8> {
     bytes
 }
 
+/// Reads all rows of a part, and checks that they can be read in any order.
 fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     let mut rows = Rows::<N>::new(table, part).unwrap();
-    // Twice, since a table can be replayed.
+    // The rows are read twice, since a table can be replayed.
     for _ in 0..2 {
         (x, y) = (Vec::new(), Vec::new());
         rows.rewind(RoundId::default()).unwrap();
@@ -42,7 +44,7 @@ fn read<const N: usize>(table: &Table<'_>, part: Split) -> (Vec<f32>, Vec<f32>) 
             y.extend_from_slice(value);
         }
     }
-    // In any order.
+    // The rows are read in another order.
     for row in (0..y.len()).rev() {
         let samples = rows.at(row).unwrap();
         assert_eq!(samples.x, &x[row * N..(row + 1) * N]);
@@ -90,7 +92,7 @@ fn other_content_is_refused_with_a_reason() {
     assert_eq!(problem(&[0; 64]), FormatError::Blank);
     assert_eq!(problem(&[0xff; 64]), FormatError::Blank);
     assert_eq!(problem(&[7; 64]), FormatError::Magic);
-    // With a valid checksum and arbitrary header fields.
+    // The checksum is valid and a header field is not.
     let changed = |at: usize, to: &[u8]| {
         let mut bytes = table(2, 1);
         bytes.truncate(bytes.len() - 4);
@@ -105,7 +107,7 @@ fn other_content_is_refused_with_a_reason() {
     assert_eq!(changed(12, &[0xff; 4]), FormatError::Header("the number of training rows"));
     assert_eq!(changed(16, &[0xff; 4]), FormatError::Header("the number of test rows"));
     assert_eq!(changed(8, &[0xff; 4]), FormatError::Length { needed: u32::MAX as usize + 4, got: 72 });
-    // A header that claims to be shorter than itself.
+    // The header claims a length that is smaller than the header.
     let mut short = table(0, 0);
     short[8..12].copy_from_slice(&8u32.to_le_bytes());
     assert_eq!(problem(&short), FormatError::Check);
@@ -117,7 +119,7 @@ fn noise_is_never_a_table() {
     for length in (0..400).step_by(7) {
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
         assert!(Table::parse(&bytes).is_err());
-        // Also after a valid magic and version.
+        // The magic and the version are valid, the rest is noise.
         if let Some(head) = bytes.get_mut(..6) {
             head.copy_from_slice(b"FSTB\x01\x00");
         }

@@ -1,4 +1,4 @@
-//! Tests of the sample source over a recording: it yields the same samples in the same order as a plain
+//! Tests of the sample source over a recording: it yields the same samples in the same order as a simple
 //! implementation with vectors.
 #![cfg(feature = "recorded")]
 
@@ -11,7 +11,7 @@ use fedspan_protocol::message::RoundId;
 
 type Sample = (u8, [f32; FEATURES]);
 
-/// Training windows of all series in order.
+/// Returns the training windows of all series in order.
 fn plain() -> Vec<Sample> {
     let mut all = Vec::new();
     for ((class, _, train), bytes) in SHAPES.iter().zip(raw()) {
@@ -34,21 +34,22 @@ fn plain() -> Vec<Sample> {
     all
 }
 
-/// The simulator's `draw_per_class`.
+/// Draws `count` samples of each class, as the simulator's `draw_per_class` does.
 fn drawn(all: &[Sample], count: usize, index: u64) -> Vec<Sample> {
     let mut random = DrawRng::new(HEADER.seed, index);
     let mut chosen = Vec::new();
     for class in 0..=all.iter().map(|(class, _)| *class).max().unwrap() {
-        let mut own: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
-        for i in 0..count.min(own.len()) {
-            let j = i + random.below(own.len() - i);
-            own.swap(i, j);
-            chosen.push(*own[i]);
+        let mut samples_of_class: Vec<&Sample> = all.iter().filter(|(c, _)| *c == class).collect();
+        for i in 0..count.min(samples_of_class.len()) {
+            let j = i + random.below(samples_of_class.len() - i);
+            samples_of_class.swap(i, j);
+            chosen.push(*samples_of_class[i]);
         }
     }
     chosen
 }
 
+/// Returns the samples of a pass.
 fn pass(source: &mut WearerSource<'_>) -> Vec<Sample> {
     let mut got = Vec::new();
     while let Some(samples) = source.next() {
@@ -58,7 +59,7 @@ fn pass(source: &mut WearerSource<'_>) -> Vec<Sample> {
     got
 }
 
-/// The samples from the last to the first; there are no more than `count`.
+/// Returns the samples by index, from the last to the first. Checks that there are no more than `count`.
 fn backwards(source: &mut WearerSource<'_>, count: usize) -> Vec<Sample> {
     assert!(source.at(count).is_none() && source.at(usize::MAX).is_none());
     let sample = |number| {

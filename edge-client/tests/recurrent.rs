@@ -1,5 +1,5 @@
-//! Tests of the LSTM layer: against loops in f64 and in f32, against finite differences, and properties of its
-//! gates.
+//! Tests of the LSTM layer: against loops in f64 and in f32, against finite differences, and properties of
+//! the gates.
 #![cfg(feature = "recurrent")]
 
 use crate::common::Random;
@@ -8,7 +8,7 @@ use fedspan_client::kernel::dense::{add_gradient, backward_linear, descend, forw
 use fedspan_client::kernel::recurrent::Lstm;
 use proptest::prelude::*;
 
-/// Layer, batch of sequences, and errors of its outputs.
+/// Layer, batch of `n` sequences, and errors of the layer's outputs.
 struct Case {
     lstm: Lstm,
     n: usize,
@@ -21,6 +21,7 @@ struct Case {
 type Outcome = [Vec<f32>; 3];
 
 impl Case {
+    /// Draws `n` sequences and the layer.
     fn new(random: &mut Random, n: usize, [steps, channels, cells]: [usize; 3]) -> Self {
         let lstm = Lstm { steps, channels, cells };
         let mut values = |count| values(random, count);
@@ -28,7 +29,7 @@ impl Case {
         Self { lstm, n, x, layer, delta }
     }
 
-    /// Runs the case with room for `spare` more sequences, and memory full of other data.
+    /// Runs the case in memory for `spare` more sequences, which is full of other data.
     fn run(&self, spare: usize) -> Outcome {
         let Self { lstm, n, x, layer, delta } = self;
         let mut memory = vec![f32::NAN; lstm.memory(n + spare)];
@@ -40,7 +41,7 @@ impl Case {
         [out, errors, gradient]
     }
 
-    /// Returns its sequence `index` alone.
+    /// Returns the case with only the sequence `index`.
     fn one(&self, index: usize) -> Self {
         let part = |values: &[f32], width: usize| values[index * width..(index + 1) * width].to_vec();
         let (x, delta) = (part(&self.x, self.lstm.inputs()), part(&self.delta, self.lstm.cells));
@@ -48,7 +49,7 @@ impl Case {
     }
 }
 
-/// One step and many, one cell, no channels, and sizes that no tile divides.
+/// Returns cases with one step and many, one cell, no channels, and sizes that no tile divides.
 fn cases() -> impl Iterator<Item = Case> {
     let mut random = Random(21);
     let shapes =
@@ -61,6 +62,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+/// Asserts that two results are equal bit for bit.
 #[track_caller]
 fn assert_bits(got: &Outcome, expected: &Outcome, case: &Case) {
     for (got, expected) in got.iter().zip(expected) {
@@ -68,7 +70,7 @@ fn assert_bits(got: &Outcome, expected: &Outcome, case: &Case) {
     }
 }
 
-/// Returns the hidden state after the last step of one sequence, from the definition.
+/// Computes the hidden state after the last step of one sequence, from the definition.
 fn oracle(lstm: &Lstm, x: &[f64], layer: &[f64]) -> Vec<f64> {
     let Lstm { steps, channels, cells } = *lstm;
     let sigmoid = |z: f64| 1.0 / (1.0 + (-z).exp());
@@ -104,7 +106,7 @@ proptest! {
         }
     }
 
-    /// Gradients of `<delta, h>` with respect to every weight and input.
+    /// The gradients of `<delta, h>` with respect to every weight and input equal finite differences.
     #[test]
     fn errors_and_gradients_equal_finite_differences(
         seed: u64, n in 1usize..4, steps in 1usize..9, channels in 0usize..5, cells in 1usize..6,
@@ -115,11 +117,11 @@ proptest! {
         let delta = wide(&case.delta);
         let value = |x: &[f64], layer: &[f64]| -> f64 {
             let inputs = case.lstm.inputs();
-            let of = |index: usize| {
+            let value_of = |index: usize| {
                 let h = oracle(&case.lstm, &x[index * inputs..][..inputs], layer);
                 h.iter().zip(&delta[index * cells..]).map(|(h, delta)| h * delta).sum::<f64>()
             };
-            (0..n).map(of).sum()
+            (0..n).map(value_of).sum()
         };
         let (mut x, mut layer) = (wide(&case.x), wide(&case.layer));
         for (place, &got) in gradient.iter().enumerate() {
@@ -148,13 +150,13 @@ proptest! {
         lstm.forward(&x, &layer, &mut memory, &mut out);
         let (rows, errors) = lstm.backward(&delta, &layer, &mut memory, &mut out);
         prop_assert_eq!(rows.len() * lstm.gates(), errors.len() * lstm.row());
-        // An incomplete layer is ignored.
+        // A layer with too few weights is ignored.
         let whole = vec![0.5; lstm.layer()];
         let mut enough = vec![0.5; lstm.memory(3)];
         let mut out = vec![7.0; 3 * cells];
         lstm.forward(&x, &whole[..whole.len().saturating_sub(1)], &mut enough, &mut out);
         prop_assert!(out.iter().all(|&value| value == 7.0));
-        // Incomplete data is used in part.
+        // If the data are incomplete, only the complete sequences are used.
         let n = (delta.len() / cells.max(1)).min(3);
         lstm.forward(&x, &whole, &mut enough, &mut out);
         let (rows, _) = lstm.backward(&delta, &whole, &mut enough, &mut []);
@@ -162,7 +164,8 @@ proptest! {
     }
 }
 
-/// Computes one sequence in f32, with every sum in the stated order: hidden state, errors of the inputs, gradient.
+/// Computes one sequence in f32 with every sum in the stated order. Returns hidden state, errors of the
+/// inputs and gradient.
 fn in_stated_order(case: &Case) -> Outcome {
     let Case { lstm: Lstm { steps, channels, cells }, x, layer, delta, .. } = case;
     let (steps, channels, cells, wide) = (*steps, *channels, *cells, 4 * *cells);
@@ -216,7 +219,7 @@ fn sums_run_in_the_stated_order() {
     }
 }
 
-/// Also with memory for more sequences.
+/// A batch has the bits of its sequences computed alone, also in memory for more sequences.
 #[test]
 fn batch_equals_its_single_sequences() {
     for case in cases() {
@@ -236,7 +239,7 @@ fn batch_equals_its_single_sequences() {
     }
 }
 
-/// If errors of the inputs are not wanted, the other results are the same.
+/// If no errors of the inputs are requested, the other results are the same.
 #[test]
 fn input_errors_are_optional() {
     for case in cases() {
@@ -250,13 +253,14 @@ fn input_errors_are_optional() {
     }
 }
 
-/// Returns a layer of one cell, from the weights of each gate (input, forget, candidate, output) for two channels
-/// and the hidden state, and its bias.
+/// Returns a layer of one cell. Each gate (input, forget, candidate, output) has weights for two channels and
+/// the hidden state, and a bias.
 fn one_cell(gates: [[f32; 4]; 4]) -> Vec<f32> {
     (0..4).flat_map(|row| gates.map(|gate| gate[row])).collect()
 }
 
-/// The first channel opens the input gate, and the forget gate is always open: the written state stays.
+/// The input gate is open only in the first step, and the forget gate is always open, so the state that was
+/// written in the first step stays.
 #[test]
 fn open_forget_and_closed_input_gate_keep_the_state() {
     let mut random = Random(4);
@@ -270,7 +274,7 @@ fn open_forget_and_closed_input_gate_keep_the_state() {
         let (mut memory, mut out) = (vec![0.0; lstm.memory(1)], [0.0]);
         lstm.forward(&x, &layer, &mut memory, &mut out);
         assert_eq!(out, [libm::tanhf(libm::tanhf(0.7 * x[1]))], "{steps} steps");
-        // The error propagates back to the written value, and nowhere else.
+        // The error propagates back to the written value and to no later input.
         let mut errors = vec![f32::NAN; x.len()];
         lstm.backward(&[1.0], &layer, &mut memory, &mut errors);
         assert!(errors[1] > 0.1 && errors[2..].iter().all(|&error| error == 0.0), "{errors:?}");
@@ -299,7 +303,7 @@ fn without_weights_the_output_is_zero() {
     case.layer.fill(0.0);
     let [out, errors, gradient] = case.run(0);
     assert!(out.iter().chain(&errors).all(|&value| value == 0.0));
-    // All candidates are zero: only their weights have a slope, and those of their gates have none.
+    // All candidates are zero, so only the weights of the candidates have a slope.
     for (place, slope) in gradient.iter().enumerate() {
         assert!(place / 5 % 4 == 2 || *slope == 0.0, "{place}: {slope}");
     }
@@ -320,7 +324,8 @@ fn saturated_gates_are_finite() {
     }
 }
 
-/// Divergence must be detected: the softmax reports non-finite values.
+/// A NaN reaches the outputs of its sequence, so that the softmax reports the divergence, and no other
+/// sequence.
 #[test]
 fn nan_shows_and_stays_in_its_sequence() {
     let mut random = Random(10);
@@ -341,9 +346,9 @@ fn nan_shows_and_stays_in_its_sequence() {
     assert!(case.run(0)[0].iter().any(|value| value.is_nan()));
 }
 
-/// One of two channels is active in the first step, followed by ten steps of noise: only a state that persists can
-/// tell them apart. Forget gates' biases are initially one. A dense layer takes the hidden state; errors reach it
-/// unmasked.
+/// The network must remember which of two channels is active in the first of eleven steps; the other steps
+/// are noise. Only a state that persists distinguishes the classes. A dense layer takes the hidden state, and
+/// errors reach the LSTM layer unmasked.
 #[test]
 fn lstm_learns_to_remember() {
     const N: usize = 20;
@@ -365,9 +370,9 @@ fn lstm_learns_to_remember() {
             }
             lstm.forward(&x, &layer, &mut memory, &mut out);
             forward(&out, &head, 2, &mut logits);
-            let own =
+            let is_right =
                 |(logits, &class): (&[f32], &u8)| logits[usize::from(class)] == logits[0].max(logits[1]);
-            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| own(pair)).count());
+            rights.push(logits.chunks(2).zip(&classes).filter(|&pair| is_right(pair)).count());
             assert!(softmax_errors(&mut logits, &classes, 1.0 / N as f32));
             backward_linear(&logits, &head, 2, &mut delta);
             let (rows, gates) = lstm.backward(&delta, &layer, &mut memory, &mut []);

@@ -1,5 +1,6 @@
-//! Tests of server input that must change nothing: a shape beyond the device, an earlier round, an invalid
-//! representation, an interrupted download. Head, round, counters and storage stay as they were.
+//! Tests of server input that must not change the device: a shape that the device does not support, an
+//! earlier round, an invalid representation, an interrupted download. Head, last round, counters and store
+//! stay unchanged.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -10,7 +11,7 @@ use fedspan_client::{NotReady, Task};
 use fedspan_protocol::message::{Chunk, DeclineReason, RoundId, RoundOpen, ToDevice, ToServer};
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
-/// State that outlives a round, in the device and in its storage.
+/// State that must survive, in the device and in its store.
 #[derive(Clone, Debug, PartialEq)]
 struct Lasting {
     head: Vec<u32>,
@@ -21,6 +22,7 @@ struct Lasting {
     saves: usize,
 }
 
+/// Returns the present state.
 fn lasting(bench: &Bench<Sliced>, flash: &Flash) -> Lasting {
     let state = flash.0.borrow();
     Lasting {
@@ -33,7 +35,7 @@ fn lasting(bench: &Bench<Sliced>, flash: &Flash) -> Lasting {
     }
 }
 
-/// A device with a finished round 5, its storage, and the state to be kept.
+/// Creates a device that has finished round 5. Returns the device, its store and its state.
 fn device(problem: &Problem, limit: u16) -> (Bench<Sliced>, Flash, Lasting) {
     let flash = Flash::default();
     let bench = trained(problem, limit, flash.clone());
@@ -99,11 +101,11 @@ fn earlier_round_is_declined_before_the_first_chunk() {
     }
 }
 
-/// Sends a round, with `poison` as the last value of its representation.
+/// Sends a round, with `poison` as the last value of its representation. Returns the answers.
 fn send(bench: &mut Bench<Sliced>, server: &Server, poison: Option<f32>) -> Vec<(ToServer, Vec<u8>)> {
     let mut sent = Vec::new();
     let mut opening = server.opening();
-    // The encoder refuses values that are not finite, so the value is written into the bytes.
+    // The encoder refuses values that are not finite, so the value is written into the encoded bytes.
     if let (Some(value), Some((_, body))) = (poison, opening.last_mut()) {
         let n = body.len();
         body[n - 4..].copy_from_slice(&value.to_le_bytes());
@@ -142,7 +144,8 @@ fn invalid_representation_is_declined_without_side_effects() {
             assert_eq!(lasting(&bench, &flash), before);
             assert_eq!(answer(&mut bench, &problem), Err(NotReady::NoRepresentation));
         }
-        // The correct representation is sent under the same number: the kept head belongs to it.
+        // The correct representation is sent with the same round number. It is the one on which the kept head
+        // was fitted.
         let server = problem.server(6, gradient(), Encoding::F32, limit);
         assert!(matches!(send(&mut bench, &server, None)[0], (ToServer::Update(_), _)));
         assert_eq!(answer(&mut bench, &problem), known);
@@ -151,11 +154,11 @@ fn invalid_representation_is_declined_without_side_effects() {
     }
 }
 
-/// After every frame of a download the server falls silent, and then the link breaks.
+/// After every possible frame of a download the server stops sending, and then the link breaks.
 #[test]
 fn interrupted_download_is_requested_again_and_changes_nothing() {
     let problem = problem(57, 8, 1);
-    // Not the representation that the head belongs to.
+    // The representation differs from the one on which the head was fitted.
     let other = flat(&Random(3).orthonormal(57, 8));
     let server = problem.server_of(6, gradient(), Encoding::F32, 128, other);
     let opening = server.opening();
@@ -172,7 +175,7 @@ fn interrupted_download_is_requested_again_and_changes_nothing() {
             assert_eq!(answer(bench, &problem), ready, "after {cut} frames");
         };
         unchanged(&mut bench, &before);
-        // Silence: the missing chunks are requested repeatedly, as many as one message holds.
+        // The device requests the missing chunks repeatedly, as many as one message holds.
         for _ in 0..3 {
             let sent = bench.wake();
             let [(ToServer::Missing(missing), _)] = &sent[..] else { panic!("{sent:?}") };
@@ -181,7 +184,7 @@ fn interrupted_download_is_requested_again_and_changes_nothing() {
             before.counters.asked_again += 1;
             unchanged(&mut bench, &before);
         }
-        // The link breaks and comes back: the download starts over.
+        // The link breaks and is opened again, and the download starts over.
         bench.all(Event::LinkDown);
         unchanged(&mut bench, &before);
         bench.now = bench.now.max(bench.last.wake.as_u64());

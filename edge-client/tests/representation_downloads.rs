@@ -9,6 +9,7 @@ use fedspan_protocol::tensor::{Encoding, Role};
 
 const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
+/// Returns the values after encoding and decoding.
 fn transcoded(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     let mut bytes = vec![0; encoding.byte_len(values.len())];
     encoding.encode(values, &mut bytes).unwrap();
@@ -17,6 +18,7 @@ fn transcoded(encoding: Encoding, values: &[f32]) -> Vec<f32> {
     out
 }
 
+/// Sends a representation to a new device. Returns the device, and whether it accepts the representation.
 fn download(encoding: Encoding, b: &[f32], d: usize, k: usize) -> (Linear<Heap>, Result<(), DeclineReason>) {
     let mut model = Linear::new(Heap::new(d, k, 1));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
@@ -24,8 +26,8 @@ fn download(encoding: Encoding, b: &[f32], d: usize, k: usize) -> (Linear<Heap>,
     (model, result)
 }
 
-/// The device's `B` equals the server's by the specification: the decoded values, for i8 after the common f32
-/// QR, bit for bit.
+/// The device's `B` equals that of the server bit for bit: the decoded values, for i8 after the QR that both
+/// perform.
 #[test]
 fn every_encoding_gives_the_servers_representation() {
     let mut random = Random(1);
@@ -70,7 +72,7 @@ fn representation_beyond_the_tolerance_is_declined() {
     for encoding in ALL {
         let tolerance = encoding.orthonormality_tolerance();
         for factor in [0.5, 0.9, 1.1, 2.0, 1000.0] {
-            // (1 + e)^2 = 1 + factor * tolerance in the first column.
+            // The squared length of the first column becomes 1 + factor * tolerance.
             let stretch = (1.0 + factor * tolerance).sqrt();
             let mut bent = b.clone();
             bent.chunks_mut(k).for_each(|row| row[0] *= stretch);
@@ -129,7 +131,7 @@ fn predict_needs_the_head_of_its_representation() {
     assert_eq!(model.predict(x, &mut [0.0]), Err(NotReady::NoHead));
     model.restore_head(crc32c_f32(&b2));
     assert_eq!(model.predict(x, &mut [0.0]), Ok(()));
-    // The first byte of a download invalidates the representation, before any check.
+    // The first byte of a download invalidates the representation, before it is checked.
     let task = Wire::FitHead { head: EXACT };
     model.open(&open(1, task, Role::Representation, Encoding::F32, d, k)).unwrap();
     assert_eq!(model.predict(x, &mut [0.0]), Ok(()), "opening a round has no effect yet");

@@ -1,5 +1,5 @@
-//! A private device answers at the end of a slot after it began to compute, for any duration and
-//! result of the computation, and sends nothing before.
+//! Tests that a private device answers at the end of a time slot that starts with its computation, for any
+//! duration and result of the computation, and that it sends nothing before.
 #![cfg(feature = "privacy")]
 
 use crate::common;
@@ -16,22 +16,24 @@ use fedspan_protocol::message::{
 use fedspan_protocol::tensor::Encoding;
 use proptest::prelude::*;
 
+/// Length of the slot in milliseconds.
 const SLOT: u64 = 5_000;
 const ID: RoundId = RoundId { round: 1, stage: 0 };
 
+/// Creates a connected device with a budget and this response slot.
 fn device(problem: &Problem, slot: u64, flash: &Flash) -> PrivateBench {
     let mut bench = private(problem, 128, Some(1000), slot, flash);
     bench.connect(7, 60_000);
     bench
 }
 
-/// Passes a whole round to the device, one message directly after the other; nothing is sent meanwhile.
+/// Passes a whole round to the device, one message directly after the other. The device sends nothing.
 fn compute(bench: &mut PrivateBench, problem: &Problem) {
     for (message, body) in problem.server(1, gradient(), Encoding::F32, 128).opening() {
         let bytes = payload(&message, &body);
         assert!(bench.once(Event::Message(&bytes)).is_none());
     }
-    // The session asks for the current time.
+    // The session asks to be called again with the current time.
     assert!(bench.last.again);
 }
 
@@ -39,7 +41,8 @@ fn is_update(sent: &[(ToServer, Vec<u8>)]) -> bool {
     matches!(sent, [(ToServer::Update(_), _), ..])
 }
 
-/// Advances to the next wake-up, at which the update must be sent and nothing else. Returns that time.
+/// Advances to the next wake-up, at which the device must send the update and nothing else. Returns that
+/// time.
 fn leaves(bench: &mut PrivateBench) -> u64 {
     assert!(bench.last.wake.as_u64() > bench.now && !bench.last.again);
     let sent = bench.wake();
@@ -48,7 +51,7 @@ fn leaves(bench: &mut PrivateBench) -> u64 {
     bench.now
 }
 
-/// A computation of any duration within a slot: the update is sent at the end of that slot.
+/// If a computation takes any time within a slot, the update is sent at the end of that slot.
 #[test]
 fn send_time_hides_the_duration_of_a_computation() {
     let problem = problem(57, 8, 1);
@@ -70,7 +73,7 @@ fn send_time_hides_the_duration_of_a_computation() {
         bench.now += took;
         let early = bench.all(Event::Tick);
         if took == slots * SLOT {
-            // Exactly at the end of a slot.
+            // The computation ends exactly at the end of a slot.
             assert!(is_update(&early));
             continue;
         }
@@ -82,7 +85,7 @@ fn send_time_hides_the_duration_of_a_computation() {
     }
 }
 
-/// An update, a fitted head and a failed computation are all answered at the slot.
+/// An update, a fitted head and a failed computation are all answered at the end of the slot.
 #[test]
 fn every_result_waits_for_the_slot() {
     let problem = problem(57, 8, 1);
@@ -120,7 +123,7 @@ fn only_private_devices_wait() {
     }
 }
 
-/// A decline that depends on the message alone, and on no sample, is sent at once.
+/// A decline that depends only on the message, and on no sample, is sent at once.
 #[test]
 fn decline_without_a_computation_is_immediate() {
     let problem = problem(57, 8, 1);
@@ -130,7 +133,7 @@ fn decline_without_a_computation_is_immediate() {
     let sent = bench.message(&message, &body);
     let decline = Decline { id: ID, reason: DeclineReason::Budget { left: 2 } };
     assert_eq!(sent, [(ToServer::Decline(decline), Vec::new())]);
-    // A representation that is not orthonormal.
+    // The representation is not orthonormal.
     let mut skewed = common::problem::problem(57, 8, 1);
     skewed.b[0] += 1.0;
     let fit = skewed.server(1, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening();
@@ -139,8 +142,8 @@ fn decline_without_a_computation_is_immediate() {
     assert_eq!((bench.session.source_mut().passes, bench.session.silent_until().as_u64()), (0, 0));
 }
 
-/// The update is charged, and the device does not even send keep-alives; the server's idle limit must be
-/// longer than the slot.
+/// A waiting device has charged the update, and does not even send keep-alives. The server's idle limit must
+/// therefore be longer than the slot.
 #[test]
 fn waiting_device_is_silent_and_has_charged() {
     let problem = problem(57, 8, 1);
@@ -156,13 +159,13 @@ fn waiting_device_is_silent_and_has_charged() {
         assert_eq!(bench.last.wake.as_u64(), opened + 60_000);
     }
     assert_eq!(leaves(&mut bench), opened + 60_000);
-    // Keep-alives resume.
+    // After the slot the device sends keep-alives again.
     assert_eq!(bench.last.wake.as_u64(), opened + 61_000);
     assert!(matches!(bench.wake()[..], [(ToServer::Alive, _)]));
 }
 
-/// Input during the slot is dropped and counted: a device may not have room to receive it while it computes,
-/// and handling it would reveal the end of the computation.
+/// Input during the slot is dropped and counted, because a device may have no room to receive it while it
+/// computes, and handling it would reveal the end of the computation.
 #[test]
 fn input_before_the_slot_is_dropped() {
     let problem = problem(57, 8, 1);
@@ -171,7 +174,7 @@ fn input_before_the_slot_is_dropped() {
     let mut all = problem.server(1, gradient(), Encoding::F32, 128).opening();
     all.extend(problem.server(2, gradient(), Encoding::F32, 128).opening());
     all.extend(problem.server(3, Wire::FitHead { head: EXACT }, Encoding::F32, 128).opening());
-    // A round that would be declined at once.
+    // This round would be declined at once at any other time.
     all.push(problem.server(0, gradient(), Encoding::F32, 128).opening().remove(0));
     all.extend(
         [
@@ -207,7 +210,7 @@ fn input_before_the_slot_is_dropped() {
             assert_eq!(bench.session.counters(), Counters { dropped_while_silent, ..Counters::default() });
             assert_eq!(leaves(&mut bench), opened + SLOT);
             assert_eq!((flash.0.borrow().spent, bench.session.source_mut().passes), (3, passes));
-            // The update is late. The next round is handled when it is opened again.
+            // The update is late. The next round is handled when the server opens it again.
             assert!(bench.message(&all.last().unwrap().0, &[]).is_empty());
             assert!(bench.message(&ack(ID, AckOutcome::Late), &[]).is_empty());
             assert_eq!(bench.session.last_round(), 1);
@@ -238,8 +241,8 @@ fn rounds_do_not_extend_a_slot() {
     assert_eq!(leaves(&mut bench), opened + SLOT);
 }
 
-/// If a server's rounds are shorter than the slot, the device answers at every slot, late, and charges only
-/// the rounds that it computes. Once rounds are long enough, its updates count.
+/// If the server's rounds are shorter than the slot, the device answers at the end of every slot, late, and
+/// charges only the rounds that it computes. Once the rounds are long enough, its updates count.
 #[test]
 fn device_answers_a_server_with_short_rounds() {
     let problem = problem(20, 2, 1);
@@ -278,7 +281,7 @@ fn device_answers_a_server_with_short_rounds() {
     }
 }
 
-/// A pending decline is the answer to its round; the round is not computed or charged again.
+/// A round with a pending decline is answered by it, and is not computed or charged again.
 #[test]
 fn round_with_a_pending_decline_is_not_computed_again() {
     let problem = problem(57, 8, 1);
@@ -295,15 +298,15 @@ fn round_with_a_pending_decline_is_not_computed_again() {
         }
     }
     bench.now = opened + 60_000;
-    // A message arrives before the driver calls with the current time.
+    // A message arrives before the driver calls the session with the current time.
     let (message, body) = problem.server(1, gradient(), Encoding::F32, 128).opening().remove(0);
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::UpdateNonFinite);
     assert_eq!(bench.session.source_mut().passes, passes);
     assert_eq!(flash.0.borrow().spent, 3);
 }
 
-/// The slot starts with the computation, so that a server cannot delay the last tensor until the slot is
-/// nearly over.
+/// The slot starts with the computation, so a server cannot shorten the remaining slot by delaying the last
+/// tensor.
 #[test]
 fn slot_starts_with_the_last_tensor() {
     let problem = problem(57, 8, 1);
@@ -324,8 +327,8 @@ fn slot_starts_with_the_last_tensor() {
     }
 }
 
-/// A link that comes back before the slot stays silent until its end. After the slot the update is sent as
-/// soon as it is requested, always with the same bytes.
+/// If the link is lost and opened again before the end of the slot, the device stays silent until the end.
+/// After the slot the update is sent as soon as it is requested, always with the same bytes.
 #[test]
 fn lost_link_reveals_nothing() {
     let problem = problem(57, 8, 1);
@@ -363,8 +366,8 @@ fn lost_link_reveals_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-    /// For any slot and any duration, up to the end of the clock: the update is sent at the end of a slot,
-    /// after the computation, and less than one slot after it.
+    /// For any slot and any duration, up to the end of the clock, the update is sent at the first end of a
+    /// slot after the computation.
     #[test]
     fn update_is_sent_at_the_first_slot_after_the_computation(
         slot in prop_oneof![1..100u64, 1..1_000_000u64, any::<u64>()],

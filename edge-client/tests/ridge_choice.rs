@@ -1,5 +1,5 @@
-//! Tests of the selection of a ridge as an optional ability: a device announces it, and a device without it
-//! declines such a task instead of silently fitting another head.
+//! Tests that the selection of a ridge is an optional ability: a device with it announces it, and a device
+//! without it declines such a task instead of silently fitting another head.
 
 use crate::common::head::head_of;
 use crate::common::problem::*;
@@ -31,7 +31,7 @@ fn devices_announce_ridge_selection() {
     }
 }
 
-/// A stream has no second pass for leave-one-out.
+/// A device with streamed samples does not announce the ability, because leave-one-out needs a second pass.
 #[test]
 fn streaming_devices_use_the_fallback_ridge() {
     let config = Config { sampling: Sampling::Stream { samples: 30 }, ..config(256) };
@@ -43,7 +43,7 @@ fn streaming_devices_use_the_fallback_ridge() {
     assert_ne!(hello.capabilities.roles & Role::Gradient.bit(), 0);
 }
 
-/// Without the feature: declined, and the previous head stays.
+/// Without the ability, the task is declined and the previous head stays.
 #[test]
 fn unsupported_ridge_selection_is_declined() {
     let problem = problem(20, 2, 3);

@@ -1,5 +1,5 @@
-//! Tests of ridge scores: the counts against an f64 model of the same draws, and the answers of a device without
-//! anything to count.
+//! Tests of ridge scores: the counts equal those of an f64 model of the same draws, and a device that has
+//! nothing to count declines.
 #![cfg(feature = "ridge-choice")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
@@ -19,25 +19,26 @@ const GRID: (f32, f32, u8) = (1e-3, 10.0, 5);
 
 type Model = Linear<Workspace<D, K, C>>;
 
+/// Returns a number that looks random, from any number.
 fn mix(number: u32) -> u32 {
     let number = (number ^ number >> 16).wrapping_mul(0x7feb_352d);
     let number = (number ^ number >> 15).wrapping_mul(0x846c_a68b);
     number ^ number >> 16
 }
 
-/// Deterministic numbers from -1 to 1.
+/// Returns deterministic numbers from -1 to 1.
 fn noise(seed: u32, place: usize) -> f32 {
     mix(seed.wrapping_mul(0x9e37_79b9) ^ place as u32) as f32 / (1u64 << 31) as f32 - 1.0
 }
 
-/// Returns the first K columns of the identity, slightly rotated: orthonormal.
+/// Returns an orthonormal basis, d x k, from the QR decomposition of the identity plus noise.
 fn basis() -> Vec<f32> {
     let raw = DMatrix::from_fn(D, K, |i, j| f64::from(noise(1, i * K + j)) + f64::from(u8::from(i == j)));
     let q = raw.qr().q();
     (0..D).flat_map(|i| (0..K).map(move |j| (i, j))).map(|place| q[place] as f32).collect()
 }
 
-/// Returns samples around a centre for each class, `counts[class]` of them, in turns.
+/// Returns samples around a centre for each class, `counts[class]` of each class, with the classes in turn.
 fn samples(seed: u32, counts: [usize; C], spread: f32) -> (Vec<f32>, Vec<u8>) {
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for turn in 0..counts.iter().max().copied().unwrap_or(0) {
@@ -50,6 +51,7 @@ fn samples(seed: u32, counts: [usize; C], spread: f32) -> (Vec<f32>, Vec<u8>) {
     (x, y)
 }
 
+/// Returns a round that requests scores for `labels` labels per class and this grid of ridges.
 fn order(labels: u16, (first, factor, count): (f32, f32, u8)) -> RoundOpen {
     RoundOpen {
         id: RoundId { round: 9, stage: 0 },
@@ -63,6 +65,7 @@ fn order(labels: u16, (first, factor, count): (f32, f32, u8)) -> RoundOpen {
     }
 }
 
+/// Runs the round. Returns the numbers of predictions and of skipped samples, and the scores.
 fn asked(
     model: &mut Model,
     round: &RoundOpen,
@@ -79,11 +82,12 @@ fn asked(
     Ok((usage.samples, usage.skipped, scores))
 }
 
+/// Runs a round on a new device, with the results of [`asked`].
 fn scores(labels: u16, x: &[f32], y: &[u8]) -> Result<(u32, u32, Vec<f32>), DeclineReason> {
     asked(&mut Model::new(Workspace::new()), &order(labels, GRID), &mut Recording::classification(x, y, D))
 }
 
-/// Computes the same in f64, from the specification.
+/// Computes the number of predictions and the scores in f64, from the specification.
 fn expected(labels: usize, x: &[f32], y: &[u8]) -> (u32, Vec<u32>) {
     let b = basis();
     let z = |i: usize| -> Vec<f64> {
@@ -145,7 +149,7 @@ fn scores_equal_an_exact_model() {
     }
 }
 
-/// Source that returns few samples at a time.
+/// Source that returns a given number of samples at a time.
 struct Portions<'a>(&'a [f32], &'a [u8], usize, usize);
 
 impl SampleSource for Portions<'_> {
@@ -166,7 +170,7 @@ impl SampleSource for Portions<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Unusable samples, batches and the round number change nothing.
+    /// Unusable samples, batches and the round number do not change the scores.
     #[test]
     fn unusable_samples_and_batches_change_nothing(seed in 0u32..1000, at in 0usize..20, portion in 1usize..9, round in 1u32..99) {
         let (x, y) = samples(seed, [6, 4, 5, 5], 1.0);
@@ -183,7 +187,7 @@ proptest! {
         prop_assert_eq!((tried, skipped, &scores), (plain.0, 4, &plain.2));
     }
 
-    /// The number of predictions is 8 draws of the unlabelled samples, and no score exceeds it.
+    /// The number of predictions is that of the unlabelled samples in all draws, and no score exceeds it.
     #[test]
     fn predictions_count_the_unlabelled_samples(counts in [0usize..7, 0usize..7, 0usize..7, 0usize..7], labels in 1u16..5) {
         let (x, y) = samples(5, counts, 1.0);
@@ -228,7 +232,7 @@ fn grids_out_of_range_are_declined() {
         (1, (1e30, 1e5, 3)),
         (1, (1.0, 2.0, 0)),
         (1, (1.0, 1.5, most + 1)),
-        // The buffer of the upload has 28 numbers.
+        // The buffer of the upload has only 28 numbers.
         (1, (1.0, 1.5, 29)),
     ] {
         let mut model = Model::new(Workspace::new());
@@ -238,7 +242,7 @@ fn grids_out_of_range_are_declined() {
     assert_eq!(model.open(&order(u16::MAX, (1e-4, 1.5, 28))), Ok(()));
 }
 
-/// Features of any size give finite heads, and the smallest ridge is as good as rounding allows.
+/// Features of any size give finite heads, and the scores stay well above chance.
 #[test]
 fn features_of_any_size_are_scored() {
     let (x, y) = samples(6, [8; C], 0.5);
@@ -250,7 +254,7 @@ fn features_of_any_size_are_scored() {
     }
 }
 
-/// The previous head is discarded, and the next one is fitted as without scoring.
+/// Scoring discards the previous head, and the next head is fitted as it is without scoring.
 #[test]
 fn head_is_fitted_again_afterwards() {
     let (x, y) = samples(8, [5; C], 0.7);

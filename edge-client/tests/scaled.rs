@@ -1,5 +1,5 @@
-//! Tests of feature scaling: samples that are scaled as they are read, and the sums from which a fleet's scale is
-//! computed.
+//! Tests of feature scaling: samples are scaled as they are read, and a device computes the sums from which a
+//! fleet's scale is derived.
 #![cfg(feature = "scale")]
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
@@ -39,6 +39,7 @@ fn fed_rep(upload: Upload) -> Wire {
     Wire::FedRep { step_size: 0.25, head, upload, encoding: Encoding::F32 }
 }
 
+/// Returns a round of this task, with or without a scale.
 fn round(task: Wire, scale: bool) -> RoundOpen {
     let b = TensorDescriptor::inline(Role::Representation, Encoding::F32, D as u16, K as u16);
     let mut tensors = Descriptors::from_iter([b]);
@@ -53,7 +54,7 @@ fn basis() -> Vec<f32> {
     (0..D * K).map(|i| if i % K == i / K { 1.0 } else { 0.0 }).collect()
 }
 
-/// Source that allows passes only, with so many samples per call.
+/// Source with passes only and no random access, which returns a given number of samples per call.
 struct Passes<'a>(&'a [f32], &'a [f32], usize, usize);
 
 impl SampleSource for Passes<'_> {
@@ -72,10 +73,11 @@ impl SampleSource for Passes<'_> {
     }
 }
 
-/// Exponent, sum and sum of squares of a feature.
+/// Exponent, sum, and sum of squares of a feature.
 type Row = (i32, i128, i128);
 
-/// Returns the numbers of used and skipped samples, and the uploaded rows.
+/// Runs rounds of sums over all features. Returns the numbers of used and skipped samples, and the uploaded
+/// rows.
 fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), DeclineReason> {
     let mut all = Vec::new();
     let mut counts = (0, 0);
@@ -91,7 +93,7 @@ fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), Declin
             (1, Role::FeatureSums, count, SUMS_COLUMNS)
         );
         let mut values = vec![0.0; usize::from(count) * COLUMNS];
-        // In pieces, as for chunks.
+        // The upload is emitted in pieces, as it is for chunks.
         for (piece, out) in values.chunks_mut(7).enumerate() {
             model.emit(0, piece * 7, out);
         }
@@ -106,7 +108,7 @@ fn sums_of(source: &mut dyn SampleSource) -> Result<(u32, u32, Vec<Row>), Declin
     Ok((counts.0, counts.1, all))
 }
 
-/// Values of every magnitude, and values around an offset of 1e5 deviations.
+/// Strategy for values of every magnitude, and for values around an offset of 1e5 deviations.
 fn value() -> impl Strategy<Value = f32> {
     prop_oneof![
         any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |value| value.is_finite()),
@@ -137,14 +139,14 @@ proptest! {
                 column.iter().map(|value| (f64::from(*value) / unit).round_ties_even() as i128).collect();
             prop_assert_eq!(sum, units.iter().sum::<i128>());
             prop_assert_eq!(squares, units.iter().map(|n| n * n).sum::<i128>());
-            // The grid is as fine as allowed.
+            // The grid is as fine as the largest value allows.
             prop_assert!(f64::from(largest) < unit * f64::from(1 << 30));
             prop_assert!(e == -149 || f64::from(largest) >= unit * f64::from(1 << 29));
         }
         prop_assert_eq!(sums_of(&mut Passes(x, &y, at_once, 0)).unwrap().2, rows);
     }
 
-    /// A scaled model computes, to the bit, the results of the model for samples that were scaled before.
+    /// A scaled model gives the bits of the model on samples that were scaled before.
     #[test]
     fn scaled_model_equals_the_model_of_scaled_samples(
         x in prop::collection::vec(-2.0f32..2.0, D * 3..=D * 30),
@@ -203,7 +205,7 @@ fn non_finite_sample_is_skipped_and_counted() {
     x[2 * D + 3] = f32::INFINITY;
     let (samples, skipped, rows) = sums_of(&mut Recording::regression(&x, &y, D, 1)).unwrap();
     assert_eq!((samples, skipped), (2, 2));
-    // 0 and 15: the unit is 2^(3 - 29).
+    // The values are 0 and 15, so the unit is 2^(3 - 29).
     assert_eq!(rows[0], (-26, 15 << 26, 225 << 52));
     let nothing = sums_of(&mut Recording::regression(&x[..D], &[f32::NAN], D, 1));
     assert_eq!(nothing, Err(DeclineReason::NoSamples));
@@ -235,11 +237,11 @@ fn invalid_sums_and_scales_are_declined() {
         assert_eq!(model.verify(), Err(reason));
         assert_eq!(model.predict(&[0.0; D], &mut [0.0]), Err(NotReady::NoRepresentation));
     }
-    // A model without feature scaling accepts no scale.
+    // A model without feature scaling accepts no scale and computes no sums.
     let mut plain = Model::new(Workspace::new());
     assert_eq!(plain.open(&round(fed_rep(Upload::Gradient), true)), Err(DeclineReason::Tensors));
     assert_eq!(plain.open(&sums_round(0, 1)), Err(DeclineReason::Task));
-    // A stream cannot compute sums.
+    // Streamed samples do not allow sums.
     model.open(&sums_round(0, 1)).unwrap();
     assert_eq!(model.begin(), Err(DeclineReason::Task));
     assert_eq!(model.streamed_tasks() & sums_round(0, 1).task.bit(), 0);
@@ -247,7 +249,7 @@ fn invalid_sums_and_scales_are_declined() {
     assert!(short.is_err());
 }
 
-/// Source of passes that returns more samples than fit.
+/// A source without random access that returns more samples per call than fit is declined.
 #[test]
 fn too_many_samples_per_call_are_declined() {
     let x: Vec<f32> = (0..5 * D).map(|i| (i * i % 7) as f32).collect();
@@ -262,7 +264,7 @@ fn too_many_samples_per_call_are_declined() {
     assert_eq!(model.head(), before);
 }
 
-/// A head belongs to a representation and a scale.
+/// A head is valid for one representation and one scale.
 #[test]
 fn head_of_another_scale_is_not_used() {
     let x: Vec<f32> = (0..8 * D).map(|i| ((i * i) % 11) as f32).collect();
@@ -300,7 +302,7 @@ fn head_of_another_scale_is_not_used() {
     }
 }
 
-/// A device with noise uploads nothing without noise.
+/// A model with feature scaling announces the scale and the sums.
 #[cfg(feature = "privacy")]
 #[test]
 fn capabilities_list_scale_and_sums() {
@@ -315,14 +317,15 @@ fn capabilities_list_scale_and_sums() {
     assert!(capabilities.tensor_elements as usize >= COLUMNS * D.div_ceil(2));
 }
 
-/// The sums are a device's own means, so a device with noise declines them for any server. It accepts a scale
-/// computed elsewhere.
+/// The sums reveal a device's means, so a device with noise declines them for any server. It accepts a scale
+/// that was computed elsewhere.
 #[cfg(feature = "privacy")]
 #[test]
 fn device_with_noise_sends_no_sums() {
     use fedspan_client::Mechanism;
     use fedspan_client::privacy::{NoEntropy, NoiseMultiplier, PrivacySettings, Seed};
 
+    /// Mechanism that only announces its settings.
     struct Noise(PrivacySettings);
 
     impl Mechanism for Noise {

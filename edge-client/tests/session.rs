@@ -1,5 +1,5 @@
-//! Tests of the session against a fake server: complete rounds at every frame limit, a link that loses, duplicates,
-//! reorders and breaks, rounds that must be declined, and state that survives a reset.
+//! Tests of the session against a fake server: complete rounds at every frame limit, a link that loses,
+//! duplicates, reorders and breaks, rounds that must be declined, and state that survives a reset.
 
 use crate::common::problem::*;
 use crate::common::server::*;
@@ -57,7 +57,7 @@ fn fit_head_uploads_nothing_and_enables_predict() {
     }
 }
 
-/// A device that leaves when fitted closes the link once its final head is acknowledged, not before.
+/// A device with `leave_when_fitted` closes the link once its final head is acknowledged, and not before.
 #[test]
 fn device_leaves_when_its_head_is_fitted() {
     let problem = problem(20, 2, 1);
@@ -84,7 +84,8 @@ fn device_leaves_when_its_head_is_fitted() {
     }
 }
 
-/// The other tasks through the same session: two tensors in each direction, none down, a subspace.
+/// The session also runs tasks with two tensors in each direction, with no downloaded tensor, and with a
+/// subspace.
 #[cfg(all(feature = "shared-head", feature = "reveal-moments"))]
 #[test]
 fn session_runs_every_task() {
@@ -154,7 +155,7 @@ fn streamed_samples_complete_a_round() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// Frames are lost, duplicated and reordered, and the link breaks: the same update arrives.
+    /// Frames are lost, duplicated and reordered, and the link breaks; the same update arrives.
     #[test]
     fn update_arrives_over_an_unreliable_link(seed in any::<u64>(), limit in prop::sample::select(vec![128u16, 256, 4096])) {
         let problem = problem(57, 8, 2);
@@ -246,7 +247,7 @@ fn chunks_of_another_round_are_ignored() {
     assert_eq!(bench.session.counters().unexpected as usize, old.len() - 1);
 }
 
-/// Round 1 of another campaign is another round, even if an update for a round 1 is pending.
+/// A round 1 of another campaign is computed, even if an update for a round 1 is pending.
 #[test]
 fn update_does_not_cross_campaigns() {
     let problem = problem(20, 2, 1);
@@ -268,8 +269,8 @@ fn update_does_not_cross_campaigns() {
     assert_eq!(bits(&server.values(0)), bits(&expected));
 }
 
-/// A server that opens another round in between gets no second update for a round whose update was sent,
-/// even with another representation, and none for an earlier round.
+/// A server that opens another round in between gets no second update for a round whose update was sent, even
+/// with another representation, and no update for an earlier round.
 #[test]
 fn sent_round_is_not_computed_again() {
     let problem = problem(20, 2, 1);
@@ -283,7 +284,7 @@ fn sent_round_is_not_computed_again() {
         let (message, body) = open(5, &problem.b);
         let first = bench.message(&message, &body);
         assert!(matches!(first[..], [(ToServer::Update(_), _)]));
-        // While the update is pending, the same bytes are sent again, in reply to any message.
+        // While the update is pending, the same bytes are sent again in reply to any opening of the round.
         let (message, body) = open(5, &other);
         assert_eq!(bench.message(&message, &body), first);
         let (message, body) = open(between, &problem.b);
@@ -312,8 +313,8 @@ fn sent_round_is_not_computed_again() {
     assert_eq!(declined(&bench.message(&message, &body)), DeclineReason::RoundRepeated { last: 5 });
 }
 
-/// At any point where the link breaks, before or after a frame, the arriving update has the same bytes, and a finished
-/// round is not computed again.
+/// The link breaks once, before or after any frame. The update that arrives has the same bytes, and a
+/// finished round is not computed again.
 #[test]
 fn update_survives_a_break_at_every_frame() {
     for (limit, shape) in [(128, (57, 8, 1)), (256, (20, 2, 1)), (4096, (57, 8, 1))] {
@@ -335,7 +336,7 @@ fn update_survives_a_break_at_every_frame() {
                 for update in &server.updates {
                     assert_eq!(*update, clean.1, "limit {limit}, {cut:?} frame {at}");
                 }
-                // After the acknowledgement the same round is a repetition.
+                // After the acknowledgement, the same round is a repetition.
                 assert_eq!(server.declined.len(), usize::from(last), "{:?}", server.declined);
                 assert_eq!(flash.0.borrow().saves, 1, "not computed exactly once, {cut:?} frame {at}");
                 assert_eq!(bench.session.last_round(), 1);

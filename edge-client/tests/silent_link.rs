@@ -1,5 +1,5 @@
-//! Tests of the drivers' part in hiding the duration of a private computation: a serial line buffers a limited
-//! number of bytes while it is not read, and the choice of the bytes that are lost must not depend on the duration.
+//! Tests that the drivers hide the duration of a private computation. A serial line that is not read buffers
+//! a limited number of bytes. The choice of the bytes that are lost must not depend on the duration.
 #![cfg(feature = "privacy")]
 
 use std::cell::{Cell, RefCell};
@@ -27,9 +27,10 @@ use rand_chacha::rand_core::SeedableRng;
 
 const LIMIT: u16 = 256;
 const SLOT: u64 = 1_000;
+/// Time at which the line ends, in milliseconds.
 const END: u64 = 8 * SLOT;
 
-/// Samples that take time to read: the clock advances with each pass.
+/// Sample source that takes time: each pass advances the clock by `took` milliseconds.
 struct Slow {
     samples: Sliced,
     clock: Rc<Cell<u64>>,
@@ -47,7 +48,7 @@ impl SampleSource for Slow {
     }
 }
 
-/// The device's end of a serial line: bytes arrive at given times and are lost if the buffer is full.
+/// Device's end of a serial line. Bytes arrive at given times, and are lost if the buffer is full.
 #[derive(Clone)]
 struct Line {
     clock: Rc<Cell<u64>>,
@@ -58,7 +59,8 @@ struct Line {
 }
 
 impl Line {
-    /// Receives the bytes that have arrived. True if there is something to read: bytes, or the end of file.
+    /// Receives the bytes that have arrived. Returns true if a read would return: a byte is available, or the
+    /// end of file is reached.
     fn ready(&self) -> bool {
         let (mut coming, mut waiting) = (self.coming.borrow_mut(), self.waiting.borrow_mut());
         let come = coming.iter().take_while(|(at, _)| *at <= self.clock.get()).count();
@@ -70,7 +72,7 @@ impl Line {
         !waiting.is_empty() || self.clock.get() >= END
     }
 
-    /// Advances the clock to `until`, or to the arrival of the next byte.
+    /// Advances the clock to `until` or to the arrival of the next byte.
     fn wait(&self, until: u64) {
         self.ready();
         let now = self.clock.get();
@@ -79,6 +81,7 @@ impl Line {
         self.clock.set(until.min(next).min(end).max(now));
     }
 
+    /// Moves received bytes into `out`, and returns their number.
     fn take(&self, out: &mut [u8]) -> usize {
         let mut waiting = self.waiting.borrow_mut();
         let n = out.len().min(waiting.len());
@@ -86,6 +89,7 @@ impl Line {
         n
     }
 
+    /// Records a frame of the device and its time.
     fn put(&self, bytes: &[u8]) -> usize {
         let (message, body) = read(bytes, LIMIT.into());
         self.seen.borrow_mut().push((self.clock.get(), format!("{message:?} {body:?}")));
@@ -136,7 +140,8 @@ impl embedded_io_async::Write for Line {
     }
 }
 
-/// The frames sent and their times, until the line is closed, and the time of the next connection.
+/// Runs a device until the line is closed. Returns the sent frames with their times, and the time of the next
+/// connection.
 fn trace(
     problem: &Problem,
     took: u64,
@@ -175,7 +180,7 @@ fn trace(
         loop {
             match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(closed) => break closed,
-                // The device sleeps; an arriving byte wakes it.
+                // The device sleeps until an alarm or an arriving byte.
                 Poll::Pending => idle.wait(alarm.get()),
             }
         }
@@ -194,7 +199,7 @@ fn trace(
     seen
 }
 
-/// A frame that the server may send.
+/// Returns one of several frames that the server may send.
 fn server_frame(problem: &Problem, kind: u8) -> Vec<u8> {
     let id = RoundId { round: 1, stage: 0 };
     let open = |round, task| {
@@ -216,14 +221,14 @@ fn server_frame(problem: &Problem, kind: u8) -> Vec<u8> {
     }
 }
 
-/// A round that opens at once, and the frames after it: each with its kind, the time since the frame before,
-/// and a pause at some place.
+/// Returns the bytes of a Welcome and of the opening of a round, and of the frames after them. Each of these
+/// frames has a kind, the time since the preceding frame, and a pause at some place.
 fn incoming_bytes(problem: &Problem, then: &[(u8, u64, usize, u64)]) -> Vec<(u64, u8)> {
     let opening = problem.server(1, gradient(), Encoding::F32, LIMIT).opening();
     let mut all: Vec<_> = server_frame(problem, 7).into_iter().map(|byte| (1, byte)).collect();
     let mut at = 50;
     for (message, body) in opening {
-        // One byte per millisecond.
+        // The line carries one byte per millisecond.
         all.extend(wire(&message, &body).into_iter().zip(at..).map(|(byte, at)| (at, byte)));
         at += 250;
     }
@@ -252,8 +257,8 @@ proptest! {
         let problem = problem(20, 2, 1);
         let coming = incoming_bytes(&problem, &then);
         let first = trace(&problem, 0, &coming, room, asynchronous);
-        prop_assert!(first.iter().any(|(_, what)| what.starts_with("Update")));
-        // A round takes two passes.
+        prop_assert!(first.iter().any(|(_, description)| description.starts_with("Update")));
+        // A round takes two passes, which together must be shorter than the slot.
         for took in [1, 3, SLOT / 8, SLOT / 4, SLOT / 3, SLOT / 2 - 1] {
             prop_assert_eq!(&trace(&problem, took, &coming, room, asynchronous), &first, "{}", took);
         }

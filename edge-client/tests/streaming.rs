@@ -1,4 +1,4 @@
-//! Tests of streamed samples against samples that are read twice: the same head and gradient.
+//! Tests that streamed samples give the same head and gradient as samples that are read twice.
 
 use crate::common::head::rounding;
 use crate::common::*;
@@ -6,14 +6,15 @@ use fedspan_client::memory::{Memory, StreamingWorkspace};
 use fedspan_client::{Linear, Task};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Task as Wire, Upload};
 
-/// Results of one round: `S = X^T (X B W - Y)` (d x C), `W` (k x C), and the uploaded gradient `S W^T / m` (d x k).
+/// Results of a round: `S = X^T (X B W - Y)` (d x C), `W` (k x C), and the uploaded gradient `S W^T / m` (d x
+/// k).
 struct Round {
     s: M,
     w: M,
     gradient: M,
 }
 
-/// Runs the same round with samples that are read twice, and with streamed ones.
+/// Runs the same round with samples that are read twice and with streamed samples.
 fn both_ways(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 2] {
     let (d, c) = (samples.features, samples.outputs);
     let task = fed_rep(head, Upload::Gradient, 0.0);
@@ -28,7 +29,8 @@ fn both_ways(head: HeadSolve, b: &[f32], k: usize, samples: &Sliced) -> [Round; 
     })
 }
 
-/// Returns an `X` with the given `Z`: `Z B^T` and a part outside of the span of `B` (d x k).
+/// Returns an `X` with the projections `Z`: `Z B^T` plus the part of `outside` that is orthogonal to the span
+/// of `B` (d x k).
 fn features(z: &M, b: &M, outside: &M) -> M {
     z * b.transpose() + (outside - outside * b * b.transpose())
 }
@@ -40,11 +42,11 @@ fn spectral(a: &M) -> f64 {
 
 const HEADS: [HeadSolve; 2] = [EXACT, HeadSolve::LeastSquares { ridge: 0.01 }];
 
-/// The requirement is "the two agree to 1e-5 relative to `|X^T y| / m` for condition up to 100", condition of
-/// `Z = X B`. Read literally it bounds `S / m`, which is linear in `y` as `X^T y` is; the gradient, which is
-/// quadratic, has another factor `|W|` (for heads of norm 1 the two readings are equal). The first holds for all of
-/// these 3000 rounds, the second to 2e-5. It does not hold for every possible round; the next test shows where, and
-/// why.
+/// The requirement is "the two agree to 1e-5 relative to `|X^T y| / m` for condition up to 100", where the
+/// condition is that of `Z = X B`. Read literally, it bounds `S / m`, which is linear in `y`, like `X^T y`.
+/// The gradient is quadratic in `y` and has another factor `|W|` (for heads of norm 1 the two readings are
+/// equal). The literal reading holds for all of these 3000 rounds; the gradient's error is at most 2e-5. The
+/// requirement does not hold for every possible round. The next test shows where it fails, and why.
 #[test]
 fn one_pass_equals_two_up_to_condition_100() {
     let mut random = Random(1);
@@ -60,7 +62,7 @@ fn one_pass_equals_two_up_to_condition_100() {
         let values: Vec<f64> = geometric(k, condition).iter().map(|s| s * scale).collect();
         let z = random.with_singular_values(m, &values);
         let x = features(&z, &b, &random.gaussian(m, d));
-        // From noiseless to noise only.
+        // The targets range from noiseless to almost only noise.
         let noise = [0.0, 0.03, 1.0, 10.0][case % 4];
         let y = &z * random.gaussian(k, c) + random.gaussian(m, c) * noise;
         let samples = Sliced::regression(flat(&x), flat(&y), d, c);
@@ -73,27 +75,30 @@ fn one_pass_equals_two_up_to_condition_100() {
             worst.saw(["noise 0", "noise 0.03", "noise 1", "noise 10"][case % 4], relative);
             let w = two.w.norm();
             let gradient = (&one.gradient - &two.gradient).norm() * m as f64 / (xy * w);
-            // Pivots are judged without regard to units, and these columns differ in length: in two rounds the
-            // normal equations miss 1e-5.
+            // The pivots are judged without regard to units, and these columns differ in length, so the
+            // normal equations miss 1e-5 in two rounds.
             assert!(gradient <= 2e-5, "gradient: {gradient:e} at {at}");
             worst.saw("gradient, over |X^T y| |w| / m", gradient);
             let heads = (&one.w - &two.w).norm() / w;
-            // Error of the normal equations at pivots of a tenth of their diagonals.
+            // The normal equations have this error if a pivot is only a tenth of its diagonal element.
             assert!(heads <= 5e-5, "head: {heads:e} at {at}");
             worst.saw("head, relative difference", heads);
         }
     }
 }
 
-/// The same for any shape and any target, including targets along the smallest direction of `Z` and features that
-/// hardly leave the span of `B`.
+/// Streamed samples give the same result up to rounding for any shape and any target, also for targets along
+/// the smallest direction of `Z` and for features almost in the span of `B`.
 ///
-/// Each of the two results has an error of at most `2 e |X| (|Z| |W| + |Y|)`, `e = (sqrt(m + k) + 1) u` (the
-/// argument of `common/head.rs` with `X^T` in place of `Z^T`), so they differ by at most twice that. If `X^T Y` is
-/// not much smaller than its terms, that is less than `1e-5 |X^T Y|`, and asserted. Otherwise no bound relative to
-/// `|X^T Y|` can hold, neither for two passes nor for one: rounding the exact `W` to f32 changes `S` by up to
-/// `u |X^T Z| |W|`, and targets along the smallest direction make that 1e4 u of `|X^T Y|` at condition 100. For
-/// other targets 1e-5 is missed by chance, in about one round of a thousand; the test allows one of a hundred.
+/// Each of the two results has an error of at most `2 e |X| (|Z| |W| + |Y|)` with `e = (sqrt(m + k) + 1) u`
+/// (the argument of `common/head.rs` with `X^T` in place of `Z^T`), so they differ by at most twice that. If
+/// `X^T Y` is not much smaller than its terms, this bound is below `1e-5 |X^T Y|`, which the test then
+/// asserts.
+///
+/// Otherwise no bound relative to `|X^T Y|` can hold, neither for two passes nor for one: rounding the exact
+/// `W` to f32 changes `S` by up to `u |X^T Z| |W|`, and for targets along the smallest direction this is 1e4
+/// u of `|X^T Y|` at condition 100. For other targets 1e-5 is missed by chance, in about one round of a
+/// thousand; the test allows one of a hundred.
 #[test]
 fn one_pass_equals_two_up_to_rounding() {
     let mut random = Random(5);
@@ -161,13 +166,13 @@ fn static_workspace_gives_the_same_result() {
     let mut heap = Linear::new(Heap::streaming(12, 3, 1));
     let mut fixed = Linear::new(StreamingWorkspace::<12, 3>::new());
     let (_, a) = fed_rep_stream(&mut heap, task, &b, &samples).unwrap();
-    // Twice: no data of a round is left in the next.
+    // The memory is used twice, which shows that no data of the first round remains.
     fed_rep_stream(&mut fixed, task, &b, &samples.without(&[0, 1])).unwrap();
     let (_, b) = fed_rep_stream(&mut fixed, task, &b, &samples).unwrap();
     assert_eq!(bits(&a), bits(&b));
 }
 
-/// Fewer samples than columns, one sample, none.
+/// Streams of fewer samples than columns, including a single sample, are fitted; an empty stream is declined.
 #[test]
 fn short_streams_are_fitted() {
     let mut random = Random(3);
@@ -193,7 +198,8 @@ fn short_streams_are_fitted() {
     }
 }
 
-/// Memory without the buffer, and tasks that need a second pass, are declined before anything changes.
+/// Streams are declined before anything changes, if the memory has no buffer for them or the task needs a
+/// second pass.
 #[test]
 fn unsupported_streams_are_declined() {
     let b = identity(3);
@@ -208,7 +214,7 @@ fn unsupported_streams_are_declined() {
     assert_eq!(streaming.begin(), Err(DeclineReason::Task));
 }
 
-/// Gradient steps that diverge cannot be undone in one pass; the head restarts from zero.
+/// Diverged gradient steps cannot be undone in one pass, so the head restarts from zero.
 #[test]
 fn diverged_streamed_head_restarts_from_zero() {
     let mut random = Random(4);

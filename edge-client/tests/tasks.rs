@@ -1,6 +1,6 @@
-//! Tests of two tasks in one device ([`Tasks`]): each round has the bits of its task alone, capabilities are
-//! combined, a task of neither is declined, and noise, budget and slot are those of the stricter task. The own task
-//! is that of `examples/own_device_task.rs`.
+//! Tests of two tasks in one device ([`Tasks`]). Each round has the bits of its task alone, capabilities are
+//! combined, a round of neither task is declined, and noise, budget and slot are those of the stricter task.
+//! The custom task is that of `examples/own_device_task.rs`.
 
 use crate::common::problem::{Problem, config, gradient, problem};
 use crate::common::server::*;
@@ -23,6 +23,7 @@ const LIMIT: u16 = 256;
 type Own = Mean<D>;
 type Model = Linear<Heap>;
 
+/// Returns a round of the custom task with a bound of 1.5.
 fn own(encoding: Encoding) -> Wire {
     Wire::Private12(PrivateTask { encoding, parameters: [1.5, 0.0, 0.0, 0.0, 0.0] })
 }
@@ -31,15 +32,17 @@ fn model(problem: &Problem) -> Model {
     Linear::new(Heap::new(problem.d, problem.k, problem.c))
 }
 
+/// Creates a connected device with the given task.
 fn bench<T: Task>(task: T, problem: &Problem, flash: &Flash) -> Bench<Sliced, T> {
     let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), flash.clone());
     assert!(bench.connect(7, 60_000).is_empty());
     bench
 }
 
-/// Tasks of a linear model, of the own task, and of neither.
+/// Number of kinds of rounds: of a linear model, of the custom task, and of neither.
 const ROUNDS: usize = 9;
 
+/// Creates a server with a round of the given kind.
 fn round(problem: &Problem, number: u32, index: usize) -> Server {
     let encoding = [Encoding::F32, Encoding::F16, Encoding::I8][number as usize % 3];
     let task = match index {
@@ -67,7 +70,7 @@ fn round(problem: &Problem, number: u32, index: usize) -> Server {
     Server::new(number, task, Encoding::F32, LIMIT.into(), tensors)
 }
 
-/// Opens the round, acknowledges its update, and returns the frames that the device sent.
+/// Opens the round, acknowledges the update if there is one, and returns the frames that the device sent.
 fn play<T: Task>(bench: &mut Bench<Sliced, T>, server: &Server) -> Vec<(ToServer, Vec<u8>)> {
     let mut sent = Vec::new();
     for (message, body) in server.opening() {
@@ -84,6 +87,7 @@ fn play<T: Task>(bench: &mut Bench<Sliced, T>, server: &Server) -> Vec<(ToServer
     sent
 }
 
+/// Returns the reason for which a round was declined, if it was.
 fn declined(sent: &[(ToServer, Vec<u8>)]) -> Option<DeclineReason> {
     match sent {
         [(ToServer::Decline(decline), _)] => Some(decline.reason),
@@ -94,8 +98,8 @@ fn declined(sent: &[(ToServer, Vec<u8>)]) -> Option<DeclineReason> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// In any order of rounds, a round of a pair sends the frames that its task sends alone, and leaves the same
-    /// head. A round of neither is declined as by either alone.
+    /// In any order of rounds, a round of a pair sends the frames that its task sends alone, and leaves the
+    /// same head. A round of neither task is declined as it is by each task alone.
     #[test]
     fn pair_sends_the_frames_of_each_task_alone(
         rounds in prop::collection::vec(0..ROUNDS, 1..12),
@@ -135,7 +139,8 @@ proptest! {
         }
     }
 
-    /// The own task computes the mean in f64 to rounding, with shortened features, without unusable samples.
+    /// The custom task sends the mean of the clamped features without unusable samples, equal to the mean in
+    /// f64 up to rounding.
     #[test]
     fn own_task_sends_the_mean(
         mut x in prop::collection::vec(-3.0f32..3.0, 4..200),
@@ -166,12 +171,13 @@ proptest! {
     }
 }
 
-/// Samples that are seen once go to the task of the open round, too.
+/// Streamed samples go to the task of the open round.
 #[test]
 fn streamed_rounds_have_the_bits_of_each_task_alone() {
     let problem = problem(D, 2, 1);
     let b = &problem.b[..];
     let streamed = || Linear::new(StreamingWorkspace::<D, 2>::new());
+    /// Runs a round with streamed samples. Returns the usage of samples and the upload.
     fn stream(task: &mut impl Task, round: &RoundOpen, b: &[f32], samples: &Sliced) -> (Usage, Vec<u32>) {
         receive(task, round, &[b][..round.tensors.len()]).unwrap();
         task.begin().unwrap();
@@ -209,10 +215,10 @@ fn capabilities_are_the_union() {
         ..a
     };
     assert_eq!(pair, expected);
-    // The other way round only the model is the other's.
+    // In the other order, only the announced model differs.
     let turned = Tasks::new(Own::new(), model(&problem)).capabilities();
     assert_eq!(turned, Capabilities { model: b.model, ..expected });
-    // The session announces them, with its frame limit.
+    // The session announces these capabilities with its frame limit.
     let task = Tasks::new(model(&problem), Own::new());
     let mut bench = Bench::of(config(LIMIT), task, problem.samples.clone(), Flash::default());
     let sent = bench.all(Event::LinkUp);
@@ -220,10 +226,11 @@ fn capabilities_are_the_union() {
     assert_eq!(hello.capabilities, Capabilities { frame_limit: LIMIT, ..expected });
 }
 
-/// A task with capabilities of the test's choice; its rounds are the own task's.
+/// Task with the capabilities that a test requires and the rounds of the custom task.
 struct Announcing(Own, Capabilities);
 
 impl Announcing {
+    /// Creates a task whose capabilities are those of the custom task after `change`.
     fn new(change: impl FnOnce(&mut Capabilities)) -> Self {
         let mut capabilities = Own::new().capabilities();
         change(&mut capabilities);
@@ -295,7 +302,7 @@ impl Task for Announcing {
     fn restore_head(&mut self, _representation: u32) {}
 }
 
-/// Abilities that hold for every round, not for one task, are announced only if both tasks have them.
+/// Abilities that concern every round are announced only if both tasks have them.
 #[test]
 fn abilities_are_announced_if_both_tasks_have_them() {
     let (scale, fit) = (Role::Scale.bit(), TaskKind::FitHead.bit());
@@ -307,7 +314,7 @@ fn abilities_are_announced_if_both_tasks_have_them() {
     assert_eq!((none.tasks, none.roles, none.encodings), (fit | 1 << 13, 0, 1));
     let both = pair(with(fit, scale, 5), with(1 << 13, scale, 3));
     assert_eq!((both.roles, both.encodings), (scale, 1));
-    // A task that fits no heads leaves the choice of the ridge to the other.
+    // If a task fits no heads, the other task alone determines whether the device can choose a ridge.
     for (a, b, chooses) in [
         (with(fit, CHOOSES_RIDGE, 1), with(1 << 13, 0, 1), true),
         (with(1 << 13, 0, 1), with(fit, CHOOSES_RIDGE, 1), true),
@@ -317,17 +324,17 @@ fn abilities_are_announced_if_both_tasks_have_them() {
     ] {
         assert_eq!(pair(a, b).roles & CHOOSES_RIDGE != 0, chooses);
     }
-    // A task without anything left does not restrict the other.
+    // A task whose kinds all belong to the other task does not restrict it.
     let alone = with(fit, CHOOSES_RIDGE | scale, 7).capabilities();
     assert_eq!(pair(with(fit, CHOOSES_RIDGE | scale, 7), with(fit, 0, 1)), alone);
     assert_eq!(pair(with(0, 0, 1), with(fit, CHOOSES_RIDGE | scale, 7)), alone);
-    // Streams of a kind that the other task opens do not count.
+    // The second task's streams of a kind that the first task opens do not count.
     let tasks = Tasks::new(with(fit, 0, 1), with(1 << 13 | fit, 0, 1));
     assert_eq!(tasks.streamed_tasks(), fit | 1 << 13);
 }
 
 #[test]
-fn task_of_both_is_the_first_ones() {
+fn task_of_both_belongs_to_the_first() {
     let problem = problem(D, 2, 1);
     let mut pair = bench(Tasks::new(model(&problem), model(&problem)), &problem, &Flash::default());
     for number in 1..=3 {
@@ -340,7 +347,7 @@ fn task_of_both_is_the_first_ones() {
     assert_eq!(tasks.capabilities(), model(&problem).capabilities());
 }
 
-/// Nested pairs open each kind with the first task that has it.
+/// A nested pair opens each kind of round with the first task that has this kind.
 #[test]
 fn pairs_nest() {
     let problem = problem(D, 2, 1);
@@ -360,7 +367,7 @@ fn pairs_nest() {
     assert_eq!(nested.session.task().head(), linear.session.task().head());
 }
 
-/// After a reset the head of the task that fits heads is back, whichever place it has.
+/// After a reset, the head of the task that fits heads is restored, at either place in the pair.
 #[test]
 fn head_survives_a_reset() {
     let problem = problem(D, 2, 1);
@@ -375,12 +382,12 @@ fn head_survives_a_reset() {
     assert_eq!(after.session.task().first().head(), head);
     assert_eq!(after.session.task().head_fitted_on(), before.session.task().head_fitted_on());
     assert_eq!(after.session.last_round(), 3);
-    // Without a task that fits heads: the first head there is.
+    // If no task fits heads, the pair has the head of the first task.
     let tasks = Tasks::new(Own::new(), Announcing::new(|own| own.tasks = 1 << 14));
     assert!(tasks.head().is_empty());
 }
 
-/// Bytes of a pair: its tasks, two sets, and which task is open.
+/// A pair needs only a few bytes in addition to its tasks.
 #[test]
 fn pair_has_no_memory_of_its_own() {
     type Small = Linear<Workspace<D, 2>>;
@@ -403,6 +410,7 @@ mod private {
         PricedTask { release, ..PricedTask::new(task, Some(budget), slot) }
     }
 
+    /// Creates a linear model and the custom task, whose releases cost 3 and 5 units.
     fn pair(problem: &Problem, budgets: [u64; 2], slots: [u64; 2]) -> Pair {
         Tasks::new(
             priced(model(problem), 3, budgets[0], slots[0]),
@@ -429,7 +437,8 @@ mod private {
         }
     }
 
-    /// Both tasks spend one budget, each its own cost, prepared by the task of the round with what was spent before.
+    /// Both tasks spend one budget, each at its cost. The task of the round is prepared with the amount spent
+    /// before.
     #[test]
     fn rounds_of_both_tasks_spend_one_budget() {
         let problem = problem(D, 2, 1);
@@ -441,14 +450,15 @@ mod private {
             let sent = play(&mut bench, &round(&problem, number, index));
             assert!(matches!(sent[0].0, ToServer::Update(_)), "{index}: {sent:?}");
             total += cost;
-            // Every answer comes at the longer slot.
+            // Every answer is sent at the end of the longer slot.
             assert_eq!((spent(&flash), bench.now), (total, before + 900));
         }
         let tasks = bench.session.task();
-        let of = |releases: &[fedspan_client::Release]| releases.iter().map(|r| r.spent).collect::<Vec<_>>();
-        assert_eq!(of(&tasks.first().releases), [0, 8]);
-        assert_eq!(of(&tasks.second().releases), [3]);
-        // One unit is left, of the smaller budget.
+        let spent_before =
+            |releases: &[fedspan_client::Release]| releases.iter().map(|r| r.spent).collect::<Vec<_>>();
+        assert_eq!(spent_before(&tasks.first().releases), [0, 8]);
+        assert_eq!(spent_before(&tasks.second().releases), [3]);
+        // The smaller budget has one unit left.
         for (number, index) in [(5, 0), (6, 4)] {
             let sent = play(&mut bench, &round(&problem, number, index));
             assert_eq!(declined(&sent), Some(DeclineReason::Budget { left: 1 }));
@@ -456,7 +466,8 @@ mod private {
         assert_eq!(spent(&flash), 11);
     }
 
-    /// A failure of one task's entropy or computation is that task's: nothing is charged, or the charge stays.
+    /// A failure of entropy or computation concerns only the task of the round. Without entropy nothing is
+    /// charged; after a failed computation the charge stays.
     #[test]
     fn failures_are_those_of_the_open_task() {
         let problem = problem(D, 2, 1);
@@ -470,9 +481,10 @@ mod private {
         assert_eq!(spent(&flash), 5);
     }
 
-    /// A task with noise and no slot cannot use the other's: its answers would show how long it computed.
+    /// A task with noise and no slot cannot use the other task's slot, because its answers would reveal how
+    /// long it computed.
     #[test]
-    fn missing_slot_declines_what_costs_something() {
+    fn missing_slot_declines_rounds_with_a_cost() {
         let problem = problem(D, 2, 1);
         for slots in [[0, 900], [900, 0], [0, 0]] {
             let flash = Flash::default();
@@ -508,15 +520,15 @@ mod private {
         let sent = play(&mut bench, &round(&problem, 2, 0));
         assert!(matches!(sent[0].0, ToServer::Update(_)));
         assert_eq!(spent(&flash), 3);
-        // A noisy own task switches a model without noise off, too, also in nested pairs.
+        // A noisy custom task also switches off a model without noise, in nested pairs too.
         let own = || priced(Own::new(), 5, 100, 700);
         let nested =
             Tasks::new(Tasks::new(model(&problem), own()), Announcing::new(|own| own.tasks = 1 << 15));
         assert_eq!(nested.capabilities(), own().capabilities());
     }
 
-    /// A private model's upload in a pair has the bits of the model alone, noise included, with rounds of another
-    /// noisy task in between.
+    /// In a pair, a private model's upload has the bits of the model alone, noise included, with rounds of
+    /// another noisy task in between.
     #[test]
     fn noisy_upload_has_the_bits_of_the_model_alone() {
         let problem = problem(D, 2, 1);

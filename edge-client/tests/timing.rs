@@ -1,5 +1,5 @@
-//! Tests of wake-ups and traffic of the session: reconnecting, keep-alives, and a bounded rate of frames for any
-//! input from the server.
+//! Tests of wake-ups and traffic of the session: reconnecting, keep-alives, and a bounded rate of frames for
+//! any input from the server.
 
 use crate::common::server::*;
 use crate::common::*;
@@ -15,6 +15,7 @@ use proptest::prelude::*;
 const D: usize = 20;
 const K: usize = 2;
 
+/// Creates a device that is not connected.
 fn bench(limit: u16) -> Bench<Sliced> {
     let mut random = Random(1);
     let samples = Sliced::regression(random.normals(10 * D), random.normals(10), D, 1);
@@ -22,6 +23,7 @@ fn bench(limit: u16) -> Bench<Sliced> {
     Bench::new(config, Heap::new(D, K, 1), samples, Flash::default())
 }
 
+/// Creates a server with a FedRep round.
 fn server(round: u32, limit: u16) -> Server {
     let b = flat(&Random(2).orthonormal(D, K));
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
@@ -45,7 +47,7 @@ fn reconnect_delay_grows_and_is_random() {
     assert!(delays[10..].windows(2).any(|w| w[0] != w[1]), "the delays must be random");
 }
 
-/// A link that comes up and breaks before the Welcome is a failed attempt too: a server that refuses
+/// A link that breaks before the Welcome counts as a failed attempt, because a server that refuses
 /// connections or is overloaded must not be flooded.
 #[test]
 fn links_that_break_before_the_welcome_back_off() {
@@ -82,7 +84,7 @@ fn retry_after_is_obeyed() {
         assert!(bench.message(&ToDevice::RetryAfter { milliseconds: 30_000 }, &[]).is_empty());
         assert!(bench.last.close);
         assert_eq!(bench.last.wake.as_u64(), bench.now + 30_000);
-        // The driver closes the link and reports it.
+        // The driver closes the link and reports that to the session.
         bench.now += 5;
         bench.all(Event::LinkDown);
         assert!(
@@ -93,7 +95,7 @@ fn retry_after_is_obeyed() {
     }
 }
 
-/// A tick while offline means for the session that the driver is connecting; it sets a later time for the next
+/// A tick while offline means that the driver is connecting, so the session sets a later time for the next
 /// attempt.
 #[test]
 fn offline_tick_schedules_a_later_attempt() {
@@ -119,7 +121,7 @@ fn hello_is_repeated_until_answered() {
     assert!(bench.all(Event::Tick).is_empty());
 }
 
-/// The device never stays silent for as long as the idle limit, in any state of an open connection.
+/// The device is never silent for as long as the idle limit, in any state of an open connection.
 #[test]
 fn keep_alive_precedes_the_idle_limit() {
     for idle in [600u32, 1_500, 3_000, 10_000, 60_000, 3_600_000] {
@@ -161,6 +163,7 @@ enum Step {
     Pass(u64),
 }
 
+/// Strategy for inputs of the session.
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => Just(Step::Up),
@@ -177,7 +180,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Applies a step; the driver obeys `close`.
+/// Applies an input. Closes the link if the session requests it.
 fn apply(bench: &mut Bench<Sliced>, step: &Step) {
     let id = |round| RoundId { round, stage: 0 };
     match step {
@@ -218,8 +221,8 @@ fn apply(bench: &mut Bench<Sliced>, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) })]
 
-    /// From any reachable state: a tick at `wake` advances time, and a simulated minute takes a bounded
-    /// number of ticks and frames (700: ten per second, and repetitions of a small update).
+    /// From any reachable state, a tick at `wake` advances time, and a simulated minute takes a bounded
+    /// number of ticks and frames: at most 700, for ten per second and repetitions of a small update.
     #[test]
     fn ticks_and_frames_are_bounded(steps in prop::collection::vec(step(), 0..25)) {
         let mut bench = bench(128);
@@ -236,7 +239,7 @@ proptest! {
         }
     }
 
-    /// A clock near its end, or one that stands still, is harmless.
+    /// The session survives a clock that is near its end or stands still.
     #[test]
     fn session_survives_any_clock(steps in prop::collection::vec(step(), 0..12), start in prop::sample::select(vec![0, 1 << 40, u64::MAX - 30_000])) {
         let mut bench = bench(128);
@@ -247,7 +250,8 @@ proptest! {
     }
 }
 
-/// A transmit buffer that is too small is the caller's error; it is counted, and the session does not spin.
+/// A transmit buffer that is too small is an error of the caller, which is counted; the session does not
+/// request ticks endlessly.
 #[test]
 fn short_transmit_buffer_is_counted() {
     let mut bench = bench(128);

@@ -1,6 +1,6 @@
-//! Tests of the traffic of a private device as an observer of its link sees it: which frames are sent, their
-//! lengths and times, and when the link is closed. For any sequence of server messages and link events it is the
-//! same for all samples, and for all durations of a computation within a slot.
+//! Tests of the traffic of a private device as an observer of its link sees it: the frames, their lengths and
+//! times, and when the link is closed. For any sequence of server messages and link events, the traffic is
+//! the same for all samples and for all durations of a computation within a slot.
 #![cfg(all(feature = "power", feature = "privacy"))]
 
 use crate::common::power::*;
@@ -31,32 +31,32 @@ const ROWS: usize = 12;
 /// Nonce of every answer that the server seals.
 const NONCE: [u8; 16] = [9; 16];
 
-/// An event at the device, independent of what the device sends.
+/// An event at the device, independent of the frames that the device sends.
 #[derive(Clone, Debug)]
 enum LinkEvent {
     Receives(ToDevice, Vec<u8>),
-    /// An unsealed message, which any sender may have sent.
+    /// An unsealed message, which any attacker on the link may have sent.
     ReceivesUnsealed(ToDevice),
     Up,
     Down,
 }
 
-/// Events, each with the milliseconds since the one before.
+/// Events, each with the time since the preceding event in milliseconds.
 type EventSequence = Vec<(u64, LinkEvent)>;
 
-/// Samples that differ as much as possible; all sets have the same number of samples.
+/// Returns samples that depend on the seed as much as possible; all sets have the same number of samples.
 fn samples(seed: u64) -> Sliced {
     let mut random = Random(seed);
     let (mut x, mut y) = (random.normals(ROWS * D), random.normals(ROWS));
     match seed % 6 {
-        // No usable sample.
+        // No sample is usable.
         0 => x.fill(f32::NAN),
-        // Singular: all rows are equal, or zero.
+        // The samples are singular: all rows are equal, or zero.
         1 => x.chunks_mut(D).for_each(|row| row.fill(0.25)),
         2 => x.fill(0.0),
-        // Huge.
+        // The samples are huge.
         3 => x.iter_mut().for_each(|x| *x *= 1e30),
-        // A mixture.
+        // Some samples are not finite.
         4 => {
             x[5 * D] = f32::INFINITY;
             y[3] = f32::NAN;
@@ -67,24 +67,25 @@ fn samples(seed: u64) -> Sliced {
     Sliced::regression(x, y, D, 1)
 }
 
-/// A device, its clock and its server. With a key, the server's messages are sealed.
+/// A device, its clock and its server. If there is a key, the server's messages are sealed.
 struct Link {
     session: Session<Linear<Heap, Clipped<Known>>, Sliced, Flash, ChaCha8Rng>,
     key: Option<Key>,
     channel: Option<Channel>,
     now: u64,
     last: Progress,
-    /// Draws the durations of computations, and whether input meanwhile fits the receive buffer.
+    /// Draws the durations of computations, and whether input during a computation fits the receive buffer.
     luck: Random,
-    /// End of the last computation.
+    /// Time at which the last computation ended.
     computed: u64,
-    /// The observed traffic: times and contents.
+    /// The observed traffic: times and descriptions.
     seen: Vec<(u64, String)>,
     closing: bool,
     out: Vec<u8>,
 }
 
 impl Link {
+    /// Creates a device whose samples, noise and times are drawn from `seed`.
     fn new(limit: u16, seed: u64, key: Option<Key>) -> Self {
         let known = Known::new(settings(1 << 20, 100).with_iterations(3), seed);
         let mechanism = Clipped::new(known, Clip::new(0.5).unwrap());
@@ -106,18 +107,20 @@ impl Link {
         }
     }
 
+    /// Passes an event to the session, and records the traffic.
     fn act(&mut self, event: Event<'_>) {
         let passes = self.session.source_mut().passes;
         self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         if self.session.source_mut().passes > passes {
-            // At most one slot minus 1 ms: buffered input is handled before the end.
+            // A computation takes at most one slot minus 1 ms, so that buffered input is handled before the
+            // end of the slot.
             self.now += self.luck.next() % SLOT;
             self.computed = self.now;
         }
-        // The frame is sent when the computation is done.
+        // The frame is sent when the computation has ended.
         if self.last.sent > 0 {
-            let what = self.read();
-            self.seen.push((self.now, what));
+            let description = self.read();
+            self.seen.push((self.now, description));
         }
         if self.last.close != self.closing {
             self.closing = self.last.close;
@@ -125,6 +128,7 @@ impl Link {
         }
     }
 
+    /// Returns a description of the frame that the device has sent.
     fn read(&mut self) -> String {
         let mut decoder = Decoder::new(vec![0; self.out.len()]);
         let bytes = match decoder.feed(&mut &self.out[..self.last.sent]) {
@@ -139,8 +143,8 @@ impl Link {
         format!("{message:?} {}", body.len())
     }
 
-    /// Delivers a server message at a time. Input during a computation may be lost because the buffer has no
-    /// room.
+    /// Delivers a server message at a given time. A message that arrives during a computation may be lost,
+    /// because the buffer may have no room.
     fn deliver(&mut self, at: u64, message: &ToDevice, body: &[u8], sealed: bool) {
         let channel = self.channel.as_mut().filter(|_| sealed);
         let frame = channel.map(|channel| {
@@ -167,8 +171,8 @@ impl Link {
     }
 }
 
-/// Runs the events. The driver handles buffered messages before it checks the clock if `messages_first`, else
-/// after.
+/// Runs a device with these events, and returns the observed traffic. The driver handles buffered messages
+/// before it checks the clock if `messages_first`, and after it otherwise.
 fn trace(
     events: &EventSequence,
     limit: u16,
@@ -199,7 +203,7 @@ fn trace(
             LinkEvent::Down => link.act(Event::LinkDown),
         }
     }
-    // No more events: the device sends what is pending.
+    // After the last event the device sends the pending frames.
     while link.last.again || link.last.wake.as_u64() <= at + 4 * SLOT {
         link.now = link.now.max(if link.last.again { 0 } else { link.last.wake.as_u64() });
         link.act(Event::Tick);
@@ -212,14 +216,14 @@ fn power(iterations: u16, upload: PowerUpload) -> (Wire, Role) {
     (fed_power(iterations, PowerRows::Features, upload), Role::Subspace)
 }
 
-/// The messages that open a round.
+/// Returns the messages that open a round.
 fn opening(round: u32, (task, role): (Wire, Role), limit: u16) -> Vec<LinkEvent> {
     let tensors = vec![(role, D, R, identity_columns(D, R))];
     let server = Server::new(round, task, Encoding::F32, limit.into(), tensors);
     server.opening().into_iter().map(|(message, body)| LinkEvent::Receives(message, body)).collect()
 }
 
-/// Events plausible enough to lead to rounds.
+/// Returns a sequence of events that is plausible enough to lead to rounds.
 fn events(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
     let receives = |message| LinkEvent::Receives(message, Vec::new());
     let welcome = || receives(ToDevice::Welcome(Welcome { campaign: 7, idle_milliseconds: 3_000 }));
@@ -242,9 +246,9 @@ fn events(limit: u16, steps: &[(u8, u64)]) -> EventSequence {
                 let head = if kind & 16 == 0 { EXACT } else { steps };
                 opening(round, (Wire::FitHead { head }, Role::Representation), limit)
             }
-            // A round that is normally declined at once.
+            // This round is normally declined at once.
             6 => opening(round + 100, power(4, PowerUpload::Product), limit),
-            // The same round again.
+            // The same round is opened again.
             7 | 8 => opening(round, power(1, PowerUpload::Product), limit),
             9 => vec![receives(ToDevice::Ack(Ack { id, outcome: AckOutcome::Counted }))],
             10 => vec![receives(ToDevice::RoundClosed(id))],
@@ -292,7 +296,7 @@ proptest! {
     }
 }
 
-/// The event sequences lead to the behaviour to be hidden: updates, fitted heads, declines.
+/// The random event sequences lead to all behaviour that must be hidden: updates, fitted heads and declines.
 #[test]
 fn event_sequences_reach_updates_and_declines() {
     for key in [None, Some(Key::new(3, [0x42; 32]))] {
@@ -300,11 +304,11 @@ fn event_sequences_reach_updates_and_declines() {
         let (mut updates, mut gradients, mut heads, mut declines) = (0, 0, 0, 0);
         for _ in 0..80 {
             let steps: Vec<_> = (0..20).map(|_| (random.next() as u8, random.next() % (2 * SLOT))).collect();
-            for (_, what) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
-                updates += u32::from(what.starts_with("Update") && what.contains("Subspace"));
-                gradients += u32::from(what.starts_with("Update") && what.contains("Gradient"));
-                heads += u32::from(what.starts_with("Update") && what.contains("tensors: []"));
-                declines += u32::from(what.starts_with("Decline"));
+            for (_, description) in trace(&events(128, &steps), 128, 5, false, key.as_ref()) {
+                updates += u32::from(description.starts_with("Update") && description.contains("Subspace"));
+                gradients += u32::from(description.starts_with("Update") && description.contains("Gradient"));
+                heads += u32::from(description.starts_with("Update") && description.contains("tensors: []"));
+                declines += u32::from(description.starts_with("Decline"));
             }
         }
         println!("{updates} updates, {gradients} gradients, {heads} heads, {declines} declines");

@@ -1,5 +1,5 @@
-//! Tests that units and offsets of features do not affect predictions: the head against an f64 oracle, over scales
-//! from 1e-6 to 1e6 and offsets up to 1e5 deviations with a constant column.
+//! Tests that units and offsets of features do not affect predictions: heads against an f64 oracle, for
+//! scales from 1e-6 to 1e6, and for offsets up to 1e5 deviations with a constant column.
 //!
 //! The bound is derived in `common/linear.rs`.
 
@@ -10,7 +10,7 @@ use fedspan_client::task::HeadFits;
 use fedspan_client::{Linear, Recording};
 use fedspan_protocol::message::HeadSolve;
 
-/// A prediction that misses the bound has a rank below k.
+/// If a prediction misses the bound, the rank is below k.
 #[test]
 fn predictions_are_within_the_bound_or_rank_is_below_k() {
     let mut random = Random(41);
@@ -50,7 +50,8 @@ fn predictions_are_within_the_bound_or_rank_is_below_k() {
     assert!(cut_at_ease == 0, "{cut_at_ease} of {total} were cut with a bound below 2 %");
 }
 
-/// The limit of f32: deviations a million times smaller than their column are rounding errors.
+/// At the limit of f32, deviations a million times smaller than the values of their column are rounding
+/// errors, and the column is cut.
 #[test]
 fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
     let mut random = Random(42);
@@ -67,7 +68,7 @@ fn deviations_below_the_rounding_of_f32_are_cut_and_counted() {
             assert!(!full || error <= bound, "{error:e} over {bound:e} at k={k} m={m} offset={offset:e}");
             *(if full { &mut kept } else { &mut cut }) += 1;
             assert_eq!((fits.cut, fits.short), (u32::from(!full), 0));
-            // A deviation of more than 2^20 roundings is one, and of less than 2^19 is not, beyond doubt.
+            // The limit is at a ratio of about 2^20 between offset and deviation.
             let ratios = (0..k).filter(|j| problem.constant != Some(*j)).map(|j| {
                 let column = problem.x.column(j);
                 (column[0] / (column.variance().sqrt())).abs()
@@ -115,8 +116,8 @@ fn powers_of_two_change_only_exponents() {
     }
 }
 
-/// Below full rank: columns that repeat others, zeros and a second constant, with offsets and scales. The rank is
-/// the true one, predictions are right, and equal columns share their weight.
+/// Below full rank, with columns that repeat others, zero columns and a second constant, at several offsets
+/// and scales, the rank is the true one, predictions are right, and equal columns share their weight.
 #[test]
 fn repeated_columns_are_cut_at_any_offset() {
     let mut random = Random(44);
@@ -141,7 +142,8 @@ fn repeated_columns_are_cut_at_any_offset() {
             let at = format!("{way}: k={k} m={m} offset={offset:.1} case={case}");
             assert_eq!((usize::from(fits.last.rank), fits.last.cut(), fits.cut), (k, 1, 1), "{at}");
             let error = (problem.predictions(&w) - &exact).norm() / problem.y.norm();
-            // Centring rounds once more, and the errors of short columns' directions are fractions of lifted ones.
+            // The tolerance is higher, because centring rounds once more, and errors along short columns are
+            // relative to the lifted columns.
             assert!(error <= 32.0 * bound, "{error:e} over {bound:e} {at}");
             worst.saw("repeated columns, share of the bound", error / bound);
             let (w, last) = w.split_at(2 * k);
@@ -152,7 +154,7 @@ fn repeated_columns_are_cut_at_any_offset() {
                         assert!((own - last).abs() <= 1e-3 * own.abs().max(1e-3), "{own} {last} {at}");
                     }
                 }
-                // Two constants of one value share it equally, or neither has more than the other.
+                // Two equal constant columns share their weight equally.
                 1 => {
                     let own = &w[2 * constant..2 * constant + 2];
                     for (own, last) in own.iter().zip(last) {
@@ -165,8 +167,7 @@ fn repeated_columns_are_cut_at_any_offset() {
     }
 }
 
-/// A column that is constant in the first samples only: the result is that of the same samples in another order, up
-/// to rounding.
+/// If a column is constant only in the first samples, the fit is as exact as for any other column.
 #[test]
 fn column_that_stops_being_constant_is_fitted() {
     let mut random = Random(45);
@@ -174,7 +175,7 @@ fn column_that_stops_being_constant_is_fitted() {
     for case in 0..600 {
         let k = 2 + case % 8;
         let m = 20 + random.below(100);
-        // A close pair of columns rules out the normal equations.
+        // Two almost equal columns rule out the normal equations.
         let mut x = random.gaussian(m, k);
         let flag = random.below(k);
         let until = 1 + random.below(m - 10);
@@ -198,7 +199,7 @@ fn column_that_stops_being_constant_is_fitted() {
     }
 }
 
-/// Fewer samples than directions, with a constant: an offset changes no prediction.
+/// With fewer samples than directions and a constant column, an offset changes no prediction.
 #[test]
 fn offsets_do_not_change_predictions_from_few_samples() {
     let mut random = Random(46);
@@ -229,7 +230,7 @@ fn offsets_do_not_change_predictions_from_few_samples() {
     }
 }
 
-/// A ridge is in units of the original features, for any internal scaling.
+/// A ridge is in the units of the original features, for any internal scaling.
 #[test]
 fn ridge_keeps_its_units_with_a_constant() {
     let mut random = Random(47);
@@ -257,7 +258,7 @@ fn ridge_keeps_its_units_with_a_constant() {
     }
 }
 
-/// A barometer (1013 +- 5) with a constant 1.
+/// A barometer (1013 +- 5) with a constant column of 1 is fitted without scaling.
 #[test]
 fn air_pressure_is_fitted_without_scaling() {
     let mut random = Random(48);
@@ -274,7 +275,7 @@ fn air_pressure_is_fitted_without_scaling() {
     }
 }
 
-/// Every method of fitting a head reports the directions it cut.
+/// Every method of fitting a head reports the directions that it cut.
 #[test]
 fn fits_with_cut_directions_are_counted() {
     let (k, c) = (3, 1);
@@ -302,10 +303,11 @@ fn fits_with_cut_directions_are_counted() {
     assert_eq!((once.head_fits().last.rank, once.head_fits().cut), (2, 1));
 }
 
-/// In fixed point a projection has one scale; columns it cuts because of their units are at least counted.
+/// In fixed point all columns of a projection share one scale. Columns that are cut because of their units
+/// are counted.
 #[cfg(feature = "i16")]
 #[test]
-fn fixed_point_counts_what_it_cuts() {
+fn fixed_point_counts_cut_columns() {
     use fedspan_client::memory::FixedWorkspace;
     let mut model = Linear::new(FixedWorkspace::<2, 2>::new());
     model.set_representation(&identity(2)).unwrap();

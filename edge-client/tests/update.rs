@@ -1,5 +1,5 @@
-//! Tests of a FedRep round on one device: gradient and new representation against f64, the orthogonality of the
-//! step, unusable samples, and bits that do not depend on batches or chunks.
+//! Tests of a FedRep round on one device: gradient and new representation against f64, the orthogonality of
+//! the step, unusable samples, and bits that do not depend on batches or chunks.
 
 use crate::common::*;
 use fedspan_client::task::Usage;
@@ -7,7 +7,7 @@ use fedspan_client::{Linear, Task, Workspace};
 use fedspan_protocol::message::{DeclineReason, HeadSolve, Upload};
 use proptest::prelude::*;
 
-/// Returns a regression or classification problem with `B` (d x k).
+/// Creates a regression or classification problem with a representation `B` (d x k).
 fn problem(random: &mut Random, d: usize, k: usize, c: usize, m: usize, classes: bool) -> (Vec<f32>, Sliced) {
     let b = flat(&random.orthonormal(d, k));
     let x = random.normals(m * d);
@@ -30,11 +30,13 @@ fn oracle(b: &M, samples: &Sliced) -> (M, M) {
     (w, g)
 }
 
+/// Draws the sizes d, k, C and m.
 fn dimensions(random: &mut Random, case: usize) -> (usize, usize, usize, usize) {
     let k = 1 + case % 8;
     let d = k + random.below(30);
     let c = 1 + random.below(5);
-    // At least twice the width: heads of well-conditioned problems, so that errors are roundings.
+    // There are more than twice as many samples as columns, so that the problems are well conditioned and
+    // errors are roundings.
     (d, k, c, 2 * k + 2 + random.below(40))
 }
 
@@ -70,14 +72,16 @@ fn gradient_and_new_representation_equal_f64() {
     }
 }
 
-/// With the exact head the residual is orthogonal to `X B`, so `B^T Bbar = I`, hence `R^T R = I + eta^2 G^T G`.
+/// With the exact head the residual is orthogonal to `X B`. The new representation `Bbar` therefore has
+/// `B^T Bbar = I`, and its factor has `R^T R = I + eta^2 G^T G`.
 #[test]
 fn step_is_orthogonal_to_the_span() {
     let mut random = Random(2);
     let mut worst = Worst::default();
     for case in 0..600 {
         let (d, k, c, m) = dimensions(&mut random, case);
-        // Fewer samples than columns too: the minimum-norm head has the same orthogonality.
+        // Some cases have fewer samples than columns; the residual of the minimum-norm head is orthogonal
+        // too.
         let m = if case % 5 == 0 { 1 + random.below(k) } else { m };
         let (b, samples) = problem(&mut random, d, k, c, m, case % 2 == 0);
         let b64 = matrix(d, k, &b);
@@ -106,7 +110,7 @@ fn step_is_orthogonal_to_the_span() {
     }
 }
 
-/// Heads by gradient steps, then the step on `B`, against the f64 recursion.
+/// Heads by gradient steps, followed by the step on `B`, equal the f64 recursion.
 #[test]
 fn gd_gd_equals_f64() {
     let mut random = Random(3);
@@ -135,8 +139,8 @@ fn gd_gd_equals_f64() {
     }
 }
 
-/// A sample is skipped for a value that is not finite, an unknown class, or a projection or target out of range. It
-/// is counted and has no other effect, to the last bit.
+/// A sample is skipped for a value that is not finite, an unknown class, or a projection or target out of
+/// range. A skipped sample is counted and changes no bit of the result.
 #[test]
 fn skipped_samples_are_counted_and_have_no_effect() {
     let mut random = Random(4);
@@ -151,7 +155,8 @@ fn skipped_samples_are_counted_and_have_no_effect() {
             match &mut samples.labels {
                 Labels::Classes(labels) if i % 2 == 0 => labels[i] = c as u8 + random.below(3) as u8,
                 Labels::Values(y) if i % 2 == 0 => y[i * c + random.below(c)] = value,
-                // Every coordinate: a zero of B can hide a huge value, but not a non-finite one.
+                // Every coordinate has the value, because a zero of B can hide a huge value, but not one that
+                // is not finite.
                 _ if value.is_finite() => samples.x[i * d..(i + 1) * d].fill(value),
                 _ => samples.x[i * d + random.below(d)] = value,
             }
@@ -225,7 +230,7 @@ fn failed_source_keeps_the_head() {
     let mut random = Random(6);
     let (b, samples) = problem(&mut random, 9, 3, 1, 20, false);
     let (other, _) = problem(&mut random, 9, 3, 1, 1, false);
-    // Two equal columns in Z: the normal equations are rejected, so there are three passes.
+    // Two columns of Z are equal, so the normal equations are rejected and there are three passes.
     let mut twin = b.clone();
     twin.chunks_mut(3).for_each(|row| row[2] = row[1]);
     let task = fed_rep(EXACT, Upload::Gradient, 0.0);
@@ -248,7 +253,7 @@ fn failed_source_keeps_the_head() {
     assert_eq!(bits(model.head()), before, "no samples");
     let mut refused = [0.0];
     assert!(model.predict(&samples.x[..9], &mut refused).is_err(), "the head belongs to another B");
-    // The first B is restored: the old head belongs to it.
+    // The first B is restored, for which the old head is valid.
     model.set_representation(&b).unwrap();
     let mut again = [0.0];
     model.predict(&samples.x[..9], &mut again).unwrap();
@@ -259,7 +264,7 @@ fn failed_source_keeps_the_head() {
     assert_eq!(bits(model.head()), before, "pass 2 of the triangular way");
 }
 
-/// The loss `|X B W - Y|^2 / 2m` does not rise by the head fit, and falls along `-G` for a small step.
+/// The loss `|X B W - Y|^2 / 2m` does not rise in the head fit, and falls along `-G` for a small step.
 #[test]
 fn loss_falls_along_the_negative_gradient() {
     let mut random = Random(7);

@@ -1,5 +1,5 @@
-//! Tests of worked examples of `protocol/SPEC.md`: the kernels reproduce the numbers of a convolutional and an LSTM
-//! layer.
+//! Tests of worked examples of `protocol/SPEC.md`: the kernels reproduce the numbers of a convolutional layer
+//! and of an LSTM layer.
 #![cfg(all(feature = "convolution", feature = "recurrent"))]
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use fedspan_client::kernel::dense::relu;
 use fedspan_client::kernel::layer::{Layer, LayerBuffers};
 use fedspan_client::kernel::recurrent::Lstm;
 
-/// Returns the values of a line of the block that begins with this title.
+/// Returns the values of the line `name` in the block of the document that follows this title.
 fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
     let block = text.split_once(title).expect(title).1;
     let block = block.split("```").nth(1).expect("a block");
@@ -17,7 +17,7 @@ fn line(text: &str, title: &str, name: &str) -> Vec<f32> {
     line.split_whitespace().map(|value| value.parse().expect(value)).collect()
 }
 
-/// Computes the layer's output for the block's `x` and `W`.
+/// Computes the layer's output for the values `x` and `W` of a block.
 fn output_of(text: &str, title: &str, layer: Layer) -> Vec<f32> {
     let (x, weights) = (line(text, title, "x "), line(text, title, "W "));
     assert_eq!((x.len(), weights.len()), (layer.inputs(), layer.parameters()));
@@ -44,7 +44,7 @@ fn kernels_reproduce_the_worked_examples() {
     for (title, layer) in [filters, cells] {
         let (computed, expected) = (output_of(&text, title, layer), line(&text, title, "y "));
         assert_eq!(computed.len(), expected.len(), "{title}");
-        // Sums of the image are exact; the document gives seven digits of a hidden state.
+        // The sums of the convolution are exact; the document gives seven digits of the hidden state.
         let near = |(computed, expected): (&f32, &f32)| (computed - expected).abs() < 2e-7;
         assert!(computed.iter().zip(&expected).all(near), "{title}: {computed:?} {expected:?}");
     }

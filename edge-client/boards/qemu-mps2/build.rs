@@ -1,4 +1,5 @@
-//! Passes the memory map of the selected machine to the linker, and checks that the target fits the machine.
+//! Build script: passes the memory map of the selected machine to the linker, and checks that the target fits
+//! the machine.
 
 use std::env;
 
@@ -6,7 +7,7 @@ use std::env;
 #[allow(dead_code, reason = "`main` is for boards with one memory map")]
 mod shared;
 
-/// Feature, target, memory map.
+/// Machines, each with its Cargo feature, target and memory map.
 const MACHINES: [(&str, &str, &str); 5] = [
     ("m0", "thumbv6m-none-eabi", "an38x.x"),
     ("m3", "thumbv7m-none-eabi", "an38x.x"),

@@ -1,5 +1,5 @@
-//! Shared support for attacks on FedPower's noise: a device with numbered releases, an attacker's statistic
-//! for a pair of neighbours, bounds on probabilities from counts, and the claimed privacy.
+//! Helpers of tests that attack FedPower's noise: a device with numbered releases, an attacker's statistic
+//! for a pair of neighbours, confidence bounds of probabilities, and the privacy that the mechanism claims.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::privacy::{PrivacySettings, Variance};
@@ -9,8 +9,8 @@ use crate::common::Sliced;
 use crate::common::power::fed_power;
 use crate::common::private::{Known, basis, private_round, sums};
 
-/// A device with its records, its settings, and the basis of its rounds. Its releases are computed by the
-/// shipped code, each in its own memory.
+/// Device with its records, its settings, and the basis of its rounds. The client's own code computes its
+/// releases, each in new memory.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub samples: Sliced,
@@ -20,57 +20,58 @@ pub struct Device {
 }
 
 impl Device {
-    /// The upload of a round with one iteration. Each number has its own seed.
+    /// Returns the upload of a round with one iteration. The number of the release determines the noise seed.
     pub fn release(&self, number: u64) -> Vec<f32> {
         self.answer(fed_power(1, PowerRows::Features, PowerUpload::Product), number)
     }
 
-    /// The upload of any round.
+    /// Returns the upload of a round of any FedPower task.
     pub fn answer(&self, task: Wire, number: u64) -> Vec<f32> {
         private_round(&self.samples, &Known::new(self.settings, number), task, &self.z, self.k).unwrap().1
     }
 
-    /// `s A Z` in units of the grid, without noise.
+    /// Returns `s A Z` in units of the grid, without noise.
     pub fn sums(&self) -> Vec<i128> {
         self.sums_for(&basis(&self.z, self.k).unwrap())
     }
 
-    /// `s A Z` for the integers of any basis.
+    /// Returns `s A Z` in units of the grid, without noise, for a basis given as integers.
     pub fn sums_for(&self, zq: &[i128]) -> Vec<i128> {
         sums(&self.samples, PowerRows::Features, zq, self.k, self.settings.grid())
     }
 
-    /// Public divisor of the sums.
+    /// Returns the public divisor that turns integers on the grid into the uploaded floats.
     pub fn unit(&self) -> f32 {
         (1u64 << self.settings.grid()) as f32 * self.samples.len() as f32
     }
 
-    /// Variance with which the noise is drawn.
+    /// Returns the variance with which the noise is drawn.
     pub fn noise_law(&self) -> Variance {
         self.settings.variance(self.samples.features as u16, self.k as u16).unwrap()
     }
 
-    /// `sigma^2`, in squared units of the grid.
+    /// Returns `sigma^2`, in squared units of the grid.
     pub fn variance(&self) -> f64 {
         let (numerator, denominator) = self.noise_law().ratio();
         numerator as f64 / denominator as f64
     }
 }
 
-/// Two devices that differ in one record, as seen by an attacker who knows everything else.
+/// Two devices that differ in one record, as seen by an attacker who knows all other data.
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub one: Device,
     pub other: Device,
-    /// Sums of the first device minus sums of the second.
+    /// Sums of the first device minus sums of the second, in units of the grid.
     difference: Vec<f64>,
-    /// `|difference| / sigma`.
+    /// Distance of the two devices in standard deviations of the noise: `|difference| / sigma`.
     pub mu: f64,
     middle: f64,
     deviation: f64,
 }
 
 impl Pair {
+    /// Creates a pair of devices, whose noise must have the same variance.
     pub fn new(one: Device, other: Device) -> Self {
         let floats = |sums: Vec<i128>| sums.into_iter().map(|sum| sum as f64).collect::<Vec<f64>>();
         let (a, b) = (floats(one.sums()), floats(other.sums()));
@@ -82,12 +83,14 @@ impl Pair {
         Self { one, other, difference, mu, middle, deviation }
     }
 
+    /// Returns the first or the second device.
     pub fn of(&self, first: bool) -> &Device {
         if first { &self.one } else { &self.other }
     }
 
-    /// Statistic that distinguishes the two by one release: the log-likelihood ratio over `mu`, normal with
-    /// variance 1 around `mu / 2` for the first and `-mu / 2` for the second.
+    /// Returns the statistic of a release that distinguishes the two devices best: the log-likelihood ratio
+    /// divided by `mu`. It is normal with variance 1 around `mu / 2` for the first device and `-mu / 2` for
+    /// the second.
     pub fn statistic(&self, sent: &[f32]) -> f64 {
         let unit = f64::from(self.one.unit());
         let along: f64 =
@@ -100,18 +103,19 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Records of one device, one per row, with arbitrary targets.
+/// Returns the records of one device, one per row, with arbitrary targets.
 pub fn records(rows: &[Vec<f32>]) -> Sliced {
     let d = rows.first().map_or(0, Vec::len);
     Sliced::regression(rows.concat(), vec![1.0; rows.len()], d, 1)
 }
 
-/// Unit vector; two of them are records that attain the sensitivity.
+/// Returns a unit vector. Two different unit vectors are a pair of records that attains the sensitivity.
 pub fn unit_vector(d: usize, at: usize) -> Vec<f32> {
     (0..d).map(|i| if i == at { 1.0 } else { 0.0 }).collect()
 }
 
-/// `P(X >= count)` of a binomial whose mean is at most `count`, so that terms decrease from the first on.
+/// Returns `P(X >= count)` of a binomial distribution whose mean is at most `count`, so that the terms of the
+/// sum decrease from the first one on.
 fn tail(count: u64, draws: u64, p: f64) -> f64 {
     let (n, k) = (draws as f64, count as f64);
     let choose = libm::lgamma(n + 1.0) - libm::lgamma(k + 1.0) - libm::lgamma(n - k + 1.0);
@@ -125,8 +129,8 @@ fn tail(count: u64, draws: u64, p: f64) -> f64 {
     sum
 }
 
-/// Lower confidence bound at `level` of a probability, from `count` hits in `draws` (Clopper and Pearson
-/// 1934).
+/// Returns the lower confidence bound of a probability at error level `level`, from `count` hits in `draws`
+/// (Clopper and Pearson 1934).
 pub fn at_least(count: u64, draws: u64, level: f64) -> f64 {
     if count == 0 {
         return 0.0;
@@ -139,32 +143,32 @@ pub fn at_least(count: u64, draws: u64, level: f64) -> f64 {
     below
 }
 
-/// Upper confidence bound at `level` of a probability.
+/// Returns the upper confidence bound of a probability at error level `level`.
 pub fn at_most(count: u64, draws: u64, level: f64) -> f64 {
     1.0 - at_least(draws - count, draws, level)
 }
 
-/// Distribution function of the standard normal.
+/// Returns the distribution function of the standard normal.
 pub fn normal_below(x: f64) -> f64 {
     libm::erfc(-x / std::f64::consts::SQRT_2) / 2.0
 }
 
-/// Quantile of the standard normal.
+/// Returns the quantile of the standard normal.
 pub fn normal_quantile(p: f64) -> f64 {
     halved(-40.0, 40.0, |x| normal_below(x) < p)
 }
 
-/// Delta of Gaussian noise at this epsilon (Balle and Wang 2018, Theorem 8).
+/// Returns the delta of Gaussian noise at this epsilon (Balle and Wang 2018, Theorem 8).
 pub fn claimed_delta(mu: f64, epsilon: f64) -> f64 {
     normal_below(mu / 2.0 - epsilon / mu) - epsilon.exp() * normal_below(-mu / 2.0 - epsilon / mu)
 }
 
-/// Epsilon claimed for Gaussian noise at this delta.
+/// Returns the epsilon that is claimed for Gaussian noise at this delta.
 pub fn claimed_epsilon(mu: f64, delta: f64) -> f64 {
     halved(0.0, 40.0, |epsilon| claimed_delta(mu, epsilon) > delta)
 }
 
-/// The point up to which `holds` is true, by bisection.
+/// Finds the point up to which `holds` is true, by bisection.
 fn halved(mut below: f64, mut above: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..80 {
         let middle = (below + above) / 2.0;

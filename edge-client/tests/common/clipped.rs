@@ -1,5 +1,5 @@
-//! Runs FedRep rounds with a known noise seed and without a session, and computes the integers of the clipped
-//! gradient in wide arithmetic.
+//! Helpers of tests of FedRep with noise: rounds with a known noise seed and without a session, and the
+//! integers of the clipped gradient in wide arithmetic.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::privacy::{Clip, Clipped, Seed, noise};
@@ -11,18 +11,20 @@ use fedspan_protocol::message::{DeclineReason, Task as Wire};
 use super::private::{Known, LEAST, settings};
 use super::{Heap, Sliced, fed_rep_round, fed_rep_stream};
 
+/// Model with a clipping mechanism whose seed is known.
 pub type Device<'a> = Linear<&'a mut Heap, Clipped<Known>>;
 
-/// A mechanism with the smallest noise and this seed.
+/// Returns a mechanism with the smallest noise and the seed of this number.
 pub fn known(number: u64) -> Known {
     Known::new(settings(LEAST, 1), number)
 }
 
+/// Creates a device in this memory.
 pub fn device(memory: &mut Heap, known: Known, clip: Clip) -> Device<'_> {
     Linear::private(memory, Clipped::new(known, clip)).unwrap()
 }
 
-/// Results of a round: the report, the upload, and its integers.
+/// Results of a round: the usage of samples, the upload, and its integers without noise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round {
     pub usage: Usage,
@@ -30,7 +32,7 @@ pub struct Round {
     pub integers: Vec<i128>,
 }
 
-/// Runs a round in its own memory.
+/// Runs a round on a new device.
 pub fn round(
     samples: &Sliced,
     clip: Clip,
@@ -44,7 +46,7 @@ pub fn round(
     run(&mut device, task, b, &mut samples.clone(), streamed)
 }
 
-/// Runs a round of this device.
+/// Runs a round on this device.
 pub fn run(
     device: &mut Device<'_>,
     task: Wire,
@@ -62,7 +64,8 @@ pub fn run(
     Ok(Round { usage, sent, integers })
 }
 
-/// Integers of the upload minus its noise, exactly: with so little noise they have fewer than 24 bits.
+/// Returns the integers of the upload minus its noise. They are exact, because with so little noise they have
+/// fewer than 24 bits.
 pub fn without_noise(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
     let variance = known.settings.multiplier().variance(clip.sensitivity()).unwrap();
     let seed = Seed::new(known.seed);
@@ -76,12 +79,13 @@ pub fn without_noise(sent: &[f32], known: &Known, clip: Clip) -> Vec<i128> {
         .collect()
 }
 
+/// Returns the sum of squares.
 pub fn square(integers: &[i128]) -> i128 {
     integers.iter().map(|q| q * q).sum()
 }
 
-/// The integers of `S W^T` of `m` samples, from the sums in a device's memory, and whether they were clipped.
-/// `None` if the clipping factor does not exist.
+/// Computes the integers of the clipped gradient `S W^T / m` of `m` samples from the sums in a device's
+/// memory, and whether they were clipped. Returns `None` if no clipping factor exists.
 pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool)> {
     let parts = memory.parts();
     let (s, w, c) = (&*parts.residual, &*parts.head, parts.shape.outputs);
@@ -92,7 +96,7 @@ pub fn clipped(memory: &mut Heap, m: u32, clip: Clip) -> Option<(Vec<i128>, bool
     let elements = |factor: f32| -> Vec<f32> {
         s.chunks(c).flat_map(|s| w.chunks(c).map(move |w| element(factor, s, w))).collect()
     };
-    // Rounds halves away from zero, as f64 does.
+    // Rounds to the nearest integer, and halves away from zero.
     let rounded = |v: &f32| (f64::from(*v).clamp(-65_535.0, 65_535.0)).round() as i128;
     let mut factor = 2f32.powi(-i32::from(clip.exponent())) / m as f32;
     let first = elements(factor);

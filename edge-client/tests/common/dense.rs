@@ -1,13 +1,14 @@
-//! Naive dense layers: in f32 in the order that the kernels specify, and a network in f64.
+//! Helpers of tests of dense layers: naive kernels in f32, with sums in the order that the client's kernels
+//! specify, and the loss of a network in f64.
 
 use super::Random;
 
-/// `count` values, uniform in [-1, 1).
+/// Returns `count` values, uniform in [-1, 1).
 pub fn values(random: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| (random.unit() * 2.0 - 1.0) as f32).collect()
 }
 
-/// Output of `forward`, bit for bit.
+/// Computes the exact bits of the kernel `forward`.
 pub fn forward(x: &[f32], layer: &[f32], outputs: usize, n: usize) -> Vec<f32> {
     let inputs = layer.len() / outputs - 1;
     let element = |n: usize, o: usize| {
@@ -17,7 +18,7 @@ pub fn forward(x: &[f32], layer: &[f32], outputs: usize, n: usize) -> Vec<f32> {
     (0..n * outputs).map(|place| element(place / outputs, place % outputs)).collect()
 }
 
-/// Output of `backward`, bit for bit.
+/// Computes the exact bits of the kernel `backward`.
 pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32]) -> Vec<f32> {
     let inputs = layer.len() / outputs - 1;
     let element = |n: usize, i: usize| {
@@ -29,7 +30,7 @@ pub fn backward(delta: &[f32], layer: &[f32], outputs: usize, activations: &[f32
     activations.iter().enumerate().map(mask).collect()
 }
 
-/// Output of `add_gradient` for `inputs` inputs, bit for bit.
+/// Computes the exact bits of the kernel `add_gradient` for `inputs` inputs.
 pub fn add_gradient(x: &[f32], delta: &[f32], inputs: usize, outputs: usize, start: &[f32]) -> Vec<f32> {
     let n = delta.len() / outputs;
     let input = |n: usize, i: usize| if i == inputs { 1.0 } else { x[n * inputs + i] };
@@ -40,8 +41,8 @@ pub fn add_gradient(x: &[f32], delta: &[f32], inputs: usize, outputs: usize, sta
     (0..start.len()).map(element).collect()
 }
 
-/// Mean cross-entropy of a network with ReLUs between its layers. `sizes` are its widths, starting with the
-/// inputs.
+/// Computes the mean cross-entropy of a network with ReLUs between its layers. `sizes` are the widths of the
+/// network, starting with the number of inputs.
 pub fn loss(x: &[f64], classes: &[u8], sizes: &[usize], layers: &[Vec<f64>]) -> f64 {
     let sample = |(x, &class): (&[f64], &u8)| {
         let mut x = x.to_vec();
@@ -61,17 +62,19 @@ pub fn loss(x: &[f64], classes: &[u8], sizes: &[usize], layers: &[Vec<f64>]) -> 
     x.chunks(sizes[0]).zip(classes).map(sample).sum::<f64>() / classes.len() as f64
 }
 
-/// Cross-entropy of one sample.
+/// Returns the cross-entropy of one sample.
 pub fn cross_entropy(logits: &[f64], class: u8) -> f64 {
     -softmax(logits)[usize::from(class)].ln()
 }
 
+/// Returns the softmax of one sample's logits. The largest logit is subtracted, so that nothing overflows.
 pub fn softmax(logits: &[f64]) -> Vec<f64> {
     let most = logits.iter().copied().fold(f64::MIN, f64::max);
     let sum: f64 = logits.iter().map(|l| (l - most).exp()).sum();
     logits.iter().map(|l| (l - most).exp() / sum).collect()
 }
 
+/// Converts values to f64.
 pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }

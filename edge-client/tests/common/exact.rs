@@ -1,4 +1,5 @@
-//! One sample through one layer of a network, forward and backward, in f64 and by definition.
+//! Helpers of tests of networks: one sample through one layer, forward and backward, in f64 and by
+//! definition.
 
 use fedspan_client::kernel::Layer;
 #[cfg(feature = "convolution")]
@@ -6,20 +7,21 @@ use fedspan_client::kernel::convolution::{Convolution, MaxPooling};
 #[cfg(feature = "recurrent")]
 use fedspan_client::kernel::recurrent::Lstm;
 
-/// Terms of an output: input indices with rows of the matrix, and the column.
+/// Terms of an output: pairs of an input index and a row of the weight matrix, and the column of the matrix.
 type Terms = (Vec<(usize, usize)>, usize);
 
-/// A sample that has passed a layer.
+/// One sample's pass through a layer.
 pub struct Pass {
     layer: Layer,
     x: Vec<f64>,
-    /// Outputs of the layer, before the ReLU.
+    /// Outputs of the layer, before a ReLU.
     pub out: Vec<f64>,
     /// Terms of each output; empty for LSTM cells.
     terms: Vec<Terms>,
 }
 
 impl Pass {
+    /// Computes the outputs of the layer for the input `x`.
     pub fn new(layer: Layer, x: Vec<f64>, weights: &[f64]) -> Self {
         let terms: Vec<Terms> = match layer {
             Layer::Dense { inputs, outputs } => {
@@ -48,12 +50,12 @@ impl Pass {
         Self { layer, x, out, terms }
     }
 
-    /// True if a ReLU follows this layer inside a network.
+    /// Returns true if a ReLU follows this layer inside a network.
     pub fn is_rectified(&self) -> bool {
         !self.terms.is_empty()
     }
 
-    /// Adds the gradient for the given errors of the outputs.
+    /// Adds the layer's gradient for the given errors of the outputs to `sums`.
     pub fn add_gradient(&self, errors: &[f64], weights: &[f64], sums: &mut [f64]) {
         let (rows, columns) = self.layer.matrix();
         #[cfg(feature = "recurrent")]
@@ -69,7 +71,7 @@ impl Pass {
         }
     }
 
-    /// Errors of the inputs; not used for LSTM cells.
+    /// Returns the errors of the inputs. Not implemented for LSTM cells, which are always the first layer.
     pub fn back(&self, errors: &[f64], weights: &[f64]) -> Vec<f64> {
         let (_, columns) = self.layer.matrix();
         let mut back = vec![0.0; self.x.len()];
@@ -82,7 +84,7 @@ impl Pass {
     }
 }
 
-/// One step of LSTM cells: the input of the gates, the gates, and the states after the step.
+/// One step of LSTM cells: the inputs of the gates, the gates, and the states after the step.
 #[cfg(feature = "recurrent")]
 struct Moment {
     row: Vec<f64>,
@@ -91,7 +93,7 @@ struct Moment {
     hidden: Vec<f64>,
 }
 
-/// All steps of a sequence.
+/// Computes all steps of a sequence.
 #[cfg(feature = "recurrent")]
 fn steps(lstm: &Lstm, x: &[f64], weights: &[f64]) -> Vec<Moment> {
     let (n, sigmoid) = (lstm.cells, |z: f64| 1.0 / (1.0 + (-z).exp()));
@@ -114,7 +116,7 @@ fn steps(lstm: &Lstm, x: &[f64], weights: &[f64]) -> Vec<Moment> {
     moments
 }
 
-/// Adds the gradient for the given errors of the hidden state after the last step.
+/// Adds the gradient for the given errors of the hidden state after the last step to `sums`.
 #[cfg(feature = "recurrent")]
 fn through_time(lstm: &Lstm, x: &[f64], weights: &[f64], errors: &[f64], sums: &mut [f64]) {
     let (n, moments) = (lstm.cells, steps(lstm, x, weights));
@@ -144,14 +146,14 @@ fn through_time(lstm: &Lstm, x: &[f64], weights: &[f64], errors: &[f64], sums: &
     }
 }
 
-/// An output, including its bias.
+/// Computes an output, including its bias.
 fn sum((terms, column): &Terms, x: &[f64], weights: &[f64], layer: Layer) -> f64 {
     let (rows, columns) = layer.matrix();
     let products: f64 = terms.iter().map(|(input, row)| x[*input] * weights[row * columns + column]).sum();
     products + weights[rows * columns + column]
 }
 
-/// Terms of each value whose maximum is output `index` of a convolution with pooling.
+/// Returns the terms of each value of which output `index` of a convolution with pooling is the maximum.
 #[cfg(feature = "convolution")]
 fn seen<'a>(
     filters: &'a Convolution,

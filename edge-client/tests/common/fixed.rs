@@ -1,4 +1,4 @@
-//! Memory of any shape for fixed point, and the error bounds stated in `kernel::fixed`.
+//! Helpers of tests of fixed point: memory of any shape, and the error bounds stated in `kernel::fixed`.
 
 use fedspan_client::kernel::fixed::Scale;
 use fedspan_client::memory::{Fixed, Memory, Parts, PartsRef};
@@ -6,7 +6,7 @@ use fedspan_protocol::message::Numeric;
 
 use super::{Heap, M};
 
-/// [`Heap`] with integer buffers.
+/// [`Heap`] with additional integer buffers.
 #[derive(Clone, Debug)]
 pub struct HeapFixed {
     heap: Heap,
@@ -15,6 +15,7 @@ pub struct HeapFixed {
 }
 
 impl HeapFixed {
+    /// Creates memory for `d` features, `k` columns and `c` outputs.
     pub fn new(d: usize, k: usize, c: usize) -> Self {
         let buffers = [k * d, d, k, c, c * k].map(|n| vec![0; n]);
         Self { heap: Heap::new(d, k, c), scale: Scale::LEAST, buffers }
@@ -40,33 +41,34 @@ impl Memory for HeapFixed {
     }
 }
 
-/// `X`, or 2^-110 if that is larger.
+/// Returns the largest magnitude of a block, `X` in `kernel::fixed`, but at least 2^-110.
 pub fn size(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(2f64.powi(-110), |most, value| most.max(value.abs()))
 }
 
-/// `u(X)`.
+/// Returns `u(X)`, an upper bound of the distance between neighbouring integers of a block.
 pub fn unit(size: f64) -> f64 {
     2f64.powi(-14) * (1.0 + 2f64.powi(-15)) * size
 }
 
-/// Error bounds of one sample, from exact values: computed values in the statement are replaced by exact
-/// values and their bounds.
+/// Projections and residuals of one sample with their error bounds. The statement in `kernel::fixed` uses
+/// computed values; here they are replaced by exact values plus their bounds.
 #[derive(Clone, Debug)]
 pub struct Bounds {
     /// Exact projections.
     pub z: Vec<f64>,
-    /// `zeta`.
+    /// Error bounds of the projections, `zeta`.
     pub zeta: Vec<f64>,
     /// Exact residuals.
     pub r: Vec<f64>,
-    /// `rho`.
+    /// Error bounds of the residuals, `rho`.
     pub rho: Vec<f64>,
 }
 
+/// Twice the unit roundoff of f32.
 const ROUNDING: f64 = f32::EPSILON as f64;
 
-/// Error bounds of one sample. `b` is d x k, `w` is k x c.
+/// Computes the error bounds of one sample. `b` is d x k, `w` is k x c.
 pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     let (d, k, c) = (b.nrows(), b.ncols(), w.ncols());
     let (ux, ub) = (unit(size(x.iter().copied())), unit(size(b.iter().copied())));
@@ -76,7 +78,8 @@ pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
         .map(|j| {
             let sum_b: f64 = b.column(j).iter().map(|v| v.abs()).sum();
             let integers = ux / 2.0 * sum_b + ub / 2.0 * sum_x + 2.0 * d as f64 * ux * ub;
-            // The computed projection is within the bound of the exact one; twice the rounding covers both.
+            // The computed projection differs from the exact one by at most the bound; twice the rounding
+            // covers both.
             integers + 2.0 * ROUNDING * (z[j].abs() + integers)
         })
         .collect();
@@ -95,7 +98,7 @@ pub fn bounds(x: &[f64], y: &[f64], b: &M, w: &M) -> Bounds {
     Bounds { z, zeta, r, rho: raw.iter().map(|rho| rho + ur / 2.0).collect() }
 }
 
-/// Exact `S = X^T (X B W - Y)` and the error bound of each element. All are d x c.
+/// Computes the exact `S = X^T (X B W - Y)` and the error bound of each element, both d x c.
 pub fn gradient_bounds(x: &M, y: &M, b: &M, w: &M) -> (M, M) {
     let (d, c, m) = (b.nrows(), w.ncols(), x.nrows());
     let (mut exact, mut bound) = (M::zeros(d, c), M::zeros(d, c));
@@ -103,15 +106,16 @@ pub fn gradient_bounds(x: &M, y: &M, b: &M, w: &M) -> (M, M) {
     for s in 0..m {
         let row: Vec<f64> = x.row(s).iter().copied().collect();
         let targets: Vec<f64> = y.row(s).iter().copied().collect();
-        let own = bounds(&row, &targets, b, w);
+        let sample_bounds = bounds(&row, &targets, b, w);
         let (most, ux) = (size(row.iter().copied()), unit(size(row.iter().copied())));
-        let residuals = own.r.iter().zip(&own.rho);
+        let residuals = sample_bounds.r.iter().zip(&sample_bounds.rho);
         let largest = size(residuals.map(|(r, rho)| r.abs() + rho));
         products += most * largest;
         for i in 0..d {
             for j in 0..c {
-                exact[(i, j)] += row[i] * own.r[j];
-                bound[(i, j)] += row[i].abs() * own.rho[j] + ux / 2.0 * (own.r[j].abs() + own.rho[j]);
+                exact[(i, j)] += row[i] * sample_bounds.r[j];
+                bound[(i, j)] += row[i].abs() * sample_bounds.rho[j]
+                    + ux / 2.0 * (sample_bounds.r[j].abs() + sample_bounds.rho[j]);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Memory whose sizes are known only at run time.
+//! Helpers of tests: memory of a linear model whose sizes are known only at run time.
 
 use fedspan_client::memory::{Blocks, Eight, Memory, Parts, PartsRef, Shape};
 
@@ -12,17 +12,19 @@ pub struct Heap {
 }
 
 impl Heap {
+    /// Creates memory without optional buffers.
     pub fn new(features: usize, width: usize, outputs: usize) -> Self {
         let (d, k, c) = (features, width, outputs);
         let buffers = [d * k, k * c, k * k, k * c, d * c, k, c].map(|n| vec![0.0; n]);
         Self { shape: Shape { features, width, outputs }, buffers, extra_matrix: None, blocks: None }
     }
 
-    /// Memory with a second d x k buffer.
+    /// Creates memory with the second d x k buffer that power iterations need.
     pub fn power(features: usize, width: usize, outputs: usize) -> Self {
         Self { extra_matrix: Some(vec![0.0; features * width]), ..Self::new(features, width, outputs) }
     }
 
+    /// Creates memory with the second d x k buffer and the blocks that streamed samples need.
     pub fn streaming(features: usize, width: usize, outputs: usize) -> Self {
         let eights = |n| vec![[0.0; 8]; n];
         let blocks = Some((eights(width), eights(outputs)));

@@ -1,17 +1,18 @@
-//! The exact law of the discrete Gaussian, and statistical tests of samples against it.
+//! Helpers of tests of the discrete Gaussian: its exact probabilities, and statistical tests of samples
+//! against them.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::privacy::Variance;
 
-/// Largest sigma at which every integer is a bin and probabilities are sums. Above it they are integrals,
-/// which for a bin differ by `1 / (24 sigma^2)` of its probability, 10^-5; a bin of 10^7 samples does not
-/// show that.
+/// Sigma from which on bins have several integers and probabilities are integrals. Below it every integer is
+/// a bin and probabilities are sums. The integral over a bin differs from the sum by `1 / (24 sigma^2)` of
+/// the probability, 10^-5, which even a bin of 10^7 samples cannot show.
 const SUMS: f64 = 64.0;
 
 /// Least expected number of samples per bin.
 const FILLED: f64 = 20.0;
 
-/// The discrete Gaussian.
+/// A discrete Gaussian distribution.
 #[derive(Clone, Copy, Debug)]
 pub struct Law {
     pub sigma: f64,
@@ -19,6 +20,7 @@ pub struct Law {
 }
 
 impl Law {
+    /// Creates the distribution whose `sigma` is the root of this variance.
     pub fn new(variance: &Variance) -> Self {
         let (numerator, denominator) = variance.ratio();
         let sigma = (numerator as f64 / denominator as f64).sqrt();
@@ -28,7 +30,7 @@ impl Law {
         law
     }
 
-    /// Bound beyond which probabilities vanish in f64: 38 sigma.
+    /// Returns the bound beyond which probabilities vanish in f64, 38 sigma.
     fn far(&self) -> i64 {
         (38.0 * self.sigma).ceil() as i64
     }
@@ -38,13 +40,13 @@ impl Law {
         (-z * z / 2.0).exp()
     }
 
-    /// Sums the smallest terms first in the tail.
+    /// Sums the weights of `from..=to`. In the positive tail the smallest terms are added first.
     fn sum(&self, from: i64, to: i64) -> f64 {
         let weights = (from..=to).map(|x| self.weight(x));
         if from > 0 { weights.rev().sum() } else { weights.sum() }
     }
 
-    /// Probability of `from..=to`.
+    /// Returns the probability of `from..=to`.
     pub fn probability(&self, from: i64, to: i64) -> f64 {
         if self.sigma < SUMS {
             return self.sum(from.max(-self.far()), to.min(self.far())) / self.total;
@@ -57,12 +59,12 @@ impl Law {
         }
     }
 
-    /// Probability of a magnitude of at least `from`, which is positive.
+    /// Returns the probability of a magnitude of at least `from`, which must be positive.
     pub fn beyond(&self, from: i64) -> f64 {
         2.0 * self.probability(from, i64::MAX / 2)
     }
 
-    /// `E[X^power]` for an even power up to 8.
+    /// Returns `E[X^power]` for an even power up to 8.
     pub fn moment(&self, power: i32) -> f64 {
         if self.sigma < SUMS {
             let far = self.far();
@@ -72,8 +74,9 @@ impl Law {
         }
     }
 
-    /// Bins for `draws` samples, each by its last integer except the last, which is unbounded. They consist
-    /// of single integers, or of eighths of sigma.
+    /// Returns the bins for `draws` samples, each given by its last integer; the last bin is unbounded and
+    /// not listed. A bin starts as a single integer, or an eighth of sigma wide, and is widened until enough
+    /// samples are expected in it.
     fn bins(&self, draws: f64) -> Vec<i64> {
         let width = if self.sigma < SUMS { 1 } else { (self.sigma / 8.0) as i64 };
         let last = 10 * (self.sigma.ceil() as i64).max(8 * width) / width;
@@ -102,7 +105,8 @@ pub struct ChiSquare {
 }
 
 impl ChiSquare {
-    /// The statistic of pairs of observed and expected counts; `lost` degrees of freedom are fixed.
+    /// Computes the statistic from pairs of observed and expected counts. `lost` is the number of degrees of
+    /// freedom that are fixed.
     pub fn of(cells: impl Iterator<Item = (f64, f64)>, lost: usize) -> Self {
         let (mut statistic, mut cells_seen) = (0.0, 0);
         for (count, expected) in cells {
@@ -114,24 +118,27 @@ impl ChiSquare {
     }
 }
 
-/// Counts over samples for all tests, collected in one pass.
+/// Counts of samples for all tests, collected in one pass.
 #[derive(Clone, Debug)]
 pub struct Tally {
     law: Law,
     ends: Vec<i64>,
     bins: Vec<u64>,
-    /// Positive and negative samples, by magnitude in quarters of sigma.
+    /// Numbers of positive and negative samples, by magnitude in quarters of sigma.
     signs: Vec<[u64; 2]>,
-    /// Samples by their lowest four bits.
+    /// Numbers of samples by their lowest four bits.
     low: [u64; 16],
-    /// Samples with magnitudes of at least 4, 5 and 6 sigma.
+    /// Numbers of samples with magnitudes of at least 4, 5 and 6 sigma.
     pub tails: [u64; 3],
+    /// Number of samples.
     pub draws: u64,
     sums: [f64; 4],
+    /// Largest magnitude of a sample.
     pub largest: u64,
 }
 
 impl Tally {
+    /// Creates an empty tally with bins for `draws` samples of this variance.
     pub fn new(variance: &Variance, draws: u64) -> Self {
         let law = Law::new(variance);
         let ends = law.bins(draws as f64);
@@ -140,6 +147,7 @@ impl Tally {
         Self { law, ends, bins, signs, low: [0; 16], tails: [0; 3], draws: 0, sums: [0.0; 4], largest: 0 }
     }
 
+    /// Counts a sample.
     pub fn add(&mut self, x: i64) {
         self.draws += 1;
         self.bins[self.ends.partition_point(|&end| end < x)] += 1;
@@ -161,7 +169,7 @@ impl Tally {
         }
     }
 
-    /// Test against the probabilities.
+    /// Tests the counts of all bins against their probabilities.
     pub fn fit(&self) -> ChiSquare {
         let starts = [i64::MIN / 2].into_iter().chain(self.ends.iter().map(|end| end + 1));
         let ends = self.ends.iter().copied().chain([i64::MAX / 2]);
@@ -169,7 +177,7 @@ impl Tally {
         ChiSquare::of(self.bins.iter().map(|&count| count as f64).zip(expected), 1)
     }
 
-    /// Test of positive against negative samples, by magnitude.
+    /// Tests the numbers of positive samples against those of negative samples, by magnitude.
     pub fn symmetry(&self) -> ChiSquare {
         let filled: Vec<[f64; 2]> =
             self.signs.iter().map(|pair| pair.map(|n| n as f64)).filter(|[a, b]| a + b >= FILLED).collect();
@@ -177,15 +185,17 @@ impl Tally {
         ChiSquare::of(cells, filled.len())
     }
 
-    /// Test of the lowest bits, which are uniform for a large sigma: it detects a grid coarser than the
+    /// Tests the lowest bits, which are uniform for a large sigma. The test detects a grid coarser than the
     /// integers.
     pub fn low_bits(&self) -> Option<ChiSquare> {
         let expected = self.draws as f64 / 16.0;
-        // The bits differ from uniform by exp(-2 (pi sigma / 16)^2).
+        // For a smaller sigma the bits are not uniform: the difference is of the order of exp(-2 (pi sigma /
+        // 16)^2).
         (self.law.sigma >= SUMS).then(|| ChiSquare::of(self.low.iter().map(|&n| (n as f64, expected)), 1))
     }
 
-    /// Deviations of the mean, the variance, and the third and fourth moments, in standard errors.
+    /// Returns the deviations of the mean, the variance, and the third and fourth moments, in standard
+    /// errors.
     pub fn moments(&self) -> [f64; 4] {
         let n = self.draws as f64;
         let exact = |power: i32| match power % 2 {
@@ -200,12 +210,12 @@ impl Tally {
         off
     }
 
-    /// Expected number of samples in each tail.
+    /// Returns the expected number of samples in each tail.
     pub fn expected_tails(&self) -> [f64; 3] {
         self.law.tails().map(|from| self.law.beyond(from) * self.draws as f64)
     }
 
-    /// The first test that these samples fail, at a level of one in a million each.
+    /// Returns the first test that these samples fail, if any, at a level of one in a million for each test.
     pub fn fault(&self) -> Option<String> {
         const LEVEL: f64 = 1e-6;
         let tests =
@@ -219,7 +229,8 @@ impl Tally {
             return Some(format!("moment {power}: {off} standard errors"));
         }
         for (count, expected) in self.tails.into_iter().zip(self.expected_tails()) {
-            // Five standard deviations, plus five samples since so few are expected.
+            // The allowed deviation is five standard deviations plus five samples, since few samples are
+            // expected.
             if (count as f64 - expected).abs() > 5.0 * expected.sqrt() + 5.0 {
                 return Some(format!("tail: {count} instead of {expected}"));
             }
@@ -228,8 +239,8 @@ impl Tally {
     }
 }
 
-/// `Q(a, x)`, the regularised upper incomplete gamma function, by its series or by its continued fraction
-/// (Lentz).
+/// Returns `Q(a, x)`, the regularised upper incomplete gamma function, by its series or by its continued
+/// fraction (Lentz).
 pub fn upper_gamma(a: f64, x: f64) -> f64 {
     if x <= 0.0 {
         return 1.0;

@@ -1,17 +1,24 @@
-//! Linear problems whose features have offsets and units, with an f64 oracle and the device's solution.
+//! Helpers of tests of linear problems whose features have offsets and units: an f64 oracle, the device's
+//! solution, and a bound of their difference.
 //!
-//! **The bound.** Let `A` be the features as the head's problem has them: centred if there is a constant column, and
-//! each column of length one; `s` is the least singular value of `A`. Feature `i` reaches the kernel with a relative
-//! error of `u`, the rounding of f32: `u |x_i|` of its largest value. Folding adds `e = (sqrt(m + k) + 1) u`
-//! ([`rounding`]) of the column as it is folded, relative to the first sample if there is a constant column. `n^2` is the
-//! sum over the features of the squares of both, as fractions of the deviations. Errors `dA` of the columns rotate the
-//! projection on their span by at most `|dA| / s` (Stewart and Sun, theorem III.3.9), so predictions change by
-//! `n / s |Y|`. Rounding the weights, the samples to predict and the products adds `u |x_i w_i|`, which again is at most
-//! `n / s |Y|`. The normal equations square the condition of the original columns; they are used while no column's
-//! share is below a tenth. Together
+//! **The bound.** Let `A` be the features with the columns centred if there is a constant column, and then
+//! scaled to length one; `s` is the least singular value of `A`. Two kinds of errors change the columns of
+//! `A`:
 //!
-//! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, where `s_0` is the least singular value of the original columns scaled to length
-//! one; its term applies if the normal equations were used.
+//! * Rounding: feature `i` reaches the kernel with an error of `u |x_i|` for its largest value, where `u` is
+//!   the rounding of f32.
+//! * Folding the samples into the triangular factor: `e = (sqrt(m + k) + 1) u` ([`rounding`]) times the norm
+//!   of the column as it is folded, from which the first sample is subtracted if there is a constant column.
+//!
+//! Let `n^2` be the sum over all features of the squares of both errors, as fractions of the deviations.
+//! Errors `dA` of the columns rotate the projection on their span by at most `|dA| / s` (Stewart and Sun,
+//! theorem III.3.9), so predictions change by `n / s |Y|`. Rounding the weights, the samples to predict and
+//! the products adds `u |x_i w_i|`, which again is at most `n / s |Y|`. The normal equations square the
+//! condition of the original columns; the device uses them only if each pivot is at least a tenth of its
+//! diagonal element. Together:
+//!
+//! `|dY| <= 4 (n / s + e / s_0^2) |Y|`, where `s_0` is the least singular value of the original columns
+//! scaled to length one; the term with `s_0` applies only if the normal equations were used.
 
 use fedspan_client::task::HeadFits;
 use fedspan_client::{Linear, Recording, Task};
@@ -20,19 +27,19 @@ use fedspan_protocol::message::Task as Wire;
 use super::head::rounding;
 use super::{EPS, EXACT, Heap, M, Random, Sliced, Svd, fed_rep_stream, flat, identity};
 
-/// Features with offsets and scales, in f64 and as the device has them, with targets that are linear up to
-/// noise.
+/// Linear problem whose features have offsets and scales. The targets are linear in the features up to noise.
 pub struct Problem {
     pub k: usize,
     pub c: usize,
     pub x: M,
     pub y: M,
-    /// The constant column, if there is one.
+    /// Index of the constant column, if there is one.
     pub constant: Option<usize>,
 }
 
 impl Problem {
-    /// Offsets of at most `offset` deviations; scales within `10^scale`.
+    /// Creates a problem with offsets of at most `offset` deviations and scales from `10^-scale` to
+    /// `10^scale`.
     pub fn random(random: &mut Random, k: usize, m: usize, c: usize, offset: f64, scale: f64) -> Self {
         let constant = (offset > 0.0).then(|| random.below(k));
         let mut x = random.gaussian(m, k) * random.gaussian(k, k) * 0.3 + random.gaussian(m, k);
@@ -56,12 +63,13 @@ impl Problem {
         Self { k, c, x, y, constant }
     }
 
+    /// Returns the number of samples.
     pub fn m(&self) -> usize {
         self.x.nrows()
     }
 
-    /// Largest change of the predictions by rounding and folding the features, as a fraction of `|Y|`; and
-    /// the predictions in f64.
+    /// Returns the bound of the predictions' error as a fraction of `|Y|`, and the predictions in f64.
+    /// `normal` is true if the head is solved by the normal equations.
     pub fn bound(&self, normal: bool) -> (f64, M) {
         let (m, k) = (self.m(), self.k);
         let e = rounding(m, k);
@@ -75,8 +83,8 @@ impl Problem {
             a.column_mut(j).add_scalar_mut(-mean);
             let length = a.column(j).norm();
             let folded = column.add_scalar(-first).norm();
-            let own = EPS * largest * (m as f64).sqrt() / length;
-            n += own.powi(2) + (e * folded / length).powi(2);
+            let rounding_error = EPS * largest * (m as f64).sqrt() / length;
+            n += rounding_error.powi(2) + (e * folded / length).powi(2);
             a.column_mut(j).unscale_mut(length);
         }
         let least = |a: &M| Svd::new(a).s.into_iter().fold(f64::INFINITY, f64::min);
@@ -90,7 +98,8 @@ impl Problem {
         (4.0 * (n.sqrt() / least(&a) + lost), &a * svd.minimum_norm(&self.y, 0.0))
     }
 
-    /// Heads from samples that are read twice and that are seen once, with the device's report of the fits.
+    /// Fits the head from samples that are read twice, then from streamed samples. Returns both heads with
+    /// the device's reports of the fits.
     pub fn heads(&self) -> [(Vec<f32>, HeadFits); 2] {
         let (x, y, k, c) = (flat(&self.x), flat(&self.y), self.k, self.c);
         let mut twice = Linear::new(Heap::new(k, k, c));
@@ -102,7 +111,7 @@ impl Problem {
         [&twice, &once].map(|model| (model.head().to_vec(), model.head_fits()))
     }
 
-    /// Predictions as a device computes them.
+    /// Computes the predictions as a device does.
     pub fn predictions(&self, w: &[f32]) -> M {
         let mut y = M::zeros(self.m(), self.c);
         for (i, x) in flat(&self.x).chunks(self.k).enumerate() {

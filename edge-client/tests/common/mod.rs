@@ -1,4 +1,4 @@
-//! Shared test support: test data, f64 oracles, memory of any shape, and rounds without a session.
+//! Helpers of tests: test data, f64 oracles, memory of any shape, and rounds without a session.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 #[cfg(feature = "privacy")]
@@ -30,18 +30,21 @@ use fedspan_protocol::message::{DeclineReason, HeadSolve, RoundId, RoundOpen, Ta
 use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 use nalgebra::DMatrix;
 
+/// Matrix of f64.
 pub type M = DMatrix<f64>;
 
 /// Unit roundoff of f32: half a unit in the last place of 1.
 pub const EPS: f64 = f32::EPSILON as f64 / 2.0;
 
+/// Head fit by exact least squares, without a ridge.
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
-/// SplitMix64: test data that is the same on every host.
+/// SplitMix64 generator of test data that is the same on every host.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
+    /// Returns the next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -50,36 +53,38 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Uniform in `0..n`.
+    /// Returns a number uniform in `0..n`.
     pub fn below(&mut self, n: usize) -> usize {
         (self.next() % n as u64) as usize
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a number uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Standard normal (Box and Muller).
+    /// Returns a standard normal number (Box and Muller).
     pub fn normal(&mut self) -> f64 {
         let (a, b) = (1.0 - self.unit(), self.unit());
         (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
     }
 
+    /// Returns `n` standard normal numbers.
     pub fn normals(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.normal() as f32).collect()
     }
 
+    /// Returns a rows x cols matrix of standard normal numbers.
     pub fn gaussian(&mut self, rows: usize, cols: usize) -> M {
         M::from_fn(rows, cols, |_, _| self.normal())
     }
 
-    /// A rows x cols matrix with orthonormal columns, in f64.
+    /// Returns a rows x cols matrix with orthonormal columns.
     pub fn orthonormal(&mut self, rows: usize, cols: usize) -> M {
         self.gaussian(rows, cols).qr().q().columns(0, cols).into_owned()
     }
 
-    /// An m x k matrix with the given singular values.
+    /// Returns a random m x k matrix with the given singular values.
     pub fn with_singular_values(&mut self, m: usize, values: &[f64]) -> M {
         let k = values.len();
         let s = M::from_fn(k, k, |i, j| if i == j { values[i] } else { 0.0 });
@@ -87,38 +92,41 @@ impl Random {
     }
 }
 
-/// Singular values from 1 down to `1 / condition`, equally spaced in the logarithm.
+/// Returns singular values from 1 down to `1 / condition`, equally spaced in the logarithm.
 pub fn geometric(k: usize, condition: f64) -> Vec<f64> {
     (0..k).map(|i| if k == 1 { 1.0 } else { condition.powf(-(i as f64) / (k - 1) as f64) }).collect()
 }
 
-/// Row-major f32 values of a matrix.
+/// Returns the values of a matrix as row-major f32.
 pub fn flat(a: &M) -> Vec<f32> {
     a.transpose().iter().map(|&v| v as f32).collect()
 }
 
-/// The matrix of row-major f32 values.
+/// Returns the matrix of these row-major f32 values.
 pub fn matrix(rows: usize, cols: usize, values: &[f32]) -> M {
     assert_eq!(values.len(), rows * cols);
     M::from_fn(rows, cols, |i, j| f64::from(values[i * cols + j]))
 }
 
+/// Returns the k x k identity, row-major.
 pub fn identity(k: usize) -> Vec<f32> {
     flat(&M::identity(k, k))
 }
 
-/// `A = U S V^T` by one-sided Jacobi rotations, slow and reliable. (nalgebra 0.35 computes wrong singular
-/// vectors of a 15 x 11 matrix with equal columns, so it cannot be the oracle at deficient rank.)
+/// Singular value decomposition `A = U S V^T` by one-sided Jacobi rotations, slow and reliable. (nalgebra
+/// 0.35 computes wrong singular vectors of a 15 x 11 matrix with equal columns, so it cannot be the oracle at
+/// deficient rank.)
 #[derive(Debug)]
 pub struct Svd {
     /// `U S`, m x k.
     us: M,
     v: M,
-    /// Singular values, in no order.
+    /// Singular values, unsorted.
     pub s: Vec<f64>,
 }
 
 impl Svd {
+    /// Computes the decomposition of `a` by one-sided Jacobi rotations.
     pub fn new(a: &M) -> Self {
         let k = a.ncols();
         let (mut us, mut v) = (a.clone(), M::identity(k, k));
@@ -152,15 +160,18 @@ impl Svd {
         Self { us, v, s }
     }
 
+    /// Returns the largest singular value.
     pub fn largest(&self) -> f64 {
         self.s.iter().copied().fold(0.0, f64::max)
     }
 
+    /// Returns the largest singular value divided by the least.
     pub fn condition(&self) -> f64 {
         self.largest() / self.s.iter().copied().fold(f64::INFINITY, f64::min)
     }
 
-    /// The minimum-norm `W` that minimises `|A W - Y|`, with singular values up to `cut` taken as zero.
+    /// Returns the minimum-norm `W` that minimises `|A W - Y|`, with singular values up to `cut` taken as
+    /// zero.
     pub fn minimum_norm(&self, y: &M, cut: f64) -> M {
         let mut projected = self.us.transpose() * y;
         for (mut row, &s) in projected.row_iter_mut().zip(&self.s) {
@@ -170,19 +181,20 @@ impl Svd {
     }
 }
 
-/// Largest singular value.
+/// Returns the largest singular value of a matrix.
 pub fn norm2(a: &M) -> f64 {
     Svd::new(a).largest()
 }
 
-/// Owned targets.
+/// Targets of samples: numbers or classes.
 #[derive(Clone, Debug)]
 pub enum Labels {
     Values(Vec<f32>),
     Classes(Vec<u8>),
 }
 
-/// A source that returns at most `at_once` samples per call, and fails in a given pass.
+/// Sample source that returns at most `at_once` samples per call, and fails at the start of pass
+/// `failing_pass`.
 #[derive(Clone, Debug)]
 pub struct Sliced {
     pub x: Vec<f32>,
@@ -190,12 +202,16 @@ pub struct Sliced {
     pub features: usize,
     pub outputs: usize,
     pub at_once: usize,
+    /// Index of the next sample.
     pub position: usize,
+    /// Number of passes, including the present one.
     pub passes: usize,
+    /// Number of the pass in which `rewind` fails; the first pass is 1.
     pub failing_pass: Option<usize>,
 }
 
 impl Sliced {
+    /// Creates a source of samples with target values.
     pub fn regression(x: Vec<f32>, y: Vec<f32>, features: usize, outputs: usize) -> Self {
         Self {
             x,
@@ -209,19 +225,22 @@ impl Sliced {
         }
     }
 
+    /// Creates a source of samples with class numbers.
     pub fn classification(x: Vec<f32>, classes: Vec<u8>, features: usize, outputs: usize) -> Self {
         Self { labels: Labels::Classes(classes), ..Self::regression(x, Vec::new(), features, outputs) }
     }
 
+    /// Limits the number of samples per call.
     pub fn at_once(self, at_once: usize) -> Self {
         Self { at_once, ..self }
     }
 
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.x.len() / self.features
     }
 
-    /// Sample `i` and its target.
+    /// Returns sample `i` and its target.
     pub fn get(&self, i: usize) -> (&[f32], Targets<'_>) {
         let x = &self.x[i * self.features..(i + 1) * self.features];
         let targets = match &self.labels {
@@ -231,7 +250,7 @@ impl Sliced {
         (x, targets)
     }
 
-    /// The same source without the samples at `left_out`.
+    /// Returns the same source without the samples at the indices `left_out`.
     pub fn without(&self, left_out: &[usize]) -> Self {
         let mut kept = Self { x: Vec::new(), labels: Labels::Values(Vec::new()), ..self.clone() };
         let (mut values, mut classes) = (Vec::new(), Vec::new());
@@ -250,11 +269,12 @@ impl Sliced {
         kept
     }
 
+    /// Returns the samples as a matrix, m x d.
     pub fn x64(&self) -> M {
         matrix(self.len(), self.features, &self.x)
     }
 
-    /// The targets as a matrix, classes as one-hot rows.
+    /// Returns the targets as a matrix, with classes as one-hot rows.
     pub fn y64(&self) -> M {
         match &self.labels {
             Labels::Values(y) => matrix(self.len(), self.outputs, y),
@@ -291,11 +311,12 @@ impl SampleSource for Sliced {
     }
 }
 
+/// Returns a FedRep task with an f32 upload.
 pub fn fed_rep(head: HeadSolve, upload: Upload, step_size: f32) -> Wire {
     Wire::FedRep { step_size, head, upload, encoding: Encoding::F32 }
 }
 
-/// `RoundOpen` for a task with one tensor, d x k.
+/// Returns the opening of a round with one tensor, d x k.
 pub fn open(round: u32, task: Wire, role: Role, encoding: Encoding, d: usize, k: usize) -> RoundOpen {
     let tensor = TensorDescriptor::inline(role, encoding, d as u16, k as u16);
     let id = RoundId { round, stage: 0 };
@@ -313,7 +334,7 @@ pub fn receive(model: &mut impl Task, round: &RoundOpen, tensors: &[&[f32]]) -> 
     model.verify()
 }
 
-/// All outgoing tensors in order, emitted in pieces of `piece` elements.
+/// Returns the values of all uploaded tensors, in order, emitted in pieces of `piece` elements.
 pub fn emitted(model: &impl Task, piece: usize) -> Vec<f32> {
     let mut all = Vec::new();
     for (index, tensor) in model.upload().iter().enumerate() {
@@ -340,7 +361,7 @@ pub fn fed_rep_round<A: Memory, P: Mechanism>(
     Ok((usage, emitted(model, 7)))
 }
 
-/// Runs a FedRep round with samples that are seen once.
+/// Runs a FedRep round with streamed samples. Returns the usage of samples and the upload.
 pub fn fed_rep_stream<A: Memory, P: Mechanism>(
     model: &mut Linear<A, P>,
     task: Wire,
@@ -359,16 +380,17 @@ pub fn fed_rep_stream<A: Memory, P: Mechanism>(
     Ok((usage, emitted(model, 5)))
 }
 
-/// Bit patterns, for exact comparison.
+/// Returns the bit patterns, for exact comparison.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Largest value seen per name, printed with `--nocapture`.
+/// Recorder of the largest value per name. Prints all maxima when it is dropped; `--nocapture` shows them.
 #[derive(Debug, Default)]
 pub struct Worst(Vec<(&'static str, f64)>);
 
 impl Worst {
+    /// Records a value.
     pub fn saw(&mut self, name: &'static str, value: f64) {
         match self.0.iter_mut().find(|(n, _)| *n == name) {
             Some((_, worst)) => *worst = worst.max(value),
@@ -376,6 +398,7 @@ impl Worst {
         }
     }
 
+    /// Returns the largest value recorded under this name, or 0.
     pub fn get(&self, name: &str) -> f64 {
         self.0.iter().find(|(n, _)| *n == name).map_or(0.0, |(_, worst)| *worst)
     }

@@ -1,5 +1,5 @@
-//! Networks: memory of any shape, sources that record the order in which they are read, and training in f64
-//! that is independent of the client.
+//! Helpers of tests of networks: memory of any shape, sources that record the order in which they are read,
+//! and training in f64 that is independent of the client.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::dense::{softmax, wide};
 use super::exact::Pass;
 use super::{Random, Sliced, emitted, receive};
 
-/// Memory for a network of any shape.
+/// Memory for a network of any shape, initially filled with arbitrary values.
 #[derive(Clone, Debug)]
 pub struct NetworkHeap {
     shape: NetworkShape,
@@ -29,13 +29,13 @@ pub struct NetworkHeap {
 }
 
 impl NetworkHeap {
-    /// Memory with momentum and without a body cache.
+    /// Creates memory with momentum and without a body cache.
     pub fn new(shape: NetworkShape) -> Self {
         Self {
             shape,
             parameters: vec![0.0; shape.parameters()],
             velocity: vec![0.0; shape.parameters()],
-            // Arbitrary content from before.
+            // NaN and 0xEE stand for arbitrary content from an earlier use.
             scratch: vec![f32::NAN; shape.scratch()],
             classes: vec![0xEE; shape.batch],
             pool_indices: vec![0xEE; shape.bytes() - shape.batch],
@@ -43,11 +43,12 @@ impl NetworkHeap {
         }
     }
 
+    /// Creates memory without velocities, for training without momentum.
     pub fn without_momentum(shape: NetworkShape) -> Self {
         Self { velocity: Vec::new(), ..Self::new(shape) }
     }
 
-    /// Memory with a body cache for the given number of samples.
+    /// Creates memory with momentum and a body cache for the given number of samples.
     pub fn keeping(shape: NetworkShape, samples: usize) -> Self {
         Self { body_cache: vec![f32::NAN; shape.body_cache_len(samples)], ..Self::new(shape) }
     }
@@ -78,8 +79,8 @@ impl NetworkMemory for NetworkHeap {
     }
 }
 
-/// Shapes with convolutions: over an image with two layers, edges outside the pooling and a hidden layer;
-/// over a signal; and with filters as large as the image. Empty without the feature.
+/// Returns shapes with convolutions: over an image, with two layers, pixels that pooling drops, and a hidden
+/// layer; over a signal; and with filters as large as the image. Empty without the feature `convolution`.
 pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
     #[cfg(not(feature = "convolution"))]
     let shapes = [batch; 0].map(|_| NetworkShape::new(1, &[], 1, 1));
@@ -98,7 +99,7 @@ pub fn with_filters(batch: usize) -> Vec<NetworkShape> {
     shapes.to_vec()
 }
 
-/// Shapes with LSTM cells, with and without a hidden layer. Empty without the feature.
+/// Returns shapes with LSTM cells, without and with hidden layers. Empty without the feature `recurrent`.
 pub fn with_cells(batch: usize) -> Vec<NetworkShape> {
     #[cfg(not(feature = "recurrent"))]
     let shapes = [batch; 0].map(|_| NetworkShape::new(1, &[], 1, 1));
@@ -114,20 +115,20 @@ pub fn with_cells(batch: usize) -> Vec<NetworkShape> {
     shapes.to_vec()
 }
 
-/// Initial parameters of all layers, including the head.
+/// Draws initial parameters of all layers, including the head.
 pub fn drawn(shape: NetworkShape, seed: u64) -> Vec<f32> {
     let mut random = Random(seed);
     (0..shape.parameters()).map(|_| (random.normal() * 0.4) as f32).collect()
 }
 
-/// A network with these parameters.
+/// Creates a network with these parameters.
 pub fn network(memory: NetworkHeap, parameters: &[f32]) -> Network<NetworkHeap> {
     let mut network = Network::new(memory, 5);
     network.set_parameters(parameters).unwrap();
     network
 }
 
-/// `count` labelled samples, in which all classes occur if there are enough samples.
+/// Creates `count` labelled samples, in which all classes occur if there are enough samples.
 pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
     let mut random = Random(seed);
     let x = random.normals(count * shape.features);
@@ -135,21 +136,24 @@ pub fn labelled(shape: NetworkShape, count: usize, seed: u64) -> Sliced {
     Sliced::classification(x, classes, shape.features, shape.outputs)
 }
 
-/// A source that records the sample indices requested.
+/// Sample source that records the indices of the requested samples.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub samples: Sliced,
+    /// Indices of the requested samples, in order.
     pub numbers: Vec<usize>,
     /// Number of requests after which the source returns no sample.
     pub until: usize,
 }
 
 impl Asked {
+    /// Creates a source that returns every requested sample.
     pub fn new(samples: Sliced) -> Self {
         Self { samples, numbers: Vec::new(), until: usize::MAX }
     }
 
-    /// Order of the samples in each epoch over all of them. Each pass begins with a check for any sample.
+    /// Returns the order of the samples in each epoch over all samples. The first request is left out: it
+    /// only checks whether the source has any sample.
     pub fn epochs(&self) -> Vec<Vec<usize>> {
         self.numbers[1..].chunks(self.samples.len()).map(<[usize]>::to_vec).collect()
     }
@@ -170,14 +174,14 @@ impl SampleSource for Asked {
     }
 }
 
-/// Training in f64 that changes the same layers, with the given batches per epoch.
+/// Epochs of training that change the same layers, as the batches of sample indices in their order.
 #[derive(Clone, Debug)]
 pub struct Epochs {
     pub layers: Range<usize>,
     pub batches: Vec<Vec<usize>>,
 }
 
-/// The trained parameters.
+/// Trains a network in f64 and returns its parameters.
 pub fn trained(
     shape: NetworkShape,
     parameters: &[f32],
@@ -202,7 +206,7 @@ pub fn trained(
     layers.concat()
 }
 
-/// Gradient of the mean cross-entropy over some samples.
+/// Computes the gradient of the mean cross-entropy over the samples of a batch.
 fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &[usize]) -> Vec<Vec<f64>> {
     let mut sums: Vec<Vec<f64>> = layers.iter().map(|layer| vec![0.0; layer.len()]).collect();
     let classes = samples.y64();
@@ -234,7 +238,8 @@ fn gradient(shape: NetworkShape, layers: &[Vec<f64>], samples: &Sliced, batch: &
     sums
 }
 
-/// Opening of a round whose tensors are these layers, in the roles of the specification.
+/// Returns the opening of a round whose tensors are these layers, in the roles that the specification gives
+/// them.
 pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: Encoding) -> RoundOpen {
     let from_above = layers.start > 0;
     let descriptor = |layer| {
@@ -246,13 +251,13 @@ pub fn opening(shape: NetworkShape, task: Wire, layers: Range<usize>, encoding: 
     RoundOpen { id: RoundId { round: 3, stage: 1 }, task, tensors: layers.map(descriptor).collect() }
 }
 
-/// The layers as tensors.
+/// Returns the values of these layers, one slice per layer.
 pub fn tensors(shape: NetworkShape, layers: Range<usize>, parameters: &[f32]) -> Vec<&[f32]> {
     layers.map(|layer| &parameters[shape.range(layer..layer + 1)]).collect()
 }
 
-/// Runs a round that receives and sends these layers of `parameters`. Returns the usage of samples and the
-/// upload.
+/// Runs a round that receives these layers of `parameters` and sends the trained ones. Returns the usage of
+/// samples and the upload.
 pub fn round(
     network: &mut Network<NetworkHeap>,
     task: Wire,
@@ -267,14 +272,17 @@ pub fn round(
     Ok((usage, emitted(network, 7)))
 }
 
+/// Returns the settings of a gradient descent.
 pub const fn descent(step_size: f32, momentum: f32, batch: u16) -> Descent {
     Descent { step_size, momentum, batch }
 }
 
+/// Returns a training task with f32 uploads.
 pub const fn sgd(descent: Descent, head_epochs: u16, epochs: u16, trained: Trained) -> Wire {
     Wire::Sgd { descent, head_epochs, epochs, trained, encoding: Encoding::F32 }
 }
 
+/// Returns a task that trains only the head.
 pub const fn fit(descent: Descent, epochs: u16) -> Wire {
     Wire::FitHead { head: HeadSolve::Sgd { epochs, descent } }
 }

@@ -1,37 +1,45 @@
-//! NOR flash in memory: erased bytes are 0xFF, writes only clear bits, and the power can fail at any byte.
+//! Helpers of tests of stores: NOR flash in memory whose erased bytes are 0xFF, whose writes only clear bits,
+//! and whose power can fail at any byte.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 
+/// Size of a page in bytes.
 pub const PAGE: usize = 512;
+/// Size of a word in bytes.
 pub const WORD: usize = 4;
 
+/// Content of the flash and counts of its use.
 #[derive(Debug)]
 pub struct Chip {
     pub bytes: Vec<u8>,
     /// Number of erases per page.
     pub erased: Vec<usize>,
+    /// Number of bytes written.
     pub written: usize,
     /// Number of bytes that can still be written or erased before the power fails.
     pub power: usize,
 }
 
-/// A handle to a chip, which outlives the program that uses it.
+/// Handle to a chip. The chip survives when the store that uses it is dropped.
 #[derive(Clone, Debug)]
 pub struct Nor(pub Rc<RefCell<Chip>>);
 
 impl Nor {
+    /// Creates an erased flash.
     pub fn new(pages: usize) -> Self {
         Self::with(vec![0xFF; pages * PAGE])
     }
 
+    /// Creates a flash with this content.
     pub fn with(bytes: Vec<u8>) -> Self {
         let erased = vec![0; bytes.len() / PAGE];
         Self(Rc::new(RefCell::new(Chip { bytes, erased, written: 0, power: usize::MAX })))
     }
 
+    /// Returns a copy of the content.
     #[allow(dead_code, reason = "not every test looks at it")]
     pub fn image(&self) -> Vec<u8> {
         self.0.borrow().bytes.clone()

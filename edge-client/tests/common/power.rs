@@ -1,4 +1,4 @@
-//! FedPower rounds without a session, and their results in f64.
+//! Helpers of tests of FedPower: rounds without a session, and their results in f64.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::SampleSource;
@@ -13,11 +13,12 @@ pub const ROWS: [PowerRows; 2] = [PowerRows::Features, PowerRows::Weighted];
 pub const UPLOADS: [PowerUpload; 3] =
     [PowerUpload::Product, PowerUpload::ProductAndBasis, PowerUpload::Basis];
 
+/// Returns a FedPower task with f32 uploads.
 pub fn fed_power(iterations: u16, rows: PowerRows, upload: PowerUpload) -> Wire {
     Wire::FedPower { iterations, rows, upload, encoding: Encoding::F32 }
 }
 
-/// Runs a round from `z` (d x r). Returns the usage of samples and the upload.
+/// Runs a round from the basis `z` (d x r). Returns the usage of samples and the upload.
 pub fn power_round<A: Memory, P: Mechanism>(
     model: &mut Linear<A, P>,
     task: Wire,
@@ -32,7 +33,7 @@ pub fn power_round<A: Memory, P: Mechanism>(
     Ok((usage, emitted(model, 7)))
 }
 
-/// The clipped rows of `M`.
+/// Returns the rows of `M`, each clipped to norm 1.
 pub fn rows64(samples: &Sliced, rows: PowerRows) -> M {
     let (mut x, y) = (samples.x64(), samples.y64());
     for (mut x, y) in x.row_iter_mut().zip(y.row_iter()) {
@@ -47,13 +48,13 @@ pub fn rows64(samples: &Sliced, rows: PowerRows) -> M {
     x
 }
 
-/// `A = (1/s) M^T M`.
+/// Computes the moment matrix `A = (1/s) M^T M` of the clipped rows.
 pub fn moment64(samples: &Sliced, rows: PowerRows) -> M {
     let m = rows64(samples, rows);
     m.transpose() * &m / m.nrows() as f64
 }
 
-/// The orthonormal factor for which R has a positive diagonal.
+/// Returns the orthonormal factor of a QR decomposition in which R has a positive diagonal.
 pub fn orthonormal64(y: &M) -> M {
     let qr = y.clone().qr();
     let (mut q, r) = (qr.q(), qr.r());
@@ -65,7 +66,7 @@ pub fn orthonormal64(y: &M) -> M {
     q
 }
 
-/// All uploads in f64.
+/// Computes the tensors that a round uploads, in f64.
 pub fn oracle(a: &M, z: &M, iterations: u16, upload: PowerUpload) -> Vec<M> {
     let (mut z, mut y) = (z.clone(), a * z);
     for _ in 1..iterations {
@@ -79,12 +80,13 @@ pub fn oracle(a: &M, z: &M, iterations: u16, upload: PowerUpload) -> Vec<M> {
     }
 }
 
-/// The uploaded tensors.
+/// Splits an upload into its tensors.
 pub fn tensors(d: usize, k: usize, sent: &[f32]) -> Vec<M> {
     sent.chunks(d * k).map(|tensor| matrix(d, k, tensor)).collect()
 }
 
-/// Rows with a decaying spectrum and norms around `size`, so that some are clipped and some are not.
+/// Creates samples with a decaying spectrum and norms around `size`, so that some rows are clipped and some
+/// are not.
 pub fn decaying(random: &mut Random, d: usize, c: usize, m: usize, size: f64) -> Sliced {
     let turn = random.orthonormal(d, d);
     let scale = M::from_fn(d, d, |i, j| if i == j { 0.6f64.powi(i as i32) } else { 0.0 });
@@ -92,13 +94,13 @@ pub fn decaying(random: &mut Random, d: usize, c: usize, m: usize, size: f64) ->
     Sliced::regression(flat(&x), random.normals(m * c), d, c)
 }
 
-/// Runs a round in its own memory.
+/// Runs a round on a new device without noise.
 pub fn round(samples: &Sliced, task: Wire, z: &[f32], k: usize) -> Result<(Usage, Vec<f32>), DeclineReason> {
     let mut model = Linear::new(Heap::power(samples.features, k, samples.outputs));
     power_round(&mut model, task, z, &mut samples.clone())
 }
 
-/// The first k unit vectors.
+/// Returns the first k unit vectors as the columns of a d x k matrix, row-major.
 pub fn identity_columns(d: usize, k: usize) -> Vec<f32> {
     flat(&M::identity(d, k))
 }

@@ -1,4 +1,4 @@
-//! A task whose updates have a cost in the privacy budget, as seen by the session; it adds no noise.
+//! Helpers of tests of the privacy budget: a task whose updates have a cost, although it adds no noise.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_client::task::Usage;
@@ -11,23 +11,25 @@ use super::Heap;
 use super::problem::{Problem, config};
 use super::server::{Bench, Flash};
 
-/// Wraps `T`: an update costs `release` of `budget`, and the device is silent for a `slot` when it computes.
-/// Without a budget the task announces no privacy, but its updates have the cost nevertheless.
+/// Wrapper of task `T` with a privacy budget: each update costs `release` of `budget`, and the device is
+/// silent for `slot` milliseconds when it computes. Without a budget the task announces no privacy, but its
+/// updates still have the cost.
 #[derive(Clone, Debug)]
 pub struct PricedTask<T> {
     pub task: T,
     pub release: u32,
     pub budget: Option<u64>,
     pub slot: u64,
-    /// Releases for which the task was prepared.
+    /// Releases for which the task was prepared, in order.
     pub releases: Vec<Release>,
-    /// True if the preparation fails, as it does without entropy.
+    /// True if preparing a release fails for want of entropy.
     pub entropy_fails: bool,
-    /// True if the computation fails at its end.
+    /// True if each computation fails at its end.
     pub computation_fails: bool,
 }
 
 impl<T> PricedTask<T> {
+    /// Wraps a task. A release costs 3 units of the budget, if there is one.
     pub fn new(task: T, budget: Option<u64>, slot: u64) -> Self {
         Self {
             task,
@@ -124,7 +126,8 @@ impl<T: Task> Task for PricedTask<T> {
 
 pub type PrivateBench = Bench<super::Sliced, PricedTask<Linear<Heap>>>;
 
-/// A device whose update costs 3 of `budget`, and which answers a `slot` after it began to compute.
+/// Creates a device whose update costs 3 of `budget`, and which answers `slot` milliseconds after the start
+/// of a computation.
 pub fn private(problem: &Problem, limit: u16, budget: Option<u64>, slot: u64, flash: &Flash) -> PrivateBench {
     let task = Linear::new(Heap::new(problem.d, problem.k, problem.c));
     Bench::of(config(limit), PricedTask::new(task, budget, slot), problem.samples.clone(), flash.clone())

@@ -1,4 +1,5 @@
-//! Runs FedPower rounds with a known noise seed and without a session, and computes the same rounds in wide integers.
+//! Helpers of tests of FedPower with noise: rounds with a known noise seed and without a session, and the
+//! same rounds in wide integers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,21 +14,22 @@ use fedspan_protocol::orthonormal::orthonormalise;
 use super::power::power_round;
 use super::{Heap, Sliced};
 
-/// Milliseconds from the start of a computation to the answer.
+/// Slot of the devices: milliseconds from the start of a computation to the answer.
 pub const SLOT: u64 = 5_000;
 
-/// Square of the smallest noise multiplier.
+/// Square of the smallest noise multiplier, in units of 2^-16.
 pub const LEAST: u64 = (1 << 14) + 1;
 
+/// Returns privacy settings with this squared noise multiplier and at most `rows_max` rows.
 pub fn settings(square: u64, rows_max: u32) -> PrivacySettings {
     let multiplier = NoiseMultiplier::from_square(square).unwrap();
     PrivacySettings::new(multiplier, 1 << 40, rows_max, Millis::new(SLOT)).unwrap().with_iterations(u16::MAX)
 }
 
-/// Events in their order.
+/// Names of events in their order, shared by a mechanism and a source.
 pub type Log = Rc<RefCell<Vec<&'static str>>>;
 
-/// A mechanism whose seeds are known to the test.
+/// Noise mechanism with a known seed, which logs when the seed is drawn.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub settings: PrivacySettings,
@@ -38,6 +40,7 @@ pub struct Known {
 }
 
 impl Known {
+    /// Creates a mechanism whose seed depends only on `number`.
     pub fn new(settings: PrivacySettings, number: u64) -> Self {
         let mut seed = [7; SEED];
         seed[..8].copy_from_slice(&number.to_le_bytes());
@@ -56,7 +59,7 @@ impl Mechanism for Known {
     }
 }
 
-/// A source that logs when it is read.
+/// Sample source that logs when it is read.
 #[derive(Clone, Debug)]
 pub struct Watched {
     pub samples: Sliced,
@@ -75,7 +78,7 @@ impl SampleSource for Watched {
     }
 }
 
-/// Runs a round in its own memory.
+/// Runs a round on a new device. Returns the usage of samples and the upload.
 pub fn private_round(
     samples: &Sliced,
     known: &Known,
@@ -88,7 +91,7 @@ pub fn private_round(
     power_round(&mut model, task, z, &mut samples.clone())
 }
 
-/// The noisy sums of an upload, exact: their magnitude is below 2^22.
+/// Returns the noisy sums of an upload. They are exact, because their magnitude is below 2^22.
 pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
     let unit = f64::from(1u32 << grid) * rows as f64;
     sent.iter()
@@ -100,8 +103,8 @@ pub fn integers(sent: &[f32], grid: u32, rows: usize) -> Vec<i128> {
         .collect()
 }
 
-/// A row as integers in units of 2^-15: clipped, with a squared norm of at most 2^30. `None` if the row is
-/// unusable.
+/// Returns a row as integers in units of 2^-15, clipped so that its squared norm is at most 2^30. Returns
+/// `None` if the row is unusable.
 fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
     use fedspan_client::source::Targets;
     let (x, target) = samples.get(number);
@@ -132,7 +135,7 @@ fn row(samples: &Sliced, rows: PowerRows, number: usize) -> Option<Vec<i128>> {
     None
 }
 
-/// The integers of a basis that is made orthonormal first. `None` if its rank is deficient.
+/// Returns the integers of a basis after it is orthonormalised. Returns `None` if its rank is deficient.
 pub fn basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
     let mut z = z.to_vec();
     orthonormalise(&mut z, k).ok()?;
@@ -140,7 +143,7 @@ pub fn basis(z: &[f32], k: usize) -> Option<Vec<i128>> {
     Some(integers.collect())
 }
 
-/// `s A Z` in units of `2^-grid`, without noise.
+/// Computes `s A Z` in units of `2^-grid`, without noise.
 pub fn sums(samples: &Sliced, rows: PowerRows, zq: &[i128], k: usize, grid: u32) -> Vec<i128> {
     let rounded = |v: i128, shift: u32| (v + (1 << (shift - 1))).div_euclid(1 << shift);
     let mut sums = vec![0; zq.len()];
@@ -157,8 +160,8 @@ pub fn sums(samples: &Sliced, rows: PowerRows, zq: &[i128], k: usize, grid: u32)
     sums
 }
 
-/// The product that a whole round uploads, and the basis of its last iteration. `None` if a product has
-/// deficient rank, as is possible with noise on a coarse grid.
+/// Computes the product that a whole round uploads, and the basis of its last iteration. Returns `None` if
+/// the rank of a product is deficient, which noise on a coarse grid can cause.
 pub fn noisy_oracle(
     samples: &Sliced,
     known: &Known,

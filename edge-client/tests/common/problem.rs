@@ -1,4 +1,4 @@
-//! A learning problem with its devices and servers.
+//! Helpers of tests of the session: a regression problem with its devices and servers.
 
 use fedspan_client::session::Config;
 use fedspan_client::{Linear, NotReady, Task};
@@ -10,10 +10,12 @@ use super::{EXACT, Heap, Random, Sliced, bits, emitted, flat, open, receive};
 
 pub const ALL: [Encoding; 3] = [Encoding::F32, Encoding::F16, Encoding::I8];
 
+/// Returns the settings of a session with this frame limit.
 pub fn config(limit: u16) -> Config {
     Config { frame_limit: limit, ..Config::new(0xABCD) }
 }
 
+/// Regression problem: 30 samples and an orthonormal representation `b` (d x k).
 pub struct Problem {
     pub d: usize,
     pub k: usize,
@@ -22,6 +24,7 @@ pub struct Problem {
     pub samples: Sliced,
 }
 
+/// Creates the problem of this shape.
 pub fn problem(d: usize, k: usize, c: usize) -> Problem {
     let mut random = Random((d * 100 + k * 10 + c) as u64);
     let b = flat(&random.orthonormal(d, k));
@@ -30,23 +33,27 @@ pub fn problem(d: usize, k: usize, c: usize) -> Problem {
 }
 
 impl Problem {
+    /// Creates a device with a new store.
     pub fn bench(&self, limit: u16) -> Bench<Sliced> {
         self.bench_with(limit, Flash::default())
     }
 
+    /// Creates a device with this store.
     pub fn bench_with(&self, limit: u16, flash: Flash) -> Bench<Sliced> {
         Bench::new(config(limit), Heap::new(self.d, self.k, self.c), self.samples.clone(), flash)
     }
 
+    /// Creates a server with a round that sends the problem's representation.
     pub fn server(&self, round: u32, task: Wire, encoding: Encoding, limit: u16) -> Server {
         self.server_of(round, task, encoding, limit, self.b.clone())
     }
 
+    /// Creates a server with a round that sends the representation `b`.
     pub fn server_of(&self, round: u32, task: Wire, encoding: Encoding, limit: u16, b: Vec<f32>) -> Server {
         Server::new(round, task, encoding, limit.into(), vec![(Role::Representation, self.d, self.k, b)])
     }
 
-    /// Head and upload as the task alone computes them.
+    /// Computes the head and the decoded upload of a round without a session.
     pub fn expected(&self, task: Wire, encoding: Encoding) -> (Vec<f32>, Vec<f32>) {
         let mut model = Linear::new(Heap::new(self.d, self.k, self.c));
         let round = open(1, task, Role::Representation, encoding, self.d, self.k);
@@ -62,15 +69,17 @@ impl Problem {
     }
 }
 
+/// Returns a FedRep task with an exact head.
 pub fn task(upload: Upload, encoding: Encoding) -> Wire {
     Wire::FedRep { step_size: 0.2, head: EXACT, upload, encoding }
 }
 
+/// Returns a FedRep task that uploads the gradient in f32.
 pub fn gradient() -> Wire {
     task(Upload::Gradient, Encoding::F32)
 }
 
-/// A device that has finished round 5.
+/// Returns a device that has finished round 5.
 pub fn trained(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
     let mut bench = problem.bench_with(limit, flash);
     let mut server = problem.server(5, gradient(), Encoding::F32, limit);
@@ -79,12 +88,14 @@ pub fn trained(problem: &Problem, limit: u16, flash: Flash) -> Bench<Sliced> {
     bench
 }
 
+/// Returns the bits of the device's prediction for the first sample.
 pub fn answer(bench: &mut Bench<Sliced>, problem: &Problem) -> Result<Vec<u32>, NotReady> {
     let mut out = vec![0.0; problem.c];
     bench.session.task_mut().predict(&problem.samples.x[..problem.d], &mut out)?;
     Ok(bits(&out))
 }
 
+/// Returns the reason for which a round was declined. Panics if the device sent any other message.
 pub fn declined(sent: &[(ToServer, Vec<u8>)]) -> DeclineReason {
     match sent {
         [(ToServer::Decline(decline), _)] => decline.reason,

@@ -1,4 +1,4 @@
-//! A small recording of synthetic motion.
+//! Helpers of tests of recordings: a small recording of synthetic motion.
 
 use fedspan_client::features::{CHANNELS, WINDOW};
 use fedspan_client::recording::{Header, Series, write};
@@ -6,6 +6,7 @@ use fedspan_protocol::frame::crc32c;
 
 use super::common::Random;
 
+/// Distance between the starts of two windows, in samples.
 pub const HOP: usize = 50;
 
 pub const HEADER: Header = Header {
@@ -18,11 +19,12 @@ pub const HEADER: Header = Header {
     scale: [0.001, 0.001, 0.002, 0.01, 0.02, 0.03],
 };
 
-/// Class, samples and training windows of each series. The last series is too short for a window.
+/// Class, number of samples and number of training windows of each series. The last series is too short for a
+/// window.
 pub const SHAPES: [(u8, usize, u16); 6] =
     [(0, 420, 4), (2, 300, 2), (1, 650, 6), (0, 250, 2), (1, 199, 1), (2, 99, 0)];
 
-/// Raw samples of each series.
+/// Returns the raw samples of each series.
 pub fn raw() -> Vec<Vec<u8>> {
     let mut random = Random(7);
     let mut motion = |samples: usize| {
@@ -36,6 +38,7 @@ pub fn raw() -> Vec<Vec<u8>> {
     SHAPES.iter().map(|(_, samples, _)| motion(*samples)).collect()
 }
 
+/// Returns the description of each series for the writer of recordings.
 pub fn series(raw: &[Vec<u8>]) -> Vec<Series<'_>> {
     let one = |(&(class, samples, train), bytes): (&(u8, usize, u16), _)| {
         let windows = u16::try_from(samples.checked_sub(WINDOW).map_or(0, |rest| rest / HOP + 1)).unwrap();
@@ -44,7 +47,7 @@ pub fn series(raw: &[Vec<u8>]) -> Vec<Series<'_>> {
     SHAPES.iter().zip(raw.iter().map(Vec::as_slice)).map(one).collect()
 }
 
-/// The whole recording, with its checksum, in a partition with `spare` bytes left.
+/// Returns a partition with the whole recording and its checksum, followed by `spare` erased bytes.
 pub fn partition(header: &Header, spare: usize) -> Vec<u8> {
     let raw = raw();
     let mut bytes = Vec::new();
@@ -54,7 +57,7 @@ pub fn partition(header: &Header, spare: usize) -> Vec<u8> {
     bytes
 }
 
-/// Appends the CRC-32C of the bytes.
+/// Appends the CRC-32C of the bytes to them.
 pub fn append_checksum(bytes: &mut Vec<u8>) {
     let check = crc32c(bytes);
     bytes.extend_from_slice(&check.to_le_bytes());

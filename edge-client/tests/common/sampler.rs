@@ -1,16 +1,16 @@
-//! A second, plain implementation of the discrete Gaussian with selectable faults, and Gaussian noise in
-//! floats.
+//! Helpers of tests of noise: a second, simple implementation of the discrete Gaussian with selectable
+//! faults, and Gaussian noise in floats.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use crate::common::Random;
 
-/// Upper halves of random numbers.
+/// Returns a generator of random 32-bit words.
 pub fn words(seed: u64) -> impl FnMut() -> u32 {
     let mut random = Random(seed);
     move || (random.next() >> 32) as u32
 }
 
-/// Standard normal, by Box and Muller from 53-bit uniforms.
+/// Returns a standard normal number, by Box and Muller from 53-bit uniforms.
 pub fn box_muller_f64(words: &mut impl FnMut() -> u32) -> f64 {
     let mut unit = || {
         let wide = u64::from(words()) << 32 | u64::from(words());
@@ -19,36 +19,38 @@ pub fn box_muller_f64(words: &mut impl FnMut() -> u32) -> f64 {
     (-2.0 * unit().ln()).sqrt() * (std::f64::consts::TAU * unit()).cos()
 }
 
-/// Standard normal as microcontrollers compute it: from 24-bit uniforms.
+/// Returns a standard normal number, by Box and Muller from 24-bit uniforms in f32, as microcontrollers
+/// compute it.
 pub fn box_muller_f32(words: &mut impl FnMut() -> u32) -> f32 {
     let mut unit = || ((words() >> 8) as f32 + 1.0) / 16_777_216.0;
     libm::sqrtf(-2.0 * libm::logf(unit())) * libm::cosf(std::f32::consts::TAU * unit())
 }
 
+/// Fault of the sampler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// A trial with probability p/q uses (p + 1)/q.
+    /// Trials with probability p/q succeed with probability (p + 1)/q.
     TrialOneMore,
-    /// A trial with probability p/q uses p/(q + 1).
+    /// Trials with probability p/q succeed with probability p/(q + 1).
     TrialOfOneMore,
-    /// Trials of g/2, g/3, ... instead of g, g/2, ...
+    /// The series of trials with probabilities g, g/2, g/3, ... starts with g/2.
     SeriesStartsAtTwo,
     /// Minus zero counts as zero, which doubles the probability of zero.
     BothZeros,
-    /// Candidates are compared with t instead of sigma^2 / t.
+    /// The magnitude of a candidate is compared with t instead of sigma^2 / t.
     ScaleForCentre,
-    /// The fractional part of an exponent above 1 is dropped.
+    /// The fractional part of an exponent above 1 is ignored.
     WholeExponent,
-    /// Uniform integers are the remainder of four bits.
+    /// Uniform integers are remainders of a four-bit number, which are not uniform.
     UniformByModulo,
-    /// exp(-u / (t + 1)) instead of exp(-u / t).
+    /// Candidates are accepted with probability exp(-u / (t + 1)) instead of exp(-u / t).
     OneMoreScale,
-    /// Tails are cut at three scales.
+    /// The tails are cut at three scales.
     CandidatesEndAtThree,
 }
 
-/// Sampler for variances whose products fit u128.
+/// Sampler of the discrete Gaussian, for variances whose products fit u128.
 #[derive(Debug)]
 pub struct Reference {
     fault: Fault,
@@ -59,13 +61,14 @@ pub struct Reference {
 }
 
 impl Reference {
+    /// Creates a sampler with this fault. The variance is `numerator / denominator`.
     pub fn new(fault: Fault, (numerator, denominator): (u64, u64), seed: u64) -> Self {
         let scale = (numerator / denominator).isqrt() + 1;
         let [numerator, denominator, scale] = [numerator, denominator, scale].map(u128::from);
         Self { fault, numerator, denominator, scale, state: seed }
     }
 
-    /// Uniform below n, up to a bias of n / 2^128.
+    /// Returns a number below n, uniform up to a bias of n / 2^128.
     fn below(&mut self, n: u128) -> u128 {
         let mut wide = 0;
         for _ in 0..4 {
@@ -76,6 +79,7 @@ impl Reference {
         wide % n
     }
 
+    /// Returns true with probability p/q.
     fn trial(&mut self, p: u128, q: u128) -> bool {
         match self.fault {
             Fault::TrialOneMore => self.below(q) < p + 1,
@@ -84,6 +88,7 @@ impl Reference {
         }
     }
 
+    /// Returns true with probability exp(-p/q).
     fn exponential(&mut self, p: u128, q: u128) -> bool {
         for _ in 0..p / q {
             if !self.fraction(1, 1) {
@@ -96,6 +101,7 @@ impl Reference {
         self.fraction(p % q, q)
     }
 
+    /// Returns true with probability exp(-p/q), for p/q of at most 1.
     fn fraction(&mut self, p: u128, q: u128) -> bool {
         let first = if self.fault == Fault::SeriesStartsAtTwo { 2 } else { 1 };
         let mut number = first;
@@ -105,6 +111,7 @@ impl Reference {
         (number - first).is_multiple_of(2)
     }
 
+    /// Returns the magnitude and the sign of a discrete Laplace candidate: true for a negative number.
     fn laplace(&mut self) -> (u128, bool) {
         let t = self.scale;
         loop {
@@ -125,6 +132,7 @@ impl Reference {
         }
     }
 
+    /// Draws a sample.
     pub fn sample(&mut self) -> i64 {
         let Self { numerator: n, denominator: d, scale: t, .. } = *self;
         loop {

@@ -1,4 +1,5 @@
-//! A fake server, a device on a bench, and a link between them that loses frames on demand.
+//! Helpers of tests of the session: a fake server, a device with its clock, and a link that loses, duplicates
+//! and delays frames on request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,7 +30,7 @@ pub fn wire(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Message and body in the form in which a frame decoder returns them.
+/// Returns message and body in the form in which a frame decoder returns them.
 pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     let bytes = wire(message, body);
     match Decoder::new(vec![0; 5000]).feed(&mut &bytes[..]) {
@@ -38,7 +39,7 @@ pub fn payload(message: &ToDevice, body: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Decodes the single frame that a device sent, with the device's frame limit.
+/// Decodes the only frame that a device sent in one step, with the device's frame limit.
 pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     let mut input = out;
     match Decoder::new(vec![0; limit]).feed(&mut input) {
@@ -51,23 +52,25 @@ pub fn read(out: &[u8], limit: usize) -> (ToServer, Vec<u8>) {
     }
 }
 
-/// Storage in memory that outlives a session and fails on demand.
+/// Store in memory that survives its session and fails on request.
 #[derive(Clone, Debug, Default)]
 pub struct Flash(pub Rc<RefCell<FlashState>>);
 
+/// Content of the store, its requested failures, and a log of calls.
 #[derive(Clone, Debug, Default)]
 pub struct FlashState {
     pub record: Option<(RecordHeader, Vec<f32>)>,
     pub handshakes: u64,
     pub spent: u64,
+    /// Number of saved records.
     pub saves: usize,
     pub fail_save: bool,
     pub fail_spent: bool,
-    /// True if `save_spent` fails although it has written.
+    /// True if `save_spent` reports an error after it has written the value.
     pub fail_spent_after: bool,
     pub fail_load: bool,
     unsure: bool,
-    /// Names of the calls, in order.
+    /// Names of the successful writes and of all reads of the spent budget, in order.
     pub calls: Vec<&'static str>,
 }
 
@@ -115,7 +118,7 @@ impl Store for Flash {
         if state.fail_spent {
             return Err(StoreError);
         }
-        // The same value again is allowed after a failure.
+        // Writing the same value again is allowed only after a failed write.
         assert!(spent > state.spent || state.unsure && spent == state.spent, "{spent} after {}", state.spent);
         state.calls.push("save_spent");
         state.spent = spent;
@@ -130,25 +133,29 @@ impl Store for Flash {
     }
 }
 
+/// Session of a device over a store in memory.
 pub type Device<S, T = Linear<Heap>> = Session<T, S, Flash, ChaCha8Rng>;
 
-/// A device with its clock and transmit buffer.
+/// Device with its clock and transmit buffer.
 #[derive(Debug)]
 pub struct Bench<S, T = Linear<Heap>> {
     pub session: Device<S, T>,
     pub limit: usize,
     pub now: u64,
+    /// Result of the last event.
     pub last: Progress,
     out: Vec<u8>,
 }
 
 impl<S: SampleSource> Bench<S> {
+    /// Creates a device with a linear model.
     pub fn new(config: Config, memory: Heap, source: S, flash: Flash) -> Self {
         Self::of(config, Linear::new(memory), source, flash)
     }
 }
 
 impl<S: SampleSource, T: Task> Bench<S, T> {
+    /// Creates a device with the given task, without a key. Its time starts at 1 s.
     pub fn of(config: Config, task: T, source: S, flash: Flash) -> Self {
         let (random, bench) = (ChaCha8Rng::seed_from_u64(1), Protection::Plaintext);
         let session = Session::new(config, bench, task, source, flash, random);
@@ -157,14 +164,14 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
         Self { session, limit, now: 1_000, last, out: vec![0xEE; config.transmit_capacity()] }
     }
 
-    /// Passes one event to the session; returns at most one frame.
+    /// Passes one event to the session. Returns at most one frame.
     pub fn once(&mut self, event: Event<'_>) -> Option<(ToServer, Vec<u8>)> {
         self.last = self.session.handle(Millis::new(self.now), event, &mut self.out);
         assert!(self.last.sent <= self.out.len());
         (self.last.sent > 0).then(|| read(&self.out[..self.last.sent], self.limit))
     }
 
-    /// Passes one event to the session and ticks until nothing more follows at once.
+    /// Passes one event to the session and ticks until no action is due at once. Returns all frames.
     pub fn all(&mut self, event: Event<'_>) -> Vec<(ToServer, Vec<u8>)> {
         let mut sent: Vec<_> = self.once(event).into_iter().collect();
         while self.last.again {
@@ -174,17 +181,18 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
         sent
     }
 
+    /// Passes a message of the server to the session. Returns all frames that the device sends.
     pub fn message(&mut self, message: &ToDevice, body: &[u8]) -> Vec<(ToServer, Vec<u8>)> {
         self.all(Event::Message(&payload(message, body)))
     }
 
-    /// Advances to the wake-up time.
+    /// Advances the clock to the next wake-up time and ticks. Returns all frames.
     pub fn wake(&mut self) -> Vec<(ToServer, Vec<u8>)> {
         self.now = self.now.max(self.last.wake.as_u64());
         self.all(Event::Tick)
     }
 
-    /// Link up, hello, Welcome.
+    /// Opens the link, expects a hello, and answers with a Welcome. Returns the frames that follow.
     pub fn connect(&mut self, campaign: u64, idle_milliseconds: u32) -> Vec<(ToServer, Vec<u8>)> {
         let sent = self.all(Event::LinkUp);
         assert!(matches!(sent[..], [(ToServer::Hello(_), _)]), "{sent:?}");
@@ -192,21 +200,22 @@ impl<S: SampleSource, T: Task> Bench<S, T> {
     }
 }
 
-/// A server with one round, and the answers to it.
+/// Server with one round, and a log of the answers to that round.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub open: RoundOpen,
     pub tensors: Vec<Vec<f32>>,
     pub idle_milliseconds: u32,
     incoming: Option<(Update, Assembly, Vec<Vec<u8>>)>,
-    /// Complete updates: the message, and the bytes of each tensor.
+    /// Complete updates, each with its message and the bytes of its tensors.
     pub updates: Vec<(Update, Vec<Vec<u8>>)>,
     pub declined: Vec<Decline>,
+    /// Number of requests for missing chunks.
     pub asked: usize,
 }
 
 impl Server {
-    /// A server whose round sends `tensors`: role, rows, columns, values.
+    /// Creates a server whose round sends `tensors`, each with role, rows, columns and values.
     pub fn new(
         round: u32,
         task: Wire,
@@ -232,6 +241,7 @@ impl Server {
         }
     }
 
+    /// Returns a chunk of a tensor and its encoded values, or `None` if there is no such chunk.
     pub fn chunk(&self, tensor: usize, index: usize) -> Option<(Chunk, Vec<u8>)> {
         let descriptor = self.open.tensors.get(tensor)?;
         let range = descriptor.chunk_range(index)?;
@@ -242,7 +252,7 @@ impl Server {
         Some((chunk, body))
     }
 
-    /// `RoundOpen` and all chunks.
+    /// Returns the `RoundOpen` and all chunks.
     pub fn opening(&self) -> Vec<(ToDevice, Vec<u8>)> {
         let mut body = Vec::new();
         for (descriptor, values) in self.open.tensors.iter().zip(&self.tensors) {
@@ -262,6 +272,7 @@ impl Server {
         all
     }
 
+    /// Handles a message of the device. Returns the server's messages.
     pub fn take(&mut self, message: ToServer, body: Vec<u8>) -> Vec<(ToDevice, Vec<u8>)> {
         match message {
             ToServer::Hello(_) => {
@@ -289,8 +300,8 @@ impl Server {
                 let mut parts: Vec<_> = update.tensors.iter().map(|t| vec![0xAA; t.byte_len()]).collect();
                 let mut rest = &body[..];
                 for (part, _) in parts.iter_mut().zip(&update.tensors).filter(|(_, t)| t.chunk == 0) {
-                    let (own, tail) = rest.split_at(part.len());
-                    part.copy_from_slice(own);
+                    let (inline, tail) = rest.split_at(part.len());
+                    part.copy_from_slice(inline);
                     rest = tail;
                 }
                 assert!(rest.is_empty());
@@ -317,6 +328,7 @@ impl Server {
         }
     }
 
+    /// Acknowledges the update if it is complete.
     fn complete(&mut self) -> Vec<(ToDevice, Vec<u8>)> {
         if !self.incoming.as_ref().is_some_and(|(_, assembly, _)| assembly.is_complete()) {
             return Vec::new();
@@ -327,12 +339,12 @@ impl Server {
         vec![(ToDevice::Ack(Ack { id: self.open.id, outcome }), Vec::new())]
     }
 
-    /// The server's request when an update is incomplete.
+    /// Returns a request for missing chunks if an update is incomplete.
     pub fn missing(&self) -> Option<Missing> {
         self.incoming.as_ref().and_then(|(_, assembly, _)| assembly.missing(self.open.id))
     }
 
-    /// The decoded tensors of update `index`.
+    /// Returns the decoded values of all tensors of update `index`.
     pub fn values(&self, index: usize) -> Vec<f32> {
         let (update, parts) = &self.updates[index];
         let mut all = Vec::new();
@@ -345,13 +357,13 @@ impl Server {
     }
 }
 
-/// Treatment of a frame by the link.
+/// Effect of the link on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Deliver,
     Lose,
     Twice,
-    /// Delivered after the next frame.
+    /// The frame is delivered after the next one.
     Later,
     /// The link goes down before the frame arrives.
     CutBefore,
@@ -359,9 +371,9 @@ pub enum Fate {
     CutAfter,
 }
 
-/// Runs device and server until both are idle or `steps` are used up, starting offline. `fate` decides about
-/// each frame of both directions. If nothing is sent for a while, the server opens its round again. Returns
-/// the number of frames until both were idle for the first time.
+/// Runs device and server, starting offline, until both are idle or `steps` are used up. `fate` decides the
+/// effect of the link on each frame of either direction. If no frame is sent for a while, the server opens
+/// its round again. Returns the number of frames until both were idle for the first time.
 pub fn exchange<S: SampleSource, T: Task>(
     bench: &mut Bench<S, T>,
     server: &mut Server,

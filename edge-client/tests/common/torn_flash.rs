@@ -1,34 +1,37 @@
-//! NOR flash in memory whose power fails in a chosen write or erase, with a choice of what the interrupted
-//! operation leaves.
+//! Helpers of tests of power cuts: NOR flash in memory whose power fails in a chosen write or erase, with a
+//! chosen result of the interrupted operation.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNorFlash};
 
+/// Size of a page in bytes.
 pub const PAGE: usize = 512;
+/// Size of a word in bytes.
 pub const WORD: usize = 4;
 
-/// Content left by the interrupted operation.
+/// Content that an interrupted operation leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tear {
-    /// The old content.
+    /// The old content: nothing is changed.
     Untouched,
-    /// The new content, although an error is reported.
+    /// The new content, although the operation reports an error.
     Complete,
-    /// The new content in the given number of quarters, from the start.
+    /// The new content in the first part, of the given number of quarters; the old content in the rest.
     First(usize),
-    /// The new content in the given number of quarters, up to the end.
+    /// The new content in the last part, of the given number of quarters; the old content in the rest.
     Last(usize),
-    /// Each bit to be changed has changed with a probability of the given number of eighths.
+    /// Each bit that the operation changes has its new value with a probability of the given number of
+    /// eighths.
     Mixed { eighths: u64, seed: u64 },
-    /// Random content, for an erase.
+    /// Random content, which an interrupted erase can leave.
     Noise { seed: u64 },
-    /// Zeros, for an erase that programs the page before it erases.
+    /// Zeros, which an erase leaves that programs the page before it erases.
     Zeros,
 }
 
-/// Possible results of an interrupted write.
+/// Returns the possible results of an interrupted write.
 pub fn torn_writes(seed: u64) -> Vec<Tear> {
     let mixed = |eighths| Tear::Mixed { eighths, seed };
     vec![
@@ -44,27 +47,29 @@ pub fn torn_writes(seed: u64) -> Vec<Tear> {
     ]
 }
 
-/// Possible results of an interrupted erase.
+/// Returns the possible results of an interrupted erase.
 pub fn torn_erasures(seed: u64) -> Vec<Tear> {
     let noise = (0..8).map(|n| Tear::Noise { seed: seed.wrapping_mul(31).wrapping_add(n) });
     torn_writes(seed).into_iter().chain([Tear::Last(1), Tear::Last(3), Tear::Zeros]).chain(noise).collect()
 }
 
+/// Content of the flash, a log of its operations, and the operation in which the power fails.
 #[derive(Clone, Debug)]
 pub struct Chip {
     pub bytes: Vec<u8>,
-    /// The erased pages and writes in order: true for an erase.
+    /// Operations in order, including the interrupted one: true for the erase of a page, false for a write.
     pub done: Vec<bool>,
-    /// Index of the operation in which the power fails, and the content that it leaves.
+    /// Index of the operation in which the power fails, and the content that this operation leaves.
     pub cut: Option<(usize, Tear)>,
+    /// True after the power has failed.
     pub dead: bool,
 }
 
-/// A handle to a chip, which outlives the program that uses it.
+/// Handle to a chip. The chip survives when the store that uses it is dropped.
 #[derive(Clone, Debug)]
 pub struct Torn(pub Rc<RefCell<Chip>>);
 
-/// SplitMix64.
+/// Hashes a seed with SplitMix64.
 fn scrambled(seed: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -73,42 +78,47 @@ fn scrambled(seed: u64) -> u64 {
 }
 
 impl Torn {
+    /// Creates an erased flash.
     pub fn new(pages: usize) -> Self {
         Self::with(vec![0xFF; pages * PAGE])
     }
 
+    /// Creates a flash with this content, whose power does not fail.
     pub fn with(bytes: Vec<u8>) -> Self {
         Self(Rc::new(RefCell::new(Chip { bytes, done: Vec::new(), cut: None, dead: false })))
     }
 
-    /// Flash with this content whose power fails in operation `at`.
+    /// Creates a flash with this content whose power fails in operation number `at`.
     pub fn cut(bytes: &[u8], at: usize, tear: Tear) -> Self {
         let torn = Self::with(bytes.to_vec());
         torn.0.borrow_mut().cut = Some((at, tear));
         torn
     }
 
+    /// Returns a copy of the content.
     pub fn image(&self) -> Vec<u8> {
         self.0.borrow().bytes.clone()
     }
 
+    /// Returns true if the power has failed.
     pub fn is_dead(&self) -> bool {
         self.0.borrow().dead
     }
 
-    /// Number of erases so far.
+    /// Returns the number of erased pages.
     pub fn erased(&self) -> usize {
         self.0.borrow().done.iter().filter(|erases| **erases).count()
     }
 
-    /// The operations so far: true for an erase.
+    /// Returns the operations in order, including the interrupted one: true for the erase of a page, false
+    /// for a write.
     pub fn done(&self) -> Vec<bool> {
         self.0.borrow().done.clone()
     }
 }
 
 impl Chip {
-    /// Changes the bytes from `at` on to `after`, unless the power fails.
+    /// Changes the bytes at `at` and after it to `after`, unless the power fails.
     fn change(&mut self, at: usize, after: &[u8], erases: bool) -> Result<(), NorFlashErrorKind> {
         if self.dead {
             return Err(NorFlashErrorKind::Other);

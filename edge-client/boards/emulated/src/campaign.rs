@@ -1,4 +1,4 @@
-//! Takes part in a campaign over the configured link, until the final head is fitted.
+//! Participation in a campaign over the configured link, until the final head is fitted.
 
 use embedded_io::ErrorKind;
 use fedspan_client::link::{Buffers, run};
@@ -16,17 +16,20 @@ use crate::settings::{LinkSettings, Settings};
 use crate::storage::Storage;
 use crate::{fault, reset_count};
 
-/// The device's session. `N` bytes of RAM hold a record while it is written.
+/// Session of an emulated device. `N` is the size of the buffer for a record in bytes.
 pub type BoardSession<T, S, const N: usize> = Session<T, S, Storage<N>, ChaCha8Rng>;
 
+/// Session settings; the device number is filled in by [`session`].
 const CONFIG: Config = Config { leave_when_fitted: true, ..Config::new(0) };
+/// Size of the receive buffer in bytes.
 const RECEIVE: usize = CONFIG.frame_limit as usize;
+/// Size of the transmit buffer in bytes.
 const TRANSMIT: usize = CONFIG.transmit_capacity();
 
-/// Creates the session of a device, in the state of its stored record.
+/// Creates the session of a device and restores its stored record.
 ///
-/// Its random numbers repeat after each start, since an emulated board has no entropy source. Handshakes
-/// still differ by their numbers, which are in flash, as on a board with untrusted entropy.
+/// Its random numbers repeat after each start, since an emulated board has no entropy source. The keys of two
+/// handshakes still differ, because handshakes are numbered in flash, as on a board with untrusted entropy.
 pub fn session<T: Task, S: SampleSource, const N: usize>(
     settings: &Settings,
     (device, protection): (u64, Protection),
@@ -38,9 +41,9 @@ pub fn session<T: Task, S: SampleSource, const N: usize>(
     Session::new(config, protection, task, source, Storage::open(settings, device), random)
 }
 
-/// Connects as often as necessary and returns when the final head is fitted. Exits if the server refuses this
-/// device, or if a pipe cannot be opened or loses its other end. Does not return if the settings demand a
-/// reset or a power cut first.
+/// Connects as often as necessary and returns the traffic once the final head is fitted. Exits if the server
+/// refuses this device, or if a pipe cannot be opened or is closed by the server. Does not return if the
+/// settings demand a reset or a power cut before the end.
 pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     board: &B,
     settings: &Settings,
@@ -84,6 +87,7 @@ pub fn take_part<B: Board, T: Task, S: SampleSource, const N: usize>(
     }
 }
 
+/// Opens the link named in the settings. `last` is the number of the message after which the link fails.
 fn open<B: Board>(
     settings: &Settings,
     traffic: Traffic,

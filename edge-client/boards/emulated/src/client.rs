@@ -1,5 +1,5 @@
-//! The complete device: reads its settings, takes part in a campaign, and reports in one line of JSON how its
-//! personal model scores on its own test samples.
+//! Complete device of the program `client`: reads its settings, takes part in a campaign, and prints the
+//! score of its personal model on its own test samples as one line of JSON.
 
 use fedspan_client::features::FEATURES;
 use fedspan_client::memory::Memory;
@@ -26,19 +26,23 @@ use crate::{fault, reset_count};
 pub const WATCH_WIDTH: usize = 24;
 /// Number of classes (exercises) in the demonstration.
 pub const WATCH_CLASSES: usize = 7;
+/// Size of the stored record of the demonstration in bytes, in whole flash words.
 const WATCH_RECORD: usize = record_len(WATCH_WIDTH, WATCH_CLASSES).next_multiple_of(WORD);
-/// The model's memory, in place: its eleven kilobytes would otherwise be built on the stack and moved.
+/// Memory of the model, initialised in place: its eleven kilobytes would otherwise be built on the stack and
+/// moved.
 static WATCH_MEMORY: Once<Workspace<FEATURES, WATCH_WIDTH, WATCH_CLASSES>> = Once::new(Workspace::new());
 /// Features per sample on the smallest board.
 pub const SMALL_FEATURES: usize = 20;
 /// Width of the representation on the smallest board; the head has one output.
 pub const SMALL_WIDTH: usize = 2;
+/// Size of the stored record on the smallest board in bytes, in whole flash words.
 const SMALL_RECORD: usize = record_len(SMALL_WIDTH, 1).next_multiple_of(WORD);
 
 /// Longest command line in bytes.
 const COMMAND_LINE: usize = 512;
 
-/// Runs the client of a smartwatch wearer, whose recording is in flash. `cache` holds features if all fit.
+/// Runs the client of a smartwatch wearer whose recording is in flash. `cache` holds the features of all
+/// training windows if they fit, and of none otherwise.
 pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static mut [[f32; FEATURES]]) -> ! {
     let settings = settings();
     let identity = identify(&settings.identity);
@@ -75,14 +79,14 @@ pub fn run_with_recording<B: Board>(board: &B, stack: Painted, cache: &'static m
         right += u32::from(largest(&out) == usize::from(window.class));
         tested += 1;
     }
-    // Printed with four decimals, without floating-point formatting code.
+    // The accuracy is printed with four decimals, without floating-point formatting code.
     let accuracy = (u64::from(right) * 10_000 + u64::from(tested) / 2) / u64::from(tested.max(1));
     let (whole, decimals) = (accuracy / 10_000, accuracy % 10_000);
     let score = format_args!("\"right\":{right},\"accuracy\":{whole}.{decimals:04}");
     finish(board, &session, &Report { stack, traffic, trained: windows, tested, score })
 }
 
-/// Runs the client of a device whose samples are a table in flash, on the board with the least memory.
+/// Runs the client of a device whose samples are a table in flash, for the board with the least memory.
 pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     let settings = settings();
     let identity = identify(&settings.identity);
@@ -130,6 +134,7 @@ pub fn run_with_table<B: Board>(board: &B, stack: Painted) -> ! {
     finish(board, &session, &Report { stack, traffic, trained, tested, score })
 }
 
+/// Reports that the data partition holds no usable samples, and exits.
 fn exit_without_data(what: &str, problem: FormatError) -> ! {
     let partition = fedspan_memory_map::recording().as_ptr();
     let message = format_args!(
@@ -139,6 +144,7 @@ fn exit_without_data(what: &str, problem: FormatError) -> ! {
     fault::exit(fault::WRONG, &message)
 }
 
+/// Reads the settings from the command line. Exits if they are wrong.
 fn settings() -> Settings {
     let Ok(words) = semihosting::experimental::env::args::<COMMAND_LINE>() else {
         fault::exit(
@@ -146,21 +152,22 @@ fn settings() -> Settings {
             &format_args!("the command line is missing or has more than {COMMAND_LINE} bytes"),
         )
     };
-    // Words that are not UTF-8 are unknown settings.
+    // A word that is not UTF-8 becomes `?`, which the parser rejects.
     let parsed = Settings::parse((&words).into_iter().map(|word| word.unwrap_or("?")));
     parsed.unwrap_or_else(|mistake| fault::exit(fault::WRONG, &mistake))
 }
 
-/// Results of a finished client in addition to its session.
+/// Results of a client at the end of its campaign, except those that its session holds.
 struct Report<'a> {
     stack: Painted,
     traffic: Traffic,
     trained: usize,
     tested: u32,
-    /// Members of the line of JSON.
+    /// Score of the personal model as members of the JSON object.
     score: core::fmt::Arguments<'a>,
 }
 
+/// Prints the results as one line of JSON and exits with code 0.
 fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     board: &B,
     session: &BoardSession<Linear<M>, S, N>,
@@ -206,7 +213,7 @@ fn finish<B: Board, M: Memory, S: SampleSource, const N: usize>(
     process::exit(0)
 }
 
-/// Index of the largest value, the first one on a tie, as in the simulator.
+/// Returns the index of the largest value, the first one on a tie, as the simulator does.
 fn largest(values: &[f32]) -> usize {
     let mut best = (0, f32::NEG_INFINITY);
     for (index, &value) in values.iter().enumerate() {

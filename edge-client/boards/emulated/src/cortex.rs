@@ -1,4 +1,5 @@
-//! Boards with a Cortex-M core: clock and instruction counter are its SysTick, and the UART receives by interrupt.
+//! Boards with a Cortex-M core: SysTick is their clock or instruction counter, and the UART receives by
+//! interrupt.
 
 use core::marker::PhantomData;
 
@@ -12,7 +13,7 @@ use crate::board::{Board, Meter};
 use crate::serial::{InterruptUart, Uart};
 use crate::{fault, systick};
 
-/// A machine with a Cortex-M core.
+/// Properties of a machine with a Cortex-M core.
 pub trait Machine {
     /// Name of the board's folder.
     const NAME: &'static str;
@@ -24,7 +25,7 @@ pub trait Machine {
     type Uart: InterruptUart;
 }
 
-/// The board with machine `M`, its clock or its instruction counter running.
+/// Board of machine `M`, with SysTick running as clock or as instruction counter.
 #[derive(Clone, Copy, Debug)]
 pub struct CortexM<M>(PhantomData<M>);
 
@@ -37,7 +38,7 @@ impl<M: Machine> Board for CortexM<M> {
         let mut peripherals = Peripherals::take()?;
         systick::start_clock(&mut peripherals.SYST, M::HERTZ);
         M::Uart::start();
-        // SAFETY: only `wait` needs to be free of this interrupt, and it masks interrupts itself.
+        // SAFETY: only `wait` must not be interrupted, and `wait` masks interrupts itself.
         unsafe { NVIC::unmask(Interrupt(M::Uart::INTERRUPT)) };
         Some(Self(PhantomData))
     }
@@ -53,7 +54,8 @@ impl<M: Machine> Board for CortexM<M> {
     }
 
     fn wait(&self, until: Millis) {
-        // An interrupt between the check and the sleep still ends the sleep.
+        // Interrupts are masked here, so an interrupt between the check and the sleep stays pending and ends
+        // the sleep.
         cortex_m::interrupt::free(|_| {
             if !M::Uart::has_byte() && self.now() < until {
                 cortex_m::asm::wfi();
@@ -79,14 +81,15 @@ impl<M: Machine> Meter for CortexM<M> {
 #[derive(Clone, Copy)]
 struct Interrupt(u16);
 
-// SAFETY: the number is constant, and its driver says that the machine has this interrupt.
+// SAFETY: the number is a constant of the UART driver, and the machine has this interrupt.
 unsafe impl InterruptNumber for Interrupt {
     fn number(self) -> u16 {
         self.0
     }
 }
 
-/// Handles an interrupt without a handler of its own. The board's `DefaultHandler` calls it.
+/// Handles the interrupts that have no handler: receives from the UART, and exits on any other. The board's
+/// `DefaultHandler` calls this function.
 pub fn on_interrupt<M: Machine>(number: i16) {
     if u16::try_from(number) == Ok(M::Uart::INTERRUPT) {
         M::Uart::on_interrupt();

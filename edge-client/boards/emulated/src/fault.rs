@@ -1,4 +1,4 @@
-//! Exits of firmware that has failed: prints the reason, and QEMU exits with a code.
+//! Exits of a firmware after a failure: prints the reason and ends QEMU with an exit code.
 
 use core::fmt::Display;
 use core::panic::PanicInfo;
@@ -14,7 +14,7 @@ pub const PANICKED: i32 = 101;
 /// Exit code for a processor fault.
 pub const FAULT: i32 = 102;
 
-/// Prints the reason and exits.
+/// Prints the reason to standard error and exits.
 pub fn exit(code: i32, problem: &dyn Display) -> ! {
     eprintln!("{problem}");
     process::exit(code)

@@ -1,5 +1,6 @@
-//! The board's flash as a host file. Each change is in the file when the call returns, so the flash survives
-//! a reset of the board and a sudden end of the emulator, like real flash survives a power cut.
+//! Flash of an emulated board, kept in a host file. Each change is in the file when the call returns, so the
+//! content survives a reset of the board and a sudden end of the emulator, as real flash survives a power
+//! cut.
 
 use semihosting::fs::{File, OpenOptions};
 use semihosting::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -7,14 +8,14 @@ use semihosting::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use crate::nor::{Broken, Medium, Nor, NorError, SIZE};
 use crate::settings::Name;
 
-/// The file behind the flash.
+/// File with the content of the flash.
 #[derive(Debug)]
 pub struct FlashFile(File);
 
-/// Opens the flash. A missing file is created, fully erased.
+/// Opens the flash. Creates a missing file, with all bytes erased.
 ///
 /// # Errors
-/// [`NorError`] if the file cannot be used or has another size.
+/// [`NorError`] if the file cannot be used or its size is not that of the flash.
 pub fn open(name: &Name) -> Result<Nor<FlashFile>, NorError> {
     let existing = OpenOptions::new().read(true).write(true).open(name.as_c_str());
     let file = match existing {

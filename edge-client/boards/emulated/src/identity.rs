@@ -1,5 +1,5 @@
-//! Identity of the device: the provisioning record, in a host file that stands for the flash page of a real
-//! board.
+//! Identity of an emulated device: its provisioning record, in a host file that takes the place of a real
+//! board's flash page.
 
 use fedspan_client::secure::{PROVISION_MAX, Provision};
 use fedspan_client::session::Protection;
@@ -10,7 +10,8 @@ use semihosting::{eprintln, io};
 use crate::fault;
 use crate::settings::{Identity, Name};
 
-/// The device's number and protection. Prints a warning without a key; exits if the record is unusable.
+/// Returns the device's number and protection. Prints a warning if the device has no key; exits if the record
+/// is unusable.
 #[must_use]
 pub fn identify(identity: &Identity) -> (u64, Protection) {
     match identity {
@@ -36,7 +37,7 @@ pub fn identify(identity: &Identity) -> (u64, Protection) {
     }
 }
 
-/// The start of a file, and the number of bytes read.
+/// Reads the start of a file, and returns it with the number of bytes read.
 fn read(name: &Name) -> io::Result<([u8; PROVISION_MAX], usize)> {
     let mut file = File::open(name.as_c_str())?;
     let (mut page, mut length) = ([0; PROVISION_MAX], 0);

@@ -1,5 +1,5 @@
-//! One FedPower iteration of a [`Problem`], driven as by the session, without and with noise, and a hash of
-//! its result. It also runs on the host, for comparison with the output of a board.
+//! One FedPower iteration of a [`Problem`], without and with noise, with the calls that the session makes,
+//! and a hash of its result. The iteration also runs on the host, for comparison with the result of a board.
 
 use core::convert::Infallible;
 
@@ -18,7 +18,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::problem::{Generator, Problem, pattern};
 
-/// The measured round.
+/// Number of the measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
 /// Square of the noise multiplier 4, in units of 2^-16.
@@ -43,21 +43,22 @@ impl Default for KnownSeed {
     }
 }
 
-/// Noise mechanism for at most `rows` samples.
+/// Returns a noise mechanism for at most `rows` samples.
 ///
 /// # Errors
-/// [`DeclineReason::Parameter`] if there is no such mechanism.
+/// [`DeclineReason::Parameter`] if these settings are invalid.
 pub fn mechanism(rows: u32) -> Result<Gaussian<KnownSeed>, DeclineReason> {
     let parameter = DeclineReason::Parameter;
     let multiplier = NoiseMultiplier::from_square(SQUARE).map_err(|_| parameter)?;
     let settings =
         PrivacySettings::new(multiplier, u64::MAX, rows, Millis::new(1000)).map_err(|_| parameter)?;
-    // Four bits per sample is the usual claim.
+    // Claimed min-entropy of the source: four bits per sample, the usual claim.
     let claim = MinEntropy::new(4).map_err(|_| parameter)?;
     Ok(Gaussian::new(settings, KnownSeed::default(), claim))
 }
 
-/// A seed and the variance of the product's noise, to draw the noise alone.
+/// Returns an arbitrary seed and the variance of a d x k product's noise, to measure the drawing of noise
+/// alone.
 ///
 /// # Errors
 /// [`DeclineReason::Parameter`] as for [`mechanism`].
@@ -71,10 +72,10 @@ pub fn seed_and_variance(
     Ok((Seed::new([9; 32]), variance))
 }
 
-/// Results of an iteration.
+/// Result of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// `plain` or `private`.
+    /// Name of the measurement: `plain` without noise, `private` with noise.
     pub path: &'static str,
     /// CRC-32C of the product.
     pub update: u32,
@@ -82,7 +83,7 @@ pub struct Outcome {
     pub clipped: u32,
 }
 
-/// The samples of a problem.
+/// Returns the samples of a problem.
 #[must_use]
 pub fn samples<const D: usize, const M: usize>(problem: &Problem<D, M>) -> Recording<'_> {
     Recording::regression(problem.x.as_flattened(), &problem.y, D, 1)
@@ -118,7 +119,7 @@ pub fn run<M: Memory, P: Mechanism>(
     client.run(ROUND, source).map(drop)
 }
 
-/// Results of a finished iteration. `upload` receives the product, d x k.
+/// Returns the result of a finished iteration. `upload` receives the product, d x k.
 pub fn outcome<M: Memory, P: Mechanism>(client: &Linear<M, P>, upload: &mut [f32]) -> Outcome {
     client.emit(0, 0, upload);
     Outcome {

@@ -1,7 +1,7 @@
-//! Check of integer products at every short length, and so at every place to which a loop may be unrolled,
-//! against a loop that the compiler cannot optimise. LLVM's patterns for the dual multiplications of
-//! Cortex-M4 and M7 have counted products twice at some lengths, and the shapes measured by `update` would
-//! not reveal all of them.
+//! Check of the integer products of all vectors with up to 67 elements against a loop that the compiler
+//! cannot optimise. The lengths cover every remainder of an unrolled loop. LLVM's patterns for the dual
+//! multiplications of Cortex-M4 and M7 have counted products twice at some lengths, and the shapes measured
+//! by `update` would not reveal all of these errors.
 
 use core::hint::black_box;
 
@@ -9,12 +9,12 @@ use fedspan_client::kernel::fixed::product::{products, residuals};
 
 use crate::problem::Generator;
 
-/// Longer than the unrolling of any loop.
+/// Largest length, longer than any unrolled loop body.
 const LONGEST: usize = 67;
-/// Number of rows per length.
+/// Number of rows in each product.
 const ROWS: usize = 3;
 
-/// Computes products and residuals of all lengths.
+/// Computes products and residuals of all lengths, and compares them with the exact sums.
 ///
 /// # Errors
 /// The first length with a wrong result.

@@ -1,5 +1,5 @@
-//! Firmware shared by the emulated boards. A board's own crate has its memory map, its UART and its names; everything
-//! else is here, so that all boards run the same firmware.
+//! Firmware shared by the emulated boards. The crate of each board has its memory map, its UART and its
+//! names; this crate has everything else, so that all boards run the same firmware.
 //!
 //! | file | purpose |
 //! | --- | --- |

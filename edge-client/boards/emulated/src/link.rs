@@ -1,31 +1,31 @@
-//! Byte stream to the server of either kind, with traffic counters. It can fail at the end of a given
-//! message, to simulate a power cut or a reset.
+//! Byte stream to the server, over a serial line or two pipes, with traffic counters. The link can fail at
+//! the end of a given message, to simulate a power cut or a reset.
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 
-/// Bytes per read if message boundaries matter.
+/// Number of bytes per read from the line or pipe if message boundaries matter.
 const READ: usize = 64;
 
-/// Traffic of a link and of the links before it.
+/// Traffic of a link, added up over all connections since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes sent by the device.
     pub up: u64,
     /// Bytes received by the device.
     pub down: u64,
-    /// Messages in both directions: each ends with a zero byte.
+    /// Number of messages in both directions. Each message ends with a zero byte.
     pub messages: u32,
 }
 
-/// A link with traffic counters. `S` is the serial line, `P` the pair of pipes.
+/// Link with traffic counters. `S` is the type of the serial line, `P` that of the pair of pipes.
 #[derive(Debug)]
 pub struct Link<S, P> {
     kind: Kind<S, P>,
-    /// Traffic so far.
+    /// Traffic up to the present.
     pub traffic: Traffic,
     /// Number of the message after which the link fails.
     last: Option<u32>,
-    /// True if the other end was closed.
+    /// True if the other end of the link was closed.
     ended: bool,
     /// Bytes read but not yet delivered, if message boundaries matter.
     held: [u8; READ],
@@ -39,22 +39,23 @@ enum Kind<S, P> {
 }
 
 impl<S, P> Link<S, P> {
-    /// A link over the serial line.
+    /// Creates a link over the serial line. It fails after message number `last`, if given.
     pub fn serial(line: S, traffic: Traffic, last: Option<u32>) -> Self {
         Self { kind: Kind::Serial(line), traffic, last, ended: false, held: [0; READ], waiting: 0..0 }
     }
 
-    /// A link over two pipes.
+    /// Creates a link over two pipes. It fails after message number `last`, if given.
     pub fn pipes(pipes: P, traffic: Traffic, last: Option<u32>) -> Self {
         Self { kind: Kind::Pipes(pipes), traffic, last, ended: false, held: [0; READ], waiting: 0..0 }
     }
 
-    /// True if the last message has passed. The device has processed it, and sent nothing since.
+    /// Returns true if the last message has passed. The device has then processed that message and sent
+    /// nothing after it.
     pub fn is_over(&self) -> bool {
         self.last.is_some_and(|last| self.traffic.messages >= last)
     }
 
-    /// True if the other end was closed, so that no more bytes will arrive.
+    /// Returns true if the other end was closed, so that no more bytes will arrive.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
@@ -74,7 +75,7 @@ impl<S, P> ErrorType for Link<S, P> {
 }
 
 impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Read for Link<S, P> {
-    /// If there is a last message, no read extends beyond the end of a message.
+    /// Reads bytes. If there is a last message, no read extends beyond the end of a message.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, ErrorKind> {
         self.check()?;
         let n = if self.last.is_none() {
@@ -146,7 +147,8 @@ impl<S: Read<Error = ErrorKind>, P: Read<Error = ErrorKind>> Kind<S, P> {
 mod tests {
     use super::*;
 
-    /// Delivers bytes in pieces; accepts all writes.
+    /// Link end for tests: delivers its bytes in the given pieces, and accepts all writes, three bytes at a
+    /// time.
     struct Pieces(Vec<Vec<u8>>, Vec<u8>);
 
     impl ErrorType for Pieces {
@@ -186,13 +188,13 @@ mod tests {
         }
     }
 
-    /// Two messages of the server, cut into pieces at other places.
+    /// Returns two messages of the server, cut into pieces whose ends are not those of the messages.
     fn pieces() -> Pieces {
         let bytes = [[vec![7; 100], vec![0]].concat(), vec![8, 0, 9]].concat();
         Pieces(bytes.chunks(70).map(<[u8]>::to_vec).collect(), Vec::new())
     }
 
-    /// Reads until an error or the end of file; returns the bytes and the last result.
+    /// Reads until an error or the end of file; returns the bytes and the result of the last read.
     fn read_all(link: &mut Link<Pieces, Pieces>) -> (Vec<u8>, Result<usize, ErrorKind>) {
         let (mut all, mut buffer) = (Vec::new(), [0; 48]);
         loop {
@@ -218,7 +220,7 @@ mod tests {
             );
             assert_eq!(link.traffic, Traffic { up: 0, down: ends as u64, messages: last });
         }
-        // Sent messages count too; the last one is sent completely.
+        // Messages that the device sends count too, and the last one is sent completely.
         let mut link: Link<Pieces, Pieces> =
             Link::serial(pieces(), Traffic { messages: 4, ..Traffic::default() }, Some(5));
         assert!(matches!(link.write_all(&[1, 2, 3, 4, 0]), Ok(())));

@@ -1,12 +1,17 @@
-//! Cost of one FedRep update on this core: one line of JSON per problem. In f32 one for each method that
-//! solves the head, and a third for the ridge of least leave-one-out error.
+//! Measurement of a FedRep update on this core. The output is a line of JSON for the well-conditioned
+//! problem, one for the ill-conditioned problem, and in f32 one for the ridge of least leave-one-out error.
+//! In f32 the two problems use different solvers of the head.
 //!
-//! `instructions` is the update itself, from samples in flash to head and gradient factors; `verify` is the
-//! check of a received representation, `emit` the dense gradient to be sent. Counts need `-icount shift=0`,
-//! which makes them reproducible. `stack` is the stack that the update uses below its caller.
+//! * `instructions`: the update, from samples in flash to head and gradient factors.
+//! * `verify`: the check of a received representation.
+//! * `emit`: the computation of the dense gradient that is sent.
+//! * `stack`: the stack that the update uses below its caller, in bytes.
 //!
-//! With the words `problem=well` (or `ill`, or `left`) and `times=N` the update runs N times and nothing is
-//! measured: two execution logs, with N = 1 and N = 2, differ by one update.
+//! Instruction counts need QEMU's `-icount shift=0`, which makes them reproducible.
+//!
+//! If the command line has the words `problem=well` (or `ill`, or `left`) and `times=N`, the update runs N
+//! times and nothing is measured. An execution log of two runs minus one of a single run is the log of one
+//! update.
 
 use core::hint::black_box;
 
@@ -26,10 +31,10 @@ static ILL: Problem<D, M> = Problem::ill_conditioned();
 /// A problem and a method for its head.
 type Measurement = (&'static Problem<D, M>, HeadSolve);
 
-/// All measurements. In fixed point the last one equals the first.
+/// All measurements. In fixed point the last one would equal the first, and is left out.
 const ALL: [Measurement; 3] = [(&WELL, EXACT), (&ILL, EXACT), (&WELL, LEFT_OUT)];
 
-/// Measures all problems and prints the results.
+/// Measures all problems and prints the results, or runs the update that the command line requests.
 ///
 /// # Errors
 /// The client's reason for declining the round.
@@ -50,7 +55,7 @@ pub fn update<B: Board + Meter, A: Memory>(
     Ok(())
 }
 
-/// The problem and the number of runs, if given on the command line.
+/// Returns the requested problem and number of runs, if given on the command line.
 fn requested() -> Option<(Measurement, u32)> {
     let [well, ill, left] = ALL;
     let requested = word("problem", |problem| match problem {
@@ -62,18 +67,19 @@ fn requested() -> Option<(Measurement, u32)> {
     Some((requested, times()?))
 }
 
-/// The parsed value of a word on the command line.
+/// Returns the value of the word `key=value` on the command line, parsed by `read`.
 pub(crate) fn word<R>(key: &str, read: impl FnOnce(&str) -> Option<R>) -> Option<R> {
     let words = semihosting::experimental::env::args::<256>().ok()?;
     let mut found = (&words).into_iter().filter_map(|word| word.ok()?.strip_prefix(key)?.strip_prefix('='));
     read(found.next()?)
 }
 
-/// The number of runs, if given on the command line.
+/// Returns the number of runs, if given on the command line.
 pub(crate) fn times() -> Option<u32> {
     word("times", |times| times.parse().ok())
 }
 
+/// Measures one problem and prints a line of JSON.
 fn measure_one<B: Board + Meter, A: Memory>(
     board: &B,
     client: &mut Linear<A>,
@@ -102,13 +108,13 @@ fn measure_one<B: Board + Meter, A: Memory>(
     Ok(())
 }
 
-/// Instructions per call, the mean of [`REPEATS`] calls.
+/// Returns the mean number of instructions of [`REPEATS`] calls of `work`.
 #[inline(never)]
 pub(crate) fn count<M: Meter, R>(meter: &M, work: impl FnMut() -> R) -> u64 {
     count_times(meter, REPEATS, work)
 }
 
-/// Instructions per call, the mean of `times` calls.
+/// Returns the mean number of instructions of `times` calls of `work`.
 #[inline(always)]
 pub(crate) fn count_times<M: Meter, R>(meter: &M, times: u32, mut work: impl FnMut() -> R) -> u64 {
     let began = meter.ticks();

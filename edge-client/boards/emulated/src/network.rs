@@ -1,12 +1,13 @@
-//! Cost of training a network on this core: one line of JSON.
+//! Measurement of the training of a network on this core. The output is one line of JSON.
 //!
-//! `instructions` is the number per sample in an epoch over all trained layers: forward and backward pass,
-//! and its part of the step and of drawing the order. `last` is the same for an epoch of the last part alone,
-//! for which the parts before are only computed forward. `stack` is the stack that a round uses below its
-//! caller, `workspace` the model's memory. Counts need `-icount shift=0`.
+//! * `instructions`: instructions per sample in an epoch over all trained layers: forward and backward pass,
+//!   and a sample's share of the parameter step and of drawing the order of samples.
+//! * `last`: the same for an epoch of the last layer alone, for which the earlier layers only run forward.
+//! * `stack`: the stack that a round uses below its caller, in bytes.
+//! * `workspace`: the memory of the model, in bytes.
 //!
-//! With the words `problem=sgd` and `times=N` it runs N epochs and nothing is measured, see
-//! [`crate::measure`].
+//! Instruction counts need QEMU's `-icount shift=0`. If the command line has the words `problem=sgd` and
+//! `times=N`, a round of N epochs runs and nothing is measured, see [`crate::measure`].
 
 use core::hint::black_box;
 
@@ -20,12 +21,13 @@ use crate::measure::{count_times, times};
 use crate::problem::Problem;
 use crate::stack;
 
-/// Memory of the model that the program is built for.
+/// Memory of the model for which the program is built.
 pub type Workspace = <Chosen as Model>::Memory;
 
 static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 
-/// Measures and prints the results.
+/// Measures the training of the model and prints the results, or runs the epochs that the command line
+/// requests.
 ///
 /// # Errors
 /// The client's reason for declining a round.
@@ -37,12 +39,13 @@ pub fn network<B: Board + Meter>(board: &B, memory: &mut Workspace) -> Result<()
         return client.run(ROUND, &mut source).map(drop);
     }
     let mut ended = rounds::<Chosen>(client, &mut source);
-    // Repeated from the resulting state: the stack depth does not depend on it.
+    // The second run starts from the state after the first one; the stack depth does not depend on that
+    // state.
     let outcome = ended?;
     let stack = stack::peak(&mut || ended = rounds::<Chosen>(client, &mut source));
     ended?;
 
-    // The difference of two and one epochs leaves out the fixed cost of a round.
+    // The difference between two epochs and one excludes the fixed cost of a round.
     let mut round = |task: Wire| {
         open::<Chosen>(client, task)?;
         let mut ran = Ok(());

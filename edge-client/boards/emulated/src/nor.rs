@@ -1,5 +1,5 @@
-//! NOR flash over any byte medium: erasing sets a page to ones, writing only clears bits, and unaligned
-//! access is refused. Nothing is buffered: when a call returns, its change is in the medium.
+//! NOR flash over any storage of bytes: erasing sets a page to ones, writing only clears bits, and unaligned
+//! access is refused. Nothing is buffered: when a call returns, its change is stored.
 
 use core::fmt;
 use core::ops::Range;
@@ -10,18 +10,18 @@ use embedded_storage::nor_flash::{ErrorType, NorFlash, NorFlashErrorKind, ReadNo
 pub const PAGE: usize = 4096;
 /// Write size in bytes.
 pub const WORD: usize = 4;
-/// Size of the flash in bytes: two pages, the least that a store needs.
+/// Size of the flash in bytes: two pages, the least number with which a store works.
 pub const SIZE: usize = 2 * PAGE;
-/// Bytes per access to the medium.
+/// Number of bytes per access to the medium.
 const BLOCK: usize = 64;
 
-/// Error of the medium.
+/// Failure of a medium to read or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
 /// Storage for the bytes of a flash.
 pub trait Medium {
-    /// Length in bytes.
+    /// Returns the length of the storage in bytes.
     ///
     /// # Errors
     /// [`Broken`] if the length is unknown.
@@ -45,7 +45,7 @@ pub trait Medium {
 pub enum NorError {
     /// The medium cannot be read or written.
     Broken,
-    /// The medium has another size than the flash.
+    /// The size of the medium differs from that of the flash.
     Size {
         /// Size of the medium in bytes.
         got: u64,
@@ -70,10 +70,10 @@ pub struct Nor<M> {
 }
 
 impl<M: Medium> Nor<M> {
-    /// Flash with the current content of `medium`.
+    /// Creates a flash with the current content of `medium`.
     ///
     /// # Errors
-    /// [`NorError::Size`] if its size differs from [`SIZE`]; [`NorError::Broken`] if its size is unknown.
+    /// [`NorError::Size`] if the medium's size differs from [`SIZE`]; [`NorError::Broken`] if its size is unknown.
     pub fn new(mut medium: M) -> Result<Self, NorError> {
         match medium.length() {
             Ok(got) if got == SIZE as u64 => Ok(Self { medium }),
@@ -82,7 +82,7 @@ impl<M: Medium> Nor<M> {
         }
     }
 
-    /// True if the whole flash is erased.
+    /// Returns true if the whole flash is erased.
     ///
     /// # Errors
     /// [`NorError::Broken`] if the medium cannot be read.
@@ -98,7 +98,7 @@ impl<M: Medium> Nor<M> {
     }
 }
 
-/// `from..to` as indices, if it is inside the flash and both bounds are multiples of `step`.
+/// Returns `from..to` as indices, if the range is inside the flash and both bounds are multiples of `step`.
 fn within(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashErrorKind> {
     let index = |at: u32| usize::try_from(at).map_err(|_| NorFlashErrorKind::OutOfBounds);
     let (from, to) = (index(from)?, index(to)?);
@@ -111,7 +111,7 @@ fn within(from: u32, to: u32, step: usize) -> Result<Range<usize>, NorFlashError
     Ok(from..to)
 }
 
-/// End address of `bytes` bytes at `offset`.
+/// Returns the end address of `bytes` bytes at `offset`.
 fn end(offset: u32, bytes: usize) -> Result<u32, NorFlashErrorKind> {
     let length = u32::try_from(bytes).map_err(|_| NorFlashErrorKind::OutOfBounds)?;
     offset.checked_add(length).ok_or(NorFlashErrorKind::OutOfBounds)
@@ -153,12 +153,12 @@ impl<M: Medium> NorFlash for Nor<M> {
         let range = within(offset, end(offset, bytes.len())?, WORD)?;
         let mut block = [0; BLOCK];
         for (at, part) in range.step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
-            let there = block.get_mut(..part.len()).unwrap_or_default();
-            self.medium.read(at, there).map_err(failed)?;
-            for (place, byte) in there.iter_mut().zip(part) {
+            let stored = block.get_mut(..part.len()).unwrap_or_default();
+            self.medium.read(at, stored).map_err(failed)?;
+            for (place, byte) in stored.iter_mut().zip(part) {
                 *place &= byte;
             }
-            self.medium.write(at, there).map_err(failed)?;
+            self.medium.write(at, stored).map_err(failed)?;
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
-//! Two named pipes of the host as a link, through semihosting: much faster than an emulated serial line, and
-//! only for simulated fleets. Opening blocks until the other end is open, and a read stops the whole board
-//! until a byte arrives; the session's clock stands still meanwhile, so it sends no keep-alives.
+//! Link over two named pipes of the host, through semihosting: much faster than an emulated serial line, and
+//! meant only for simulated fleets.
+//!
+//! Opening a pipe blocks until its other end is open. A read stops the whole board, including the session's
+//! clock, until a byte arrives, so the device sends no keep-alives while it waits.
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 use semihosting::fs::{File, OpenOptions};
@@ -8,7 +10,7 @@ use semihosting::io::{Read as _, Write as _};
 
 use crate::settings::Name;
 
-/// The two open pipes.
+/// The two open pipes of a link.
 #[derive(Debug)]
 pub struct Pipes {
     receive: File,
@@ -16,10 +18,10 @@ pub struct Pipes {
 }
 
 impl Pipes {
-    /// Opens the pipes, the receiving one first; the other end must use the same order.
+    /// Opens the receiving pipe, then the transmitting one; the other end must use the same order.
     ///
     /// # Errors
-    /// [`ErrorKind::Other`] if the host cannot open one.
+    /// [`ErrorKind::Other`] if the host cannot open a pipe.
     pub fn open(receive: &Name, transmit: &Name) -> Result<Self, ErrorKind> {
         let receive = File::open(receive.as_c_str()).map_err(failed)?;
         let options = OpenOptions::new().write(true).create(true).truncate(true).open(transmit.as_c_str());
@@ -52,7 +54,7 @@ impl Write for Pipes {
 }
 
 impl ReadReady for Pipes {
-    /// Always true: only a read shows whether bytes are available.
+    /// Always returns true: only a read shows whether bytes are available.
     fn read_ready(&mut self) -> Result<bool, ErrorKind> {
         Ok(true)
     }

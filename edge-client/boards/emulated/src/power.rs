@@ -1,12 +1,15 @@
-//! Cost of one FedPower iteration on this core: one line of JSON without noise and one with noise.
+//! Measurement of a FedPower iteration on this core. The output is one line of JSON without noise and one
+//! with noise.
 //!
-//! `instructions` is the iteration, from samples in flash to the product; `verify` is the check of a received
-//! basis. With noise, `noise` is the part for drawing all d x k numbers and `seed` the part for drawing their
-//! seed from an entropy source; the rest is the product in integers. `stack` is the stack that the iteration
-//! uses below its caller. Counts need `-icount shift=0`.
+//! * `instructions`: the iteration, from samples in flash to the product.
+//! * `verify`: the check of a received basis.
+//! * `noise`, with noise only: the part of `instructions` that draws all d x k numbers.
+//! * `seed`, with noise only: the part of `instructions` that draws their seed from an entropy source. The
+//!   rest is the product in integers.
+//! * `stack`: the stack that the iteration uses below its caller, in bytes.
 //!
-//! With the words `problem=plain` (or `private`) and `times=N` the iteration runs N times and nothing is
-//! measured, see [`crate::measure`].
+//! Instruction counts need QEMU's `-icount shift=0`. If the command line has the words `problem=plain` (or
+//! `private`) and `times=N`, the iteration runs N times and nothing is measured, see [`crate::measure`].
 
 use core::fmt::Display;
 use core::hint::black_box;
@@ -26,7 +29,8 @@ use crate::stack;
 
 static PROBLEM: Problem<D, M> = Problem::well_conditioned();
 
-/// Measures both and prints the results.
+/// Measures the iteration without and with noise and prints the results, or runs the one that the command
+/// line requests.
 ///
 /// # Errors
 /// The client's reason for declining the round.
@@ -46,13 +50,15 @@ pub fn power<B: Board + Meter, A: Memory>(
     let (seed, variance) = seed_and_variance(&mechanism, D as u16, K as u16)?;
     let all = |sum: i64, coordinate| sum ^ noise(&seed, coordinate, &variance);
     let of_noise = count(board, || (0..(D * K) as u64).fold(0, all));
-    // A separate source: the first one stays in the same state as on the host.
+    // The seed is measured with a separate source, so that the first source stays in the same state as on the
+    // host.
     let mut other = iteration::mechanism(M as u32)?;
     let of_seed = count(board, || other.prepare(&Release::default()).is_ok());
     let more = format_args!("\"noise\":{of_noise},\"seed\":{of_seed},");
     measure_one(board, &mut private(memory, mechanism)?, upload, &more)
 }
 
+/// Returns a client with noise.
 fn private<A: Memory>(
     memory: &mut A,
     mechanism: Gaussian<KnownSeed>,
@@ -60,12 +66,14 @@ fn private<A: Memory>(
     Linear::private(memory, mechanism).map_err(|_| DeclineReason::Parameter)
 }
 
+/// Runs the iteration `times` times without measuring it.
 fn repeat<A: Memory, P: Mechanism>(client: &mut Linear<A, P>, times: u32) -> Result<(), DeclineReason> {
     open(client)?;
     let mut source = samples(&PROBLEM);
     (0..times).try_for_each(|_| run(client, &mut source))
 }
 
+/// Measures one client and prints a line of JSON. `more` is a list of additional members.
 #[inline(never)]
 fn measure_one<B: Board + Meter, A: Memory, P: Mechanism>(
     board: &B,

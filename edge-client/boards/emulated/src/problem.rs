@@ -1,18 +1,18 @@
-//! Samples and a representation for measurements. They are bit-identical on every core and on the host: they
-//! are made of integers by exact conversions and sums in a fixed order.
+//! Samples and a representation for measurements. They are bit-identical on every core and on the host,
+//! because they are computed from integers by exact conversions and sums in a fixed order.
 
-/// splitmix64 (Steele, Lea and Flood 2014).
+/// The random number generator splitmix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Copy, Debug)]
 pub struct Generator(u64);
 
 impl Generator {
-    /// The generator of a seed.
+    /// Creates a generator with this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,7 +20,7 @@ impl Generator {
         z ^ z >> 31
     }
 
-    /// The next value in [-1, 1), a multiple of 2^-23, which is exact in f32.
+    /// Returns the next value in [-1, 1), a multiple of 2^-23, which is exact in f32.
     #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "24 bits are exact")]
     pub const fn unit(&mut self) -> f32 {
         ((self.bits() >> 40) as i32 - (1 << 23)) as f32 / 8_388_608.0
@@ -38,23 +38,25 @@ pub struct Problem<const D: usize, const M: usize> {
     pub ill: bool,
 }
 
-/// Deviation of the samples from one direction in the ill-conditioned problem. The pivots of their Gram
-/// matrix then differ by a factor of a million, and the normal equations are rejected.
+/// Deviation of the samples from their common direction in the ill-conditioned problem. It is so small that
+/// the pivots of the Gram matrix differ by a factor of a million and the normal equations are rejected.
 const DEVIATION: f32 = 1.0 / 1024.0;
 
 impl<const D: usize, const M: usize> Problem<D, M> {
-    /// Samples in all directions: the head is solved by the normal equations.
+    /// Creates samples in all directions, for which the head is solved by the normal equations.
     #[must_use]
     pub const fn well_conditioned() -> Self {
         Self::new(1, 0.0, 1.0)
     }
 
-    /// Samples near one direction: the head is solved by triangular factorisation.
+    /// Creates samples near one direction, for which the head is solved by triangular factorisation.
     #[must_use]
     pub const fn ill_conditioned() -> Self {
         Self::new(2, 1.0, DEVIATION)
     }
 
+    /// Creates samples that are a random multiple of one direction, times `common`, plus a random vector,
+    /// times `deviation`.
     const fn new(seed: u64, common: f32, deviation: f32) -> Self {
         let mut random = Generator::new(seed);
         let (mut x, mut y) = ([[0.0; D]; M], [0.0; M]);
@@ -71,7 +73,8 @@ impl<const D: usize, const M: usize> Problem<D, M> {
             let mut j = 0;
             while j < D {
                 x[i][j] = along * direction[j] + deviation * random.unit();
-                // Decreasing weights: the target is a linear function of all features.
+                // The weights decrease with the index of the feature: the target is a linear function of all
+                // features.
                 #[allow(clippy::cast_precision_loss, reason = "small")]
                 let weight = 1.0 / (j + 1) as f32;
                 sum += weight * x[i][j];
@@ -84,7 +87,7 @@ impl<const D: usize, const M: usize> Problem<D, M> {
     }
 }
 
-/// Fills `b` with a full-rank pattern, for [`fedspan_protocol::orthonormal::orthonormalise`].
+/// Fills `b` with a pattern of full rank, the input of [`fedspan_protocol::orthonormal::orthonormalise`].
 pub fn pattern(b: &mut [f32]) {
     let mut random = Generator::new(3);
     for value in b {

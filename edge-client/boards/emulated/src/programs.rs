@@ -1,5 +1,5 @@
-//! Main functions of the programs, generic over the board. Each board's `src/bin` has its entry point, which calls one of
-//! them.
+//! Main functions of the programs for emulated boards, generic over the board. Each board's `src/bin` has an
+//! entry point per program, which calls one of these functions.
 //!
 //! The programs that measure need QEMU's `-icount shift=0`.
 
@@ -23,7 +23,7 @@ use crate::{client, fault, lengths, measure, sealing, stack};
 /// Number of windows whose features fit in RAM: a quarter of a megabyte.
 const CACHED_WINDOWS: usize = 1024;
 
-// Programs that do not use one of these are linked without it.
+// Memory of the programs below. The linker drops each item from the programs that do not use it.
 static CACHE: Once<[[f32; FEATURES]; CACHED_WINDOWS]> = Once::new([[0.0; FEATURES]; CACHED_WINDOWS]);
 static MODEL: Once<Linear<Workspace<D, K>>> = Once::new(Linear::new(Workspace::new()));
 static FIXED_MODEL: Once<Linear<FixedWorkspace<D, K>>> = Once::new(Linear::new(FixedWorkspace::new()));
@@ -38,7 +38,7 @@ pub fn null() -> ! {
     process::exit(0)
 }
 
-/// Program `client`: client of a smartwatch wearer in a campaign. Settings: [`crate::settings`].
+/// Program `client`: client of a smartwatch wearer in a campaign, with the settings of [`crate::settings`].
 pub fn client<B: Board>() -> ! {
     let stack = stack::paint();
     match (B::with_serial(), CACHE.take()) {
@@ -47,7 +47,8 @@ pub fn client<B: Board>() -> ! {
     }
 }
 
-/// Program `client` of the board with the least memory: its samples are a table in flash, in a campaign of shape (20, 2).
+/// Program `client` of the board with the least memory: a client whose samples are a table in flash, with 20
+/// features and a representation of width 2.
 pub fn client_with_table<B: Board>() -> ! {
     let stack = stack::paint();
     match B::with_serial() {
@@ -64,8 +65,8 @@ pub fn update<B: Board + Meter>() -> ! {
     end(measure::update(&board, model, upload))
 }
 
-/// Program `update_i16`: prints the cost of an update in 16-bit fixed point, see [`measure`], after a check of its
-/// products.
+/// Program `update_i16`: checks the products of 16-bit integers, then prints the cost of an update in 16-bit
+/// fixed point, see [`measure`].
 pub fn update_i16<B: Board + Meter>() -> ! {
     let (Some(board), Some(model), Some(upload)) = (B::with_counter(), FIXED_MODEL.take(), UPLOAD.take())
     else {
@@ -100,6 +101,7 @@ pub fn network<B: Board + Meter>() -> ! {
     end(network::network(&board, memory))
 }
 
+/// Exits with code 0, or with the reason for which the client declined the measured update.
 fn end(measured: Result<(), DeclineReason>) -> ! {
     match measured {
         Ok(()) => process::exit(0),

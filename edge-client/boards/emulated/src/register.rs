@@ -1,13 +1,15 @@
-//! Register of a peripheral.
+//! Access to a register of a peripheral.
 
 use core::marker::PhantomData;
 use core::ptr;
 
-/// A register of the width of `T`: `u32` or `u8`.
+/// A register with the width of `T`, which is `u32` or `u8`.
 #[derive(Clone, Copy, Debug)]
 pub struct Register<T>(usize, PhantomData<T>);
 
 impl<T: Copy> Register<T> {
+    /// Creates the register at `address`.
+    ///
     /// # Safety
     /// There must be a register of this width at `address` for the lifetime of the program, and no value
     /// written to it may change memory that Rust accesses.

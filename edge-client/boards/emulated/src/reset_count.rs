@@ -1,15 +1,16 @@
-//! Count of the board's own resets, in RAM that start-up code does not clear. After power-on its content is
-//! arbitrary.
+//! Count of the board's resets, in RAM that start-up code does not clear. The content of that RAM is
+//! arbitrary after power-on.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Marks the count as valid: a value that memory is unlikely to hold after power-on.
+/// Mark of a valid count: a value that memory is unlikely to hold after power-on.
 const MARK: u32 = 0xfed5_9a27;
 
+/// The mark and the count.
 #[unsafe(link_section = ".uninit.kept")]
 static STATE: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// Number of resets since power-on.
+/// Returns the number of resets since power-on.
 #[must_use]
 pub fn resets() -> u32 {
     let [mark, resets] = &STATE;

@@ -1,5 +1,5 @@
-//! Byte queue between an interrupt and the main program: one producer, one consumer, no lock, and no
-//! compare-and-swap, which the smallest cores do not have.
+//! Byte queue between an interrupt and the main program. It has one producer and one consumer, and needs
+//! neither a lock nor compare-and-swap, which the smallest cores do not have.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ impl<const N: usize> Default for Ring<N> {
 }
 
 impl<const N: usize> Ring<N> {
-    /// An empty queue, usable in a `static`.
+    /// Creates an empty queue, usable in a `static`.
     #[must_use]
     pub const fn new() -> Self {
         const { assert!(N >= 2) };
@@ -33,7 +33,7 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Appends a byte, or counts it as lost if the queue is full. Only for the producer.
+    /// Appends a byte, or counts it as lost if the queue is full. Only the producer may call this.
     pub fn push(&self, byte: u8) {
         let head = self.head.load(Ordering::Relaxed);
         let next = (head + 1) % N;
@@ -46,7 +46,8 @@ impl<const N: usize> Ring<N> {
         }
     }
 
-    /// Removes as many bytes as are available and fit `out`, and returns their number. Only for the consumer.
+    /// Moves as many bytes as are available and fit into `out`, and returns their number. Only the consumer
+    /// may call this.
     pub fn pop(&self, out: &mut [u8]) -> usize {
         let head = self.head.load(Ordering::Acquire);
         let mut tail = self.tail.load(Ordering::Relaxed);
@@ -61,13 +62,13 @@ impl<const N: usize> Ring<N> {
         taken
     }
 
-    /// True if the queue is empty.
+    /// Returns true if the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Acquire) == self.tail.load(Ordering::Relaxed)
     }
 
-    /// Number of bytes that did not fit.
+    /// Returns the number of bytes that were lost because the queue was full.
     #[must_use]
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
@@ -93,7 +94,7 @@ mod tests {
                 assert_eq!(*byte, expected);
                 expected = expected.wrapping_add(1);
             }
-            // Empties the queue, so that nothing overflows here.
+            // Empties the queue, so that no byte is lost in this part.
             let n = ring.pop(&mut out);
             expected = expected.wrapping_add(u8::try_from(n).unwrap_or(0));
             assert!(ring.is_empty());

@@ -1,14 +1,19 @@
-//! Cost of encryption on this core: one line of JSON for each of two frame limits.
+//! Measurement of encryption on this core. The output is one line of JSON for each of two frame limits.
 //!
-//! `seal` is the cost of a device for the frames of one update, `open` for those of one round's
-//! representation, and `handshake` for its hello, the keys, the server's answer and the confirmation.
-//! `encode` and `check` are for the same frames in plaintext: `seal` minus `encode` is encryption alone, and
-//! `check` is the checksum that `open` replaces. The frames carry no numbers, so that only framing and
-//! encryption are counted. `stack_` is the stack that a call uses below its caller; `hello` and `keys` are
-//! the two parts of a handshake that are not frames.
+//! * `seal`: the encryption of the frames of one update.
+//! * `open`: the decryption of the frames of one round's representation.
+//! * `handshake`: the hello, the keys, the server's answer and the confirmation.
+//! * `encode`: the encoding of the frames of the update in plaintext. `seal` minus `encode` is encryption
+//!   alone.
+//! * `check`: the checksum of frames as long as those of the representation, which `open` replaces.
+//! * `stack_seal` and others: the stack that a call uses below its caller, in bytes. `stack_hello` and
+//!   `stack_keys` are the two parts of a handshake that do not seal or open frames.
 //!
-//! With the words `problem=seal-256` (or `open-`, `handshake-`; or `-1024`) and `times=1` or `times=2` the
-//! operation runs that often and nothing is measured, see [`crate::measure`].
+//! The bodies of the frames have their full length but are not filled with numbers, so that only framing and
+//! encryption are counted.
+//!
+//! If the command line has the words `problem=seal-256` (or `open-`, `handshake-`; or `-1024`) and `times=1`
+//! or `times=2`, the operation runs that often and nothing is measured, see [`crate::measure`].
 
 use core::fmt::Display;
 use core::hint::black_box;
@@ -31,22 +36,25 @@ use crate::problem::Generator;
 use crate::shape::{D, K};
 use crate::stack;
 
-/// The default frame limit, and one for boards with more memory.
+/// Frame limits in bytes: the default, and one for boards with more memory.
 const LIMITS: [usize; 2] = [256, 1024];
+/// Largest frame limit in bytes.
 const LONGEST: usize = LIMITS[1];
-/// Frames of a tensor at the smaller limit, including the one that announces it.
+/// Number of frames of a tensor at the smaller limit, including the frame that announces the tensor.
 const FRAMES: usize = (D * K).div_ceil(Encoding::F32.chunk_elements(LIMITS[0])) + 1;
-/// Bytes of all frames: no frame has more than 64 besides its numbers.
+/// Size of all decoded frames in bytes: the values, and at most 64 bytes of overhead per frame.
 const BYTES: usize = 4 * D * K + 64 * FRAMES;
-/// Bytes reserved for the answer to the hello.
+/// Size of the buffer for the server's answer to the hello, in bytes.
 const ANSWER: usize = 64;
-/// Repetitions of each measurement.
+/// Number of runs per measurement.
 const REPEATS: u32 = 16;
 
+/// Number of the measured round.
 const ROUND: RoundId = RoundId { round: 1, stage: 0 };
+/// Nonces of the device and of the server.
 const NONCES: [[u8; NONCE]; 2] = [[1; NONCE], [2; NONCE]];
 
-/// Decoded frames, one after the other.
+/// Decoded frames, stored one after another.
 struct Frames {
     bytes: [u8; BYTES],
     lengths: [usize; FRAMES],
@@ -58,7 +66,7 @@ impl Frames {
         Self { bytes: [0; BYTES], lengths: [0; FRAMES], count: 0 }
     }
 
-    /// Removes the COBS encoding from a frame and stores it. `None` if there is no room.
+    /// Removes the COBS encoding from a frame and stores the frame. Returns `None` if there is no room.
     fn push(&mut self, wire: &[u8]) -> Option<()> {
         let used: usize = self.lengths.get(..self.count)?.iter().sum();
         let mut decoder = Decoder::new(self.bytes.get_mut(used..)?);
@@ -69,7 +77,7 @@ impl Frames {
         Some(())
     }
 
-    /// Calls `work` with each frame. True if all calls succeeded.
+    /// Calls `work` with each frame. Returns true if all calls succeeded.
     fn all(&mut self, mut work: impl FnMut(&mut [u8]) -> bool) -> bool {
         let mut rest = self.bytes.as_mut_slice();
         let mut done = true;
@@ -85,7 +93,8 @@ impl Frames {
 /// Buffers for the frames of a connection.
 struct Buffers {
     out: [u8; wire_capacity(LONGEST)],
-    /// The frames of one round, twice, for the execution log of two runs.
+    /// Frames of one round, stored twice for an execution log of two runs, because opening a frame changes
+    /// it.
     rounds: [Frames; 2],
     answer: ([u8; ANSWER], usize),
 }
@@ -96,14 +105,15 @@ static BUFFERS: Once<Buffers> = Once::new(Buffers {
     answer: ([0; ANSWER], 0),
 });
 
-/// Both ends of a connection, and the frames between them.
+/// Device and server ends of a connection, and the buffers for the frames between them.
 struct Bench<'a> {
     limit: usize,
     device: Channel,
     server: Channel,
     buffers: &'a mut Buffers,
-    /// Bytes on the wire, for a whole handshake and for one update.
+    /// Length of a whole handshake on the wire, in bytes.
     handshake: usize,
+    /// Length of one update on the wire, in bytes.
     sent: usize,
 }
 
@@ -116,6 +126,7 @@ fn greeting() -> HandshakeInit {
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
+/// Returns the hello of a device with a model of the measured shape.
 fn hello() -> Hello {
     let model = Model::linear(D as u16, K as u16, 1);
     let (elements, frame_limit) = ((D * K) as u32, LIMITS[0] as u16);
@@ -134,14 +145,15 @@ fn hello() -> Hello {
     Hello::new(7, capabilities)
 }
 
-/// The tensor of a round with its chunking under this limit.
+/// Returns the descriptor of a round's tensor, with the chunk size of this frame limit.
 #[allow(clippy::cast_possible_truncation, reason = "small constants")]
 fn tensor(role: Role, limit: usize) -> TensorDescriptor {
     let chunk = Encoding::F32.chunk_elements(limit) as u16;
     TensorDescriptor { chunk, ..TensorDescriptor::inline(role, Encoding::F32, D as u16, K as u16) }
 }
 
-/// Passes the chunks of a tensor to `say`, each with the length of its body. True if all calls succeeded.
+/// Passes the chunks of a tensor to `send`, each with the length of its body. Returns true if all calls
+/// succeeded.
 fn chunks<M: Message>(
     tensor: &TensorDescriptor,
     message: impl Fn(Chunk) -> M,
@@ -154,7 +166,7 @@ fn chunks<M: Message>(
     })
 }
 
-/// Passes the messages of an update to `say`.
+/// Passes the messages of an update to `send`. Returns true if all calls succeeded.
 fn update(limit: usize, mut send: impl FnMut(&ToServer, usize) -> bool) -> bool {
     let tensor = tensor(Role::Gradient, limit);
     let tensors = Descriptors::from_iter([tensor]);
@@ -162,7 +174,7 @@ fn update(limit: usize, mut send: impl FnMut(&ToServer, usize) -> bool) -> bool 
     send(&ToServer::Update(head), 0) && chunks(&tensor, ToServer::Chunk, send)
 }
 
-/// Passes the messages of a round's representation to `say`.
+/// Passes the messages of a round's representation to `send`. Returns true if all calls succeeded.
 fn round(limit: usize, mut send: impl FnMut(&ToDevice, usize) -> bool) -> bool {
     let tensor = tensor(Role::Representation, limit);
     let tensors = Descriptors::from_iter([tensor]);
@@ -173,7 +185,7 @@ fn round(limit: usize, mut send: impl FnMut(&ToDevice, usize) -> bool) -> bool {
 }
 
 impl<'a> Bench<'a> {
-    /// Performs a handshake. `None` if it fails.
+    /// Creates both ends and performs a handshake. Returns `None` if it fails.
     fn new(limit: usize, buffers: &'a mut Buffers) -> Option<Self> {
         let mut random = Generator::new(4);
         for byte in &mut buffers.out {
@@ -187,7 +199,7 @@ impl<'a> Bench<'a> {
         let mut decoder = Decoder::new(answer.as_mut_slice());
         let FeedResult::Sealed(frame) = decoder.feed(&mut buffers.out.get(..answered)?) else { return None };
         *length = frame.len();
-        // `shake` replaces this channel.
+        // `run_handshake` replaces this channel.
         let device = Channel::device(&key(), &transcript, &NONCES[1]);
         let mut bench = Self { limit, device, server, buffers, handshake: hello_length + answered, sent: 0 };
         let confirmed = bench.run_handshake()?;
@@ -201,7 +213,7 @@ impl<'a> Bench<'a> {
         Some(bench)
     }
 
-    /// The device's part of a handshake. Returns the length of its confirmation.
+    /// Performs the device's part of a handshake, and returns the length of its confirmation.
     fn run_handshake(&mut self) -> Option<usize> {
         let (mut answer, length) = self.buffers.answer;
         let answer = answer.get_mut(..length)?;
@@ -212,6 +224,7 @@ impl<'a> Bench<'a> {
         self.device.seal(&ToServer::Alive, 0, |_| (), &mut self.buffers.out).ok()
     }
 
+    /// Seals the messages of an update, and counts their bytes.
     fn seal(&mut self) -> bool {
         let Self { device, buffers: Buffers { out, .. }, sent, .. } = self;
         *sent = 0;
@@ -222,7 +235,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Encodes the same messages in plaintext.
+    /// Encodes the messages of an update in plaintext.
     fn encode(&mut self) -> bool {
         let out = &mut self.buffers.out;
         update(self.limit, |message, body| encode(message, body, |_| (), out).is_ok())
@@ -240,19 +253,20 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// Opens the frames of round `index`. Returns true if all frames are valid.
     fn open(&mut self, index: usize) -> bool {
         let Self { device, buffers, .. } = self;
         let frames = buffers.rounds.get_mut(index);
         frames.is_some_and(|frames| frames.all(|frame| device.open(frame).is_ok()))
     }
 
-    /// Computes the checksums of frames of the same lengths.
+    /// Computes the checksums of the frames of a round.
     fn check(&mut self) -> bool {
         let [frames, _] = &mut self.buffers.rounds;
         frames.all(|frame| black_box(crc32c(frame)) != 0 || !is_answer(frame))
     }
 
-    /// True if the server can open the device's sealed update.
+    /// Returns true if the server can open the device's sealed update.
     fn round_trips(&mut self) -> bool {
         let Self { device, server, buffers: Buffers { out, rounds: [frames, _], .. }, limit, .. } = self;
         frames.count = 0;
@@ -264,8 +278,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Measures and prints the results, or runs the operation given on the command line. Exits if a frame does
-/// not open.
+/// Measures encryption and prints the results, or runs the operation that the command line requests. Exits if
+/// a frame cannot be opened.
 pub fn sealing<B: Board + Meter>(board: &B) {
     let Some(buffers) = BUFFERS.take() else { fail() };
     if let Some((problem, limit, times)) = requested() {
@@ -285,6 +299,7 @@ pub fn sealing<B: Board + Meter>(board: &B) {
     }
 }
 
+/// Operation that the command line can request.
 #[derive(Clone, Copy)]
 enum Problem {
     Seal,
@@ -292,7 +307,7 @@ enum Problem {
     Handshake,
 }
 
-/// The operation, frame limit and number of runs, if given on the command line.
+/// Returns the requested operation, frame limit and number of runs, if given on the command line.
 fn requested() -> Option<(Problem, usize, u32)> {
     let (problem, limit) = word("problem", |problem| {
         let (problem, limit) = problem.split_once('-')?;
@@ -315,7 +330,7 @@ fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers)
     let stacks = stacks(bench);
 
     let nothing = |_: &mut Bench<'_>| true;
-    // A repeated handshake gives the same keys, so that the server's channel still fits.
+    // A repeated handshake derives the same keys, so the frames of the server remain valid.
     let handshake = count(board, bench, nothing, |bench| bench.run_handshake().is_some());
     let seal = count(board, bench, nothing, |bench| bench.seal());
     let encode = count(board, bench, nothing, |bench| bench.encode());
@@ -336,7 +351,7 @@ fn measure_one<B: Board + Meter>(board: &B, limit: usize, buffers: &mut Buffers)
     );
 }
 
-/// Stack usage of each part below its caller, in bytes.
+/// Returns the stack usage of each operation below its caller, in bytes.
 #[inline(never)]
 fn stacks(bench: &mut Bench<'_>) -> impl Display + use<> {
     let (hello, greeting, key) = (hello(), greeting(), key());
@@ -357,7 +372,8 @@ fn stacks(bench: &mut Bench<'_>) -> impl Display + use<> {
     })
 }
 
-/// Instructions of `work`, the mean of [`REPEATS`] runs. `prepare` runs before each and is not counted.
+/// Returns the mean number of instructions of [`REPEATS`] runs of `work`. `prepare` runs before each and is
+/// not counted.
 #[inline(never)]
 fn count<M: Meter>(
     meter: &M,

@@ -1,21 +1,21 @@
-//! Serial line of a board.
+//! Serial line of an emulated board: the interface of its UART driver, and a blocking reader and writer.
 
 use core::marker::PhantomData;
 
 use embedded_io::{ErrorKind, ErrorType, Read, ReadReady, Write};
 
-/// Driver of a board's UART. A board has one, so its functions need no handle.
+/// Driver of a board's UART. A board has one UART, so the functions need no handle.
 pub trait Uart {
-    /// True if a byte has been received and not read.
+    /// Returns true if a received byte waits to be read.
     fn has_byte() -> bool;
 
-    /// Reads as many bytes as have been received and fit `buffer`, and returns their number.
+    /// Moves as many bytes as have been received and fit into `buffer`, and returns their number.
     fn receive(buffer: &mut [u8]) -> usize;
 
-    /// Sends a byte, once the transmitter has room for it.
+    /// Sends a byte, as soon as the transmitter has room for it.
     fn send(byte: u8);
 
-    /// Number of bytes that arrived while the receive buffer was full.
+    /// Returns the number of bytes that were lost because the receive buffer was full.
     fn lost() -> u32;
 }
 
@@ -24,19 +24,20 @@ pub trait InterruptUart: Uart {
     /// Number of the receive interrupt.
     const INTERRUPT: u16;
 
-    /// Starts both directions and enables the receive interrupt.
+    /// Starts receiver and transmitter, and enables the receive interrupt.
     fn start();
 
-    /// Takes received bytes from the UART. Runs in its interrupt.
+    /// Moves received bytes from the UART to the receive buffer. Called by the receive interrupt.
     fn on_interrupt();
 }
 
-/// The serial line. Reads block until a byte arrives; there is no end of file. All handles share one line.
+/// Handle to the serial line; all handles share one line. Reads block until a byte arrives; there is no end
+/// of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Serial<U>(PhantomData<U>);
 
 impl<U: Uart> Serial<U> {
-    /// A handle to the line.
+    /// Creates a handle to the line.
     #[must_use]
     pub const fn new() -> Self {
         Self(PhantomData)
@@ -91,7 +92,7 @@ mod tests {
     use super::*;
     use crate::ring::Ring;
 
-    /// A line that sends to itself; a byte arrives after two attempts to read it.
+    /// UART for tests that receives the bytes it sends. A byte arrives after two attempts to read it.
     struct Loopback;
 
     static WAITING: Ring<8> = Ring::new();

@@ -1,4 +1,5 @@
-//! Settings of a firmware: `key=value` words of the semihosting command line, after the program's name.
+//! Settings of an emulated device: `key=value` words on the semihosting command line, after the program's
+//! name.
 //!
 //! | word | meaning |
 //! | --- | --- |
@@ -33,7 +34,7 @@ impl Name {
         Some(Self(name))
     }
 
-    /// The name as a C string.
+    /// Returns the name as a C string.
     #[must_use]
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
@@ -55,30 +56,30 @@ pub enum LinkSettings {
     },
 }
 
-/// Identity of the device.
+/// Source of the device's number and key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "there is one, and no heap to put it on")]
 pub enum Identity {
-    /// The provisioning record in this file.
+    /// The provisioning record in this host file.
     Provision(Name),
-    /// This device number, without a key.
+    /// This device number, with unencrypted frames and no key.
     Plaintext(u64),
 }
 
-/// All settings.
+/// All settings of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Identity of the device.
+    /// Source of the device's number and key.
     pub identity: Identity,
-    /// The link to the server.
+    /// Link to the server.
     pub link: LinkSettings,
-    /// True if features are kept in RAM.
+    /// True if the features are computed once and kept in RAM.
     pub cached: bool,
-    /// File that stands for the flash.
+    /// Host file with the content of the flash. `None` if the device has no flash.
     pub flash: Option<Name>,
-    /// Number of times that the board resets itself.
+    /// Number of times that the board resets itself during the campaign.
     pub resets: u32,
-    /// Number of messages after which the power fails.
+    /// Number of messages after which a power cut is simulated. `None` for no power cut.
     pub end_after: Option<u32>,
 }
 
@@ -94,20 +95,20 @@ pub enum Mistake<'a> {
     Twice(&'a str),
     /// The value is not allowed for the key.
     Value {
-        /// The key.
+        /// The key of the word.
         key: &'a str,
-        /// The given value.
+        /// The rejected value.
         found: &'a str,
         /// Description of the allowed values.
         allowed: &'static str,
     },
     /// A required key is missing.
     Missing(&'static str),
-    /// The key has no effect without another word.
+    /// The key is given without the word that it belongs to.
     Unused {
-        /// The key.
+        /// The key without effect.
         key: &'static str,
-        /// The other word.
+        /// The word that is missing.
         only: &'static str,
     },
 }
@@ -131,7 +132,7 @@ impl fmt::Display for Mistake<'_> {
 impl core::error::Error for Mistake<'_> {}
 
 impl Settings {
-    /// Parses the words of a command line, starting with the program's name.
+    /// Parses the words of a command line. The first word, the program's name, is skipped.
     ///
     /// # Errors
     /// The first [`Mistake`] found.
@@ -190,6 +191,7 @@ impl Settings {
     }
 }
 
+/// Returns the identity that the three words describe.
 fn identity<'a>(
     protection: Option<&'a str>,
     provision: Option<&'a str>,

@@ -1,22 +1,24 @@
-//! Stack usage of a call: paints the free stack, makes the call, and counts the paint that is left.
+//! Stack usage of a call: fills the free stack with a pattern, makes the call, and finds how much of the
+//! pattern is overwritten.
 
 use core::arch::asm;
 
 use crate::fault;
 
-/// The paint: not an address on any emulated board, and an unlikely value.
+/// Pattern of the painted words: an unlikely value, and no address on any emulated board.
 const PAINT: u32 = 0xc5c5_a5a5;
-/// Largest painted size in bytes, so that boards with megabytes of free memory do not take long.
+/// Largest number of painted bytes, which limits the time on boards with megabytes of free memory.
 const DEPTH: usize = 64 * 1024;
 
-/// A painted stack.
+/// Address range of the stack that was filled with the pattern.
 #[derive(Clone, Copy, Debug)]
 pub struct Painted {
     bottom: usize,
     top: usize,
 }
 
-/// Paints the free stack below the calling function. Interrupts that use the stack must be disabled.
+/// Fills the free stack below the calling function with the pattern. Interrupts that use the stack must be
+/// disabled.
 #[inline(always)]
 #[must_use]
 pub fn paint() -> Painted {
@@ -28,11 +30,11 @@ pub fn paint() -> Painted {
 }
 
 impl Painted {
-    /// Bytes of stack used since the painting, below the function that painted.
+    /// Returns the number of bytes used since the painting, below the function that called [`paint`].
     #[must_use]
     pub fn reached(&self) -> usize {
         let word = |at: usize| {
-            // SAFETY: an aligned address inside the stack.
+            // SAFETY: `at` is an aligned address inside the stack.
             unsafe { core::ptr::with_exposed_provenance::<u32>(at).read_volatile() }
         };
         let mut at = self.bottom;
@@ -42,14 +44,16 @@ impl Painted {
         self.top - at
     }
 
-    /// Bytes of stack used since the start of the program. `end` is the address at which the stack starts.
+    /// Returns the number of bytes used since the start of the program. `end` is the address at which the
+    /// stack starts.
     #[must_use]
     pub fn depth(&self, end: usize) -> usize {
         end.saturating_sub(self.top).saturating_add(self.reached())
     }
 }
 
-/// Bytes of stack that `work` uses below its caller; interrupts as for [`paint`].
+/// Returns the number of bytes of stack that `work` uses below its caller. Interrupts must be disabled as for
+/// [`paint`].
 #[inline(never)]
 pub fn peak(work: &mut dyn FnMut()) -> usize {
     let painted = paint();
@@ -61,11 +65,11 @@ pub fn peak(work: &mut dyn FnMut()) -> usize {
     reached
 }
 
-/// The stack pointer.
+/// Returns the stack pointer.
 #[inline(always)]
 fn pointer() -> usize {
     let sp: usize;
-    // SAFETY: copies a register.
+    // SAFETY: the instruction only copies a register.
     unsafe {
         #[cfg(target_arch = "arm")]
         asm!("mov {}, sp", out(reg) sp, options(nomem, nostack, preserves_flags));
@@ -75,7 +79,7 @@ fn pointer() -> usize {
     sp
 }
 
-/// Fills the words from `bottom` up to `top` without using the stack.
+/// Fills the words from `bottom` up to `top` with the pattern, without using the stack.
 ///
 /// # Safety
 /// The memory from `bottom` to `top` must be unused.

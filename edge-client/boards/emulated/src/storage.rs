@@ -1,5 +1,5 @@
-//! The device's store: in flash if the settings name a file, else nothing is kept. Its lines on standard
-//! output let the host compare restored records with those written.
+//! Store of an emulated device: in flash if the settings name a file; otherwise nothing is stored. It prints
+//! the records that it reads and writes as lines of JSON, so that a test on the host can compare them.
 
 use core::fmt;
 
@@ -13,13 +13,13 @@ use crate::nor::{Nor, SIZE};
 use crate::reset_count;
 use crate::settings::Settings;
 
-/// The store of a head, with records of at most `N` bytes.
+/// Store of a device's head and counters, with records of at most `N` bytes.
 pub struct Storage<const N: usize> {
     flash: Option<FlashStore<Nor<FlashFile>, N>>,
     device: u64,
-    /// True if every written record is printed.
+    /// True if each record is printed when it is written.
     print_records: bool,
-    /// True if the flash was blank at the start.
+    /// True if the flash was blank when it was opened.
     blank: bool,
     /// Counters since the start.
     pub counters: StorageCounters,
@@ -28,16 +28,16 @@ pub struct Storage<const N: usize> {
 /// Counters of the store since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StorageCounters {
-    /// Round of the record found at the start; 0 if there was none.
+    /// Round of the record found at the start; 0 if the flash held no record.
     pub restored: u32,
-    /// 1 if the flash was not blank at the start and held no record.
+    /// 1 if the flash was not blank at the start and held no record; otherwise 0.
     pub unusable: u32,
     /// Number of records written.
     pub saved: u32,
 }
 
 impl<const N: usize> Storage<N> {
-    /// Opens the flash named in the settings; exits if it is unusable.
+    /// Opens the flash named in the settings, if any; exits if it is unusable.
     pub fn open(settings: &Settings, device: u64) -> Self {
         let mut blank = true;
         let flash = settings.flash.as_ref().map(|name| {
@@ -54,7 +54,7 @@ impl<const N: usize> Storage<N> {
         Self { flash, device, print_records, blank, counters: StorageCounters::default() }
     }
 
-    /// Number of times that everything but the counters was erased, because the content was unusable.
+    /// Returns the number of times that unusable content was erased, which preserves only the counters.
     pub fn erased(&self) -> u32 {
         self.flash.as_ref().map_or(0, FlashStore::erased)
     }
@@ -110,7 +110,7 @@ impl<const N: usize> Store for Storage<N> {
     }
 }
 
-/// A record in JSON.
+/// Formats a record as JSON, with a hash of the head.
 struct JsonRecord<'a>(&'a Record<'a>);
 
 impl fmt::Display for JsonRecord<'_> {

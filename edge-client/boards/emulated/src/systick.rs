@@ -1,4 +1,4 @@
-//! SysTick of the Cortex-M, used as a millisecond clock or as an instruction counter.
+//! SysTick of a Cortex-M, used as a millisecond clock or as an instruction counter.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,17 +6,17 @@ use cortex_m::peripheral::SYST;
 use cortex_m::peripheral::syst::SystClkSource;
 use fedspan_client::Millis;
 
-/// Milliseconds between interrupts, long enough that a waiting board costs its host nothing.
+/// Milliseconds between interrupts; so few interrupts that a waiting board hardly uses the host's processor.
 pub const PERIOD: u32 = 10;
 /// Mask of the counter, which has 24 bits.
 pub const MASK: u32 = 0x00ff_ffff;
 
-/// Number of interrupts so far. Only the interrupt writes it, so no compare-and-swap is needed.
+/// Number of interrupts since the start. Only the interrupt writes it, so no compare-and-swap is needed.
 static PERIODS: AtomicU32 = AtomicU32::new(0);
-/// The latest time returned.
+/// The latest time that [`now`] returned, in milliseconds.
 static LATEST: AtomicU32 = AtomicU32::new(0);
 
-/// Starts the clock on a timer of `hertz`.
+/// Starts the clock on a timer of `hertz` cycles per second.
 pub fn start_clock(timer: &mut SYST, hertz: u32) {
     start(timer, hertz / 1000 * PERIOD - 1);
     timer.enable_interrupt();
@@ -34,12 +34,12 @@ fn start(timer: &mut SYST, reload: u32) {
     timer.enable_counter();
 }
 
-/// Interrupt handler.
+/// Handles the SysTick interrupt, which advances the clock by one period.
 pub fn on_interrupt() {
     PERIODS.store(PERIODS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// Milliseconds since the start, never decreasing. Wraps after 49 days.
+/// Returns the milliseconds since the start, never decreasing. The value wraps after 49 days.
 #[must_use]
 pub fn now(hertz: u32) -> Millis {
     let (periods, current) = loop {
@@ -51,13 +51,14 @@ pub fn now(hertz: u32) -> Millis {
     };
     let cycles_per_millisecond = hertz / 1000;
     let since = (cycles_per_millisecond * PERIOD - 1).saturating_sub(current) / cycles_per_millisecond;
-    // If the timer has wrapped while its interrupt is pending, the latest time is returned again.
+    // If the timer has wrapped and its interrupt is pending, the computed time is too early; the latest time
+    // is returned instead.
     let time = periods.wrapping_mul(PERIOD).wrapping_add(since).max(LATEST.load(Ordering::Relaxed));
     LATEST.store(time, Ordering::Relaxed);
     time.into()
 }
 
-/// Current value of the counter, counting up.
+/// Returns the current value of the counter, which counts up.
 #[must_use]
 pub fn ticks() -> u32 {
     MASK - SYST::get_current()

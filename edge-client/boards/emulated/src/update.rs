@@ -1,5 +1,5 @@
-//! Runs one FedRep update of a [`Problem`] with the same calls as the session, and hashes its results. It also
-//! runs on the host, for comparison with the output of a board.
+//! One FedRep update of a [`Problem`], with the calls that the session makes, and a hash of its results. The
+//! update also runs on the host, for comparison with the results of a board.
 
 use fedspan_client::memory::Memory;
 use fedspan_client::source::{SampleSource, Samples};
@@ -13,7 +13,7 @@ use fedspan_protocol::tensor::{Encoding, Role, TensorDescriptor};
 
 use crate::problem::{Problem, pattern};
 
-/// The measured round.
+/// Number of the measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
 /// Results of an update.
@@ -30,13 +30,14 @@ pub struct Outcome {
     pub head: u32,
 }
 
-/// Exact least squares.
+/// Solver of the head by exact least squares, without a ridge.
 pub const EXACT: HeadSolve = HeadSolve::LeastSquares { ridge: 0.0 };
 
-/// Least squares with the ridge that has the smallest leave-one-out error.
+/// Solver of the head by least squares with the ridge that has the smallest leave-one-out error.
 pub const LEFT_OUT: HeadSolve = HeadSolve::LeaveOneOut { fallback_ridge: 0.0 };
 
-/// A problem's samples with a count of passes: two for the normal equations, three for the other methods.
+/// Samples of a problem with a counter of passes. The normal equations read the samples in two passes, the
+/// other methods in three.
 #[derive(Clone, Debug)]
 pub struct PassCounter<'a> {
     samples: Recording<'a>,
@@ -46,14 +47,14 @@ pub struct PassCounter<'a> {
 }
 
 impl<'a> PassCounter<'a> {
-    /// The samples of a problem, for the given head.
+    /// Creates a source with the samples of a problem, for an update with the given head solver.
     #[must_use]
     pub fn new<const D: usize, const M: usize>(problem: &'a Problem<D, M>, head: HeadSolve) -> Self {
         let samples = Recording::regression(problem.x.as_flattened(), &problem.y, D, 1);
         Self { samples, head, ill: problem.ill, passes: 0 }
     }
 
-    /// Name of the head solver, derived from the passes of one update.
+    /// Returns the name of the head solver, derived from the number of passes of one update.
     #[must_use]
     pub fn path(&self, numeric: Numeric) -> &'static str {
         match (numeric, self.passes) {
@@ -78,10 +79,10 @@ impl SampleSource for PassCounter<'_> {
     }
 }
 
-/// Opens the round with the given head and loads its representation.
+/// Opens the round with the given head solver and loads its representation.
 ///
 /// # Errors
-/// The client's reason for declining.
+/// The client's reason for declining the round.
 pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), DeclineReason> {
     let shape = client.shape();
     let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -95,7 +96,7 @@ pub fn open<M: Memory>(client: &mut Linear<M>, head: HeadSolve) -> Result<(), De
     client.verify()
 }
 
-/// Results of a finished update. `upload` receives the gradient, d x k.
+/// Returns the results of a finished update. `upload` receives the gradient, d x k.
 pub fn outcome<M: Memory>(client: &Linear<M>, source: &PassCounter<'_>, upload: &mut [f32]) -> Outcome {
     client.emit(0, 0, upload);
     Outcome {

@@ -1,4 +1,4 @@
-//! The measured network rounds on the host: they train every layer and are reproducible.
+//! Tests of the measured network rounds on the host: they train every layer and are reproducible.
 #![cfg(all(feature = "adapter", feature = "convolution", feature = "recurrent"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -7,6 +7,7 @@ use fedspan_client::memory::NetworkMemory;
 use fedspan_emulated::descent::{Adapter, Cells, D, Dense, Filters, M, Model, open, rounds, samples};
 use fedspan_emulated::problem::Problem;
 
+/// Checks that the rounds of a model change all trained layers, and that a second run has the same results.
 fn learns_and_repeats<T: Model>() {
     let problem = Problem::<D, M>::well_conditioned();
     let run = || {
@@ -19,7 +20,7 @@ fn learns_and_repeats<T: Model>() {
     println!("\"d\":{D},\"m\":{M},{outcome}");
     assert_eq!(run(), (outcome, parameters.clone()));
     assert!(parameters.iter().all(|w| w.is_finite()), "{}", T::NAME);
-    // The trained layers differ from the tensors of the last round.
+    // The trained layers differ from the tensors that the last round received.
     let mut memory = T::memory();
     let mut fresh = Network::new(&mut memory, 5);
     T::prepare(&mut fresh);

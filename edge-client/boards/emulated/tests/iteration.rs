@@ -1,4 +1,5 @@
-//! The measured FedPower iterations on the host: rows are clipped, noise is added, and a seed determines it.
+//! Tests of the measured FedPower iterations on the host: rows are clipped, noise is added, and a repeated
+//! seed repeats the noise.
 #![cfg(feature = "power")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -7,6 +8,7 @@ use fedspan_client::{Linear, Mechanism};
 use fedspan_emulated::iteration::{Outcome, mechanism, open, outcome, run, samples};
 use fedspan_emulated::problem::Problem;
 
+/// Runs an iteration of this client, and returns its result and the product.
 fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
     mut client: Linear<&mut PowerWorkspace<D, K>, P>,
 ) -> (Outcome, Vec<f32>) {
@@ -19,6 +21,7 @@ fn iteration<const D: usize, const K: usize, const M: usize, P: Mechanism>(
     (outcome, product)
 }
 
+/// Checks an iteration of this shape without and with noise.
 fn both_ways<const D: usize, const K: usize, const M: usize>() {
     let memory = &mut PowerWorkspace::<D, K>::new();
     let (plain, product) = iteration::<D, K, M, _>(Linear::new(&mut *memory));
@@ -29,7 +32,8 @@ fn both_ways<const D: usize, const K: usize, const M: usize>() {
     let (hidden, noisy) = private();
     assert_eq!((plain.path, hidden.path), ("plain", "private"));
     assert_eq!((plain.clipped, hidden.clipped), (M as u32, M as u32));
-    // Four times the sensitivity, about sqrt 2 over M, per number: several times the effect of a row.
+    // The noise multiplier is 4 and the sensitivity about sqrt(2) / M, so the standard deviation of the noise
+    // times M is about 5.7.
     let square: f32 = product.iter().zip(&noisy).map(|(p, q)| (p - q).powi(2)).sum();
     let sigma = (square / (D * K) as f32).sqrt() * M as f32;
     assert!((4.5..7.0).contains(&sigma), "{sigma}");

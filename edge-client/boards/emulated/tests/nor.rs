@@ -1,11 +1,12 @@
-//! The boards' flash behaves like NOR flash, refuses what NOR flash refuses, and holds a record.
+//! Tests that the boards' flash behaves like NOR flash, refuses unaligned and out-of-range access, and holds
+//! a record.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use embedded_storage::nor_flash::{NorFlash, NorFlashErrorKind, ReadNorFlash};
 use fedspan_client::store::{FlashStore, Record, Store, record_len};
 use fedspan_emulated::nor::{Broken, Medium, Nor, NorError, PAGE, SIZE, WORD};
 
-/// A memory buffer as a medium; it fails beyond its end.
+/// Medium in a memory buffer; access beyond its end fails.
 struct Bytes<'a>(&'a mut Vec<u8>);
 
 impl Medium for Bytes<'_> {
@@ -29,7 +30,7 @@ fn write_clears_bits_and_erase_sets_them() -> Result<(), NorFlashErrorKind> {
     let mut bytes = vec![0xff; SIZE];
     let mut nor = Nor::new(Bytes(&mut bytes)).map_err(|_| NorFlashErrorKind::Other)?;
     assert_eq!(nor.is_blank(), Ok(true));
-    // More than a block, across a page boundary.
+    // The write is longer than a block and crosses a page boundary.
     let first: Vec<u8> = (0..200).map(|i| i as u8 | 0x0f).collect();
     nor.write(PAGE as u32 - 100, &first)?;
     nor.write(PAGE as u32 - 100, &[0xf0; 200])?;

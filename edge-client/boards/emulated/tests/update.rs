@@ -1,4 +1,4 @@
-//! The measured update on the host: each problem uses its intended solver, in every shape.
+//! Tests of the measured update on the host: each problem is solved by its intended solver, in every shape.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 use fedspan_client::memory::FixedWorkspace;
@@ -7,6 +7,7 @@ use fedspan_emulated::problem::Problem;
 use fedspan_emulated::update::{EXACT, LEFT_OUT, Outcome, PassCounter, ROUND, open, outcome};
 use fedspan_protocol::message::HeadSolve;
 
+/// Runs an update in this memory and returns its results.
 fn update<const D: usize, const K: usize, const M: usize>(
     memory: impl Memory,
     problem: &Problem<D, M>,
@@ -21,6 +22,7 @@ fn update<const D: usize, const K: usize, const M: usize>(
     outcome
 }
 
+/// Checks the solver names of all problems of this shape, in f32 and in fixed point.
 fn both_ways<const D: usize, const K: usize, const M: usize>() {
     let float = || Workspace::<D, K>::new();
     assert_eq!(update::<D, K, M>(float(), &Problem::well_conditioned(), EXACT).path, "normal");

@@ -1,4 +1,4 @@
-//! Espressif ESP32-C3: flash map, serial port over USB, entropy.
+//! Board support of the Espressif ESP32-C3: flash layout, device number and entropy.
 
 #![no_std]
 
@@ -12,17 +12,17 @@ use fedspan_firmware::unique::{SEED, fold};
 // Application descriptor required by the second-stage boot loader.
 esp_bootloader_esp_idf::esp_app_desc!();
 
-/// Device number, from the chip's factory-programmed MAC address.
+/// Returns the device number, a hash of the chip's factory-programmed MAC address.
 #[must_use]
 pub fn device() -> u64 {
     fold(efuse::base_mac_address().as_bytes().iter().copied())
 }
 
-/// Seed from the chip's random number generator. It is truly random only while the radio is on, which it
-/// never is here, or while ADC noise is fed into it, as during this call; later numbers would be
-/// pseudo-random.
+/// Returns a seed from the chip's random number generator. The generator is truly random only while the radio
+/// is on or ADC noise is fed into it. This firmware never uses the radio and feeds in ADC noise during this
+/// call, so numbers drawn later would be pseudo-random.
 ///
-/// `None` if the generator has no noise source, which cannot happen here.
+/// Returns `None` if the generator has no noise source, which cannot happen in this function.
 #[must_use]
 pub fn seed(generator: RNG<'_>, converter: ADC1<'_>) -> Option<[u8; SEED]> {
     let _noise = TrngSource::new(generator, converter);
@@ -31,7 +31,7 @@ pub fn seed(generator: RNG<'_>, converter: ADC1<'_>) -> Option<[u8; SEED]> {
     Some(seed)
 }
 
-/// Flash sectors of the records, see partitions.csv.
+/// Returns the flash addresses of the records, which are those in partitions.csv.
 #[must_use]
 pub fn flash_layout() -> FlashLayout {
     FlashLayout { provision: 0x3f_d000, record: 0x3f_e000..0x40_0000 }

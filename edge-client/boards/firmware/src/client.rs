@@ -1,4 +1,4 @@
-//! Takes part in campaigns over a serial line, connection after connection.
+//! Client of a real board: takes part in campaigns over a serial line, and reconnects when a connection ends.
 
 use core::ops::Range;
 
@@ -20,24 +20,25 @@ use crate::line::Line;
 use crate::sensor::{C, D, K, SAMPLES, Sensor};
 use crate::unique::SEED;
 
+/// Session settings; the device number is filled in from the provisioning record.
 const CONFIG: Config = Config { sampling: Sampling::Stream { samples: SAMPLES }, ..Config::new(0) };
 
-/// Length of a frame in bytes, and the least length of a driver's receive buffer: the core does not read
-/// while it computes a round or writes to flash.
+/// Largest length of a frame in bytes. A driver's receive buffer needs at least this length, because the core
+/// does not read while it computes a round or writes to flash.
 pub const FRAME: usize = CONFIG.frame_limit as usize;
 
-/// Length of a record in whole flash words, which have at most eight bytes on these boards.
+/// Length of a record in bytes, rounded up to flash words, which have at most eight bytes on these boards.
 const RECORD: usize = record_len(K, C).next_multiple_of(8);
 
-/// Notice of a bench build at its start. To a server it is one invalid frame: the zeros end the frame before
-/// it and itself.
+/// Warning that a bench build prints at its start. A server treats the text as one invalid frame, because its
+/// first zero ends an earlier incomplete frame and its last zero ends the text.
 const NOTICE: &str =
     "\0fedspan: PLAINTEXT, for the bench: anyone with access to this line can read and change messages\r\n\0";
 
 /// Interval at which a device that cannot join repeats the reason.
 const REPEAT: Duration = Duration::from_secs(5);
 
-/// Addresses in a board's flash, as its driver counts them.
+/// Addresses in a board's flash, as its flash driver counts them.
 #[derive(Clone, Debug)]
 pub struct FlashLayout {
     /// Address of the page with the provisioning record.
@@ -48,14 +49,14 @@ pub struct FlashLayout {
 
 #[cfg(target_os = "none")]
 impl FlashLayout {
-    /// The addresses in the board's `memory.x`.
+    /// Returns the addresses in the board's `memory.x`.
     #[must_use]
     pub fn of_memory_map() -> Self {
         Self { provision: fedspan_memory_map::provision(), record: fedspan_memory_map::record() }
     }
 }
 
-/// The complete device: model, session, sensor, store, and one frame in each direction.
+/// Complete device: model, session, sensor, store, and buffers for one frame in each direction.
 pub struct Client<F: NorFlash> {
     device: Result<Device<F>, StartError>,
     notice: bool,
@@ -63,18 +64,19 @@ pub struct Client<F: NorFlash> {
     transmit: [u8; CONFIG.transmit_capacity()],
 }
 
+/// Session and sensor of a device that has an identity and usable flash.
 struct Device<F: NorFlash> {
     session: Session<Linear<StreamingWorkspace<D, K, C>>, NoRecording, FlashStore<F, RECORD>, ChaCha8Rng>,
     sensor: Sensor,
 }
 
 impl<F: NorFlash> Client<F> {
-    /// The client of the device named in the provisioning record, in the state of its stored record. `seed`
-    /// is for handshake nonces and random reconnect delays; if it repeats, keys still do not, since
-    /// handshakes are numbered in flash. `number` is the device's number in a bench build.
+    /// Creates the client of the device named in the provisioning record, and restores its stored record.
+    /// `seed` determines handshake nonces and random reconnect delays. A repeated seed does not repeat the
+    /// keys, because handshakes are numbered in flash. `number` is the device's number in a bench build.
     ///
-    /// Without a key or usable flash the device does not join, and [`take_part`](Self::take_part) reports the
-    /// reason.
+    /// If the device has no key or no usable flash, it does not join, and [`take_part`](Self::take_part)
+    /// reports the reason.
     pub fn new(mut flash: F, layout: FlashLayout, number: u64, seed: [u8; SEED]) -> Self {
         let device = identity(&mut flash, layout.provision, number).and_then(|(device, protection)| {
             let store = FlashStore::new(flash, layout.record).map_err(|_| StartError::Pages)?;
@@ -86,9 +88,8 @@ impl<F: NorFlash> Client<F> {
         Self { device, notice: PLAINTEXT, receive: [0; FRAME], transmit: [0; CONFIG.transmit_capacity()] }
     }
 
-    /// Runs the session over a link that has just come up until the link is lost, then waits until the next
-    /// connection is due. A device that cannot join writes the reason instead, as text for a terminal on the
-    /// port.
+    /// Runs the session over a newly opened link until the link is lost, then waits until the next connection
+    /// is due. A device that cannot join instead writes the reason, as text for a terminal on the port.
     pub async fn take_part<IO: Read + Write>(&mut self, io: &mut IO) {
         let Device { session, sensor } = match &mut self.device {
             Ok(device) => device,
@@ -114,7 +115,7 @@ impl<F: NorFlash> Client<F> {
     }
 }
 
-/// Writes text, and ignores errors: a terminal may not be attached.
+/// Writes text, and ignores errors, because a terminal may not be attached.
 async fn write_text<IO: Write>(io: &mut IO, text: &str) {
     if io.write_all(text.as_bytes()).await.is_ok() {
         let _ = io.flush().await;
@@ -129,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers of frames that a server accepts and drops in `bytes`.
+    /// Returns the numbers of frames in `bytes` that a server accepts and drops.
     fn frames(bytes: &[u8]) -> (u32, u32) {
         let mut decoder = Decoder::new([0; HELLO_FRAME_MAX]);
         let (mut read, mut dropped) = (0, 0);
@@ -149,7 +150,7 @@ mod tests {
         let length = encode(&ToServer::Alive, 0, |_| (), &mut frame).unwrap_or(0);
         let frame = &frame[..length];
         assert_eq!(frames(frame), (1, 0));
-        // Also after half a frame from before a reset.
+        // The second case starts with half a frame that was sent before a reset.
         for before in [&[][..], &frame[..4]] {
             let line = [before, NOTICE.as_bytes(), frame].concat();
             assert_eq!(frames(&line), (1, 1 + u32::from(!before.is_empty())), "{line:?}");

@@ -1,21 +1,21 @@
-//! Identity of the device: the provisioning record in flash, or the number of a bench build.
+//! Identity of a real device: its provisioning record in flash, or the device number of a bench build.
 
 use embedded_storage::nor_flash::ReadNorFlash;
 use fedspan_client::secure::{PROVISION_MAX, Provision, ProvisionError};
 use fedspan_client::session::Protection;
 use zeroize::Zeroize;
 
-/// True in a bench build: frames are in plaintext and no key is read.
+/// True in a bench build, which sends frames in plaintext and reads no key.
 pub const PLAINTEXT: bool = cfg!(feature = "plaintext");
 
-/// Reason why a device cannot join a fleet: it has no key, or no usable flash for its record.
+/// Reason for which a device cannot join a fleet: it has no key, or no usable flash for its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartError {
     /// The flash could not be read.
     Unreadable,
     /// The page of the provisioning record is blank.
     Unprovisioned,
-    /// The page holds something else.
+    /// The page does not contain a provisioning record.
     NoRecord,
     /// The provisioning record is too new for this firmware.
     TooNew,
@@ -23,12 +23,12 @@ pub enum StartError {
     Damaged,
     /// The provisioning record demands noise on updates, which this firmware does not add.
     Noise,
-    /// The pages for the session's record do not fit the flash: a mistake in the memory map.
+    /// The pages of the session's record do not fit the flash, because the memory map is wrong.
     Pages,
 }
 
 impl StartError {
-    /// Text for the serial line, one line.
+    /// Returns the reason as one line of text for the serial line.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -45,12 +45,12 @@ impl StartError {
     }
 }
 
-/// Buffer aligned for drivers that read whole words.
+/// Buffer aligned for flash drivers that read whole words.
 #[repr(align(4))]
 struct Page([u8; PROVISION_MAX]);
 
-/// The device's number and protection: from the provisioning record at `address` of `flash`; in a bench
-/// build, `number` and plaintext.
+/// Returns the device's number and protection. Reads them from the provisioning record at `address` of
+/// `flash`; in a bench build they are `number` and plaintext.
 ///
 /// # Errors
 /// The [`StartError`] that describes the missing or unusable record.
@@ -73,6 +73,7 @@ pub fn identity<F: ReadNorFlash>(
     Ok((device, Protection::Key(key)))
 }
 
+/// Returns the start error for a provisioning record that cannot be used.
 fn start_error(error: ProvisionError) -> StartError {
     match error {
         ProvisionError::Erased => StartError::Unprovisioned,
@@ -89,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Flash of one page at address 4096, which can only be read in whole words.
+    /// Flash for tests with one page at address 4096, which can only be read in whole words.
     struct OnePage(Vec<u8>);
 
     impl ErrorType for OnePage {
@@ -113,6 +114,7 @@ mod tests {
         }
     }
 
+    /// Returns flash with the record of device 7, modified by `change`.
     fn page(change: impl FnOnce(&mut [u8])) -> OnePage {
         let mut page = vec![0xff; 4096];
         let provision = Provision { device: 7, key: Key::new(3, [0x42; 32]), noise: None };

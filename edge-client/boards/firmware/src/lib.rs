@@ -1,5 +1,5 @@
-//! Firmware shared by the boards with real hardware. A board's own crate has its memory map, serial line, flash, unique
-//! number, entropy source and reset; everything else is here.
+//! Firmware shared by the boards with real hardware. The crate of each board has its memory map, serial line,
+//! flash, unique number, entropy source and reset; this crate has everything else.
 //!
 //! | file | purpose |
 //! | --- | --- |
@@ -10,7 +10,7 @@
 //! | [`unique`] | device number from a chip's unique number, seed from raw noise |
 //! | [`reset_on_panic`] | panic handler |
 //!
-//! Nothing here depends on a chip; `cargo test` tests it on the host.
+//! The modules do not depend on a chip; `cargo test` tests them on the host.
 
 #![cfg_attr(not(test), no_std)]
 
@@ -20,8 +20,9 @@ pub mod line;
 pub mod sensor;
 pub mod unique;
 
-/// Defines the panic handler of a board with its function that resets the chip: the device is unattended, and the state of
-/// its rounds is in flash. To examine a panic, set a breakpoint at that function.
+/// Defines the panic handler of a board, which calls the given function to reset the chip: the device is
+/// unattended, and the state of its rounds is in flash. To examine a panic, set a breakpoint at that
+/// function.
 #[macro_export]
 macro_rules! reset_on_panic {
     ($reset:path) => {

@@ -1,16 +1,16 @@
 //! Serial line that tolerates transmission errors.
 //!
-//! Drivers report an overrun or a framing error as an error of `read`, and the client's link ends at the
-//! first error. With this wrapper the damaged bytes are only missing: the checksum of the frame detects it,
-//! and the session repeats what was lost.
+//! Drivers report an overrun or a framing error as an error of `read`, and the client closes its link at the
+//! first error. This wrapper reads again instead. The damaged bytes are then missing, which the checksum of
+//! the frame detects, and the session repeats the lost frame.
 
 use embedded_io_async::{ErrorType, Read, Write};
 
-/// Consecutive reads without a byte after which the line counts as broken: noise costs single bytes, whereas
-/// a broken line fails immediately every time.
+/// Number of consecutive reads without a byte after which the line counts as broken. Noise costs single
+/// bytes, whereas a broken line fails immediately every time.
 const FAULTS: u32 = 8;
 
-/// A serial line over the driver of a port.
+/// Serial line over a port's driver.
 #[derive(Debug)]
 pub struct Line<'a, IO>(pub &'a mut IO);
 
@@ -19,12 +19,13 @@ impl<IO: ErrorType> ErrorType for Line<'_, IO> {
 }
 
 impl<IO: Read> Read for Line<'_, IO> {
-    /// Cancel-safe if the driver's `read` is.
+    /// Reads bytes. Cancel-safe if the driver's `read` is.
     async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IO::Error> {
         let mut broken = Ok(0);
         for _ in 0..FAULTS {
             match self.0.read(buffer).await {
-                // For example an empty USB packet: a serial line has no end of file.
+                // A serial line has no end of file, so an empty read, such as an empty USB packet, is
+                // retried.
                 Ok(0) => {}
                 Ok(n) => return Ok(n),
                 Err(error) => broken = Err(error),
@@ -51,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// Fails the given number of times, then delivers a byte.
+    /// Reader for tests that fails the given number of times, then delivers a byte.
     struct Noisy(u32);
 
     impl ErrorType for Noisy {

@@ -1,10 +1,11 @@
-//! The sensor. **This one is synthetic: replace it with your own.** It generates a linear regression problem
-//! for a fleet: all devices share K directions of the features, and each combines them in its own way. A
-//! fleet of boards can so learn together before any hardware is attached.
+//! Sensor of the firmware. **This sensor is synthetic: replace it with your own.** It generates a linear
+//! regression problem for a fleet: all devices share K directions of the features, and each device weights
+//! the directions differently. A fleet of boards can therefore train together before any hardware is
+//! attached.
 //!
-//! A replacement keeps three things: the shape, [`Sensor::new`], and the method of [`AsyncSensor`]. Scales of
-//! features are constants of the firmware, never fitted to data. The last feature of a real sensor is usually
-//! the constant 1, which gives the model an offset.
+//! A replacement keeps the shape, [`Sensor::new`], and the method of [`AsyncSensor`]. The scales of features
+//! are constants of the firmware, never fitted to data. The last feature of a real sensor is usually the
+//! constant 1, which gives the model an offset.
 
 use embassy_time::{Duration, Instant, Timer};
 use fedspan_client::Targets;
@@ -12,50 +13,52 @@ use fedspan_client::link::AsyncSensor;
 
 use crate::unique::mix;
 
-/// Features per sample. The server's `data.d`.
+/// Number of features per sample; the server's `data.d`.
 pub const D: usize = 20;
-/// Width of the representation. The server's `model.k`.
+/// Width of the representation; the server's `model.k`.
 pub const K: usize = 2;
-/// Outputs: one number to predict, or the number of classes. The server's `data.outputs`.
+/// Number of outputs: 1 for a number to predict, otherwise the number of classes. The server's
+/// `data.outputs`.
 pub const C: usize = 1;
-/// Samples collected before a round is computed.
+/// Number of samples collected before a round is computed.
 pub const SAMPLES: u32 = 20;
 
 /// Time between samples.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// A sensor whose samples are seen once.
+/// Sensor that delivers each sample once.
 #[derive(Clone, Debug)]
 pub struct Sensor {
     due: Instant,
     random: u64,
-    own: [[f32; C]; K],
+    weights: [[f32; C]; K],
     x: [f32; D],
     y: [f32; C],
 }
 
 impl Sensor {
-    /// The sensor of one device. Your own takes its driver here: a bus, a data-ready pin, a button.
+    /// Creates the sensor of one device. A replacement takes its driver here: a bus, a data-ready pin, a
+    /// button.
     #[must_use]
     pub fn new(device: u64) -> Self {
         let mut sensor =
-            Self { due: Instant::MIN, random: mix(device), own: [[0.0; C]; K], x: [0.0; D], y: [0.0; C] };
-        let mut own = sensor.own;
-        own.as_flattened_mut().fill_with(|| sensor.unit());
-        sensor.own = own;
+            Self { due: Instant::MIN, random: mix(device), weights: [[0.0; C]; K], x: [0.0; D], y: [0.0; C] };
+        let mut weights = sensor.weights;
+        weights.as_flattened_mut().fill_with(|| sensor.unit());
+        sensor.weights = weights;
         sensor
     }
 
     /// Takes one sample and its target.
     ///
-    /// Your own driver goes here: wait for the interrupt, read the bus, compute features from a window
-    /// (`fedspan_client::features` does this for inertial sensors).
+    /// A replacement calls its driver here: it waits for the interrupt, reads the bus, and computes features
+    /// from a window (`fedspan_client::features` does this for inertial sensors).
     ///
     /// **The label** comes from the sensor as well. For a button that is held during an event, keep its pin
     /// next to the driver, set `C` = 2, let `class: [u8; 1]` be `[u8::from(button.is_low())]`, and return
-    /// `Targets::Classes(&class)`. A label that comes later, from an inspection of the machine, needs samples
-    /// that wait for it: keep them, implement `SampleSource` instead of this trait (`examples/own_sensor.rs`
-    /// of the client), and use `Sampling::Replay` with `link::run_async`.
+    /// `Targets::Classes(&class)`. If a label arrives later, for example from an inspection of the machine,
+    /// the samples must be kept until then: implement `SampleSource` instead of this trait
+    /// (`examples/own_sensor.rs` of the client), and use `Sampling::Replay` with `link::run_async`.
     fn measure(&mut self) {
         for index in 0..D {
             let value = self.unit();
@@ -64,20 +67,20 @@ impl Sensor {
             }
         }
         self.y = [0.0; C];
-        // Direction j: alternating signs over every K-th feature, from feature j on.
+        // Direction j has alternating signs at every K-th feature, starting with feature j.
         for (index, value) in self.x.iter().enumerate() {
             let sign = if (index / K).is_multiple_of(2) { 1.0 } else { -1.0 };
-            if let Some(own) = self.own.get(index % K) {
-                for (y, weight) in self.y.iter_mut().zip(own) {
+            if let Some(weights) = self.weights.get(index % K) {
+                for (y, weight) in self.y.iter_mut().zip(weights) {
                     *y += sign * value * weight;
                 }
             }
         }
     }
 
-    /// Uniform in -1..1.
+    /// Returns a random number, uniform in [-1, 1).
     fn unit(&mut self) -> f32 {
-        // SplitMix64.
+        // The generator is SplitMix64.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         #[allow(clippy::cast_precision_loss, reason = "24 bits fit an f32")]
         let value = (mix(self.random) >> 40) as f32;
@@ -86,8 +89,8 @@ impl Sensor {
 }
 
 impl AsyncSensor for Sensor {
-    /// Awaited only while a round collects samples. Cancel-safe, as the trait requires: nothing changes
-    /// before the last `await`.
+    /// Waits for the next sample. Called only while a round collects samples. Cancel-safe, as the trait
+    /// requires: nothing changes before the last `await`.
     async fn next(&mut self) -> (&[f32], Targets<'_>) {
         Timer::at(self.due).await;
         self.due = Instant::now() + PERIOD;
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn targets_depend_on_k_directions() {
-        // A sample without its component in the K directions has target 0.
+        // The target depends only on the components of a sample along the K directions.
         let mut sensor = Sensor::new(5);
         for _ in 0..100 {
             sensor.measure();
@@ -123,7 +126,7 @@ mod tests {
             for (index, value) in sensor.x.iter().enumerate() {
                 parts[index % K] += if (index / K).is_multiple_of(2) { *value } else { -value };
             }
-            let wanted: f32 = parts.iter().zip(sensor.own).map(|(part, own)| part * own[0]).sum();
+            let wanted: f32 = parts.iter().zip(sensor.weights).map(|(part, weights)| part * weights[0]).sum();
             assert!((sensor.y[0] - wanted).abs() < 1e-5);
             assert!(sensor.x.iter().all(|value| (-1.0..1.0).contains(value)));
         }

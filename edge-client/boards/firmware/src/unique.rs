@@ -1,9 +1,9 @@
 //! Device number from a chip's unique number, and seed from raw noise.
 
-/// Bytes in a seed.
+/// Length of a seed in bytes.
 pub const SEED: usize = 32;
 
-/// Raw bytes condensed into one byte of a seed.
+/// Number of raw bytes per byte of a seed.
 const CONDENSED: usize = 32;
 
 /// Offset basis of 64-bit FNV-1a.
@@ -11,7 +11,7 @@ const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 /// Hashes bytes to 64 bits, each of which depends on every byte: FNV-1a, then the last step of `SplitMix64`,
-/// because neighbouring chips of a wafer differ in few bits. Not for secrets.
+/// because neighbouring chips of a wafer differ in few bits. The hash is not suitable for secrets.
 #[must_use]
 pub fn fold(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let folded =
@@ -19,7 +19,8 @@ pub fn fold(bytes: impl IntoIterator<Item = u8>) -> u64 {
     mix(folded)
 }
 
-/// Last step of `SplitMix64`: a bijection in which each bit of the result depends on all bits of `z`.
+/// Applies the last step of `SplitMix64`: a bijection in which each bit of the result depends on all bits of
+/// `z`.
 #[must_use]
 pub const fn mix(z: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,9 +28,9 @@ pub const fn mix(z: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// Condenses raw noise, which may be biased and correlated, into a seed: 32 bytes into each byte. This is not
-/// a cryptographic extractor. It is good enough to spread reconnects; keys and privacy noise need a proper
-/// source.
+/// Condenses raw noise, which may be biased and correlated, into a seed, with 32 bytes of noise for each byte
+/// of the seed. The function is no cryptographic extractor. It is good enough to spread reconnects; keys and
+/// privacy noise need a cryptographic source of entropy.
 pub fn condense(mut raw: impl FnMut() -> u8) -> [u8; SEED] {
     let mut seed = [0; SEED];
     for part in seed.as_chunks_mut::<8>().0 {
@@ -67,8 +68,8 @@ mod tests {
         let silent = seed(0);
         for changed in 1..=SEED * CONDENSED {
             let differs = |part: usize| silent[8 * part..][..8] != seed(changed)[8 * part..][..8];
-            let own = (changed - 1) / (8 * CONDENSED);
-            assert!((0..SEED / 8).all(|part| differs(part) == (part == own)), "byte {changed}");
+            let affected = (changed - 1) / (8 * CONDENSED);
+            assert!((0..SEED / 8).all(|part| differs(part) == (part == affected)), "byte {changed}");
         }
     }
 }

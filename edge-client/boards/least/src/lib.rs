@@ -1,5 +1,5 @@
-//! The minimal board: a serial line of three registers, a clock register, and samples in flash. Its panic
-//! handler calls a function that does not exist, so a program of this crate links only if no panic is
+//! Minimal board for measurements of code size: a serial line, a clock register, and samples in flash. The
+//! panic handler calls a function that does not exist, so a program of this crate links only if no panic is
 //! reachable.
 
 #![no_std]
@@ -38,10 +38,11 @@ const SAMPLES: usize = 0x0008_0000;
 const CLASSES: usize = 0x000a_0000;
 /// Address of the device's key.
 const KEY: usize = 0x000c_0000;
-/// Address of the registers: data, status, predictions, and milliseconds since the start.
+/// Address of the registers. They are, in this order: data, status, predictions, and milliseconds since the
+/// start.
 const REGISTERS: usize = 0x4000_4000;
 
-/// Linear congruential generator, for reconnect delays.
+/// Linear congruential generator for random reconnect delays.
 #[derive(Debug)]
 pub struct Lcg(pub u32);
 
@@ -65,7 +66,7 @@ impl TryRng for Lcg {
     }
 }
 
-/// Reads a register.
+/// Reads a register. `offset` is in bytes.
 fn read(offset: usize) -> u32 {
     // SAFETY: a device register; reading it does not affect memory.
     unsafe { core::ptr::with_exposed_provenance::<u32>(REGISTERS + offset).read_volatile() }
@@ -76,7 +77,7 @@ fn write(offset: usize, value: u32) {
     unsafe { core::ptr::with_exposed_provenance_mut::<u32>(REGISTERS + offset).write_volatile(value) }
 }
 
-/// Milliseconds since the start.
+/// Returns the milliseconds since the start.
 #[must_use]
 pub fn clock() -> Millis {
     read(12).into()
@@ -87,29 +88,29 @@ pub fn report(prediction: f32) {
     write(8, prediction.to_bits());
 }
 
-/// The samples (M x D, row-major) and their targets.
+/// Returns the samples (M x D, row-major) and their targets.
 #[must_use]
 pub fn samples() -> (&'static [f32], &'static [f32]) {
     let start = core::ptr::with_exposed_provenance::<f32>(SAMPLES);
-    // SAFETY: flash reserved for the samples.
+    // SAFETY: the flash at these addresses is reserved for the samples.
     unsafe { (core::slice::from_raw_parts(start, M * D), core::slice::from_raw_parts(start.add(M * D), M)) }
 }
 
-/// The classes of the samples.
+/// Returns the classes of the samples.
 #[must_use]
 pub fn classes() -> &'static [u8] {
-    // SAFETY: flash reserved for the classes.
+    // SAFETY: the flash at this address is reserved for the classes.
     unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance::<u8>(CLASSES), M) }
 }
 
-/// The device's key.
+/// Returns the device's key.
 #[must_use]
 pub fn key() -> Key {
-    // SAFETY: flash reserved for the key.
+    // SAFETY: the flash at this address is reserved for the key.
     Key::new(0, unsafe { core::ptr::with_exposed_provenance::<[u8; 32]>(KEY).read() })
 }
 
-/// Polled serial line.
+/// Serial line used by polling.
 #[derive(Clone, Copy, Debug)]
 pub struct Line;
 
@@ -151,7 +152,7 @@ impl Write for Line {
     }
 }
 
-/// Entropy read from the serial line.
+/// Entropy source that reads from the serial line.
 #[cfg(feature = "privacy")]
 #[derive(Clone, Copy, Debug)]
 pub struct Entropy;
@@ -160,7 +161,7 @@ pub struct Entropy;
 impl EntropySource for Entropy {
     type Error = Infallible;
 
-    // As if it were the program's own: otherwise a program grows by up to a hundred bytes.
+    // Inlined like a function of the program itself: otherwise a program grows by up to a hundred bytes.
     #[inline]
     fn read(&mut self, samples: &mut [u8]) -> Result<(), Infallible> {
         for sample in samples {
@@ -170,26 +171,27 @@ impl EntropySource for Entropy {
     }
 }
 
-/// Static memory that a program takes once. Nothing counts the calls: the measured sizes are those of the client alone.
+/// Static memory that a program takes once. The calls are not counted, so that the measured sizes include
+/// only the client.
 #[derive(Debug)]
 pub struct Once<T>(UnsafeCell<T>);
 
-// SAFETY: `take` hands the value out once, to one owner.
+// SAFETY: `take` is called once, so the value has one owner.
 unsafe impl<T> Sync for Once<T> {}
 
 impl<T> Once<T> {
-    /// Memory with this content.
+    /// Creates the memory with this content.
     pub const fn new(value: T) -> Self {
         Self(UnsafeCell::new(value))
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Safety
     /// Only one call may be made.
     #[allow(clippy::mut_from_ref, reason = "there is only one call")]
     pub unsafe fn take(&'static self) -> &'static mut T {
-        // SAFETY: the only reference, as the caller guarantees.
+        // SAFETY: the caller guarantees that this is the only reference.
         unsafe { &mut *self.0.get() }
     }
 }

@@ -1,12 +1,13 @@
-//! Places that a board's `memory.x` defines, for the firmware of real and of emulated boards. A program links only if its
-//! board's map has the symbols of the functions that it calls; `../build.rs` passes the map to the linker.
+//! Addresses that a board's `memory.x` defines, for the firmware of real and of emulated boards. A program
+//! links only if `memory.x` has the symbols of the functions that the program calls; `../build.rs` passes the
+//! file to the linker.
 
 #![no_std]
 #![cfg(target_os = "none")]
 
 use core::ops::Range;
 
-// Symbols of the linker: only their addresses are used.
+// Symbols of the linker, of which only the addresses are used.
 unsafe extern "C" {
     static _provision_start: u8;
     static _record_start: u8;
@@ -18,7 +19,8 @@ unsafe extern "C" {
     static __sheap: u8;
 }
 
-/// Address of the page with the provisioning record, as the flash driver counts it. Symbol: `_provision_start`.
+/// Returns the address of the page with the provisioning record, as the flash driver counts it. Symbol:
+/// `_provision_start`.
 #[inline]
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits on all boards")]
@@ -26,7 +28,8 @@ pub fn provision() -> u32 {
     (&raw const _provision_start).addr() as u32
 }
 
-/// Address range of the session's store, as the flash driver counts it. Symbols: `_record_start`, `_record_end`.
+/// Returns the address range of the session's store, as the flash driver counts it. Symbols: `_record_start`,
+/// `_record_end`.
 #[inline]
 #[must_use]
 #[allow(clippy::cast_possible_truncation, reason = "addresses have 32 bits on all boards")]
@@ -34,26 +37,27 @@ pub fn record() -> Range<u32> {
     (&raw const _record_start).addr() as u32..(&raw const _record_end).addr() as u32
 }
 
-/// Partition of flash for a recording or a table of samples. Symbols: `_recording_start`, `_recording_size`.
+/// Returns the flash partition for a recording or a table of samples. Symbols: `_recording_start`,
+/// `_recording_size`.
 #[inline]
 #[must_use]
 pub fn recording() -> &'static [u8] {
     let start = &raw const _recording_start;
     let size = (&raw const _recording_size).addr();
-    // SAFETY: memory.x reserves this memory, and the program never writes to it.
+    // SAFETY: `memory.x` reserves this memory, and the program never writes to it.
     unsafe { core::slice::from_raw_parts(start, size) }
 }
 
-/// Address range of the RAM. The stack starts at its end and grows down. Symbols: `_ram_start`, `_ram_end`, which
-/// `cortex-m-rt` defines on Arm.
+/// Returns the address range of the RAM. The stack starts at the end of the RAM and grows down. Symbols:
+/// `_ram_start` and `_ram_end`, which `cortex-m-rt` defines on Arm.
 #[inline]
 #[must_use]
 pub fn ram() -> Range<usize> {
     (&raw const _ram_start).addr()..(&raw const _ram_end).addr()
 }
 
-/// Lowest address of the stack: the end of the static memory, which starts where the RAM starts. Symbol: `__sheap`, which
-/// the start-up crates define.
+/// Returns the lowest address of the stack, which is the end of the static memory at the start of the RAM.
+/// Symbol: `__sheap`, which the start-up crates define.
 #[inline]
 #[must_use]
 pub fn stack_limit() -> usize {

@@ -1,4 +1,4 @@
-//! Nordic nRF52840 DK: memory map, clocks, serial line, entropy.
+//! Board support of the Nordic nRF52840 DK: clocks, serial line, device number and entropy.
 
 #![no_std]
 
@@ -17,7 +17,8 @@ bind_interrupts!(
     }
 );
 
-/// Starts the chip on the board's two crystals; the internal oscillator drifts too far for a serial line.
+/// Starts the chip with the board's two crystals as clocks; the internal oscillator drifts too far for a
+/// serial line.
 #[must_use]
 pub fn start() -> Peripherals {
     let mut config = Config::default();
@@ -26,7 +27,7 @@ pub fn start() -> Peripherals {
     embassy_nrf::init(config)
 }
 
-/// Serial settings: 115200 baud, 8N1, as the interface chip presents it to the host.
+/// Returns the serial settings: 115200 baud, 8N1, as the interface chip presents the line to the host.
 #[must_use]
 pub fn serial_config() -> uarte::Config {
     let mut config = uarte::Config::default();
@@ -34,13 +35,14 @@ pub fn serial_config() -> uarte::Config {
     config
 }
 
-/// Device number, from the chip's factory-programmed number.
+/// Returns the device number, a hash of the chip's factory-programmed number.
 #[must_use]
 pub fn device() -> u64 {
     fold((0..2).flat_map(|word| pac::FICR.deviceid(word).read().to_le_bytes()))
 }
 
-/// Seed from the chip's random number generator, which measures thermal noise, with bias correction.
+/// Returns a seed from the chip's random number generator, which measures thermal noise, with bias
+/// correction.
 pub fn seed(mut generator: Rng<'_, Blocking>) -> [u8; SEED] {
     generator.set_bias_correction(true);
     let mut seed = [0; SEED];

@@ -1,5 +1,5 @@
-//! BBC micro:bit as emulated by QEMU: names, frequency of the clock, serial line. The emulated nRF51 has a SysTick,
-//! unlike the real one, and no other clock is needed.
+//! Board support of the BBC micro:bit as emulated by QEMU: names, clock frequency, serial line. The emulated
+//! nRF51 has a SysTick, unlike the real chip, and uses it as its only clock.
 
 #![no_std]
 
@@ -8,11 +8,11 @@ mod uart;
 use cortex_m_rt::exception;
 use fedspan_emulated::cortex::{CortexM, Machine, on_interrupt};
 
-/// The machine.
+/// Names, clock frequency and UART of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Microbit;
 
-/// The board with this machine.
+/// The emulated micro:bit.
 pub type Board = CortexM<Microbit>;
 
 impl Machine for Microbit {

@@ -1,4 +1,4 @@
-//! UART of the nRF51: receives by interrupt, transmits by polling.
+//! Driver of the nRF51's UART: receives by interrupt, transmits by polling.
 
 use fedspan_emulated::register::Register;
 use fedspan_emulated::ring::Ring;
@@ -6,7 +6,7 @@ use fedspan_emulated::serial::{InterruptUart, Uart};
 
 const BASE: usize = 0x4000_2000;
 
-// SAFETY: a register of the UART; it does not affect memory.
+// SAFETY: the address is a register of the UART, which does not affect memory.
 const START_RECEIVE: Register<u32> = unsafe { Register::at(BASE) };
 // SAFETY: as above.
 const START_TRANSMIT: Register<u32> = unsafe { Register::at(BASE + 0x8) };
@@ -26,10 +26,10 @@ const TRANSMIT: Register<u32> = unsafe { Register::at(BASE + 0x51c) };
 const ENABLED: u32 = 4;
 const INTERRUPT_RECEIVE_READY: u32 = 1 << 2;
 
-/// Received bytes that have not been read: large enough for two frames of the longest kind.
+/// Received bytes that wait to be read: large enough for two frames of the longest kind.
 static RECEIVED: Ring<520> = Ring::new();
 
-/// The UART.
+/// Driver of the UART.
 #[derive(Clone, Copy, Debug)]
 pub struct Nrf51;
 
@@ -63,7 +63,8 @@ impl InterruptUart for Nrf51 {
         START_TRANSMIT.write(1);
     }
 
-    /// Reads one byte. The event is cleared first: reading the byte raises it again if another one waits.
+    /// Receives one byte. The event is cleared before the byte is read, because the read raises the event
+    /// again if another byte waits.
     fn on_interrupt() {
         if RECEIVE_READY.read() != 0 {
             RECEIVE_READY.write(0);

@@ -1,4 +1,4 @@
-//! Arm MPS2 boards as emulated by QEMU: names, frequency of the clock, serial line.
+//! Board support of the Arm MPS2 boards as emulated by QEMU: names, clock frequency, serial line.
 
 #![no_std]
 
@@ -7,11 +7,11 @@ mod uart;
 use cortex_m_rt::exception;
 use fedspan_emulated::cortex::{CortexM, Machine, on_interrupt};
 
-/// The machine, which a feature chooses.
+/// Names, clock frequency and UART of the machine that the Cargo feature selects.
 #[derive(Clone, Copy, Debug)]
 pub struct Mps2;
 
-/// The board with this machine.
+/// The emulated board with the selected machine.
 pub type Board = CortexM<Mps2>;
 
 impl Machine for Mps2 {

@@ -1,4 +1,4 @@
-//! UART 0, a CMSDK APB UART: receives by interrupt, transmits by polling.
+//! Driver of UART 0, a CMSDK APB UART: receives by interrupt, transmits by polling.
 
 use fedspan_emulated::register::Register;
 use fedspan_emulated::ring::Ring;
@@ -6,7 +6,7 @@ use fedspan_emulated::serial::{InterruptUart, Uart};
 
 const BASE: usize = if cfg!(feature = "m33") { 0x5020_0000 } else { 0x4000_4000 };
 
-// SAFETY: a register of UART 0 of this machine; it does not affect memory.
+// SAFETY: the address is a register of UART 0 of this machine, which does not affect memory.
 const DATA: Register<u32> = unsafe { Register::at(BASE) };
 // SAFETY: as above.
 const STATE: Register<u32> = unsafe { Register::at(BASE + 0x4) };
@@ -24,10 +24,10 @@ const CONTROL_RECEIVE: u32 = 1 << 1;
 const CONTROL_RECEIVE_INTERRUPT: u32 = 1 << 3;
 const CLEAR_RECEIVE: u32 = 1 << 1;
 
-/// Received bytes that have not been read: large enough for a download of the demonstration's representation.
+/// Received bytes that wait to be read: large enough for a download of the demonstration's representation.
 static RECEIVED: Ring<8192> = Ring::new();
 
-/// The UART.
+/// Driver of the UART.
 #[derive(Clone, Copy, Debug)]
 pub struct Cmsdk;
 
@@ -59,8 +59,8 @@ impl InterruptUart for Cmsdk {
         CONTROL.write(CONTROL_TRANSMIT | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT);
     }
 
-    /// Reads the received bytes. The interrupt is cleared first, so that a byte that arrives meanwhile raises it
-    /// again; cleared afterwards, that byte would be missed.
+    /// Receives the waiting bytes. The interrupt is cleared first, so that a byte that arrives during the
+    /// loop raises it again; if it were cleared after the loop, such a byte could be missed.
     fn on_interrupt() {
         CLEAR.write(CLEAR_RECEIVE);
         while STATE.read() & STATE_RECEIVE_FULL != 0 {

@@ -1,4 +1,5 @@
-//! QEMU's RISC-V board `virt`, used as an RV32IMC microcontroller: clock, instruction counter, serial line.
+//! Board support of QEMU's RISC-V board `virt`, used as an RV32IMC microcontroller: clock, instruction
+//! counter, serial line.
 
 #![no_std]
 
@@ -14,8 +15,9 @@ use riscv::register::{mcause, mepc, mie, minstret};
 
 use uart::Ns16550;
 
-// Registers of the core's 10 MHz timer: its two halves, and the time of its next interrupt.
-// SAFETY: registers of the CLINT; they do not affect memory.
+// Registers of the core's 10 MHz timer: the two halves of the time, and the two halves of the time of the
+// next interrupt.
+// SAFETY: the addresses are registers of the CLINT, which do not affect memory.
 const TIME_LOW: Register<u32> = unsafe { Register::at(0x0200_bff8) };
 // SAFETY: as above.
 const TIME_HIGH: Register<u32> = unsafe { Register::at(0x0200_bffc) };
@@ -25,23 +27,24 @@ const WAKE_LOW: Register<u32> = unsafe { Register::at(0x0200_4000) };
 const WAKE_HIGH: Register<u32> = unsafe { Register::at(0x0200_4004) };
 
 // Register that ends or restarts the machine.
-// SAFETY: a register of QEMU's test device; it does not affect memory.
+// SAFETY: the address is a register of QEMU's test device, which does not affect memory.
 const POWER: Register<u32> = unsafe { Register::at(0x0010_0000) };
 /// Value of `POWER` for a reset, which preserves RAM.
 const RESET: u32 = 0x7777;
 
 /// Timer ticks per millisecond.
 const PER_MILLISECOND: u64 = 10_000;
-/// Longest sleep.
+/// Longest sleep in milliseconds.
 const SLEEP: Millis = Millis::new(10);
 
-/// The board.
+/// Handle to the running board.
 #[derive(Clone, Copy, Debug)]
 pub struct Virt(());
 
-/// The right to start the board.
+/// Token that is taken when the board starts, so that it can be started only once.
 static START: Once<()> = Once::new(());
 
+/// Returns the value of the timer in ticks.
 fn timer() -> u64 {
     loop {
         let high = TIME_HIGH.read();
@@ -52,9 +55,11 @@ fn timer() -> u64 {
     }
 }
 
+/// Sets the time of the next timer interrupt in ticks.
 #[allow(clippy::cast_possible_truncation, reason = "halves")]
 fn wake_at(time: u64) {
-    // Between the two writes the time is later than either value, so the timer does not fire too early.
+    // Between the writes the interrupt time is later than the old and the new value, so the timer does not
+    // fire too early.
     WAKE_HIGH.write(u32::MAX);
     WAKE_LOW.write(time as u32);
     WAKE_HIGH.write((time >> 32) as u32);
@@ -65,7 +70,7 @@ impl Board for Virt {
     const CORE: &'static str = "rv32imc";
     type Uart = Ns16550;
 
-    /// Interrupts end a sleep, but no handler runs.
+    /// Enables the interrupts that end a sleep. They stay masked, so no handler runs.
     fn with_serial() -> Option<Self> {
         START.take()?;
         uart::start();
@@ -77,7 +82,7 @@ impl Board for Virt {
         Some(Self(()))
     }
 
-    /// The core counts instructions from its reset on.
+    /// Starts no timer, because the core counts instructions from its reset on.
     fn with_counter() -> Option<Self> {
         START.take().map(|()| Self(()))
     }
@@ -98,7 +103,7 @@ impl Board for Virt {
 
     fn reset(&self) -> ! {
         POWER.write(RESET);
-        // The reset should take effect before the next instruction.
+        // The reset takes effect before the next instruction or a few instructions later.
         loop {
             riscv::asm::nop();
         }

@@ -1,11 +1,11 @@
-//! UART 0, a 16550, used by polling: its interrupt only ends a sleep. The emulator buffers bytes that have
-//! not been read, so nothing is lost.
+//! Driver of UART 0, a 16550, used by polling: its interrupt only ends a sleep. The emulator buffers bytes
+//! that have not been read, so no byte is lost.
 
 use fedspan_emulated::register::Register;
 use fedspan_emulated::serial::Uart;
 
 const BASE: usize = 0x1000_0000;
-// SAFETY: a register of UART 0; it does not affect memory.
+// SAFETY: the address is a register of UART 0, which does not affect memory.
 const DATA: Register<u8> = unsafe { Register::at(BASE) };
 // SAFETY: as above.
 const ENABLE_INTERRUPT: Register<u8> = unsafe { Register::at(BASE + 1) };
@@ -22,10 +22,11 @@ const EIGHT_BITS: u8 = 3;
 const FIFO_ON: u8 = 1;
 const WHEN_RECEIVED: u8 = 1;
 
-/// Number of the UART at the interrupt controller.
+/// Interrupt number of the UART at the interrupt controller.
 const SOURCE: usize = 10;
 const PLIC: usize = 0x0c00_0000;
-// SAFETY: a register of the interrupt controller for this core in machine mode; it does not affect memory.
+// SAFETY: the address is a register of the interrupt controller for this core in machine mode, which does not
+// affect memory.
 const PRIORITY: Register<u32> = unsafe { Register::at(PLIC + 4 * SOURCE) };
 // SAFETY: as above.
 const ENABLE: Register<u32> = unsafe { Register::at(PLIC + 0x2000) };
@@ -44,7 +45,7 @@ pub fn start() {
     THRESHOLD.write(0);
 }
 
-/// Acknowledges the interrupt at the interrupt controller.
+/// Acknowledges a pending interrupt at the interrupt controller.
 pub fn acknowledge() {
     let source = CLAIM.read();
     if source != 0 {
@@ -52,7 +53,7 @@ pub fn acknowledge() {
     }
 }
 
-/// The UART.
+/// Driver of the UART.
 #[derive(Clone, Copy, Debug)]
 pub struct Ns16550;
 

@@ -1,4 +1,4 @@
-//! Raspberry Pi Pico: memory map, serial port over USB, entropy.
+//! Board support of the Raspberry Pi Pico: flash, device number, serial port over USB, and entropy.
 
 #![no_std]
 
@@ -21,10 +21,11 @@ bind_interrupts!(
     }
 );
 
-/// The board's whole flash.
+/// Driver of the board's whole flash of 2 MiB.
 pub type BoardFlash<'d> = Flash<'d, FLASH, Blocking, { 2 * 1024 * 1024 }>;
 
-/// Device number, from the flash chip's unique number: the RP2040 itself has none.
+/// Returns the device number, a hash of the flash chip's unique number, because the RP2040 has no unique
+/// number.
 ///
 /// # Errors
 /// The flash driver's error if the number cannot be read.
@@ -34,8 +35,9 @@ pub fn device(flash: &mut BoardFlash<'_>) -> Result<u64, Error> {
     Ok(fold(unique))
 }
 
-/// Seed from the jitter of the ring oscillator. Its bits are biased and correlated, so 32 are condensed into
-/// one. Good enough to spread reconnects, not for keys or privacy noise.
+/// Returns a seed from the jitter of the ring oscillator. The oscillator's bits are biased and correlated, so
+/// 32 bits are condensed into one. The seed is good enough to spread reconnects, but not for keys or privacy
+/// noise.
 #[must_use]
 pub fn seed() -> [u8; SEED] {
     condense(RoscRng::next_u8)

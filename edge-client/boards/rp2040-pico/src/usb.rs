@@ -1,6 +1,6 @@
-//! Serial port over USB (CDC-ACM), connected while the host has it open.
+//! Serial port over USB (CDC-ACM), which is connected while the host has the port open.
 //!
-//! Nothing is lost while the core computes: the host keeps its data until it is read.
+//! No byte is lost while the core computes, because the host keeps its data until the board reads it.
 
 use embassy_futures::select::{Either, select};
 use embassy_rp::Peri;
@@ -14,13 +14,14 @@ use embedded_io_async::{ErrorType, Read, Write};
 
 use crate::Interrupts;
 
-/// Vendor and product numbers for tests (pid.codes). A product needs its own.
+/// Vendor number for tests, of pid.codes. A product needs its own vendor and product numbers.
 const VENDOR: u16 = 0x1209;
+/// Product number for tests, of pid.codes.
 const PRODUCT: u16 = 0x0001;
-/// Length of a packet in bytes.
+/// Length of a USB packet in bytes.
 const PACKET: usize = 64;
 
-/// Buffers of the port, which must outlive it.
+/// Buffers of the port, which must outlive the port.
 pub struct Buffers<'d> {
     configuration: [u8; 256],
     control: [u8; PACKET],
@@ -30,7 +31,7 @@ pub struct Buffers<'d> {
 }
 
 impl Buffers<'_> {
-    /// Buffers for the port of `device`.
+    /// Creates the buffers for the port of `device`.
     #[must_use]
     pub fn new(device: u64) -> Self {
         let mut serial_number = [0; 16];
@@ -47,8 +48,8 @@ impl Buffers<'_> {
     }
 }
 
-/// The USB controller, which must run concurrently with everything else, and the serial port. The port's
-/// serial number is the device number, by which the host distinguishes its boards.
+/// Returns the USB controller, which must run concurrently with the client, and the serial port. The port's
+/// serial number is the device number, by which the host distinguishes several boards.
 pub fn open<'d>(
     controller: Peri<'d, USB>,
     buffers: &'d mut Buffers<'d>,
@@ -72,12 +73,13 @@ pub fn open<'d>(
     (builder.build(), Serial { sender, receiver, control, full: false })
 }
 
-/// The serial port.
+/// Serial port over USB.
 pub struct Serial<'d> {
     sender: Sender<'d, Driver<'d, USB>>,
     receiver: BufferedReceiver<'d, Driver<'d, USB>>,
     control: ControlChanged<'d>,
-    /// True if the last packet was full, so that the host waits for more.
+    /// True if the last packet was full, in which case the host waits for another packet before it delivers
+    /// the data.
     full: bool,
 }
 
@@ -91,7 +93,7 @@ impl Serial<'_> {
     }
 }
 
-/// Runs `work` until the host closes the port: a write to a closed port might never complete.
+/// Runs `work` until the host closes the port, because a write to a closed port might never complete.
 async fn while_open<T>(
     control: &ControlChanged<'_>,
     work: impl Future<Output = Result<T, CdcAcmError>>,
@@ -112,7 +114,7 @@ impl ErrorType for Serial<'_> {
 }
 
 impl Read for Serial<'_> {
-    /// Cancel-safe, as the driver's `read` is.
+    /// Reads bytes. Cancel-safe, as the driver's `read` is.
     async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, CdcAcmError> {
         while_open(&self.control, self.receiver.read(buffer)).await
     }
@@ -125,7 +127,8 @@ impl Write for Serial<'_> {
         Ok(n)
     }
 
-    /// Ends a transfer with a packet that is not full, empty if necessary: the host delivers data only then.
+    /// Ends a transfer with an empty packet if its last packet was full, because the host delivers the data
+    /// only after a packet that is not full.
     async fn flush(&mut self) -> Result<(), CdcAcmError> {
         if core::mem::take(&mut self.full) {
             while_open(&self.control, self.sender.write(&[])).await?;

@@ -1,4 +1,4 @@
-//! ST Nucleo-F411RE: memory map, clock, serial line, noise.
+//! Board support of the ST Nucleo-F411RE: clock, serial line, device number and noise.
 
 #![no_std]
 
@@ -36,7 +36,7 @@ pub fn start() -> Peripherals {
     embassy_stm32::init(config)
 }
 
-/// Serial settings: 115200 baud, 8N1, as the ST-Link presents it to the host.
+/// Returns the serial settings: 115200 baud, 8N1, as the ST-Link presents the line to the host.
 #[must_use]
 pub fn serial_config() -> usart::Config {
     let mut config = usart::Config::default();
@@ -44,15 +44,16 @@ pub fn serial_config() -> usart::Config {
     config
 }
 
-/// Device number, from the chip's factory-programmed number (lot, wafer, position on the wafer).
+/// Returns the device number, a hash of the chip's factory-programmed number (lot, wafer, position on the
+/// wafer).
 #[must_use]
 pub fn device() -> u64 {
     fold(uid::uid())
 }
 
-/// Seed from the noise of the ADC's two internal channels and the chip's number. **This chip has no random
-/// number generator.** The seeds differ from chip to chip, and mostly from start to start: good enough to
-/// spread reconnects, not for keys or privacy noise.
+/// Returns a seed from the noise of the ADC's two internal channels and the chip's number. **This chip has no
+/// random number generator.** The seeds differ from chip to chip, and mostly from start to start. They are
+/// good enough to spread reconnects, but not for keys or privacy noise.
 #[must_use]
 pub fn seed(converter: Peri<'_, ADC1>) -> [u8; SEED] {
     let mut converter = Adc::new(converter);

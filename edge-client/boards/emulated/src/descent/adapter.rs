@@ -1,5 +1,5 @@
-//! A frozen 64 x 64 layer in flash with an adapter of rank 4, and a head of 7 classes that stays at its
-//! initial value.
+//! Network with an adapter: a frozen 64 x 64 layer in flash with an adapter of rank 4, and a head of 7
+//! classes that keeps its initial value.
 
 use fedspan_client::kernel::frozen::Frozen;
 use fedspan_client::memory::{NetworkMemory, NetworkShape, NetworkSizes, NetworkWorkspace};
@@ -14,7 +14,7 @@ const WIDTH: usize = 64;
 /// Columns of the down-projection.
 const RANK: usize = 4;
 
-/// The frozen layer, as bytes with a scale per output. Its values are arbitrary.
+/// Weights of the frozen layer, as bytes with one scale per output. The values are arbitrary.
 static WEIGHTS: [i8; D * WIDTH] = {
     let mut weights = [0; D * WIDTH];
     let mut i = 0;

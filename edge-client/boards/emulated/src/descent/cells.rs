@@ -1,11 +1,11 @@
-//! A network for sequences of 16 steps and 4 channels: 16 LSTM cells, and a head of 7 classes.
+//! Recurrent network for sequences of 16 steps and 4 channels: 16 LSTM cells, and a head of 7 classes.
 
 use fedspan_client::kernel::recurrent::Lstm;
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 
 use super::{C, Model, N};
 
-/// LSTM cells and a head.
+/// Network of LSTM cells and a head.
 #[derive(Clone, Debug)]
 pub struct Cells;
 

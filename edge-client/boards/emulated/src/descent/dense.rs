@@ -1,10 +1,10 @@
-//! A network of dense layers: 64-32-7.
+//! Network of dense layers with 64 inputs, 32 hidden units and 7 classes.
 
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 
 use super::{C, D, Model, N};
 
-/// Two dense layers.
+/// Network of two dense layers.
 #[derive(Clone, Debug)]
 pub struct Dense;
 

@@ -1,5 +1,5 @@
-//! A network for signals of 16 steps and 4 channels: 8 filters over 5 steps, pooled by 2, then dense layers
-//! of 16 and 7.
+//! Convolutional network for signals of 16 steps and 4 channels: 8 filters over 5 steps, pooled by 2, then
+//! dense layers of 16 and 7 units.
 
 use fedspan_client::memory::{NetworkShape, NetworkSizes, NetworkWorkspace};
 use fedspan_protocol::message::{Filters as Layer, Image};
@@ -9,7 +9,7 @@ use super::{C, Model, N};
 const SIGNAL: Image = Image { height: 1, width: 16, channels: 4 };
 const ALONG: Layer = Layer { count: 8, side: 5, pool: 2 };
 
-/// Convolution and dense layers.
+/// Network of a convolutional layer and dense layers.
 #[derive(Clone, Debug)]
 pub struct Filters;
 

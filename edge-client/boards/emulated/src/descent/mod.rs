@@ -1,5 +1,5 @@
-//! Training rounds of networks on synthetic samples in batches of ten, driven as by the session, and a hash
-//! of their results. They also run on the host, for comparison with the output of a board.
+//! Training rounds of networks on synthetic samples in batches of ten, with the calls that the session makes,
+//! and a hash of their results. The rounds also run on the host, for comparison with the results of a board.
 
 #[cfg(feature = "adapter")]
 mod adapter;
@@ -27,16 +27,16 @@ pub use filters::Filters;
 
 use crate::problem::{Problem, pattern};
 
-/// The model that the program is built for.
+/// The model for which the program is built.
 #[cfg(feature = "adapter")]
 pub type Chosen = Adapter;
-/// The model that the program is built for.
+/// The model for which the program is built.
 #[cfg(all(feature = "convolution", not(feature = "adapter")))]
 pub type Chosen = Filters;
-/// The model that the program is built for.
+/// The model for which the program is built.
 #[cfg(all(feature = "recurrent", not(any(feature = "adapter", feature = "convolution"))))]
 pub type Chosen = Cells;
-/// The model that the program is built for.
+/// The model for which the program is built.
 #[cfg(not(any(feature = "adapter", feature = "convolution", feature = "recurrent")))]
 pub type Chosen = Dense;
 
@@ -44,23 +44,23 @@ pub type Chosen = Dense;
 pub const D: usize = 64;
 /// Number of classes.
 pub const C: usize = 7;
-/// Samples per batch.
+/// Number of samples per batch.
 pub const N: usize = 10;
 /// Number of samples; the last batch is smaller.
 pub const M: usize = 75;
 
-/// A measured model.
+/// A network whose training is measured.
 pub trait Model {
-    /// Name of the model in lists.
+    /// Name of the model in the printed results.
     const NAME: &'static str;
 
-    /// Memory of the model, with momentum.
+    /// Memory of the model, including the memory for momentum.
     type Memory: NetworkMemory;
 
-    /// Zeroed memory.
+    /// Returns zeroed memory.
     fn memory() -> Self::Memory;
 
-    /// The tensors of a round, from the server.
+    /// Returns the descriptors of the tensors that the server sends in a round.
     fn tensors() -> Descriptors {
         let shape = Self::memory().shape();
         let one = |layer| {
@@ -70,41 +70,44 @@ pub trait Model {
         (0..shape.layers() - 1).map(one).collect()
     }
 
-    /// Sets the state of a device before its first round.
+    /// Sets the state of a device before its first round. The default does nothing.
     fn prepare(_client: &mut Network<impl NetworkMemory>) {}
 
-    /// A round of the given number of epochs over all trained layers.
+    /// Returns a round of the given number of epochs over all trained layers.
     fn whole(epochs: u16) -> Wire {
         sgd(0, epochs, Trained::All)
     }
 
-    /// A round of the given number of epochs over the last part: the head, or an adapter's up-projection.
+    /// Returns a round of the given number of epochs over the last layer only: the head, or an adapter's
+    /// up-projection.
     fn last(epochs: u16) -> Wire {
         sgd(epochs, 0, Trained::Shared)
     }
 
-    /// A round of FedRep, then one of FedPer; or two that train an adapter's factors in turn.
+    /// Returns the two rounds of [`rounds`]: one of FedRep and one of FedPer, or two that train an adapter's
+    /// factors in turn.
     fn rounds() -> [Wire; 2] {
         [sgd(3, 1, Trained::Shared), sgd(0, 2, Trained::All)]
     }
 }
 
-/// Descriptor of a tensor in a round.
+/// Returns the descriptor of an f32 tensor that is sent in one piece.
 fn tensor(role: Role, rows: usize, cols: usize) -> TensorDescriptor {
     let side = |n| u16::try_from(n).unwrap_or(u16::MAX);
     TensorDescriptor::inline(role, Encoding::F32, side(rows), side(cols))
 }
 
-/// A round with epochs of the layers that stay, then of `trained`.
+/// Returns a round with `head_epochs` epochs over the personal layers, then `epochs` over the layers that
+/// `trained` selects.
 fn sgd(head_epochs: u16, epochs: u16, trained: Trained) -> Wire {
     let descent = Descent { step_size: 0.1, momentum: 0.5, batch: N as u16 };
     Wire::Sgd { descent, head_epochs, epochs, trained, encoding: Encoding::F32 }
 }
 
-/// The measured round.
+/// Number of the measured round.
 pub const ROUND: RoundId = RoundId { round: 1, stage: 0 };
 
-/// Arbitrary classes: the cost of learning does not depend on them.
+/// Classes of the samples. They are arbitrary, because the cost of training does not depend on them.
 static CLASSES: [u8; M] = {
     let mut classes = [0; M];
     let mut i = 0;
@@ -118,16 +121,16 @@ static CLASSES: [u8; M] = {
     classes
 };
 
-/// The samples of a problem, with classes.
+/// Returns the samples of a problem, with classes instead of targets.
 #[must_use]
 pub fn samples(problem: &Problem<D, M>) -> Recording<'_> {
     Recording::classification(problem.x.as_flattened(), &CLASSES, D)
 }
 
-/// Opens a round and loads its tensors.
+/// Opens a round and loads its tensors with arbitrary weights.
 ///
 /// # Errors
-/// The client's reason for declining.
+/// The client's reason for declining the round.
 pub fn open<T: Model>(client: &mut Network<impl NetworkMemory>, task: Wire) -> Result<(), DeclineReason> {
     let tensors = T::tensors();
     let count = tensors.len();
@@ -138,7 +141,7 @@ pub fn open<T: Model>(client: &mut Network<impl NetworkMemory>, task: Wire) -> R
     client.verify()
 }
 
-/// Small, arbitrary weights.
+/// Fills a layer with small, arbitrary weights.
 fn weights(layer: &mut [f32]) {
     pattern(layer);
     for weight in layer {
@@ -146,19 +149,20 @@ fn weights(layer: &mut [f32]) {
     }
 }
 
-/// Results of two rounds.
+/// Result of two rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Name of the model.
     pub model: &'static str,
-    /// CRC-32C of all layers after each round; the first is rotated by five bits, and both are XORed.
+    /// Hash of the results: CRC-32C of all layers after each round. The first is rotated by five bits and
+    /// XORed with the second.
     pub update: u32,
 }
 
-/// Runs [`Model::rounds`] on a fresh client.
+/// Runs the two rounds of [`Model::rounds`] on a fresh client.
 ///
 /// # Errors
-/// The client's reason for declining.
+/// The client's reason for declining a round.
 pub fn rounds<T: Model>(
     client: &mut Network<impl NetworkMemory>,
     source: &mut Recording<'_>,

@@ -1,4 +1,4 @@
-//! FedSpan client over the chip's USB serial port, with its record in flash.
+//! Program `client`: FedSpan client over the chip's USB serial port, with its record in flash.
 
 #![no_std]
 #![no_main]
@@ -15,7 +15,7 @@ use fedspan_firmware::client::Client;
 async fn main(_spawner: Spawner) {
     let chip = esp_hal::init(esp_hal::Config::default().with_cpu_clock(CpuClock::max()));
     esp_rtos::start(TimerGroup::new(chip.TIMG0).timer0, chip.FROM_CPU_INTR0);
-    // Nothing is lost while the core computes: the host keeps its data until it is read.
+    // No byte is lost while the core computes, because the host keeps its data until the board reads it.
     let mut serial = UsbSerialJtag::new(chip.USB_DEVICE).into_async();
     let Some(seed) = seed(chip.RNG, chip.ADC1) else { return };
     let flash = FlashStorage::new(chip.FLASH);

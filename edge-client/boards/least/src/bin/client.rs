@@ -1,4 +1,5 @@
-//! The complete client (link, protocol, session, training, prediction) on the minimal board.
+//! Complete client (link, protocol, session, training, prediction) on the minimal board. The program is
+//! linked to measure its size and to show that no panic is reachable.
 
 #![no_std]
 #![no_main]
@@ -19,6 +20,7 @@ use fedspan_client::task::{Scaled, scaled_values};
 use fedspan_client::{Linear, Recording, Session};
 use least::{D, K, Lcg, Line, Once, clock, key, report, samples};
 
+/// Session settings of device 1.
 const CONFIG: Config = Config::new(1);
 const RECEIVE: usize = CONFIG.frame_limit as usize;
 const TRANSMIT: usize = CONFIG.transmit_capacity();
@@ -53,7 +55,7 @@ static STATICS: Once<Statics> = Once::new(Statics {
 fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
-    // SAFETY: the only call; `main` runs once.
+    // SAFETY: this is the only call, because `main` runs once.
     let place = unsafe { STATICS.take() };
     let Statics { client, workspace, receive, transmit, .. } = place;
     let model = Linear::new(workspace);

@@ -1,5 +1,5 @@
-//! The complete client of a device that trains a 64-32-7 network with momentum. No panic is reachable,
-//! for any request of a server.
+//! Complete client, on the minimal board, of a device that trains a 64-32-7 network with momentum. No panic
+//! is reachable, for any request of a server.
 
 #![no_std]
 #![no_main]
@@ -22,7 +22,7 @@ const C: usize = 7;
 /// Samples per batch.
 const N: usize = 10;
 
-/// Sizes of the model.
+/// Sizes of the network.
 struct Mine;
 
 impl NetworkSizes for Mine {
@@ -53,7 +53,7 @@ static STATICS: Once<Statics> = Once::new(Statics {
 fn main() -> ! {
     let (x, _) = samples();
     let samples = Recording::classification(x, classes(), D);
-    // SAFETY: the only call; `main` runs once.
+    // SAFETY: this is the only call, because `main` runs once.
     let Statics { client, workspace, receive, transmit } = unsafe { STATICS.take() };
     let client = client.write(Session::new(
         CONFIG,

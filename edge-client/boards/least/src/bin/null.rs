@@ -1,4 +1,5 @@
-//! The minimal board without a client: echoes each byte.
+//! Program without a client on the minimal board: echoes each byte. Its size is the baseline for the other
+//! programs.
 
 #![no_std]
 #![no_main]

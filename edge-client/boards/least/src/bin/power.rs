@@ -1,5 +1,5 @@
-//! The complete client of a private device, with FedPower and FedRep: every update has noise. No panic is
-//! reachable, with any request of a server and any entropy.
+//! Complete client, on the minimal board, of a device that adds noise to every update, with FedPower and
+//! FedRep. No panic is reachable, for any request of a server and any entropy.
 
 #![no_std]
 #![no_main]
@@ -40,6 +40,7 @@ static STATICS: Once<Statics> = Once::new(Statics {
     transmit: [0; TRANSMIT],
 });
 
+/// Returns an arbitrary number, read from the serial line.
 fn number() -> u32 {
     let mut bytes = [0; 4];
     let Ok(()) = Entropy.read(&mut bytes);
@@ -51,9 +52,9 @@ fn number() -> u32 {
 fn main() -> ! {
     let (x, y) = samples();
     let samples = Recording::regression(x, y, D, 1);
-    // SAFETY: the only call; `main` runs once.
+    // SAFETY: this is the only call, because `main` runs once.
     let Statics { client, workspace, receive, transmit } = unsafe { STATICS.take() };
-    // Arbitrary settings, so that no check is optimised away.
+    // The settings are arbitrary, so that the compiler cannot remove any check of them.
     let (settings, claim, clip) = loop {
         if let Ok(multiplier) = NoiseMultiplier::from_square(number().into())
             && let Ok(settings) =

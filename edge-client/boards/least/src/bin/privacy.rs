@@ -1,4 +1,5 @@
-//! Privacy noise alone. No panic is reachable, with any entropy and any parameters.
+//! Program that only draws privacy noise, on the minimal board. No panic is reachable, for any entropy and
+//! any parameters.
 
 #![no_std]
 #![no_main]
@@ -6,6 +7,7 @@
 use fedspan_client::privacy::{EntropySource, MinEntropy, Variance, draw_seed, noise};
 use least::{Entropy, report};
 
+/// Returns an arbitrary number, read from the serial line.
 fn number() -> u64 {
     let mut bytes = [0; 8];
     let Ok(()) = Entropy.read(&mut bytes);

@@ -1,4 +1,5 @@
-//! FedSpan client over the interface chip's serial port, with its record in flash.
+//! Program `client`: FedSpan client over the serial port of the board's interface chip, with its record in
+//! flash.
 
 #![no_std]
 #![no_main]
@@ -13,7 +14,7 @@ use nrf52840_dk::{Interrupts, device, seed, serial_config, start};
 #[embassy_executor::main]
 async fn main(_spawner: Spawner) {
     let chip = start();
-    // DMA writes to one half while the other is read.
+    // The receive buffer has two halves: DMA writes to one half while the other is read.
     let (mut received, mut sending) = ([0; 2 * FRAME], [0; FRAME]);
     let mut serial = BufferedUarte::new(
         chip.UARTE0,

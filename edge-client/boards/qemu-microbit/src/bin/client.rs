@@ -1,5 +1,5 @@
-//! Client of a device with a table of samples in flash, in a campaign of shape (20, 2): the demonstration's
-//! (58, 24) does not fit 16 KiB. Settings: `fedspan_emulated::settings`.
+//! Program `client`: client of a device with a table of samples in flash, in a campaign of shape (20, 2); the
+//! demonstration's shape (58, 24) does not fit into 16 KiB. Settings: `fedspan_emulated::settings`.
 
 #![no_std]
 #![no_main]

@@ -1,4 +1,4 @@
-//! Minimal firmware that links: starts and stops.
+//! Program `null`: minimal firmware that starts and stops, to check that linking works.
 
 #![no_std]
 #![no_main]

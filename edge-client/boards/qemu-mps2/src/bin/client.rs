@@ -1,4 +1,4 @@
-//! Client of a smartwatch wearer in a campaign. Settings: `fedspan_emulated::settings`.
+//! Program `client`: client of a smartwatch wearer in a campaign. Settings: `fedspan_emulated::settings`.
 
 #![no_std]
 #![no_main]

@@ -1,4 +1,4 @@
-//! Prints the cost of training a network on this core, see `fedspan_emulated::network`.
+//! Program `network`: prints the cost of training a network on this core, see `fedspan_emulated::network`.
 
 #![no_std]
 #![no_main]

@@ -1,4 +1,4 @@
-//! Prints the cost of a FedPower iteration on this core, see `fedspan_emulated::power`.
+//! Program `power`: prints the cost of a FedPower iteration on this core, see `fedspan_emulated::power`.
 
 #![no_std]
 #![no_main]

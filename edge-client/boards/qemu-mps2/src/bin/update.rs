@@ -1,4 +1,4 @@
-//! Prints the cost of an update on this core, see `fedspan_emulated::measure`.
+//! Program `update`: prints the cost of an update on this core, see `fedspan_emulated::measure`.
 
 #![no_std]
 #![no_main]

@@ -1,4 +1,5 @@
-//! Prints the cost of an update in 16-bit fixed point on this core, see `fedspan_emulated::measure`.
+//! Program `update_i16`: prints the cost of an update in 16-bit fixed point on this core, see
+//! `fedspan_emulated::measure`.
 
 #![no_std]
 #![no_main]

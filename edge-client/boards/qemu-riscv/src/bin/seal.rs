@@ -1,4 +1,4 @@
-//! Prints the cost of encryption on this core, see `fedspan_emulated::sealing`.
+//! Program `seal`: prints the cost of encryption on this core, see `fedspan_emulated::sealing`.
 
 #![no_std]
 #![no_main]

@@ -1,4 +1,4 @@
-//! FedSpan client over USB, with its record in flash.
+//! Program `client`: FedSpan client over USB, with its record in flash.
 
 #![no_std]
 #![no_main]
@@ -12,7 +12,7 @@ use rp2040_pico::{BoardFlash, Buffers, device, open, seed};
 async fn main(_spawner: Spawner) {
     let chip = embassy_rp::init(Default::default());
     let mut flash = BoardFlash::new_blocking(chip.FLASH);
-    // Reading the number cannot fail on this chip.
+    // Reading the number cannot fail on this chip, so the program may end here.
     let Ok(device) = device(&mut flash) else { return };
     let mut buffers = Buffers::new(device);
     let (mut controller, mut serial) = open(chip.USB, &mut buffers);

@@ -1,4 +1,4 @@
-//! Minimal firmware that links: starts and sleeps.
+//! Program `null`: minimal firmware that starts and sleeps, to check that linking works.
 
 #![no_std]
 #![no_main]

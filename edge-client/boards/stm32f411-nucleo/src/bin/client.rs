@@ -1,4 +1,4 @@
-//! FedSpan client over the ST-Link's serial port, with its record in flash.
+//! Program `client`: FedSpan client over the ST-Link's serial port, with its record in flash.
 
 #![no_std]
 #![no_main]
@@ -22,9 +22,11 @@ async fn main(_spawner: Spawner) {
         Interrupts,
         serial_config(),
     );
-    // Only the region of 16 KiB sectors: the driver of the whole flash would use the largest sector size.
+    // The flash driver covers only the region of 16 KiB sectors; a driver of the whole flash would use the
+    // largest sector size.
     let flash = Flash::new_blocking(chip.FLASH).into_blocking_regions().bank1_region1;
-    // Fails only for unusable serial settings, and without a serial line there is nothing to do.
+    // The driver fails only for unusable serial settings. Without a serial line the program has nothing to
+    // do.
     let Ok(mut serial) = serial else { return };
     let mut client = Client::new(flash, FlashLayout::of_memory_map(), device(), seed(chip.ADC1));
     loop {
