@@ -1,5 +1,5 @@
-//! Check of a state directory: verifies that its content is consistent and fits a configuration (`fsck`).
-//! Changes nothing.
+//! Check of a state directory (`fsck`): verifies that the stored campaign is consistent and fits a
+//! configuration. The check writes nothing.
 
 mod journal_check;
 
@@ -26,7 +26,7 @@ pub struct CheckReport {
     pub faults: Vec<String>,
 }
 
-/// Checks the state directory of a configuration; `None` if no campaign was ever begun there.
+/// Checks the state directory of a configuration; returns `None` if the directory contains no campaign.
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be read at all.
@@ -68,17 +68,18 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     Ok(Some(found))
 }
 
-/// Adds the state directory to a resume error, since a configuration that points at the wrong directory is the
-/// usual cause.
+/// Formats a resume error with the path of the state directory, because the usual cause is a configuration
+/// with the wrong directory.
 #[must_use]
 pub fn locate_error(error: &ResumeError, state: &Path) -> String {
     match error {
-        // The message contains the path.
+        // The message of a store error contains the path already.
         ResumeError::Store(error) => error.to_string(),
         error => format!("{}: {error}", state.display()),
     }
 }
 
+/// Returns one line about the campaign: its number, progress, open round and privacy accounts.
 fn describe_campaign(stored: &CampaignState) -> String {
     let CampaignState { campaign, checkpoint, updates, accounts, .. } = stored;
     let Some(checkpoint) = checkpoint else { return format!("campaign {campaign}: no round was opened yet") };
@@ -120,8 +121,9 @@ impl CheckReport {
         self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
     }
 
-    /// Checks the journal against rounds and campaign. `is_kept`: a journal is kept now; rounds without entries
-    /// are gaps if none was kept then.
+    /// Checks the journal against the committed rounds and the campaign. `is_kept` is true if the
+    /// configuration keeps a journal. A round without entries is a gap if no journal was kept during the
+    /// round, and a fault otherwise.
     fn journal(
         &mut self,
         lines: &[JournalEntry],
@@ -149,7 +151,7 @@ impl CheckReport {
         let journalled: BTreeSet<u32> =
             journal_check.commits.iter().map(|committed| committed.round).collect();
         for CommittedRound { exchange, .. } in rounds {
-            // Rounds after the end of a journal that is kept are reported once, below.
+            // If a journal is kept, all rounds after its end are reported as one fault below.
             let has_entry = journalled.contains(exchange)
                 || is_kept && (*exchange > last || *exchange == last && now > last);
             if !has_entry && !journal_check.may_miss(*exchange) {
@@ -173,7 +175,7 @@ impl CheckReport {
             ));
         }
         let committed = journal_check.commits.last();
-        // A journal that lacks the last round was reported above.
+        // A journal without the last committed round was reported above.
         let is_last =
             rounds.last().zip(committed).is_none_or(|(round, journalled)| journalled.round >= round.exchange);
         let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
@@ -197,7 +199,7 @@ impl CheckReport {
             }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
-        // The next start completes an unfinished line.
+        // The next start of a server completes an unfinished last line.
         let whole: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
         let next = lines.last().map_or(0, |(number, _)| number + 1);
