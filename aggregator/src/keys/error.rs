@@ -2,7 +2,7 @@
 
 use fedspan_engine::DeviceId;
 
-/// Reason why an operation was refused; nothing was changed.
+/// Reason why an operation was refused. A refused operation changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

@@ -1,9 +1,9 @@
-//! Number of connections per address: one address must not take all slots.
+//! Counter of connections per address, which prevents that one address takes all slots.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Connections, counted by address.
+/// Number of connections of each address.
 #[derive(Debug, Default)]
 pub(super) struct PerAddressCount {
     count: usize,
@@ -21,11 +21,13 @@ impl PerAddressCount {
         self.by_address.get(&address).copied().unwrap_or(0)
     }
 
+    /// Counts a new connection.
     pub(super) fn enter(&mut self, address: IpAddr) {
         self.count += 1;
         *self.by_address.entry(address).or_default() += 1;
     }
 
+    /// Removes a connection from the count.
     pub(super) fn leave(&mut self, address: IpAddr) {
         let Some(count) = self.by_address.get_mut(&address) else { return };
         self.count -= 1;
@@ -36,8 +38,8 @@ impl PerAddressCount {
     }
 }
 
-/// Returns the address that connections are counted under: an IPv4 address, or the /64 prefix of an IPv6
-/// address, which is what one customer gets.
+/// Returns the address under which connections are counted: an IPv4 address, or the /64 prefix of an IPv6
+/// address, because a provider usually assigns a /64 prefix to each customer.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(long) => {
