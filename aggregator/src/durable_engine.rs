@@ -1,5 +1,5 @@
-//! Durable engine: the round engine behind a write-ahead log. The actions of the engine are held back until the
-//! records that they depend on are on disk, and are then released in order.
+//! Durable engine: the round engine behind a write-ahead log. The actions of the engine are held back until
+//! the records that they depend on are on disk, and are then released in order.
 //!
 //! This module has no clock, sockets or threads: the server drives it with real time and a database file,
 //! fault simulations drive it with virtual time and a database that loses unsynced data.

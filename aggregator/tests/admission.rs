@@ -133,8 +133,8 @@ fn start_is_part_of_requirements() {
     assert_eq!(needs.admit(&role), Err(Refusal::Capability(Requirement::Roles(0x08))));
 }
 
-/// At most 256 chunks are sent in one direction: a frame limit that needs more is too small for this campaign,
-/// and a device admitted with it could never be sent a round.
+/// At most 256 chunks are sent in one direction: a frame limit that needs more is too small for this
+/// campaign, and a device admitted with it could never be sent a round.
 #[test]
 fn small_frame_limits_are_refused_with_minimum() {
     let shape = (784, 8, 1);

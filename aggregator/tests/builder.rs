@@ -1,5 +1,5 @@
-//! Tests of servers and configurations that a program builds: defaults of the file, custom parts, and the campaigns
-//! that are stored under them.
+//! Tests of servers and configurations that a program builds: defaults of the file, custom parts, and the
+//! campaigns that are stored under them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -120,8 +120,8 @@ fn builder_errors_name_key_and_value() {
     assert!(unknown.starts_with("rounds.dedline: unknown key (did you mean \"deadline\"?)"), "{unknown}");
 }
 
-/// A server from the builder's defaults is the server of [`Server::bind`]: the stored model has the same bits, and
-/// either resumes the other's campaign.
+/// A server from the builder's defaults is the server of [`Server::bind`]: the stored model has the same
+/// bits, and either resumes the other's campaign.
 #[tokio::test(flavor = "multi_thread")]
 async fn default_builder_serves_the_configuration() {
     let state = Scratch::new();
@@ -136,8 +136,8 @@ async fn default_builder_serves_the_configuration() {
     assert_eq!(again.status().round, 4);
 }
 
-/// A campaign under a custom algorithm continues after crashes with the bits of an undisturbed one, and under no
-/// other algorithm, setting or policy.
+/// A campaign under a custom algorithm continues after crashes with the bits of an undisturbed one, and under
+/// no other algorithm, setting or policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     let state = Scratch::new();

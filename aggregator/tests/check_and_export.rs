@@ -1,5 +1,5 @@
-//! Tests of commands `check` and `export`: consistent states are reported as such, others with one clear line, and
-//! the state directory is never changed.
+//! Tests of commands `check` and `export`: consistent states are reported as such, others with one clear
+//! line, and the state directory is never changed.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;

@@ -62,8 +62,8 @@ fn closed_pipe_is_no_error_and_full_disk_is() {
     assert!(errors(&output).contains("No space left"), "{}", errors(&output));
 }
 
-/// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its firmware
-/// could send.
+/// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its
+/// firmware could send.
 #[test]
 fn configuration_revealing_moments_is_refused() {
     let directory = directory("moments");
@@ -132,8 +132,8 @@ fn invalid_configuration_is_refused_in_one_line() {
     assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
 }
 
-/// Every command that would open a file of the state directory reports in one line if something else is there:
-/// opening a pipe would wait for its other end, and reading a device would exhaust memory.
+/// Every command that would open a file of the state directory reports in one line if something else is
+/// there: opening a pipe would wait for its other end, and reading a device would exhaust memory.
 #[test]
 fn special_files_in_state_directory_are_not_opened() {
     let here = stopped("no-state");

@@ -1,5 +1,5 @@
-//! Tests of the configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its
-//! place, the value found and the values allowed.
+//! Tests of the configuration `fleet.toml`: the example is valid, and every kind of mistake has a message
+//! with its place, the value found and the values allowed.
 
 use std::time::Duration;
 
@@ -146,8 +146,8 @@ fn rules_must_fit_uploads() {
     );
 }
 
-/// The mean and weights declared by devices cause advice, which names the rule that fits; a rule is part of the
-/// fingerprint.
+/// The mean and weights declared by devices cause advice, which names the rule that fits; a rule is part of
+/// the fingerprint.
 #[test]
 fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();

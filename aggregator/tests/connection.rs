@@ -428,8 +428,8 @@ fn foreign_hello_is_refused_unread() {
     assert_eq!(feed(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
-/// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses devices
-/// without it.
+/// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses
+/// devices without it.
 #[test]
 fn unknown_capability_bits_are_ignored_unless_needed() {
     let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);

@@ -17,8 +17,8 @@ fn with(place: usize, line: &str) -> String {
     lines.map(|(at, old)| format!("{}\n", if at == place { line } else { old })).collect()
 }
 
-/// Every line of the example: without it a required key is reported missing, and any other has the default that
-/// the example shows or describes.
+/// Every line of the example: without it a required key is reported missing, and any other has the default
+/// that the example shows or describes.
 #[test]
 fn example_values_are_required_or_defaults() {
     let value_of = |key: &str| {

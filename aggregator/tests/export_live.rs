@@ -1,4 +1,5 @@
-//! Tests of the export from a running server: the state as of one moment, and nothing from an incomplete answer.
+//! Tests of the export from a running server: the state as of one moment, and nothing from an incomplete
+//! answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;

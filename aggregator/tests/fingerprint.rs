@@ -181,8 +181,8 @@ fn fingerprint_restores_configuration() {
     }
 }
 
-/// For every setting of every shape: another value gives another fingerprint, the difference names the key with
-/// both values, and a file that sets the key refuses it while one that does not resumes under it.
+/// For every setting of every shape: another value gives another fingerprint, the difference names the key
+/// with both values, and a file that sets the key refuses it while one that does not resumes under it.
 #[test]
 fn changed_setting_is_named_refused_or_kept() {
     let (mut taken, mut seen) = (0, BTreeMap::new());

@@ -1,5 +1,5 @@
-//! Tests of golden campaigns, each left by an earlier version in the middle of a round: this version resumes each
-//! of them and makes the same decisions, bit for bit.
+//! Tests of golden campaigns, each left by an earlier version in the middle of a round: this version resumes
+//! each of them and makes the same decisions, bit for bit.
 
 use crate::common::Scratch;
 use crate::common::golden::{GoldenCampaign, RESUMED, configuration, copy, directory, make};

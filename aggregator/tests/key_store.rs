@@ -20,8 +20,8 @@ use rand_core::SeedableRng;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-/// Lock held while a program is started: between fork and exec it has copies of this process's open files, and
-/// with them their locks.
+/// Lock held while a program is started: between fork and exec it has copies of this process's open files,
+/// and with them their locks.
 static FORKS: RwLock<()> = RwLock::new(());
 
 const NOW: u64 = 1_700_000_000;
@@ -143,8 +143,8 @@ fn keys_are_read_back_and_not_stored_in_plaintext() {
     assert!(!format!("{store:?} {:?}", key_file()).contains("94, 94"));
 }
 
-/// A reader written from the tables in KEYS.md with the RustCrypto crate; it shares no code with the one under
-/// test.
+/// A reader written from the tables in KEYS.md with the RustCrypto crate; it shares no code with the one
+/// under test.
 #[test]
 fn file_matches_its_specification() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);

@@ -441,8 +441,8 @@ fn plaintext_server_leaves_keys_to_the_file() {
     assert!(at.join("state/keys").exists());
 }
 
-/// A server waits for a command that holds the key store, but not for another server; message and exit code do
-/// not depend on which lock is taken first.
+/// A server waits for a command that holds the key store, but not for another server; message and exit code
+/// do not depend on which lock is taken first.
 #[test]
 fn second_server_reports_the_first() {
     let directory = fleet();

@@ -1,5 +1,5 @@
-//! Tests of the privacy ledger: budgets in ledger units, requirements of a server on its devices, and its account
-//! of their spending.
+//! Tests of the privacy ledger: budgets in ledger units, requirements of a server on its devices, and its
+//! account of their spending.
 
 use crate::common::campaign::{Setup, honest, plain};
 use crate::common::hello;
@@ -217,8 +217,8 @@ fn update_charged_before_hello_is_not_charged_again() {
 }
 
 proptest! {
-    /// Honest devices that lose links, updates and acknowledgements: the account is never below the truth, and
-    /// equals it after every hello.
+    /// Honest devices that lose links, updates and acknowledgements: the account is never below the truth,
+    /// and equals it after every hello.
     #[test]
     fn account_equals_truth_after_every_hello(steps in prop::collection::vec((0u8..4, 1u32..4), 1..60)) {
         let mut ledger = Ledger::default();

@@ -177,8 +177,8 @@ async fn address_has_limited_slots() {
     assert!(server.stop().await.connections.turned_away >= 1);
 }
 
-/// Four addresses hold more silent connections than there are slots of any kind, and replace every one that is
-/// closed.
+/// Four addresses hold more silent connections than there are slots of any kind, and replace every one that
+/// is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn hoarding_connections_keep_no_device_out() {
     let state = tempfile::tempdir().unwrap();

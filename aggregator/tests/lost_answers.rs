@@ -1,6 +1,6 @@
-//! Devices that lose an update in a power cut after it may have been sent cannot compute it again, and decline
-//! the round as done. The round continues for them under another id, updates counted before stay counted, and
-//! restarts of the server change nothing.
+//! Devices that lose an update in a power cut after it may have been sent cannot compute it again, and
+//! decline the round as done. The round continues for them under another id, updates counted before stay
+//! counted, and restarts of the server change nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

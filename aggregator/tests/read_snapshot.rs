@@ -1,5 +1,5 @@
-//! Tests that read snapshots stay at their moment, and writers do not wait for them: 10,000 accounts and 110,000
-//! journal lines. `-- --nocapture` prints the durations of writes.
+//! Tests that read snapshots stay at their moment, and writers do not wait for them: 10,000 accounts and
+//! 110,000 journal lines. `-- --nocapture` prints the durations of writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use std::sync::atomic::{AtomicBool, Ordering};

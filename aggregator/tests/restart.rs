@@ -1,5 +1,5 @@
-//! Tests of restarts: acknowledged updates count exactly once, and a campaign continues in the middle of a round as
-//! if it had not been interrupted.
+//! Tests of restarts: acknowledged updates count exactly once, and a campaign continues in the middle of a
+//! round as if it had not been interrupted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -145,8 +145,8 @@ fn extended_deadline_survives_restart() {
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(120));
 }
 
-/// Nothing that led to the failure of a campaign is written or acknowledged, so that a restarted server may try
-/// again.
+/// Nothing that led to the failure of a campaign is written or acknowledged, so that a restarted server may
+/// try again.
 #[test]
 fn failing_campaign_acknowledges_nothing() {
     let setup = Setup { deadline: None, ..plain() };
@@ -201,8 +201,8 @@ proptest! {
         }
         world.finish();
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
-        // One commit per round, in order, with the participants of an uninterrupted run. The last entry before
-        // a cut may be lost.
+        // One commit per round, in order, with the participants of an uninterrupted run. The last entry
+        // before a cut may be lost.
         let mut rounds = BTreeMap::new();
         for record in &world.commits {
             prop_assert!(rounds.insert(record.id.round, record.participants.len()).is_none(), "committed twice");

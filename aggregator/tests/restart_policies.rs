@@ -1,5 +1,5 @@
-//! Tests of restarts under every participation policy, at every opening and in the middle of every round: decisions
-//! are those of an uninterrupted run. The state that a policy has learnt is restored as well.
+//! Tests of restarts under every participation policy, at every opening and in the middle of every round:
+//! decisions are those of an uninterrupted run. The state that a policy has learnt is restored as well.
 
 use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;

@@ -1,4 +1,5 @@
-//! Tests that stored updates are unreadable without the key of their round, and the key is erased with the round.
+//! Tests that stored updates are unreadable without the key of their round, and the key is erased with the
+//! round.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;

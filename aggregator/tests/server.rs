@@ -1,4 +1,5 @@
-//! Tests of the whole server in this process, with small devices over TCP: restarts, control socket, shutdown.
+//! Tests of the whole server in this process, with small devices over TCP: restarts, control socket,
+//! shutdown.
 
 use crate::common;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Tests of commands `status`, `watch`, `check` and `export` on every condition of a state directory: an answer, or
-//! one line with the reason.
+//! Tests of commands `status`, `watch`, `check` and `export` on every condition of a state directory: an
+//! answer, or one line with the reason.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;

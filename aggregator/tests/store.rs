@@ -1,5 +1,5 @@
-//! Tests of the store: it reads back the records that it wrote, and returns a typed error for files that are damaged,
-//! missing or foreign. It never panics, and never takes them for an empty store.
+//! Tests of the store: it reads back the records that it wrote, and returns a typed error for files that are
+//! damaged, missing or foreign. It never panics, and never takes them for an empty store.
 
 use std::path::Path;
 
@@ -108,7 +108,8 @@ fn records_are_read_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// After truncation or changed bytes, reading returns an error, or the original contents if the bytes were unused.
+    /// After truncation or changed bytes, reading returns an error, or the original contents if the bytes
+    /// were unused.
     #[test]
     fn damage_is_an_error_or_unused_space(
         at in any::<prop::sample::Index>(), bit in 0u8..8, damage_kind in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
@@ -247,8 +248,8 @@ fn tables_without_format_are_damage() {
     }
 }
 
-/// A database that was not closed is repaired when it is opened: unsynced transactions are rolled back. A flipped bit
-/// rolls back no synced transaction, with one exception, which is asserted below.
+/// A database that was not closed is repaired when it is opened: unsynced transactions are rolled back. A
+/// flipped bit rolls back no synced transaction, with one exception, which is asserted below.
 #[test]
 fn flipped_bit_after_crash_rolls_back_only_as_the_newest_slot() {
     let (running, copy) = (Scratch::new(), Scratch::new());

@@ -1,4 +1,5 @@
-//! Tests of adapter files and their HTTP rounds, in one program because linking each file alone takes longer than its tests.
+//! Tests of adapter files and their HTTP rounds, in one program because linking each file alone takes longer
+//! than its tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

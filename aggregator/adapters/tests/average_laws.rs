@@ -53,7 +53,8 @@ proptest! {
                 };
                 let dense: f64 =
                     all.iter().zip(weights).map(|(one, weight)| product(one) * *weight as f64).sum::<f64>() / total;
-                // Half a unit in the last place of each element of the trained factor, times the element it is multiplied by.
+                // Half a unit in the last place of each element of the trained factor, times the element it
+                // is multiplied by.
                 let bound: f64 = (0..rank).map(|r| {
                     let a = f64::from(found.tensors[DOWN].1[r * d_in + column]);
                     let b = f64::from(found.tensors[UP].1[row * rank + r]);

@@ -1,5 +1,5 @@
-//! Tests of PEFT configurations: values with the same meaning agree for all PEFT versions, others are refused or
-//! give a warning.
+//! Tests of PEFT configurations: values with the same meaning agree for all PEFT versions, others are refused
+//! or give a warning.
 
 use fedspan_adapters::files::{AdapterError, Config, Dtype, RoundKind, average, check};
 use serde_json::{Map, Value, json};
@@ -52,7 +52,8 @@ fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     })
 }
 
-/// Asserts that two values of a key are refused between base and client and between clients, with the key and both files named.
+/// Asserts that two values of a key are refused between base and client and between clients, with the key and
+/// both files named.
 fn differs(key: &str, one: &Value, other: &Value) {
     let (with, without) = (config(&[(key, one.clone())]), config(&[(key, other.clone())]));
     for (configs, [first, second]) in [

@@ -39,7 +39,8 @@ fn checked(modules: &[Module], config: &str) -> Result<(CheckReport, Vec<Adapter
     Ok((checked, all[1..].to_vec()))
 }
 
-/// Squared norms of the mean of products and of its difference from the product of means, for each expert, from dense products.
+/// Squared norms of the mean of products and of its difference from the product of means, for each expert,
+/// from dense products.
 fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> Vec<[f64; 2]> {
     let factor = |one: &Adapter, letter: &str| -> Vec<f64> {
         let (_, values) = &one.tensors[&format!("{LAYER}{name}.lora_{letter}.weight")];
@@ -68,7 +69,8 @@ fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> 
         .collect()
 }
 
-/// Asserts that the interference of every module and expert and of all modules matches dense products with these scales.
+/// Asserts that the interference of every module and expert and of all modules matches dense products with
+/// these scales.
 fn agrees(modules: &[Module], changes: &Value, scale: impl Fn(&Module) -> f64) {
     let (found, clients) = checked(modules, &config(changes)).unwrap();
     assert_eq!((found.targets.len(), &found.warnings), (modules.len(), &Vec::new()));
@@ -147,8 +149,8 @@ fn experts_have_separate_interference() {
     agrees(&modules, &json!({"target_parameters": ["mlp.experts.down_proj", "mlp.router.weight"]}), plain);
 }
 
-/// Two parameters of one module with different ranks are identified by rank, since both have the same number of experts.
-/// Parameters with equal ranks and different alphas are not.
+/// Two parameters of one module with different ranks are identified by rank, since both have the same number
+/// of experts. Parameters with equal ranks and different alphas are not.
 #[test]
 fn ranks_identify_parameters_or_interference_is_unknown() {
     let plain = |module: &Module| module.3 / module.1 as f64;

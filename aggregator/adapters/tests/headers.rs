@@ -1,5 +1,5 @@
-//! Tests of the header parser: accepted and refused files. The `safetensors` crate, which defines the format, is
-//! the oracle.
+//! Tests of the header parser: accepted and refused files. The `safetensors` crate, which defines the format,
+//! is the oracle.
 
 use fedspan_adapters::files::{Dtype, Fault, Header, Layout};
 use proptest::prelude::*;
@@ -11,7 +11,8 @@ fn file(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
 }
 
-/// Parses a header. The `safetensors` crate must accept every header that our parser accepts, with the same tensors.
+/// Parses a header. The `safetensors` crate must accept every header that our parser accepts, with the same
+/// tensors.
 fn read(bytes: &[u8]) -> Result<Header, (Option<String>, Fault)> {
     let header = Header::read(bytes, bytes.len() as u64)?;
     let theirs = SafeTensors::deserialize(bytes).expect("our parser accepted this header");

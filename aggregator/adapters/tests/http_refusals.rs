@@ -1,4 +1,5 @@
-//! Tests of refused uploads, requests and settings: status, error kind and text; refused uploads leave no files.
+//! Tests of refused uploads, requests and settings: status, error kind and text; refused uploads leave no
+//! files.
 
 use fedspan_adapters::files::RoundKind;
 use fedspan_adapters::http::Settings;

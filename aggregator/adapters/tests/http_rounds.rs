@@ -12,7 +12,8 @@ fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Runs all rounds and asserts that the adapter after each is the one that `adapter average` makes of the same files.
+/// Runs all rounds and asserts that the adapter after each is the one that `adapter average` makes of the
+/// same files.
 fn run_rounds(directory: &ServerDirectory, changes: &[&str], kinds: [RoundKind; 3]) -> Vec<Vec<u8>> {
     let server = directory.serve(changes);
     let mut now = directory.base.clone();
@@ -26,7 +27,8 @@ fn run_rounds(directory: &ServerDirectory, changes: &[&str], kinds: [RoundKind; 
         );
         let updates: Vec<(u32, Adapter)> =
             (0..3).map(|client| (client + 2, now.trained(trains, u64::from(number * 10 + client)))).collect();
-        // Another client comes first in each round. One sends its whole adapter, the others only the trained tensors.
+        // Another client comes first in each round. One sends its whole adapter, the others only the trained
+        // tensors.
         for turn in 0..3 {
             let client = (turn + number as usize) % 3;
             let (samples, update) = &updates[client];

@@ -87,7 +87,8 @@ fn sample_count_is_bounded() {
     server.put(CLIENTS[0], 1, 536_870_911, &body).expect(201);
 }
 
-/// Integers become the largest value. An update whose boolean differs from the base is refused and does not block the round.
+/// Integers become the largest value. An update whose boolean differs from the base is refused and does not
+/// block the round.
 #[test]
 fn buffers_are_merged_or_refused_on_upload() {
     let directory = ServerDirectory::new();

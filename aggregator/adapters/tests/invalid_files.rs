@@ -254,7 +254,8 @@ fn unwritable_outputs_are_refused() {
     std::os::unix::fs::symlink(folder.at("0.safetensors"), folder.at("link.safetensors")).unwrap();
     assert!(to(&folder.at("link.safetensors")).contains("link.safetensors: not a regular file"));
     assert_eq!(Adapter::read(&folder.at("link.safetensors")), clients[0]);
-    // A locked temporary file belongs to a running command; an unlocked one is left over from a killed command.
+    // A locked temporary file belongs to a running command; an unlocked one is left over from a killed
+    // command.
     let partial = folder.at("next.safetensors.partial");
     let other = std::fs::File::create(&partial).unwrap();
     other.lock().unwrap();

@@ -15,7 +15,8 @@ fn update(id: u8) -> UpdateSummary {
     UpdateSummary { samples: u32::from(id) + 1, digest: [id; 32] }
 }
 
-/// A client sends update `id` for the round `ahead` rounds from the open one after a pause; then a closed round may be committed.
+/// A client sends update `id` for the round `ahead` rounds from the open one after a pause; then a closed
+/// round may be committed.
 #[derive(Clone, Debug)]
 struct Step {
     client: ClientIndex,

@@ -108,8 +108,8 @@ impl FleetBuilder {
     /// Checks all settings and makes the configuration.
     ///
     /// # Errors
-    /// [`Problem`] for the first mistake: a required key that is missing, an unknown key, or a value that is not
-    /// allowed.
+    /// [`Problem`] for the first mistake: a required key that is missing, an unknown key, or a value that is
+    /// not allowed.
     pub fn build(self) -> Result<Fleet, Problem> {
         let Self { mut values, state } = self;
         if let Some(state) = state {

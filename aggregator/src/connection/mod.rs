@@ -80,7 +80,8 @@ pub struct Connection {
     /// Number of requests for chunks of open rounds.
     chunk_requests: u64,
     incoming: Option<PartialUpdate>,
-    /// Round of the update that was last completed, declined, closed or replaced; its chunks may still arrive.
+    /// Round of the update that was last completed, declined, closed or replaced; its chunks may still
+    /// arrive.
     last_update: Option<RoundId>,
     traffic: Traffic,
 }

@@ -1,4 +1,5 @@
-//! Secure layer between a connection and its link: answers hellos, decrypts incoming and seals outgoing frames.
+//! Secure layer between a connection and its link: answers hellos, decrypts incoming and seals outgoing
+//! frames.
 
 use std::sync::Arc;
 

@@ -21,8 +21,8 @@ struct Queue<T> {
     capacity: usize,
     /// Whether one of the two ends has been dropped.
     closed: bool,
-    /// Waker of the task that found the queue empty. It is stored under the queue's lock, so that no wake-up is
-    /// lost.
+    /// Waker of the task that found the queue empty. It is stored under the queue's lock, so that no wake-up
+    /// is lost.
     waker: Option<Waker>,
 }
 
@@ -93,8 +93,8 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Waits for the next item. `None` once the queue is closed and empty. Cancel-safe: no item is lost if the
-    /// future is dropped.
+    /// Waits for the next item. `None` once the queue is closed and empty. Cancel-safe: no item is lost if
+    /// the future is dropped.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| self.poll_recv(context)).await
     }

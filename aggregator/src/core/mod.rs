@@ -6,7 +6,7 @@
 //! links. Times are milliseconds since the core was made.
 //!
 //! ```text
-//!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command, through a queue --> PeerSession
+//!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command (queue) --> PeerSession
 //! ```
 
 mod command_queue;
@@ -366,8 +366,8 @@ impl ServerCore {
         self.quota.reset_for_round(self.engine().open_round().map(|round| round.broadcast.id));
     }
 
-    /// Writes pending records and performs the actions that depend on them. A write error that may pass starts
-    /// a write stall ([`Self::is_stalled`]) instead of failing.
+    /// Writes pending records and performs the actions that depend on them. A write error that may pass
+    /// starts a write stall ([`Self::is_stalled`]) instead of failing.
     ///
     /// # Errors
     /// [`CoreError`] if the store is unusable or the campaign has failed.

@@ -43,7 +43,8 @@ pub struct Timeouts {
     pub hello: Millis,
     /// Longest time without a valid message, in ms.
     pub idle: Millis,
-    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame, in ms.
+    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame, in
+    /// ms.
     pub frame: Millis,
     /// Time after which an unanswered round is sent again, in ms.
     pub repeat: Millis,
@@ -211,7 +212,8 @@ impl PeerSession {
         }
     }
 
-    /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty otherwise.
+    /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty
+    /// otherwise.
     pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
         loop {
             match std::mem::replace(&mut self.state, State::Idle) {

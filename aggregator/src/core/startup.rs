@@ -40,8 +40,8 @@ impl ServerCore {
         Self::with_custom_parts(fleet, store, campaign, keys, file, CustomParts::default())
     }
 
-    /// Makes a server core as [`Self::new`] does, with custom parts in place of the configuration's algorithm and
-    /// participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
+    /// Makes a server core as [`Self::new`] does, with custom parts in place of the configuration's algorithm
+    /// and participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
     ///
     /// # Errors
     /// [`CoreError`] if the stored campaign cannot be resumed, or a part does not fit the configuration.

@@ -141,7 +141,8 @@ fn full_disk_delays_acknowledgements() {
     assert_eq!(core.status().updates.counted, 2);
 }
 
-/// A device whose update waited during a write stall is not late, and the server answers copies of the update once.
+/// A device whose update waited during a write stall is not late, and the server answers copies of the update
+/// once.
 #[test]
 fn campaign_clock_pauses_during_write_stall() {
     let state = tempfile::tempdir().unwrap();

@@ -12,7 +12,8 @@ use fedspan_files::{make_directories, parent, sync_directory, with_suffix};
 /// left.
 const NAMES: u32 = 16;
 
-/// Directory that is written under a temporary name, and removed on drop unless it was [committed](Self::commit).
+/// Directory that is written under a temporary name, and removed on drop unless it was
+/// [committed](Self::commit).
 #[derive(Debug)]
 pub(super) struct AtomicDir {
     to: PathBuf,

@@ -1,4 +1,5 @@
-//! Export: writes the content of a state directory for other programs: model, rounds, privacy ledger, journal.
+//! Export: writes the content of a state directory for other programs: model, rounds, privacy ledger,
+//! journal.
 
 mod atomic_dir;
 
@@ -61,8 +62,8 @@ impl From<StoreError> for ExportError {
 /// * `ridge.json`, if the fleet has chosen a ridge for final heads.
 ///
 /// # Errors
-/// [`ExportError::Nothing`] without a campaign, [`ExportError::Exists`] if `to` exists, [`ExportError::State`]
-/// if the campaign cannot be read or resumed, [`ExportError::Io`].
+/// [`ExportError::Nothing`] without a campaign, [`ExportError::Exists`] if `to` exists,
+/// [`ExportError::State`] if the campaign cannot be read or resumed, [`ExportError::Io`].
 pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     refuse_to_overwrite(to)?;
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };

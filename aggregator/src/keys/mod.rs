@@ -2,7 +2,7 @@
 //! stored.
 //!
 //! ```text
-//!  connection -- lookup, is_accepted --> ActiveKeys --> KeyTable <-- KeyStore <--> file (encrypted, owner only)
+//!  connection -- lookup, is_accepted --> ActiveKeys --> KeyTable <-- KeyStore <--> encrypted file
 //!                                                                       ^
 //!                                            `keys add | revoke | rotate | ...`, end of a round
 //! ```

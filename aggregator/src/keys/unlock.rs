@@ -56,8 +56,8 @@ impl Unlock {
         Self::passphrase(words)
     }
 
-    /// Reads a key of 32 bytes, or of 64 hexadecimal digits, from a pipe or from a file that only its owner can
-    /// read.
+    /// Reads a key of 32 bytes, or of 64 hexadecimal digits, from a pipe or from a file that only its owner
+    /// can read.
     ///
     /// # Errors
     /// [`UnlockError`] if the file cannot be read, other users can read it, or it contains no key.

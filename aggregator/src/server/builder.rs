@@ -101,8 +101,8 @@ impl ServerBuilder {
     /// Binds the configured address, and resumes the campaign in the state directory or begins a new one.
     ///
     /// # Errors
-    /// [`ServeError`] if a custom part does not fit the configuration, the listener cannot be bound, or the campaign
-    /// cannot be begun or resumed.
+    /// [`ServeError`] if a custom part does not fit the configuration, the listener cannot be bound, or the
+    /// campaign cannot be begun or resumed.
     pub async fn bind(self) -> Result<Server, ServeError> {
         // The store is opened first, so that an error of the state directory is reported before an address in
         // use.

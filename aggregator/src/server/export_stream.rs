@@ -1,10 +1,12 @@
 //! Stream of a stored campaign: the answer to the control request `export`, from which a client writes files.
 //!
 //! ```text
-//!  {"version":"0.1.0","campaign":"...","rounds":12}   version of the server; the campaign, postcard in hexadecimal; number of rounds
-//!  ...                                                the rounds, a line each
-//!  ...                                                the journal, line by line
-//!  {"end":1234}                                       number of lines above; without it the answer is incomplete
+//!  {"version":"0.1.0","campaign":"...","rounds":12}   version of the server; campaign (postcard, in
+//!                                                     hexadecimal digits); number of rounds
+//!  ...                                                rounds, one line each
+//!  ...                                                lines of the journal
+//!  {"end":1234}                                       number of lines between the first and this one;
+//!                                                     an answer without this line is incomplete
 //! ```
 //!
 //! The lines come from a read snapshot of the database, which the core opens; reading does not delay the
@@ -127,8 +129,8 @@ enum Trailer {
     End { end: usize },
 }
 
-/// Fetches the stored campaign from the server of a state directory; `None` if no server runs there. Updates of
-/// the open round are not included.
+/// Fetches the stored campaign from the server of a state directory; `None` if no server runs there. Updates
+/// of the open round are not included.
 ///
 /// # Errors
 /// Errors of the control socket. [`std::io::ErrorKind::Other`] for errors that the server reports and for an

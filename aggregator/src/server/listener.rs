@@ -10,8 +10,8 @@ pub trait Listener: Send + 'static {
     /// Stream of one connection.
     type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// Waits for the next connection and returns it with its remote address. Cancel-safe: no connection is lost
-    /// if the future is dropped.
+    /// Waits for the next connection and returns it with its remote address. Cancel-safe: no connection is
+    /// lost if the future is dropped.
     fn accept(&mut self) -> impl Future<Output = std::io::Result<(Self::Stream, SocketAddr)>> + Send;
 
     /// Returns the local address.

@@ -1,9 +1,9 @@
 //! Device server on tokio: a listener, a task per connection, and one task that owns the server core.
 //!
 //! ```text
-//!  socket, serial port <-> peer task (PeerSession) <-- bounded channels --> core task (ServerCore: Engine, Store)
-//!                                                                                    |
-//!                                                          control socket: status, watch, keys, export
+//!  socket, serial port <-> peer task (PeerSession) <- bounded channels -> core task (ServerCore: Engine, Store)
+//!                                                                               |
+//!                                                     control socket: status, watch, keys, export
 //! ```
 //!
 //! Back-pressure: while the core is busy, the server reads no data from peers. A peer that does not read its

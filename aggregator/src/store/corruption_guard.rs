@@ -14,8 +14,8 @@ thread_local! {
 /// Installation of the panic hook.
 static HOOK: Once = Once::new();
 
-/// Runs `work`, which reads possibly corrupt pages, and catches its panics. State that `work` changes must not
-/// be used after an error.
+/// Runs `work`, which reads possibly corrupt pages, and catches its panics. State that `work` changes must
+/// not be used after an error.
 ///
 /// # Errors
 /// The error of `work`, or [`DatabaseError::Damaged`] after a panic.

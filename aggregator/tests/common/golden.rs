@@ -1,4 +1,5 @@
-//! Test support for golden files: writes, reads and resumes campaigns that a server left in the middle of a round.
+//! Test support for golden files: writes, reads and resumes campaigns that a server left in the middle of a
+//! round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -52,8 +53,8 @@ fn response_time(device: DeviceId) -> u64 {
     50 + 2 * device.0
 }
 
-/// Returns the update of a device. For FedRep it is an honest gradient. For other tasks it is random numbers that
-/// depend on the round; the tensors that must be orthonormal are orthonormalised.
+/// Returns the update of a device. For FedRep it is an honest gradient. For other tasks it is random numbers
+/// that depend on the round; the tensors that must be orthonormal are orthonormalised.
 fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
     if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
         return honest(device, opening);
@@ -195,8 +196,8 @@ impl GoldenCampaign {
     }
 }
 
-/// Writes a golden directory from its configuration: a server that stops in this round after this many updates,
-/// and the results of the campaign after its restart.
+/// Writes a golden directory from its configuration: a server that stops in this round after this many
+/// updates, and the results of the campaign after its restart.
 pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     let text = configuration(name, state);
     let mut campaign = GoldenCampaign::new(&text).with_all_joined();

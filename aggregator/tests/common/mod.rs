@@ -64,8 +64,8 @@ pub fn said(output: &Output) -> (i32, String, String) {
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Reads lines up to the first that contains `says`, and returns it. The reader must be kept, as a program may
-/// not be able to write to a closed pipe.
+/// Reads lines up to the first that contains `says`, and returns it. The reader must be kept, as a program
+/// may not be able to write to a closed pipe.
 pub fn line_with(reader: &mut impl BufRead, says: &str) -> String {
     let mut all = String::new();
     loop {

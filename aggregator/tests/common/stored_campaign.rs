@@ -25,8 +25,8 @@ pub fn durable_engine(state: &Path) -> DurableEngine {
     engine_with_journal(state, Some(0))
 }
 
-/// Begins the campaign of a state directory, or resumes it. `journal` is the number of lines in the journal file;
-/// `None` keeps no journal.
+/// Begins the campaign of a state directory, or resumes it. `journal` is the number of lines in the journal
+/// file; `None` keeps no journal.
 fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
@@ -39,8 +39,8 @@ fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     DurableEngine::new(fleet.engine(), store, &about).unwrap().0
 }
 
-/// Writes the state directory; returns the configuration, and the representation after two rounds in row-major
-/// order.
+/// Writes the state directory; returns the configuration, and the representation after two rounds in
+/// row-major order.
 pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     let mut durable_engine = durable_engine(state);
     (0..5).for_each(|device| durable_engine.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
@@ -68,8 +68,8 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     (configuration(state), representation)
 }
 
-/// Begins or resumes the campaign, with or without a journal. Adds updates to each of the next rounds until it has
-/// the number in `counted`.
+/// Begins or resumes the campaign, with or without a journal. Adds updates to each of the next rounds until
+/// it has the number in `counted`.
 pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
     let mut durable_engine = engine_with_journal(state, journal.then_some(0));
     (0..5).for_each(|device| durable_engine.handle(Millis::new(10), Event::Joined(DeviceId(device))));

@@ -12,10 +12,10 @@ use hyper::{Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// Bytes of a file that are read at a time.
+/// Number of bytes of a file that are read at a time.
 const BLOCK: u64 = 1 << 16;
 
-/// Most blocks that wait for the network.
+/// Largest number of blocks that wait for the network.
 const QUEUED_BLOCKS: usize = 2;
 
 /// Error response to a request.
@@ -23,21 +23,21 @@ const QUEUED_BLOCKS: usize = 2;
 pub struct HttpError {
     /// HTTP status code.
     pub status: StatusCode,
-    /// Error kind, `error` in the response and the name of a counter in the status.
+    /// Kind of the error: the value of `error` in the response and the name of a counter in the status.
     pub kind: &'static str,
-    /// Explanation for people, `text` in the response.
+    /// Explanation for people: the value of `text` in the response.
     pub text: String,
     /// True if the counter of this kind has been incremented already.
     pub is_counted: bool,
 }
 
 impl HttpError {
-    /// Error that has not been counted yet.
+    /// Makes an error that has not been counted.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
         Self { status, kind, text: text.into(), is_counted: false }
     }
 
-    /// 500: the server failed, and has logged the cause.
+    /// Response 500 for a failure of the server, whose cause has been logged.
     pub fn internal() -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -61,7 +61,7 @@ impl HttpError {
 pub enum ResponseBody {
     /// Text in memory, sent in one frame.
     Text(Option<Bytes>),
-    /// Blocks of a file from the reading task, and the number of bytes that are left.
+    /// Blocks of a file from the reading task, and the number of bytes that have not been sent.
     File(mpsc::Receiver<std::io::Result<Bytes>>, u64),
 }
 
@@ -104,10 +104,10 @@ pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     response
 }
 
-/// Streams a file that does not change.
+/// Response that streams a file. The file must not change meanwhile.
 ///
 /// # Errors
-/// The I/O error of opening the file.
+/// The I/O error if the file cannot be opened.
 pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<ResponseBody>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -123,7 +123,7 @@ pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Respons
                 Err(error) => Err(error),
             };
             left = left.saturating_sub(read.as_ref().map_or(left, |block| block.len() as u64));
-            // The connection is closed.
+            // Sending fails if the connection is closed.
             if sender.blocking_send(read).is_err() {
                 return;
             }

@@ -1,4 +1,5 @@
-//! Test support: random adapters, written and read with the `safetensors` crate, and a running adapter server.
+//! Test support: random adapters, written and read with the `safetensors` crate, and a running adapter
+//! server.
 
 pub mod http;
 pub mod live;
@@ -185,8 +186,8 @@ impl Folder {
         average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
     }
 
-    /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in `configs` stands for no
-    /// configuration.
+    /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in
+    /// `configs` stands for no configuration.
     pub fn directories(adapters: &[Adapter], configs: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (index, (adapter, config)) in adapters.iter().zip(configs).enumerate() {

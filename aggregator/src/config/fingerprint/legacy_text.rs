@@ -17,8 +17,8 @@ pub(super) fn is_legacy(text: &str) -> bool {
     text.lines().any(|line| line.split_once(" = ").is_some_and(|(key, _)| key == MARKER_KEY))
 }
 
-/// Translates a legacy text. A line that cannot be translated keeps its key and text, which differ from every current
-/// setting, so that the campaign is not resumed.
+/// Translates a legacy text. A line that cannot be translated keeps its key and text, which differ from every
+/// current setting, so that the campaign is not resumed.
 pub(super) fn translate(text: &str) -> Settings {
     let lines = Lines::of(text);
     let mut settings = Settings::default();

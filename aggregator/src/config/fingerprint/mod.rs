@@ -69,8 +69,8 @@ pub struct Resumed {
 
 impl Fleet {
     /// Returns the fingerprint: one `key = value` line per setting that affects results. Settings that may
-    /// change while a campaign runs (addresses, deadlines, the number of expected devices, limits on peers) are
-    /// not included.
+    /// change while a campaign runs (addresses, deadlines, the number of expected devices, limits on peers)
+    /// are not included.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         self.settings().to_string()
