@@ -1,5 +1,5 @@
-//! Tests of commands `check` and `export`: consistent states are reported as such, others with one clear
-//! line, and the state directory is never changed.
+//! Tests of the commands `check` and `export`: consistent states are accepted, other states are reported in
+//! one line, and the state directory is never changed.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -19,7 +19,7 @@ const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
 
-/// State directory of a campaign of five devices in its third round, which two have answered.
+/// State directory of a campaign of five devices in its third round, which two devices have answered.
 struct StateDir {
     scratch: Scratch,
     config: PathBuf,
@@ -57,7 +57,7 @@ impl StateDir {
         entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
     }
 
-    /// Runs a command that must fail with one line that contains all of `says`.
+    /// Runs a command that must fail with one line that contains all texts in `says`.
     fn assert_refused(&self, arguments: &[&str], says: &[&str]) {
         let before = self.files();
         let output = self.run(arguments);
@@ -68,7 +68,7 @@ impl StateDir {
             "{arguments:?}: {said}"
         );
         assert_eq!(said.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(), 1, "{said}");
-        // A server opens the database for writing, which changes bytes of it.
+        // A server opens the database for writing, which changes some bytes.
         let mut after = self.files();
         if arguments[0] == "serve" {
             after.insert(self.state().join(FILE), before[&self.state().join(FILE)].clone());
@@ -85,13 +85,13 @@ impl StateDir {
         sibling_names
     }
 
-    /// Appends to the configuration.
+    /// Appends text to the configuration.
     fn configure(&self, more: &str) {
         let text = std::fs::read_to_string(&self.config).unwrap();
         std::fs::write(&self.config, text + more).unwrap();
     }
 
-    /// Changes the database directly.
+    /// Changes the database directly, without the store.
     fn change(&self, change: impl FnOnce(&redb::WriteTransaction)) {
         let database = Database::open(self.state().join(FILE)).unwrap();
         let write = database.begin_write().unwrap();
@@ -125,7 +125,8 @@ fn check_accepts_consistent_state() {
         assert!(said.contains(says), "{says}: {said}");
     }
     assert!(dir.files() == before, "something was changed");
-    // The file may be behind the database, which completes it, and its last line may be incomplete.
+    // The journal file may have fewer lines than the database, and an incomplete last line. The next start
+    // completes the file from the database.
     let path = dir.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
@@ -176,7 +177,8 @@ fn export_is_readable_by_other_programs() {
     dir.assert_refused(&["export", "--out", &text], &["out: already exists; refusing to overwrite it"]);
 }
 
-/// Directories next to the target may belong to others, also under the names of temporary directories.
+/// An export must not remove other directories next to the target, even if they have the name of a temporary
+/// directory.
 #[test]
 fn export_removes_only_its_own_directories() {
     let dir = StateDir::new();
@@ -185,7 +187,7 @@ fn export_removes_only_its_own_directories() {
     std::fs::create_dir(&other_dir).unwrap();
     std::fs::write(other_dir.join("f"), b"x").unwrap();
     let before = dir.sibling_names();
-    // The export fails after its first files, as one is longer than the limit on file sizes.
+    // The export fails after its first files, because a file exceeds the limit on file sizes.
     for place in ["out", "deep/er/out", "out.partial/out"] {
         let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
@@ -229,7 +231,7 @@ fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Every command reports bad states in one clear line; nothing is changed, and no campaign is begun.
+/// Every command reports an unusable state in one line. No file is changed, and no campaign is begun.
 #[test]
 fn unusable_states_are_reported_in_one_line() {
     let cases: [(Damage, &[&str]); 12] = [
@@ -267,7 +269,7 @@ fn unusable_states_are_reported_in_one_line() {
             },
             &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
         ),
-        // Counted updates would not count again, or with another weight.
+        // With these settings the stored updates would be rejected, or would have another weight.
         (
             |dir| dir.configure("[limits]\nnorm = 0.001\n"),
             &[
@@ -294,12 +296,12 @@ fn unusable_states_are_reported_in_one_line() {
         let (_, text) = out(&dir);
         dir.assert_refused(&["check"], says);
         dir.assert_refused(&["serve"], says);
-        // Updates of the open round do not matter to these.
+        // `export` does not read the updates of the open round.
         let of_round = says[0].contains("round.key") || says[0].contains("an update");
         if !of_round {
             dir.assert_refused(&["export", "--out", &text], says);
         }
-        // `status` has no configuration to compare with.
+        // `status` does not compare the configuration.
         if !of_round && !says[0].contains("configuration") {
             dir.assert_refused(&["status"], says);
         }
@@ -312,7 +314,8 @@ fn unusable_states_are_reported_in_one_line() {
     }
 }
 
-/// After the first round has opened, the number of expected devices may grow, since nothing depends on it.
+/// After the first round has opened, the number of expected devices may grow, because no result depends on
+/// the number.
 #[test]
 fn expected_devices_may_grow() {
     let dir = StateDir::new();
@@ -322,7 +325,8 @@ fn expected_devices_may_grow() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The file follows the database: if it is ahead, the database is an older copy.
+/// The journal file is written after the database. If the file has more lines, the database is an older copy
+/// and is refused.
 #[test]
 fn database_older_than_journal_is_refused() {
     let dir = StateDir::new();
@@ -332,7 +336,7 @@ fn database_older_than_journal_is_refused() {
     std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
     dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
     dir.assert_refused(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
-    // Also if the campaign would be replaced.
+    // The same holds for a campaign that would be replaced.
     dir.change(|write| {
         drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
         write.delete_table(CHECKPOINT).unwrap();
@@ -343,7 +347,7 @@ fn database_older_than_journal_is_refused() {
     dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
 }
 
-/// Journals that contradict the stored campaign.
+/// A journal that contradicts the stored campaign is a fault.
 #[test]
 fn contradicting_journal_is_a_fault() {
     let cases: [(Damage, &str); 7] = [
@@ -402,7 +406,7 @@ fn line(dir: &StateDir, number: u64) -> String {
     line
 }
 
-/// Removes `journal` from the configuration, or disables the journal.
+/// Enables the journal by removing `journal` from the configuration, or disables it.
 fn keeps(dir: &StateDir, journal: bool) {
     let text = std::fs::read_to_string(&dir.config).unwrap().replace("journal = false\n", "");
     std::fs::write(&dir.config, if journal { text } else { "journal = false\n".to_owned() + &text }).unwrap();
@@ -413,17 +417,17 @@ fn keeps(dir: &StateDir, journal: bool) {
 fn disabled_journal_leaves_a_gap() {
     type JournalCheck = &'static [(bool, &'static [usize])];
     let cases: [(JournalCheck, &str); 8] = [
-        // The rest of a round, and a whole round.
+        // The gap is the end of one round and a whole second round.
         (&[(false, &[5, 1]), (true, &[2])], "a gap at round ids 3 to 4 (not kept)"),
         (&[(false, &[5, 1]), (true, &[5, 2])], "a gap at round ids 3 to 4 (not kept)"),
-        // Within one round, which continues and is committed.
+        // The gap is within one round, which continues with a journal and is committed.
         (&[(false, &[3]), (true, &[4])], "a gap at round id 3 (not kept)"),
         (&[(false, &[3]), (true, &[5, 2])], "a gap at round id 3 (not kept)"),
         (&[(false, &[5]), (true, &[1])], "a gap at round ids 3 to 4 (not kept)"),
-        // Twice, the second time until now.
+        // There are two gaps, and the second one has not ended.
         (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps at round ids 3, 4 (not kept)"),
         (&[(false, &[5])], "a gap at round ids 3 to 4 (not kept)"),
-        // Disabled while nothing happened.
+        // The journal was disabled while nothing happened, so there is no gap.
         (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
     ];
     for (course, says) in cases {
@@ -439,7 +443,7 @@ fn disabled_journal_leaves_a_gap() {
         assert!(said.contains(says), "{course:?}: {said}");
         assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
     }
-    // From the first round on.
+    // The journal was disabled from the first round on.
     let dir = StateDir::new();
     std::fs::remove_dir_all(dir.state()).unwrap();
     stored_campaign::run_campaign(&dir.state(), false, &[5, 5, 2]);
@@ -450,7 +454,7 @@ fn disabled_journal_leaves_a_gap() {
     assert!(said.contains("a gap at round ids 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
 }
 
-/// A fault that no gap explains is reported as before.
+/// A gap does not hide a fault that the gap does not explain.
 #[test]
 fn gap_hides_no_other_fault() {
     type JournalCheck = [(bool, &'static [usize]); 2];
@@ -461,7 +465,7 @@ fn gap_hides_no_other_fault() {
             drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
         });
     }
-    // Lines 0 to 17 are from before; 18 is that of the resuming server.
+    // Lines 0 to 17 are from before the gap; line 18 is that of the server that resumed.
     let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
     let cases: [(&JournalCheck, Damage, &str); 9] = [
         (
@@ -529,7 +533,7 @@ fn gap_hides_no_other_fault() {
         assert_eq!(output.status.code(), Some(1), "{says}: {said}");
         assert!(said.contains(says), "{says}: {said}");
     }
-    // A missing end is a fault if a journal is kept.
+    // A journal without its end is a fault if the configuration keeps a journal.
     let dir = StateDir::new();
     stored_campaign::run_campaign(&dir.state(), false, &[5, 1]);
     dir.assert_refused(
@@ -538,14 +542,15 @@ fn gap_hides_no_other_fault() {
     );
     keeps(&dir, false);
     assert_eq!(dir.run(&["check"]).status.code(), Some(0));
-    // A disabled journal may be behind, but not ahead.
+    // A disabled journal may lack updates that are stored, but may not contain updates that are not.
     let dir = StateDir::new();
     dir.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
     keeps(&dir, false);
     dir.assert_refused(&["check"], &["round id 3 has counted 2 devices, but 1 updates are stored"]);
 }
 
-/// The message names a remedy for the file, which is derived from the database.
+/// The message for a damaged journal file names the remedy: after the file is moved away, the next start
+/// rewrites it from the database.
 #[test]
 fn damaged_journal_file_is_rewritten_once_moved_away() {
     let damages: [(Damage, &str); 3] = [
@@ -574,7 +579,7 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
     }
 }
 
-/// Only the settings that differ are named, with the directory and the remedies.
+/// The message names only the settings that differ, the directory and the remedies.
 #[test]
 fn only_differing_settings_are_named() {
     let dir = StateDir::new();
@@ -594,8 +599,8 @@ fn only_differing_settings_are_named() {
     }
 }
 
-/// A setting that the file does not set keeps its stored value, with one line of log, whatever its default is
-/// now.
+/// A setting that the file does not set keeps its stored value, even if the default has changed. The server
+/// logs one line about it.
 #[test]
 fn unset_setting_keeps_stored_value() {
     let dir = StateDir::new();
@@ -622,7 +627,7 @@ fn unset_setting_keeps_stored_value() {
     assert!(settings_line.contains(says), "{settings_line}");
 }
 
-/// A server waits for a reader, but not for another server.
+/// A server waits for a command that reads the directory, but not for another server.
 #[test]
 fn server_waits_for_check() {
     let dir = StateDir::new();
@@ -657,7 +662,8 @@ fn running_server_and_missing_campaign_are_reported() {
     assert!(!dir.state().exists(), "looking makes nothing");
 }
 
-/// A read-only directory can be checked but not served; not run as root, who may write anyway.
+/// A read-only directory can be checked, but no server can use it. The test is skipped for root, whom
+/// permissions do not restrict.
 #[test]
 fn read_only_state_can_be_checked() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Tests of commands of the program as users run them: exit codes, closed pipes, bad files.
+//! Tests of the program's commands as processes: exit codes, closed pipes, and invalid files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ fn closed_pipe_is_no_error_and_full_disk_is() {
     assert!(errors(&output).contains("No space left"), "{}", errors(&output));
 }
 
-/// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its
-/// firmware could send.
+/// A configuration with the initial model `moments` is refused, because moments can reveal records of a
+/// device.
 #[test]
 fn configuration_revealing_moments_is_refused() {
     let directory = directory("moments");
@@ -78,8 +78,8 @@ fn configuration_revealing_moments_is_refused() {
     assert!(!directory.join("state").exists(), "nothing is written");
 }
 
-/// Input that is not a regular file is not opened, and input that is too long, not UTF-8 or nested too deeply
-/// is refused in one line.
+/// A configuration that is not a regular file is not opened. A configuration that is too long, not UTF-8 or
+/// nested too deeply is refused with one line.
 #[test]
 fn invalid_configuration_is_refused_in_one_line() {
     let here = directory("no-configuration");
@@ -132,8 +132,8 @@ fn invalid_configuration_is_refused_in_one_line() {
     assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
 }
 
-/// Every command that would open a file of the state directory reports in one line if something else is
-/// there: opening a pipe would wait for its other end, and reading a device would exhaust memory.
+/// Every command reports in one line if the path of a state file is not a regular file. Opening a pipe would
+/// wait for its other end, and reading a device would exhaust memory.
 #[test]
 fn special_files_in_state_directory_are_not_opened() {
     let here = stopped("no-state");
@@ -159,7 +159,7 @@ fn special_files_in_state_directory_are_not_opened() {
             }
             let mut said = Vec::new();
             for command in [&["status"][..], &["check"], &["export", "--out", "out"], &["serve"]] {
-                // The server never opens this file, and `check` need not report it.
+                // The server never opens this file, so the server would not report it.
                 if command == ["serve"] && name != "lock" && name != "campaign.redb" {
                     continue;
                 }

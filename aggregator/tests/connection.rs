@@ -1,4 +1,4 @@
-//! Tests of the connection: updates in any order of chunks, foreign and hostile bytes, bounds.
+//! Tests of `Connection`: updates with chunks in any order, foreign and hostile bytes, and limits.
 
 use crate::common;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const DEVICE: u64 = 9;
 
 const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
 
-/// Makes an acceptor for a campaign with updates as long as frames allow.
+/// Makes an acceptor for a campaign with the longest updates that frames allow.
 fn gate() -> Arc<Acceptor> {
     let request = Request {
         task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
@@ -33,7 +33,7 @@ fn gate() -> Arc<Acceptor> {
     Arc::new(Acceptor::plaintext(Requirements::new(model, &[request], None), WELCOME))
 }
 
-/// Makes the hello of a device with room for anything.
+/// Makes the hello of a device that supports tensors of any size.
 fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     let mut hello = common::hello(device, shape, limit);
     hello.capabilities.tensor_elements = u32::MAX;
@@ -41,7 +41,8 @@ fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     hello
 }
 
-/// Makes a round that sends and expects one d x k tensor (with `two`, also a 2 x 3 head each way).
+/// Makes a round that sends and expects one d x k tensor. With `two`, the round also sends and expects a 2 x
+/// 3 head.
 fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<RoundBroadcast> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let (down, up) = (Role::Representation, if two { Role::Representation } else { Role::Gradient });
@@ -88,7 +89,7 @@ fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
     messages(&bytes)
 }
 
-/// Returns the frames of an update, head first, and the update as it should arrive.
+/// Returns the frames of an update, beginning with the first message, and the update as it should arrive.
 fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
     let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut descriptors, limit).unwrap();
@@ -96,7 +97,7 @@ fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<
     let mut bytes = Vec::new();
     for (tensor, descriptor) in values.iter_mut().zip(&descriptors) {
         let own = encoded(descriptor.encoding, &tensor.values);
-        // The expected values are the decoded ones, after rounding.
+        // The expected values are the decoded ones, which are rounded to the encoding.
         descriptor.encoding.decode(&own, &mut tensor.values).unwrap();
         bytes.push(own);
     }
@@ -123,7 +124,7 @@ fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, b
     frame(&ToServer::Chunk(chunk), body)
 }
 
-/// Returns the tensor values that a device has received for a round, once all chunks are there.
+/// Returns the tensor values that a device has received for a round; `None` if chunks are missing.
 fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> {
     let (open, body) = frames.iter().rev().find_map(|(message, body)| match message {
         ToDevice::RoundOpen(open) => Some((open, body)),
@@ -185,8 +186,9 @@ fn case() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Inline or chunked, in any order, with losses that are requested again and with repetitions: one update
-    /// with the bits that were sent, and the same for rounds sent to the device.
+    /// An update yields exactly one message with the bits that were sent: inline or chunked, with chunks in
+    /// any order, lost chunks that are requested again, and repeated chunks. The same holds for rounds sent
+    /// to the device.
     #[test]
     fn update_is_assembled_exactly_once(
         case in case(), order in any::<u64>(), lose in 0.0f64..0.6, cut in 1usize..200
@@ -226,7 +228,7 @@ proptest! {
         prop_assert_eq!(said, vec![PeerMessage::Update(whole)]);
         prop_assert!(!connection.is_mid_message());
         prop_assert_eq!(connection.pending(), 0, "nothing but the update");
-        // Later chunks are stale, not faults.
+        // Chunks after the end of the update are stale and not faults.
         if let Some(last) = chunks.last() {
             let before = connection.traffic().stale;
             prop_assert_eq!(feed(&mut connection, last), vec![]);
@@ -234,7 +236,7 @@ proptest! {
         }
     }
 
-    /// A device may request any chunks of the open round and gets exactly those.
+    /// A device may request any chunks of the open round and receives exactly the requested chunks.
     #[test]
     fn requested_chunks_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
         let mut connection = greeted(case.limit);
@@ -261,7 +263,8 @@ proptest! {
         prop_assert_eq!((connection.pending(), connection.traffic().stale), (0, 1));
     }
 
-    /// After a round is replaced the device receives nothing more of the first, and ends with the second.
+    /// After a round is replaced, the device receives no further frames of the first round and all frames of
+    /// the second.
     #[test]
     fn new_round_replaces_round_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
         let mut connection = greeted(case.limit);
@@ -283,7 +286,7 @@ proptest! {
         let rest = sent(&mut connection);
         prop_assert!(rest.iter().all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first.id)));
         prop_assert_eq!(received(&rest), Some((second.id, decoded(&second))));
-        // Remaining frames of the old update are stale.
+        // The remaining frames of the update for the first round are stale.
         for frame in &frames[begun.max(1)..] {
             feed(&mut connection, frame);
         }
@@ -296,7 +299,8 @@ proptest! {
         prop_assert_eq!(said.last(), Some(&PeerMessage::Update(whole)));
     }
 
-    /// A round is closed in the middle of an update: the device stops, and its connection does not time out.
+    /// If a round is closed in the middle of an update, the partial update is discarded, so the connection
+    /// does not time out.
     #[test]
     fn closed_round_discards_partial_update(case in case(), half in 1usize..20) {
         let mut connection = greeted(case.limit);
@@ -328,7 +332,8 @@ proptest! {
         prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
     }
 
-    /// Arbitrary bytes before and after the hello: no panic, no update that was not sent, bounded queues.
+    /// Arbitrary bytes before and after the hello cause neither a panic nor an update that was not sent, and
+    /// queues stay bounded.
     #[test]
     fn garbage_does_no_harm(
         greet in any::<bool>(), seed in any::<u64>(),
@@ -391,7 +396,7 @@ proptest! {
         while connection.next_frame(&mut bytes) {}
         prop_assert_eq!(connection.traffic().down as usize, bytes.len());
 
-        // Resetting the byte counters keeps the counters of dropped frames.
+        // A reset of the byte counters keeps the counters of dropped frames.
         say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         feed(&mut connection, &[5, 1, 2, 3, 4, 0]);
         connection.reset_traffic();
@@ -419,7 +424,7 @@ fn foreign_hello_is_refused_unread() {
     let mut connection = Connection::new(gate());
     let strange = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
     let check = fedspan_protocol::frame::crc32c(&strange).to_le_bytes();
-    // It holds no zero but the tag: one COBS block, and a second.
+    // The only zero byte is the second one, so the COBS encoding has two blocks.
     let plain = [strange.as_slice(), &check].concat();
     let at = plain.iter().position(|b| *b == 0).unwrap();
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
@@ -428,8 +433,8 @@ fn foreign_hello_is_refused_unread() {
     assert_eq!(feed(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
-/// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses
-/// devices without it.
+/// Unknown capability bits, including those of private tasks, are ignored. A campaign that needs such a
+/// capability refuses devices without it.
 #[test]
 fn unknown_capability_bits_are_ignored_unless_needed() {
     let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
@@ -473,14 +478,14 @@ fn messages_before_hello_are_faults() {
         connection.traffic(),
         Traffic { faults: 2, frames: connection.traffic().frames, ..Traffic::default() }
     );
-    // More than 128 bytes are not read.
+    // Before the hello, frames of more than 128 bytes are dropped.
     let long = [&[0x70; 0x6f][..], &[0x70; 0x6f], &[0]].concat();
     feed(&mut connection, &long);
     assert_eq!(connection.traffic().frames.oversize, 1);
     assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
 }
 
-/// A device that repeats its hello has restarted or lost its welcome, and starts over.
+/// A repeated hello means that the device has restarted or missed its welcome, so the connection starts over.
 #[test]
 fn repeated_hello_starts_over() {
     let mut connection = greeted(256);
@@ -494,7 +499,7 @@ fn repeated_hello_starts_over() {
     let again = hello(DEVICE, (8, 2, 1), 200);
     assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![PeerMessage::Hello(again)]);
     assert!(!connection.is_mid_message() && connection.pending() == 1 && connection.unanswered().is_none());
-    // Its new frame limit holds, and rounds continue.
+    // The frame limit of the new hello applies, and rounds continue.
     connection.open(&opening);
     let sent = sent(&mut connection);
     assert_eq!(sent[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
@@ -513,7 +518,7 @@ fn hello_of_other_device_is_a_fault() {
     assert_eq!(connection.traffic().faults, 1);
 }
 
-/// On a persistent link a device cannot know that a new session has begun.
+/// On a persistent link a device cannot detect the begin of a new session, so the server requests a hello.
 #[test]
 fn persistent_link_asks_for_hello() {
     let mut connection = Connection::persistent(gate());
@@ -530,7 +535,7 @@ fn persistent_link_asks_for_hello() {
     assert_eq!(say(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
 }
 
-/// An unanswered round is sent again unchanged; any answer ends that.
+/// An unanswered round is sent again unchanged, until the device answers.
 #[test]
 fn unanswered_round_is_sent_again() {
     let id = RoundId { round: 3, stage: 1 };
@@ -557,8 +562,8 @@ fn unanswered_round_is_sent_again() {
         assert!(connection.unanswered().is_some());
         connection.resend_round();
         assert_eq!(sent(&mut connection), first);
-        // A device that requests chunks is receiving the round, and may have restarted since. Found by
-        // simulated disasters.
+        // A device that requests chunks is receiving the round, but may have restarted after the request.
+        // Found by fault simulation.
         for (round, asked) in [(2, 0), (3, 1), (3, 2)] {
             say(&mut connection, &missing(round), &[]);
             sent(&mut connection);
@@ -588,7 +593,7 @@ fn oversized_update_is_refused() {
     };
     let mut connection = greeted(4096);
     let refused = vec![PeerMessage::Fault(Fault::Tensors)];
-    // Before any round is open, and for another round: not decoded, and its chunks are stale.
+    // An update before a round is open is not decoded, and its chunks are stale.
     let early = announce(400, 500, 1);
     let id = early.id;
     assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![PeerMessage::UnreadUpdate(id)]);
@@ -600,7 +605,7 @@ fn oversized_update_is_refused() {
         assert_eq!(say(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);
         assert!(!connection.is_mid_message());
     }
-    // The same size in another shape is accepted for the engine to judge.
+    // An update of the same size and another shape is accepted; the engine checks the shape.
     assert_eq!(say(&mut connection, &ToServer::Update(announce(50, 40, 1)), &[]), vec![]);
     assert!(connection.is_mid_message());
     // Impossible descriptors.
@@ -637,7 +642,7 @@ fn unannounced_chunks_are_faults() {
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, u32::MAX), bytes), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, step), bytes - 4), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(RoundId { round: 8, stage: 0 }, 0, 0), bytes), Fault::Unexpected);
-    // None of it disturbed the update.
+    // The faults did not affect the update.
     let said: Vec<PeerMessage> = frames[1..].iter().flat_map(|frame| feed(&mut connection, frame)).collect();
     assert_eq!(said, vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 6);
@@ -656,7 +661,7 @@ fn decline_discards_partial_update() {
     assert_eq!(feed(&mut connection, &frames[1]), vec![]);
 }
 
-/// The outbox stays bounded however much a device requests and gets wrong in one read.
+/// The outbox stays bounded for any number of requests and faults in one read.
 #[test]
 fn outbox_is_bounded() {
     let mut connection = greeted(128);
@@ -670,15 +675,15 @@ fn outbox_is_bounded() {
         frame(&ToServer::Chunk(Chunk { id: RoundId::default(), tensor: 0, offset: 0 }), &[1, 2, 3]);
     let said = feed(&mut connection, &nonsense.repeat(1000));
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
-    // All are counted, answered or not.
+    // All faults are counted, even those without a reply.
     assert_eq!((said.len(), connection.traffic().faults), (1000, 1000));
-    // Messages of the core are queued all the same.
+    // Messages of the core are still queued.
     connection.send(ToDevice::Ack(Ack { id: opening.id, outcome: AckOutcome::Counted }));
     assert!(sent(&mut connection).iter().any(|(message, _)| matches!(message, ToDevice::Ack(_))));
 }
 
-/// A round that does not fit the frame limit is counted, and no part of it is sent. Admission refuses such a
-/// device earlier.
+/// A round that does not fit the frame limit is counted, and no part of the round is sent. In practice,
+/// admission refuses such a device.
 #[test]
 fn round_that_does_not_fit_is_counted() {
     let mut connection = greeted(128);
@@ -686,8 +691,8 @@ fn round_that_does_not_fit_is_counted() {
     assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
 }
 
-/// A device that cannot choose ridges is asked for the same head with the fallback ridge, counted at each
-/// opening; others are asked to choose.
+/// A device that cannot choose ridges is asked for the same head with the fallback ridge, which is counted at
+/// each opening. Other devices are asked to choose the ridge.
 #[test]
 fn devices_without_ridge_choice_get_fixed_ridge() {
     let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.25 } };
@@ -713,7 +718,7 @@ fn devices_without_ridge_choice_get_fixed_ridge() {
         connection.open(&opening(2, plain));
         assert_eq!(asked(&mut connection), plain);
         assert_eq!(connection.traffic().unchosen, u32::from(!chooses));
-        // The same device with another firmware.
+        // The same device connects with a different firmware.
         hello.capabilities.roles ^= CHOOSES_RIDGE;
         say(&mut connection, &ToServer::Hello(hello), &[]);
         sent(&mut connection);

@@ -1,4 +1,4 @@
-//! Tests that defaults shown or described in `examples/fleet.toml` are those of the program.
+//! Tests that the defaults in `examples/fleet.toml` are those of the program.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::config::GivenKeys;
@@ -17,8 +17,8 @@ fn with(place: usize, line: &str) -> String {
     lines.map(|(at, old)| format!("{}\n", if at == place { line } else { old })).collect()
 }
 
-/// Every line of the example: without it a required key is reported missing, and any other has the default
-/// that the example shows or describes.
+/// For every line of the example: if the line is removed, a required key is reported as missing, and any
+/// other key has the default that the example shows or describes.
 #[test]
 fn example_values_are_required_or_defaults() {
     let value_of = |key: &str| {
@@ -51,7 +51,7 @@ fn example_values_are_required_or_defaults() {
     assert_eq!((required, told, shown), (6, 4, 32));
 }
 
-/// Values shown in commented-out keys.
+/// The values of commented-out keys in the example are the defaults.
 #[test]
 fn commented_defaults_match_program() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 58\noutputs = 7\nimage = [1, 29, 2]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n";

@@ -1,5 +1,5 @@
-//! Tests of the export from a running server: the state as of one moment, and nothing from an incomplete
-//! answer.
+//! Tests of the export from a running server: the exported state is that of one moment, and an incomplete
+//! answer writes no files.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use crate::common::stored_campaign::{configuration, create_state};
 use crate::common::{Scratch, ServerProcess, output};
 
-/// Configuration with or without a state: five devices in the middle of their third round.
+/// Configuration, with or without a state directory of five devices in the middle of their third round.
 struct Place {
     scratch: Scratch,
 }
@@ -45,7 +45,7 @@ impl Place {
         output(&mut self.program(arguments))
     }
 
-    /// Runs a command that must fail with one line that contains this.
+    /// Runs a command that must fail with one line that contains `says`.
     fn assert_refused(&self, arguments: &[&str], says: &str) {
         let output = self.run(arguments);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -93,7 +93,7 @@ fn export_from_server_equals_export_from_files() {
     assert_eq!(dir.run(&["check"]).status.code(), Some(0));
 }
 
-/// Answers one request with this text.
+/// Answers one request on the control socket with this text.
 fn answering(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
     std::fs::create_dir_all(dir.state()).unwrap();
     let _ = std::fs::remove_file(dir.state().join("control.sock"));
@@ -157,7 +157,7 @@ fn incomplete_answer_writes_nothing() {
     }
 }
 
-/// Unusable directories: one line from each command, and nothing is created.
+/// Every command reports an unusable state path in one line, and creates no files.
 #[test]
 fn unusable_state_path_is_reported_in_one_line() {
     let dir = Place::nothing();

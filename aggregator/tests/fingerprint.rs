@@ -1,4 +1,4 @@
-//! Laws of the fingerprint: its relation to the configuration, and the settings under which a stored campaign
+//! Tests of fingerprints: their relation to the configuration, and the settings with which a stored campaign
 //! is resumed.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, difference};
 use fedspan_engine::config::Source;
 use proptest::prelude::*;
 
-/// Every key of a fingerprint: keys of `fleet.toml`, and one that follows from `[privacy]`.
+/// Every key of a fingerprint: keys of `fleet.toml`, and a key that follows from `[privacy]`.
 const KEYS: [&str; 67] = [
     "seed",
     "data.d",
@@ -79,7 +79,7 @@ const KEYS: [&str; 67] = [
     "participation.by",
 ];
 
-/// Keys at the end of every fingerprint, or of one with a stop rule.
+/// Last keys of a fingerprint; the last one only if there is a stop rule.
 const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
 /// Returns a configuration whose file sets no key.
@@ -96,7 +96,7 @@ fn joined<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
-/// Returns other values for a setting, some of which a reader accepts.
+/// Returns other values for a setting, of which some are valid.
 fn others(key: &str, value: &str) -> Vec<String> {
     let words: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("model.init", &["random", "power", "moments"][..]),
@@ -152,7 +152,7 @@ fn fingerprint_is_toml_with_known_keys() {
         for word in ["{", "Some", "None", "("] {
             assert!(!own.contains(word), "{word} of the program in {own}");
         }
-        // Two sections of one file are the same in any form.
+        // The first key is `seed`, and keys of sections are dotted.
         assert!(own.starts_with("seed = ") && own.contains("\nlimits.norm = "), "{own}");
     }
 }
@@ -172,7 +172,7 @@ fn fingerprint_restores_configuration() {
         assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
         assert_eq!(again.fingerprint(), own, "{}", path.display());
         let mut expected = Fleet { given: again.given.clone(), ..given };
-        // Only for shared heads and gradient steps on heads.
+        // These settings apply only to shared heads and to gradient steps on heads.
         expected.algorithm.head_step_size = again.algorithm.head_step_size;
         expected.algorithm.local_steps = again.algorithm.local_steps;
         assert_eq!(again, expected, "{}", path.display());
@@ -181,8 +181,9 @@ fn fingerprint_restores_configuration() {
     }
 }
 
-/// For every setting of every shape: another value gives another fingerprint, the difference names the key
-/// with both values, and a file that sets the key refuses it while one that does not resumes under it.
+/// For every setting of every configuration: another value changes the fingerprint, and the difference names
+/// the key with both values. A file that sets the key refuses the stored value, and a file that does not set
+/// the key is resumed with the stored value.
 #[test]
 fn changed_setting_is_named_refused_or_kept() {
     let (mut taken, mut seen) = (0, BTreeMap::new());
@@ -198,7 +199,7 @@ fn changed_setting_is_named_refused_or_kept() {
                 assert_eq!(difference(&stored, &own), named, "{}", path.display());
                 let said = given.resumed(&stored);
                 match (silent(&given).resumed(&stored), said) {
-                    // No file can set that, or nothing may change it.
+                    // No file can set this value, or the key must not change.
                     (Err(_), Err(_)) => {}
                     (Ok(Resumed { fleet, kept }), said) => {
                         assert_eq!(kept, [format!("{key} = {other}")]);
@@ -219,13 +220,14 @@ fn changed_setting_is_named_refused_or_kept() {
     }
     assert!(taken > 900, "{taken}");
     let unseen: Vec<&&str> = KEYS.iter().filter(|key| !seen.contains_key(**key)).collect();
-    // Words that select other keys, derived values, and keys without a default.
+    // The exceptions are keys that determine which other keys are allowed, derived keys, and keys without a
+    // default.
     let selecting = ["model.kind", "algorithm.head", "participation.policy", "participation.schedule"];
     let derived = ["privacy.noisy_start", "devices.expected", "data.image"];
     assert!(unseen.iter().all(|key| selecting.contains(key) || derived.contains(key)), "{unseen:?}");
 }
 
-/// A policy with its own keys that the file does not set is restored as a whole.
+/// A stored policy that the file does not set is restored with all of its keys.
 #[test]
 fn dependent_settings_are_kept_together() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 5\nstep_size = 0.3\n";
@@ -235,18 +237,18 @@ fn dependent_settings_are_kept_together() {
     let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
     assert_eq!(again, Fleet { given: plain.given.clone(), ..rich.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
-    // A default that was added later is not stored.
+    // The stored campaign has the default values, which the configuration does not set.
     let unsaid = Fleet { given: plain.given.clone(), ..rich.clone() };
     let Resumed { fleet: again, kept } = unsaid.resumed(&plain.fingerprint()).unwrap();
     assert_eq!(again, plain);
     let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];
     changed.iter().for_each(|line| assert!(kept.iter().any(|kept| kept == line), "{line} of {kept:?}"));
-    // A fleet that has become too small for it.
+    // The fleet has become too small for the stored policy.
     let small = fleet(&base.replace("expected = 8", "expected = 3"));
     let Err(Mismatch::Unreadable(problem)) = small.resumed(&rich.fingerprint()) else { panic!("{small:?}") };
     let (said, wrong) = (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
     assert!(said.starts_with("the stored settings:") && said.ends_with(wrong), "{said}");
-    // The absence of a key without a default is a setting.
+    // The absence of a key without a default is itself a setting.
     let stops = fleet(&format!("{base}[stop]\nchange = 0.001\n"));
     assert_eq!(plain.resumed(&stops.fingerprint()).unwrap_err().to_string(), "- stop.change = 0.001\n");
     assert_eq!(stops.resumed(&plain.fingerprint()).unwrap_err().to_string(), "+ stop.change = 0.001\n");
@@ -254,14 +256,14 @@ fn dependent_settings_are_kept_together() {
         |cohort: &str| fleet(&format!("{base}[participation]\npolicy = \"first-arrivals\"\nn = 2\n{cohort}"));
     let refused = among("").resumed(&among("cohort = 4\n").fingerprint()).unwrap_err().to_string();
     assert_eq!(refused, "- participation.cohort = 4\n");
-    // A key set to its default is still set.
+    // A key that is set to its default counts as set.
     let said = fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
     let refused = said.resumed(&rich.fingerprint()).unwrap_err().to_string();
     let differs = "- participation.policy = \"doubling\"\n+ participation.policy = \"full\"\n- participation.cohort = 5\n";
     assert_eq!(refused, differs);
 }
 
-/// The form of a file does not matter.
+/// The fingerprint does not depend on the form of the file.
 #[test]
 fn spelling_order_and_comments_are_ignored() {
     let text = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
@@ -282,7 +284,7 @@ fn spelling_order_and_comments_are_ignored() {
         let other = Fleet::parse("fleet.toml", &spelling).unwrap().fingerprint();
         assert_eq!(other, own, "{spelling}");
     }
-    // Nor does that of the stored text.
+    // The comparison does not depend on the form of the stored text.
     let mut turned: Vec<&str> = own.lines().rev().collect();
     turned.insert(3, "# a comment");
     let turned = turned.join("\n").replace("= 100.0", "= 100").replace("= 2.0", "= 2");
@@ -290,7 +292,7 @@ fn spelling_order_and_comments_are_ignored() {
     assert_ne!(turned, own);
 }
 
-/// Texts are compared by key, not by position.
+/// Fingerprints are compared by key and not by position.
 #[test]
 fn difference_lists_changed_keys() {
     let old = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
@@ -305,7 +307,7 @@ fn difference_lists_changed_keys() {
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
         ),
         (old.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
-        // A text without settings.
+        // The text has no settings.
         (
             "what is this\nseed = 1\n".to_owned(),
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n- last = \"a = b\"\n+ what is this = \n",
@@ -315,7 +317,7 @@ fn difference_lists_changed_keys() {
     }
 }
 
-/// Unknown settings of a later version are refused, not ignored.
+/// Unknown settings of a later version are refused and not ignored.
 #[test]
 fn unknown_settings_are_refused() {
     let fleet = fleet(&all()[0].0);
@@ -324,7 +326,7 @@ fn unknown_settings_are_refused() {
         let refused = fleet.resumed(&stored).unwrap_err();
         assert!(refused.to_string().contains("later"), "{refused}");
     }
-    // A text that lacks keys that the file does not set.
+    // The stored text lacks a key that the file does not set.
     let lacking: Vec<(&str, &str)> =
         lines(&own).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
     let refused = silent(&fleet).resumed(&joined(lacking)).unwrap_err().to_string();
@@ -332,7 +334,7 @@ fn unknown_settings_are_refused() {
 }
 
 proptest! {
-    /// Settings are f32, and are read back bit for bit.
+    /// Settings of type f32 and f64 are restored bit for bit.
     #[test]
     fn numbers_are_restored_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
         let (narrow, ridge) = (f32::from_bits(bits), f64::from(f32::from_bits(bits)));
@@ -349,7 +351,7 @@ proptest! {
         prop_assert!(given.fingerprint().contains("ridge"), "{}", narrow);
     }
 
-    /// Any stored text gives a configuration or a reason.
+    /// Any stored text yields a configuration or an error, without a panic.
     #[test]
     fn no_stored_text_causes_a_panic(
         which in any::<prop::sample::Index>(), then in any::<bool>(), cut in any::<prop::sample::Index>(),

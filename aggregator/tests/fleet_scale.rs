@@ -1,4 +1,5 @@
-//! Tests of the scale of a fleet's samples: exact sums in any order, the stage that finds it, and restarts.
+//! Tests of the scale of a fleet's samples: exact sums in any order, the stage that computes the scale, and
+//! restarts.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -15,7 +16,8 @@ use proptest::prelude::*;
 
 const COLUMNS: usize = SUMS_COLUMNS as usize;
 
-/// Returns a device's rows by the definition in SPEC.md; samples are columns of `features`.
+/// Returns the rows that a device uploads, computed as SPEC.md defines them. `features` has one vector per
+/// feature.
 fn rows(features: &[Vec<f32>]) -> Vec<f32> {
     let row = |column: &Vec<f32>| {
         let largest = column.iter().fold(0.0f32, |most, value| most.max(value.abs()));
@@ -53,7 +55,7 @@ fn oracle(all: &[f32]) -> FeatureMoments {
 }
 
 fn samples() -> impl Strategy<Value = Vec<f32>> {
-    // Offsets up to 1e5 deviations, scales from 1e-6 to 1e6.
+    // Offsets are up to 1e5 deviations, and scales are from 1e-6 to 1e6.
     let place = (-1e5f32..1e5, -6i32..=6, prop::collection::vec(-1.7f32..1.7, 1..40));
     place.prop_map(|(offset, power, noise)| {
         let scale = 10f32.powi(power);
@@ -69,7 +71,7 @@ proptest! {
         devices in prop::collection::vec(samples(), 1..8),
         rotation in 0usize..8,
     ) {
-        // One offset and one scale for all devices: those of the first.
+        // All devices have the offset and the scale of the first device.
         let (first, rest) = devices.split_at(1);
         let near = |other: &Vec<f32>| -> Vec<f32> {
             let spread = first[0].iter().fold(0.0f32, |most, v| most.max((v - first[0][0]).abs())).max(f32::MIN_POSITIVE);
@@ -91,13 +93,13 @@ proptest! {
 
         let all: Vec<f32> = devices.concat();
         let exact = oracle(&all);
-        // The oracle's own mean has an error of some units in the last place of f64.
+        // The mean of the oracle has an error of a few units in the last place of f64.
         let tolerance = 1e-6 * exact.deviation + 1e-15 * exact.mean.abs() * all.len() as f64;
         prop_assert!((found.mean - exact.mean).abs() <= tolerance, "{found:?} {exact:?}");
         prop_assert!((found.deviation - exact.deviation).abs() <= tolerance, "{found:?} {exact:?}");
     }
 
-    /// Any upload is either the moments of some samples or rejected.
+    /// An upload that cannot be the moments of any samples is rejected.
     #[test]
     fn impossible_moments_are_rejected(
         e in -200i32..150,
@@ -136,7 +138,7 @@ fn constant_features_are_not_scaled() {
     assert_eq!(moments.iter().map(|m| m.deviation).collect::<Vec<_>>(), [0.0; 3]);
     assert_eq!(moments[2].mean as f32, 0.1);
     assert_eq!(Scale::standard(&moments), Scale::identity(3));
-    // A factor must be representable in f32.
+    // The factor of a scale must be representable in f32.
     let of = |deviation| Scale::standard(&[FeatureMoments { mean: 3.0, deviation }]);
     assert_eq!(of(1e-39), Scale::identity(1));
     assert_eq!(of(1e39).factor(), [1e-39]);
@@ -156,7 +158,7 @@ fn fleet(data: &str) -> Fleet {
     Fleet::parse("fleet.toml", &text(data)).unwrap_or_else(|problem| panic!("{problem}"))
 }
 
-/// Returns samples of a device: feature j is 1000 j plus an offset, the last is constant.
+/// Returns samples of a device: feature j is 1000 j plus an offset, and the last feature is constant.
 fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
     let sample = |j: usize, i: usize| {
         if j + 1 == FEATURES {
@@ -244,7 +246,7 @@ fn first_stage_finds_scale_for_every_round() {
         (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
         assert_eq!(world.engine.phase(), Phase::Start(1));
         assert_eq!(world.asked[&DeviceId(0)].request.task, Task::FeatureSums { first: 0, count: 3 });
-        // Any order.
+        // The devices may answer in any order.
         for device in [2, 0, 1] {
             world.answers(DeviceId(device));
         }
@@ -262,7 +264,7 @@ fn first_stage_finds_scale_for_every_round() {
         let tensors = &world.asked[&DeviceId(0)].request.tensors;
         assert_eq!(tensors.last(), Some(&scale.tensor()));
         if start.is_empty() {
-            // A device that joins later receives it as well.
+            // A device that joins later receives the scale too.
             world.say(Event::Joined(DeviceId(9)));
             assert_eq!(world.asked[&DeviceId(9)].request.tensors.last(), Some(&scale.tensor()));
             assert_eq!(world.asked[&DeviceId(9)].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
@@ -328,8 +330,7 @@ fn false_moments_are_rejected_and_counted() {
     let count = lies.len() as u64;
     for (update, rejection) in lies {
         world.outcomes.clear();
-        // A rejected device does not delay the others: the round closes with two of three, as configured.
-        // Tested alone.
+        // Each false update is sent to a new engine.
         let mut world = World::new(fleet("scale = \"fleet\"").engine());
         (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
         world.say(Event::Update(DeviceId(0), update));
@@ -345,7 +346,7 @@ fn false_moments_are_rejected_and_counted() {
     assert_eq!(world.engine.scale(), Some(expected_scale()));
 }
 
-/// Restarts at every moment of the stage and after it lead to the same bits.
+/// Restarts at every moment during the stage and after the stage lead to the same bits.
 #[test]
 fn restart_keeps_scale_and_model() {
     let fleet = fleet("scale = \"fleet\"");
@@ -416,12 +417,12 @@ fn configuration_validates_scale() {
     let said = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
     assert!(said.contains("[privacy]") || said.contains("privacy"), "{said}");
 
-    // The scale is part of the fingerprint, and fingerprints without it are unchanged.
+    // The scale is part of the fingerprint. A fingerprint without a scale has no key for it.
     let (none, with) = (fleet(""), fleet("scale = \"fleet\""));
     assert_eq!(fleet("scale = \"none\"").fingerprint(), none.fingerprint());
     assert!(!none.fingerprint().contains("data.scale"));
     assert!(with.fingerprint().contains("data.scale = \"fleet\"\n"));
-    // Devices must support the task.
+    // A campaign with a scale requires devices to support the task of the stage.
     let bits =
         |fleet: &Fleet| fleet.engine().requests().iter().fold(0, |all, request| all | request.task.bit());
     assert_eq!(bits(&with) & !bits(&none), 1 << 10);

@@ -1,6 +1,6 @@
-//! Devices that lose an update in a power cut after it may have been sent cannot compute it again, and
-//! decline the round as done. The round continues for them under another id, updates counted before stay
-//! counted, and restarts of the server change nothing.
+//! Tests of devices that lose an update in a power cut after the update may have been sent. Such a device
+//! cannot compute the update again, and declines the round. The round continues for the device under a new
+//! id, counted updates stay counted, and restarts of the server do not change the results.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,16 +15,17 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Flash and memory of a device.
+/// Simulated device: its flash and its memory.
 #[derive(Default)]
 struct Device {
-    /// Last round id for which an update was or may have been sent.
+    /// Last round id for which an update was sent or may have been sent.
     last: u32,
-    /// Update in memory that is not acknowledged.
+    /// Update in memory that has not been acknowledged.
     pending: Option<Update>,
     counted: BTreeSet<RoundId>,
 }
 
+/// Devices and a server, whose power is cut at random.
 struct World {
     setup: Setup,
     disk: Disk,
@@ -32,10 +33,10 @@ struct World {
     now: u64,
     devices: Vec<Device>,
     sent: VecDeque<Event>,
-    /// Updates that arrive late.
+    /// Updates that will arrive late.
     later: Vec<(u64, Update)>,
     random: ChaCha8Rng,
-    /// Updates that are still to be lost.
+    /// Number of updates that will be lost.
     losses: u32,
     renamed: u64,
 }
@@ -84,7 +85,7 @@ impl World {
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
             device.pending = None;
-            // The update may have been sent, or not.
+            // The update was sent before the power cut, or not.
             if fate == 0 {
                 self.sent.push_back(Event::Update(DeviceId(id), update));
             }
@@ -101,7 +102,7 @@ impl World {
 
     fn step(&mut self) {
         let event = self.sent.pop_front().unwrap_or_else(|| {
-            // Nothing is sent: advance to the next timer.
+            // No messages are in transit, so the time advances to the next timer.
             match self.coordinator.engine().wake() {
                 Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
                     self.now = (wake.max(Millis::new(self.now))).as_u64();
@@ -147,7 +148,8 @@ impl World {
         self.renamed += self.coordinator.engine().counters().renamed;
     }
 
-    /// Returns the devices counted in each committed round, with the id they answered, from the journal.
+    /// Returns the devices counted in each committed round, with the round id that each device answered, from
+    /// the journal.
     fn rounds(&self) -> Vec<(u32, BTreeMap<DeviceId, u32>)> {
         let lines = self.coordinator.store().journal(0).unwrap();
         let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
@@ -177,7 +179,7 @@ impl World {
     }
 }
 
-/// Every device is needed.
+/// Changes the setup so that every round needs all devices.
 fn require_all(setup: Setup) -> Setup {
     Setup {
         deadline: setup.deadline.map(|_| 300),
@@ -219,7 +221,7 @@ proptest! {
                 prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
             }
         }
-        // The stored rounds agree.
+        // The stored rounds have the same participants.
         let mut kept: Vec<(u32, BTreeSet<DeviceId>)> = Vec::new();
         let take = |line: &str| {
             let round: CommittedRound = serde_json::from_str(line).unwrap();
@@ -233,7 +235,7 @@ proptest! {
     }
 }
 
-/// A server that is restarted in a round with several ids knows all of them.
+/// A server that restarts in a round with several ids restores all of the ids.
 #[test]
 fn renumbered_round_survives_restart() {
     let setup = require_all(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });

@@ -1,4 +1,4 @@
-//! Memory of a connection, whatever a device with or without a key sends.
+//! Tests that the memory of a connection stays bounded for any input, of devices with and without keys.
 
 use crate::common;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use proptest::prelude::*;
 
 const ROUND: RoundId = RoundId { round: 7, stage: 0 };
 
+/// Source of randomness that always returns the same bytes.
 struct Same;
 
 impl Entropy for Same {
@@ -93,7 +94,7 @@ enum Step {
         often: usize,
     },
     Noise(Vec<u8>),
-    /// Opening, acknowledgement and closing by the core, or the socket taking queued frames.
+    /// The core opens a round, acknowledges an update or closes a round, or the socket accepts queued frames.
     Open,
     Acknowledge,
     Close,
@@ -123,7 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     connection: Connection,
     opening: Arc<RoundBroadcast>,
-    /// Device's channel, once its hello is answered.
+    /// Encrypted channel of the device; `None` until its hello is answered.
     channel: Option<Channel>,
     greeted: Option<(u64, [u8; 32])>,
     updates: usize,
@@ -142,7 +143,7 @@ impl World {
         assert!(update <= 64 * 4 * 4 + 4 * 64, "an update of {update} bytes");
     }
 
-    /// Feeds bytes and checks the memory bound.
+    /// Passes bytes to the connection and checks the memory bound.
     fn feed(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         while let Some(said) = self.connection.next_message(&mut input) {
@@ -204,7 +205,7 @@ impl World {
                 let mut all: Descriptors =
                     [TensorDescriptor::inline(Role::Gradient, Encoding::F32, rows, 4)].into_iter().collect();
                 if chunked {
-                    // As many as fit.
+                    // Adds as many tensors as fit.
                     let rest = [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1, 1); 3];
                     all.extend(rest);
                     if plan(&mut all, 128).is_err() {
@@ -230,7 +231,7 @@ impl World {
                 self.feed(&out[..sent].repeat(often));
             }
             Step::Noise(bytes) => self.feed(&bytes),
-            // The core sends its next command once this one is sent.
+            // The core sends its next command after this one has been sent.
             Step::Open => {
                 self.connection.open(&self.opening);
                 self.check();
@@ -266,7 +267,8 @@ proptest! {
     }
 }
 
-/// Checks that the property above is not vacuous: a device completes the handshake, and fills its outbox.
+/// The memory does grow: a device can complete the handshake and fill the outbox. After the frames are sent,
+/// the memory is freed.
 #[test]
 fn connection_memory_reaches_bound_and_returns() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Retry of a round that no device can answer yet.
+//! Tests that a round is retried if no device can answer it yet.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
@@ -27,7 +27,7 @@ fn declined_round_is_retried_until_answered() {
         let wake = engine.wake().expect("a time to try again");
         assert!(wake >= Millis::new(now + 1000));
         assert_eq!(happens(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Tick), []);
-        // Reconnecting does not make it retry earlier.
+        // A reconnect of the device does not cause an earlier retry.
         assert_eq!(happens(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Joined(DeviceId(7))), []);
         now = wake.as_u64();
         actions = happens(&mut engine, now, Event::Tick);

@@ -1,5 +1,5 @@
-//! Tests that read snapshots stay at their moment, and writers do not wait for them: 10,000 accounts and
-//! 110,000 journal lines. `-- --nocapture` prints the durations of writes.
+//! Tests that read snapshots are isolated from later writes, and that writers do not wait for readers, with
+//! 10,000 accounts and 110,000 journal lines. `-- --nocapture` prints the durations of writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,8 @@ fn account(device: u64, spent: u64) -> Row {
     Row::Engine(Record::Account(DeviceId(device), account))
 }
 
-/// Writes `count` transactions of an account and a line, and returns their durations, ascending.
+/// Writes `count` transactions with one account and one journal line each. Returns the durations in ascending
+/// order.
 fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
     let mut took: Vec<Duration> = (first..first + count)
         .map(|line| {

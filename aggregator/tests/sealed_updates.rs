@@ -1,5 +1,5 @@
-//! Tests that stored updates are unreadable without the key of their round, and the key is erased with the
-//! round.
+//! Tests that stored updates are unreadable without the key of their round, and that the key is erased when
+//! the round ends.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -44,6 +44,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
+/// Returns true if bytes contain the values of an update in plaintext.
 fn finds(bytes: &[u8]) -> bool {
     let mark = [MARK.to_le_bytes(), MARK.to_le_bytes()].concat();
     bytes.windows(mark.len()).any(|window| window == mark)
@@ -70,7 +71,7 @@ fn key_lives_as_long_as_its_round() {
     let first = key(path).expect("the key of round 7");
     assert_eq!(std::fs::metadata(path.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
-    // The next server loads it.
+    // The next server loads the key.
     let mut store = Store::open(path, SysRng).unwrap();
     store.apply(&[counted(7, 1, DeviceId(5))]).unwrap();
     assert_eq!((there(&store).unwrap(), key(path)), ([9, 5].map(DeviceId).to_vec(), Some(first.clone())));
@@ -81,7 +82,7 @@ fn key_lives_as_long_as_its_round() {
     store.apply(&[counted(8, 0, DeviceId(9)), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
-    // One call closes a round, opens the next and counts updates in both.
+    // One call closes a round, opens the next round and counts updates in both rounds.
     store
         .apply(&[
             counted(8, 1, DeviceId(1)),
@@ -95,7 +96,7 @@ fn key_lives_as_long_as_its_round() {
     drop(store);
     assert!(!finds(&std::fs::read(path.join(FILE)).unwrap()));
 
-    // The backup of round 7 without its key, with another key, and with its own.
+    // The backup of round 7 is read without a key, with another key, and with the key of round 7.
     let old = Scratch::new();
     std::fs::write(old.path().join(FILE), &backup).unwrap();
     let error = read(old.path()).unwrap_err().to_string();
@@ -117,8 +118,8 @@ fn key_lives_as_long_as_its_round() {
     assert_eq!(read(old.path()).unwrap().unwrap().updates.len(), 2);
 }
 
-/// A key whose write failed may exist all the same and vanish in a power cut: nothing is encrypted with it
-/// before it is durable.
+/// A key whose write failed may nevertheless exist, and may disappear in a power cut. No update is encrypted
+/// with such a key before the key is durable.
 #[test]
 fn found_key_is_synced_before_use() {
     let mut found = 0;
@@ -138,7 +139,7 @@ fn found_key_is_synced_before_use() {
     assert!(found > 50, "{found}");
 }
 
-/// A leftover in place of the key is ignored while nothing is counted, and replaced with the first update.
+/// An invalid key file is ignored while no update is counted, and is replaced with the first update.
 #[test]
 fn leftovers_are_replaced() {
     let directory = Scratch::new();
@@ -155,7 +156,7 @@ fn leftovers_are_replaced() {
     assert!(!path.join("round.key.partial").exists());
     store.begin(2, "").unwrap();
     assert_eq!(key(path), None, "another campaign");
-    // A directory cannot be erased like a key file.
+    // A directory in place of the key file cannot be erased.
     store.apply(&[opened(7)]).unwrap();
     std::fs::create_dir(path.join(KEY_FILE)).unwrap();
     let error = store.apply(&[counted(7, 0, DeviceId(9))]).unwrap_err();
@@ -165,7 +166,7 @@ fn leftovers_are_replaced() {
     assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
 }
 
-/// Source of randomness that fails now and then.
+/// Source of randomness that fails repeatedly.
 struct FailingEntropy(u32);
 
 impl Entropy for FailingEntropy {
@@ -194,7 +195,7 @@ fn failing_entropy_writes_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// Random rounds on a disk with faults and power cuts: applied updates can be read, a key exists only
+    /// For random rounds on a disk with faults and power cuts: applied updates can be read, a key exists only
     /// during its round, no key is used for two rounds, and no update is stored in plaintext.
     #[test]
     fn keys_follow_their_rounds(
@@ -233,7 +234,7 @@ proptest! {
                 disk.cut();
                 store = disk.store();
                 let stored = store.load().unwrap().unwrap();
-                // All records, none, or, of two rounds, the end of the first.
+                // Either all records are stored, or none, or only those up to the end of the first round.
                 let found = (stored.open_round().unwrap().round, stored.updates.len() as u32);
                 prop_assert!([(before, from), (round, count), (round, 0)].contains(&found), "{found:?}");
                 (round, count) = found;

@@ -17,7 +17,7 @@ struct Sent {
     other: u32,
 }
 
-/// Update quota of all devices. The counts begin anew with every opened round.
+/// Update quota of all devices. The counts are reset when a round is opened.
 #[derive(Debug)]
 pub(super) struct UpdateQuota {
     /// Largest number of updates of each kind that are examined.

@@ -1,4 +1,4 @@
-//! Test support: random adapters, written and read with the `safetensors` crate, and a running adapter
+//! Helpers of tests: random adapters, which are written and read with the `safetensors` crate, and an adapter
 //! server.
 
 pub mod http;
@@ -19,7 +19,7 @@ pub const DOWN: &str = "base_model.model.layers.0.q_proj.lora_A.weight";
 pub const UP: &str = "base_model.model.layers.0.q_proj.lora_B.weight";
 pub const SAVED: &str = "base_model.model.classifier.weight";
 
-/// Adapter in memory: dtype, and shape and values of every tensor by name.
+/// Adapter in memory: the dtype, and the shape and values of every tensor by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     pub dtype: Dtype,
@@ -27,7 +27,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Random adapter of one module of d_in x d_out, another of d_out x d_in, and a classifier.
+    /// Makes a random adapter with two modules (d_in x d_out and d_out x d_in) and a classifier.
     pub fn random(dtype: Dtype, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
         let mut adapter = Self { dtype, tensors: BTreeMap::new() };
         for (module, (d_in, d_out)) in [("q_proj", (d_in, d_out)), ("out", (d_out, d_in))] {
@@ -46,7 +46,8 @@ impl Adapter {
         self.tensors.insert(name.to_owned(), (shape.to_vec(), values));
     }
 
-    /// Copy with those tensors of `other` whose names `select` accepts.
+    /// Copy of the adapter in which the tensors whose names `select` accepts are replaced by those of
+    /// `other`.
     pub fn with(&self, other: &Self, select: impl Fn(&str) -> bool) -> Self {
         let mut copy = self.clone();
         for (name, tensor) in &mut copy.tensors {
@@ -57,7 +58,7 @@ impl Adapter {
         copy
     }
 
-    /// Whole adapter of a client after a round: all values but those of frozen factors are new.
+    /// Whole adapter of a client after a round: all values are new except those of frozen factors.
     pub fn trained(&self, kind: RoundKind, seed: u64) -> Self {
         let mut own = self.clone();
         for (index, (name, (_, values))) in own.tensors.iter_mut().enumerate() {
@@ -76,7 +77,7 @@ impl Adapter {
         self.bytes_with(&[])
     }
 
-    /// Bytes of a safetensors file with further tensors of any dtype.
+    /// Bytes of a safetensors file with additional tensors of any dtype.
     pub fn bytes_with(&self, more: &[Buffer]) -> Vec<u8> {
         let dtype = file_dtype(self.dtype);
         let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
@@ -132,7 +133,7 @@ fn file_dtype(dtype: Dtype) -> FileDtype {
 /// Tensor of any dtype: name, dtype, shape, bytes.
 pub type Buffer = (&'static str, FileDtype, Vec<usize>, Vec<u8>);
 
-/// Random values of a dtype as f32: normally distributed, some of them large, tiny, 0.0 or -0.0.
+/// Random values of a dtype as f32: normally distributed, with some large or tiny values, 0.0 and -0.0.
 fn random_values(dtype: Dtype, seed: u64, count: usize) -> Vec<f32> {
     let random = &mut stream(seed, Purpose::Start, 3);
     let exact: Vec<f64> = (0..count)
@@ -187,7 +188,7 @@ impl Folder {
     }
 
     /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in
-    /// `configs` stands for no configuration.
+    /// `configs` stands for a directory without a configuration.
     pub fn directories(adapters: &[Adapter], configs: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (index, (adapter, config)) in adapters.iter().zip(configs).enumerate() {
@@ -208,7 +209,7 @@ impl Folder {
         Inputs::open(&self.at("base"), &self.clients, None)
     }
 
-    /// Averages and returns the bytes of the mean.
+    /// Averages the clients and returns the bytes of the mean.
     pub fn mean(&self, round: RoundKind, samples: Option<&[u64]>) -> Vec<u8> {
         self.average(round, samples).unwrap();
         std::fs::read(self.at("next.safetensors")).unwrap()
