@@ -9,6 +9,8 @@ use fedspan_protocol::message::{Hello, Model, Numeric, Refusal, Requirement};
 const SHAPE: (u16, u16, u16) = (20, 3, 2);
 const MODEL: Model = Model::linear(20, 3, 2);
 
+/// Returns the requirements of a campaign with this shape (d, k, outputs), algorithm and list of allowed
+/// devices.
 fn requirements_of(shape: (u16, u16, u16), algorithm: &str, allowed: Option<Vec<DeviceId>>) -> Requirements {
     let (d, k, outputs) = shape;
     let text = format!(
@@ -24,6 +26,7 @@ fn requirements(algorithm: &str) -> Requirements {
     requirements_of(SHAPE, algorithm, None)
 }
 
+/// Returns the hello of an admissible device after `change`.
 fn changed(change: impl Fn(&mut Hello)) -> Hello {
     let mut hello = hello(5, SHAPE, 256);
     change(&mut hello);

@@ -40,6 +40,7 @@ impl StateDir {
         self.scratch.path().join("state")
     }
 
+    /// Runs a command on the state directory.
     fn run(&self, arguments: &[&str]) -> Output {
         let (command, more) = arguments.split_first().unwrap();
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
@@ -52,6 +53,7 @@ impl StateDir {
         command
     }
 
+    /// Returns the content of all files in the state directory.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = std::fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
@@ -101,6 +103,7 @@ impl StateDir {
     }
 }
 
+/// Returns a path for an export, also as text.
 fn out(dir: &StateDir) -> (PathBuf, String) {
     let out = dir.scratch.path().join("out");
     let text = out.display().to_string();
@@ -223,8 +226,10 @@ fn trailing_slash_of_target_is_ignored() {
     assert_eq!(dir.sibling_names(), ["fleet.toml", "new", "out", "out2", "state"]);
 }
 
+/// Change of a state directory that makes it unusable.
 type Damage = fn(&StateDir);
 
+/// Changes the bytes of a file.
 fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = std::fs::read(path).unwrap();
     change(&mut bytes);
@@ -398,6 +403,7 @@ fn contradicting_journal_is_a_fault() {
     }
 }
 
+/// Returns a journal line of the database.
 fn line(dir: &StateDir, number: u64) -> String {
     let database = Database::open(dir.state().join(FILE)).unwrap();
     let read = database.begin_read().unwrap();

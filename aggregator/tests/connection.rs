@@ -72,10 +72,12 @@ fn greeted(limit: u16) -> Connection {
     connection
 }
 
+/// Passes one message of the device to the connection and returns the resulting messages.
 fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<PeerMessage> {
     feed(connection, &frame(message, body))
 }
 
+/// Passes bytes of the device to the connection and returns the resulting messages.
 fn feed(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
     let mut said = Vec::new();
     connection.receive(bytes, &mut said);
@@ -116,6 +118,7 @@ fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<
     (frames, whole)
 }
 
+/// Encodes one chunk of a tensor as a frame.
 fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, bytes: &[u8]) -> Vec<u8> {
     let range = d.chunk_range(index).unwrap();
     let first = d.encoding.byte_len(range.start);
@@ -167,6 +170,7 @@ fn encoding() -> impl Strategy<Value = Encoding> {
     prop::sample::select(vec![Encoding::F32, Encoding::F16, Encoding::I8])
 }
 
+/// Shape and encoding of a tensor, frame limit of the device, and seed of the values.
 #[derive(Clone, Debug)]
 struct Case {
     d: u16,

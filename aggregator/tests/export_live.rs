@@ -15,12 +15,14 @@ struct Place {
 }
 
 impl Place {
+    /// Makes a configuration without a state directory.
     fn nothing() -> Self {
         let place = Self { scratch: Scratch::new() };
         std::fs::write(place.config(), configuration(&place.state())).unwrap();
         place
     }
 
+    /// Makes a configuration with a state directory.
     fn dir() -> Self {
         let place = Self::nothing();
         create_state(&place.state());
@@ -54,12 +56,14 @@ impl Place {
     }
 }
 
+/// Returns a path in the directory, also as text.
 fn place(dir: &Place, name: &str) -> (PathBuf, String) {
     let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
 
+/// Reads a file as text.
 fn read(directory: &Path, file: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(directory.join(file)).unwrap()).into_owned()
 }

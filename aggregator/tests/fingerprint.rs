@@ -92,6 +92,7 @@ fn lines(text: &str) -> Vec<(&str, &str)> {
     text.lines().map(|line| line.split_once(" = ").unwrap()).collect()
 }
 
+/// Makes a fingerprint from keys and values.
 fn joined<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }

@@ -32,6 +32,7 @@ fn rows(features: &[Vec<f32>]) -> Vec<f32> {
     features.iter().flat_map(row).collect()
 }
 
+/// Encodes an exponent and two sums as a row of an upload.
 fn limbs(e: i32, sum: i128, squares: i128) -> [f32; COLUMNS] {
     let low = |value: i128, i: u32| ((value >> (22 * i)) & 0x3F_FFFF) as f32;
     [
@@ -170,6 +171,7 @@ fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
     (0..FEATURES).map(|j| (0..4 + device.0 as usize).map(|i| sample(j, i)).collect()).collect()
 }
 
+/// Returns the update of a device.
 fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let columns = device_samples(device);
     let samples = columns[0].len() as u32;
@@ -202,6 +204,7 @@ impl World {
         Self { engine, asked: BTreeMap::new(), outcomes: Vec::new() }
     }
 
+    /// Passes an event to the engine and stores the requests and outcomes that result.
     fn say(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(Millis::new(1), event, &mut actions);
@@ -216,11 +219,13 @@ impl World {
         }
     }
 
+    /// Makes a device answer its request.
     fn answers(&mut self, device: DeviceId) {
         let opening = self.asked.remove(&device).expect("asked");
         self.say(Event::Update(device, answer(device, &opening)));
     }
 
+    /// Makes devices answer until the engine is in this phase.
     fn until(&mut self, phase: Phase) {
         while self.engine.phase() != phase {
             let device = *self.asked.keys().next().expect("a device is asked");

@@ -32,6 +32,7 @@ fn copy(format: u32, state: &Path) {
     }
 }
 
+/// Returns the CRC-32C of a representation, as in the journal.
 fn digest(values: impl Iterator<Item = f64>) -> String {
     let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
     format!("{:08x}", crc32c(&bytes))
@@ -81,6 +82,7 @@ fn earlier_formats_are_refused_unchanged() {
     }
 }
 
+/// Asserts that every command refuses a state directory of this format and does not change it.
 fn refused(format: u32) {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");

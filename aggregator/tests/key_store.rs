@@ -52,6 +52,7 @@ fn filled(path: &Path, unlock: &Unlock) -> KeyStore {
     store
 }
 
+/// Key store file in a temporary directory.
 struct Store {
     directory: TempDir,
     path: PathBuf,
@@ -103,6 +104,7 @@ fn listed(store: &KeyStore) -> Vec<KeyStatus> {
     store.keys().read(|table| table.list().collect())
 }
 
+/// Returns all accepted keys: device, epoch, key.
 fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
     let keys = store.keys();
     let all = (0..20).flat_map(|device| (0..4).map(move |epoch| (device, epoch)));

@@ -36,6 +36,7 @@ struct Model {
     previous: BTreeMap<DeviceId, u16>,
 }
 
+/// Operation on a key table.
 #[derive(Clone, Debug)]
 enum Step {
     Add(Vec<DeviceId>, bool),
@@ -81,6 +82,7 @@ impl Model {
         fits
     }
 
+    /// Returns true if the key of this epoch is accepted.
     fn accepts(&self, device: DeviceId, epoch: u16) -> bool {
         self.current.get(&device) == Some(&epoch) || self.previous.get(&device) == Some(&epoch)
     }

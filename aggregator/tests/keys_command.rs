@@ -50,12 +50,14 @@ fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     said(&keys(directory, arguments).output().unwrap())
 }
 
+/// Runs `keys`, which must succeed without a message, and returns standard output.
 fn done(directory: &Path, arguments: &[&str]) -> String {
     let (code, out, err) = run(directory, arguments);
     assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}: {out}");
     out
 }
 
+/// Runs `keys`, which must succeed, and parses the exported keys.
 fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<DeviceId, Key> {
     parse_keys(&done(directory, arguments)).unwrap()
 }
@@ -300,6 +302,7 @@ async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(ActiveKeys) -> T) ->
     result
 }
 
+/// Runs `keys` while a server in this process answers.
 async fn through(at: &Path, arguments: &[&str]) -> (i32, String, String) {
     let mut command = keys(at, arguments);
     said(&tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap())

@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Server in the process of the test.
 struct Running {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -59,10 +60,12 @@ struct Peer {
 }
 
 impl Peer {
+    /// Connects and says hello.
     async fn join(address: SocketAddr, device: u64) -> Self {
         Self::join_from(address, Ipv4Addr::LOCALHOST, device).await
     }
 
+    /// Connects from a given local address and says hello.
     async fn join_from(address: SocketAddr, from: Ipv4Addr, device: u64) -> Self {
         let mut stream = connect(address, from).await;
         stream.write_all(&frame(&ToServer::Hello(hello(device, (6, 2, 1), 256)), &[])).await.unwrap();
@@ -89,6 +92,7 @@ impl Peer {
         tokio::time::timeout(PATIENCE, listen).await.expect("an answer, or the end")
     }
 
+    /// Waits for a round and returns its id.
     async fn round(&mut self) -> RoundId {
         let all = self.read_until(|message| matches!(message, ToDevice::RoundOpen(_))).await;
         let open = all.iter().rev().find_map(|message| match message {
@@ -98,11 +102,13 @@ impl Peer {
         open.expect("a round")
     }
 
+    /// Reads until the server closes the connection. Returns all messages.
     async fn end(&mut self) -> Vec<ToDevice> {
         self.read_until(|_| false).await
     }
 }
 
+/// Requests the status through the control socket.
 async fn status(state: &Path) -> serde_json::Value {
     let mut line = String::new();
     let asked = query(state, "status", |answer| {

@@ -25,7 +25,7 @@ struct Device {
     counted: BTreeSet<RoundId>,
 }
 
-/// Devices and a server, whose power is cut at random.
+/// Devices that may lose updates, and a server whose power may be cut.
 struct World {
     setup: Setup,
     disk: Disk,
@@ -69,6 +69,8 @@ impl World {
         self.later.clear();
     }
 
+    /// Handles a round that is opened on a device: the device sends its update, declines the round, or loses
+    /// the update.
     fn opened(&mut self, id: u64, opening: &Arc<RoundBroadcast>) {
         let device = &mut self.devices[usize::try_from(id).unwrap()];
         let uploads = !opening.request.expects.is_empty();
@@ -100,6 +102,7 @@ impl World {
         }
     }
 
+    /// Makes the server handle the next event.
     fn step(&mut self) {
         let event = self.sent.pop_front().unwrap_or_else(|| {
             // No messages are in transit, so the time advances to the next timer.
@@ -131,6 +134,7 @@ impl World {
         }
     }
 
+    /// Cuts the power of the server and restarts it.
     fn cut(&mut self) {
         self.renamed += self.coordinator.engine().counters().renamed;
         self.disk.cut();
@@ -138,6 +142,7 @@ impl World {
         self.join();
     }
 
+    /// Runs the campaign to its end.
     fn finish(&mut self) {
         let mut steps = 0;
         while self.coordinator.engine().phase() != Phase::Finished {

@@ -94,10 +94,13 @@ enum Step {
         often: usize,
     },
     Noise(Vec<u8>),
-    /// The core opens a round, acknowledges an update or closes a round, or the socket accepts queued frames.
+    /// The core opens a round.
     Open,
+    /// The core acknowledges an update.
     Acknowledge,
+    /// The core closes a round.
     Close,
+    /// The socket accepts all queued frames.
     Drain,
 }
 
@@ -121,6 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Connection and a hostile device.
 struct World {
     connection: Connection,
     opening: Arc<RoundBroadcast>,
@@ -136,6 +140,7 @@ impl World {
         Self { connection: Connection::new(gate()), opening, channel: None, greeted: None, updates: 0 }
     }
 
+    /// Asserts that the memory of the connection is within its bounds.
     fn check(&self) {
         let (memory, most) = (self.connection.memory(), self.connection.memory_max());
         assert!(memory <= most, "{memory} of {most} bytes");
@@ -176,6 +181,7 @@ impl World {
         }
     }
 
+    /// Encodes a message of the device, sealed after the handshake.
     fn seal<M: Message>(&mut self, message: &M, body: &[u8]) -> Vec<u8> {
         let mut out = vec![0; 8192];
         let fill = |place: &mut [u8]| place.copy_from_slice(body);
@@ -187,11 +193,13 @@ impl World {
         out
     }
 
+    /// Sends a message several times.
     fn say(&mut self, message: &ToServer, body: &[u8], often: usize) {
         let frames: Vec<u8> = (0..often).flat_map(|_| self.seal(message, body)).collect();
         self.feed(&frames);
     }
 
+    /// Performs a step and checks the memory.
     fn step(&mut self, step: Step) {
         match step {
             Step::Hello { device, handshake, limit, often } => {

@@ -7,6 +7,7 @@ use fedspan_protocol::message::{Decline, DeclineReason};
 const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[rounds]\ndeadline = 0\n";
 
+/// Passes an event to the engine and returns the resulting actions.
 fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
     engine.handle(Millis::new(now), event, &mut actions);

@@ -14,6 +14,7 @@ use getrandom::SysRng;
 const DEVICES: u64 = 10_000;
 const LINES: u64 = 110_000;
 
+/// Makes the row of a privacy account.
 fn account(device: u64, spent: u64) -> Row {
     let mut account = Account::default();
     (account.release, account.budget, account.spent) = (3, 1_000, spent);
@@ -36,6 +37,7 @@ fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
     took
 }
 
+/// Prints the number, the median and the maximum of durations.
 fn say(what: &str, took: &[Duration]) {
     println!(
         "{what}: {} writes, {:?} in the middle, {:?} at most",

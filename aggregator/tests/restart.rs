@@ -104,6 +104,7 @@ impl World {
         self.join();
     }
 
+    /// Runs the campaign to its end.
     fn finish(&mut self) {
         while self.coordinator.engine().phase() != Phase::Finished {
             assert!(!self.sent.is_empty(), "no event is pending in {:?}", self.coordinator.engine().phase());

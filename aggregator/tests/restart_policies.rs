@@ -64,6 +64,7 @@ fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) 
     fresh
 }
 
+/// Runs a campaign with restarts. Returns a summary of each round, and the engine.
 fn campaign(
     policy: &str,
     rule: &str,

@@ -21,6 +21,7 @@ use proptest::prelude::*;
 /// Value that every update contains many times.
 const MARK: f32 = 1.234_567_9;
 
+/// Makes the checkpoint of an opened round.
 fn opened(round: u32) -> Row {
     let open = Some(OpenRoundCheckpoint {
         opened_at: Millis::new(17),
@@ -31,6 +32,7 @@ fn opened(round: u32) -> Row {
     Row::Engine(Record::Checkpoint(checkpoint))
 }
 
+/// Makes the row of a counted update that contains [`MARK`].
 fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     let values = vec![MARK; 32];
     let update = Update {
@@ -55,6 +57,7 @@ fn there(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
     Ok(store.load()?.unwrap().updates.iter().map(|(device, _)| *device).collect())
 }
 
+/// Reads the key file of the open round.
 fn key(directory: &Path) -> Option<Vec<u8>> {
     std::fs::read(directory.join(KEY_FILE)).ok()
 }

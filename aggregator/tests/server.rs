@@ -43,6 +43,7 @@ const FEDREP: &str =
 const POWER_FEDREP: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
 const POWER_FEDAVG: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
 
+/// Server in the process of the test.
 struct Running {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -73,6 +74,7 @@ impl Running {
         assert!(self.end.await.unwrap_err().is_cancelled());
     }
 
+    /// Waits until the campaign is finished.
     async fn finished(self) -> Status {
         let status = tokio::time::timeout(PATIENCE, self.end).await.expect("finishes").unwrap().unwrap();
         assert_eq!(status.phase, "finished");
@@ -80,6 +82,7 @@ impl Running {
     }
 }
 
+/// Requests the status through the control socket.
 pub async fn status(state: &Path) -> serde_json::Value {
     let mut lines = Vec::new();
     let asked = query(state, "status", |line| {
@@ -127,6 +130,7 @@ pub enum Hold {
     All,
 }
 
+/// State that the connections of a device share with the test.
 struct Shared {
     address: watch::Receiver<SocketAddr>,
     hold: watch::Receiver<Hold>,
@@ -146,6 +150,7 @@ async fn device(id: u64, mut shared: Shared, limit: u16) {
     }
 }
 
+/// Runs one connection of a device.
 async fn converse(
     id: u64,
     mut stream: TcpStream,
@@ -242,6 +247,7 @@ async fn converse(
     }
 }
 
+/// Encodes the update of a device as frames.
 fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> {
     let values = honest_values(DeviceId(id), &round.task, 6, 2, sent);
     let describe = |role, (rows, cols)| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
@@ -268,6 +274,7 @@ fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> 
     wire
 }
 
+/// Simulated devices with a common log.
 pub struct Devices {
     pub address: watch::Sender<SocketAddr>,
     pub hold: watch::Sender<Hold>,
@@ -345,6 +352,7 @@ pub fn on_disk(state: &Path) -> Vec<u64> {
     checkpoint.state.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Returns the bits of the model of an engine, as [`on_disk`] returns those of a stored model.
 fn expected(engine: &Engine) -> Vec<u64> {
     let head = engine.shared_head().map(bits).unwrap_or_default();
     [bits(engine.representation()), head].concat()

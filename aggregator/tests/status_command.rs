@@ -11,6 +11,7 @@ use crate::common::{Scratch, ServerProcess, alone, closed, line_with, output, sp
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
+/// Configuration and path of a state directory.
 struct Place {
     scratch: Scratch,
     state: PathBuf,
@@ -25,6 +26,7 @@ impl Place {
         Self { scratch, state }
     }
 
+    /// Makes a configuration with a state directory.
     fn dir(state: &str) -> Self {
         let place = Self::new(state);
         create_state(&place.state);
@@ -60,6 +62,7 @@ impl Place {
         ServerProcess::listening(self.spawn("serve"))
     }
 
+    /// Runs `export` and asserts that it creates a directory only if it succeeds.
     fn export(&self) -> Output {
         let out = self.scratch.path().join("out");
         let output = self.run(&["export", "--out", &out.display().to_string()]);
@@ -76,6 +79,7 @@ fn copied(to: &Path) {
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
 }
 
+/// Asserts that a command failed with one line that contains `says`.
 fn refused(output: &Output, says: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -83,6 +87,7 @@ fn refused(output: &Output, says: &str) {
     assert!(said.starts_with("fedspan-aggregator: ") && !said.contains("panicked"), "{said}");
 }
 
+/// Asserts that all commands accept the state directory.
 fn sound(place: &Place) {
     let output = place.run(&["status"]);
     let said = String::from_utf8_lossy(&output.stdout);

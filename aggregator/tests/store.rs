@@ -15,6 +15,7 @@ use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 use proptest::prelude::*;
 
+/// Makes the checkpoint of an opened round.
 fn checkpoint(round: u32, state: Vec<f64>) -> Row {
     let open = Some(OpenRoundCheckpoint {
         opened_at: Millis::new(17),
@@ -29,6 +30,7 @@ fn checkpoint(round: u32, state: Vec<f64>) -> Row {
     }))
 }
 
+/// Makes the row of a counted update.
 fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     let values = vec![order as f32, -0.0, f32::MIN_POSITIVE];
     let update = Update {
@@ -42,6 +44,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
+/// Writes a campaign with a row in almost every table, and returns its state.
 fn filled(directory: &Path) -> CampaignState {
     let mut store = Store::open(directory, SysRng).unwrap();
     assert_eq!(store.load().unwrap(), None);

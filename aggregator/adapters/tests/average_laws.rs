@@ -7,6 +7,7 @@ use crate::common::{Adapter, DOWN, Folder, SAVED, UP};
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
+/// Makes random adapters of clients after a round.
 fn clients(base: &Adapter, round: RoundKind, count: u64) -> Vec<Adapter> {
     (1..=count).map(|seed| base.trained(round, seed)).collect()
 }

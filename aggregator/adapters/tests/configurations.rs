@@ -31,6 +31,7 @@ fn config(changes: &[(&str, Value)]) -> String {
     Value::Object(map).to_string()
 }
 
+/// Directories of a base and clients with these configurations.
 fn folder(configs: &[&str]) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 4, 9, 5);
     let clients = (1..configs.len() as u64).map(|seed| base.trained(RoundKind::Up, seed));

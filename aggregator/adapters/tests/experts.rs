@@ -12,6 +12,7 @@ const LAYER: &str = "base_model.model.model.layers.0.";
 /// Module of an adapter: name in files, rank of an expert, number of experts, alpha, d_in, d_out.
 type Module = (&'static str, usize, usize, f64, usize, usize);
 
+/// Makes a random adapter with these modules.
 fn random(modules: &[Module], seed: u64) -> Adapter {
     let mut adapter = Adapter { dtype: Dtype::F32, tensors: BTreeMap::new() };
     for (index, (name, rank, experts, _, d_in, d_out)) in modules.iter().enumerate() {
@@ -23,6 +24,7 @@ fn random(modules: &[Module], seed: u64) -> Adapter {
     adapter
 }
 
+/// Text of a configuration with some keys changed.
 fn config(changes: &Value) -> String {
     let mut plain = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]});
     for (key, value) in changes.as_object().unwrap() {
@@ -31,6 +33,8 @@ fn config(changes: &Value) -> String {
     plain.to_string()
 }
 
+/// Compares three random clients with a base, all with the same configuration. Returns the report and the
+/// clients.
 fn checked(modules: &[Module], config: &str) -> Result<(CheckReport, Vec<Adapter>), String> {
     let all: Vec<Adapter> = (0..4).map(|seed| random(modules, seed)).collect();
     let folder = Folder::directories(&all, &[config; 4]);

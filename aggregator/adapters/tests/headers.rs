@@ -7,6 +7,7 @@ use safetensors::SafeTensors;
 
 use crate::common::Adapter;
 
+/// Bytes of a file with this header and `data` zero bytes of data.
 fn file(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
 }

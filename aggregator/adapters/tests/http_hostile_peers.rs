@@ -8,6 +8,7 @@ use fedspan_adapters::files::RoundKind;
 use crate::common::http::{read_response, send_raw};
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
 
+/// Head of an upload, with the given header for the length.
 fn head(length: &str) -> String {
     format!(
         "PUT /round/1/adapter_model.safetensors?samples=3 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n{length}\r\n\r\n"

@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::common::Adapter;
 use crate::common::live::{CLIENTS, ServerDirectory, list_files, mean, parse, trained_part};
 
+/// Reads the record of a committed round.
 fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
     let path = directory.at(&format!("state/round-{round:04}/round.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()

@@ -9,6 +9,7 @@ use crate::common::http::request;
 use crate::common::live::{CLIENTS, ServerDirectory, mean};
 use crate::common::{Adapter, Buffer};
 
+/// Reads the record of a committed round.
 fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
     let path = directory.at(&format!("state/round-{round:04}/round.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()

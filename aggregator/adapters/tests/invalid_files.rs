@@ -27,6 +27,7 @@ fn refused(folder: &Folder, expected: &[&str]) {
     refused_as(folder, RoundKind::Up, None, expected);
 }
 
+/// Asserts that a round of this kind with these samples fails, like [`refused`].
 fn refused_as(folder: &Folder, round: RoundKind, samples: Option<&[u64]>, expected: &[&str]) {
     let before = folder.names();
     let error = folder.average(round, samples).expect_err(&expected.join(" "));

@@ -43,6 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
+/// First arrivals of `first` updates, or full participation.
 fn policy(first: Option<usize>) -> Box<dyn Participation> {
     match first {
         Some(n) => Box::new(FirstArrivals { n, cohort: Some(4), seed: 7 }),

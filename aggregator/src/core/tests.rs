@@ -26,16 +26,19 @@ use crate::store::{RoundKeyStorage, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{RoundBroadcast, Update};
 
+/// Makes a core in plaintext mode, with the configuration [`text`].
 fn core(state: &std::path::Path) -> ServerCore {
     core_with(state, None)
 }
 
+/// Makes a core with the configuration [`text`] and the given keys.
 fn core_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
     let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
     let file = Journal::open(state).unwrap();
     ServerCore::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
 }
 
+/// Returns a configuration for two devices.
 fn text(state: &std::path::Path) -> String {
     format!(
         "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
@@ -53,6 +56,7 @@ impl Disk {
         self.0.1.store(is_full, Ordering::Relaxed);
     }
 
+    /// Returns the storage, or an error while the disk is full.
     fn if_not_full(&self) -> std::io::Result<&InMemoryBackend> {
         let is_full = self.0.1.load(Ordering::Relaxed);
         if is_full { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(&self.0.0) }
@@ -198,6 +202,7 @@ fn trained(core: &mut ServerCore) -> Vec<Receiver<Command>> {
     queues
 }
 
+/// Handles one event of a peer in plaintext mode, and flushes the core.
 fn handle_and_flush(core: &mut ServerCore, peer: u64, what: PeerEventKind) {
     handle_and_flush_under(core, peer, None, what);
 }
@@ -213,6 +218,7 @@ fn handle_and_flush_under(
     core.flush(Millis::ZERO).unwrap();
 }
 
+/// Makes an event of a peer.
 fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> PeerEvent {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
     PeerEvent { peer, from, key: key.cloned(), kind: what, traffic: Default::default() }

@@ -63,8 +63,11 @@ pub struct KeyStatus {
 pub(super) struct Row {
     /// Epoch of the newest key, accepted or not. The epoch never decreases, so that no epoch is used twice.
     pub(super) epoch: u16,
+    /// Time at which the device got its first key.
     pub(super) created: u64,
+    /// Time of the last rotation or renewal.
     pub(super) rotated: Option<u64>,
+    /// Time at which the device's keys were revoked.
     pub(super) revoked: Option<u64>,
     /// Newest key; `None` if the device's keys were revoked.
     pub(super) current: Option<Arc<AcceptedKey>>,

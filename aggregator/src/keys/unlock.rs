@@ -23,6 +23,7 @@ const PASSPHRASE_MAX: usize = 1024;
 /// Shortest passphrase of a new key store, in bytes (NIST SP 800-63B requires 8 characters).
 pub const PASSPHRASE_MIN: usize = 8;
 
+/// Length of a salt, in bytes.
 pub(super) const SALT: usize = 16;
 
 /// Secret that opens a key store.

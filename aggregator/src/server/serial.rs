@@ -22,6 +22,7 @@ const NOISE_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct PeerIds(Arc<AtomicU64>);
 
 impl PeerIds {
+    /// Returns a number that has not been used before.
     pub(super) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }

@@ -54,6 +54,7 @@ impl RoundKeyFile {
         Self { path: directory.join(KEY_FILE) }
     }
 
+    /// Returns the temporary path to which a key is written first.
     fn partial(&self) -> PathBuf {
         with_suffix(&self.path, ".partial")
     }

@@ -196,6 +196,7 @@ fn write_rows(
     Ok(number)
 }
 
+/// Encodes a value in postcard format.
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
     postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
 }

@@ -7,6 +7,7 @@ use fedspan_adapters::files::{Dtype, RoundKind};
 use super::common::{Adapter, Folder};
 use crate::common::said;
 
+/// Runs a command line in the directory. Returns exit code, standard output and standard error.
 fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
     let shell = ["-c", &line.replace("adapter ", &format!("{program} adapter "))].map(str::to_owned);
@@ -14,6 +15,7 @@ fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     said(&output)
 }
 
+/// Makes a directory with a base and three clients.
 fn folder(round: RoundKind) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 4, 30, 10);
     let clients: Vec<Adapter> = (1..4).map(|seed| base.trained(round, seed)).collect();

@@ -28,6 +28,7 @@ fn command(directory: &ServerDirectory, more: &[&str]) -> Command {
     command
 }
 
+/// Starts a server and waits until it listens.
 fn start(directory: &ServerDirectory, more: &[&str]) -> Program {
     let mut child = command(directory, more).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());

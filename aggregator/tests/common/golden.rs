@@ -72,7 +72,7 @@ fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
     super::update(opening.id, 1 + device.0 as u32 % 5, &opening.request.expects, tensors.collect())
 }
 
-/// Campaign with all its devices.
+/// Campaign of a durable engine with simulated devices.
 pub struct GoldenCampaign {
     pub coordinator: DurableEngine,
     fleet: Fleet,
@@ -119,6 +119,7 @@ impl GoldenCampaign {
         self
     }
 
+    /// Flushes the engine and handles the released actions.
     fn settle(&mut self) {
         let settled = self.coordinator.flush().unwrap();
         self.lines.extend(settled.lines.iter().map(|line| serde_json::to_string(line).unwrap()));

@@ -181,11 +181,13 @@ impl Inner {
 }
 
 impl Storage {
+    /// Locks the disk; an error after a power cut.
     fn inner(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let inner = self.disk.inner();
         if inner.life == self.life { Ok(inner) } else { Err(off()) }
     }
 
+    /// Locks the disk for a change, which fails if a fault is due.
     fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let mut inner = self.inner()?;
         match &mut inner.faults {
@@ -202,6 +204,7 @@ impl Storage {
     }
 }
 
+/// Returns the error of storage after a power cut.
 fn off() -> std::io::Error {
     std::io::Error::other("switched off")
 }

@@ -23,16 +23,19 @@ pub struct ServerDirectory {
 }
 
 impl ServerDirectory {
+    /// Makes a directory with a random base.
     pub fn new() -> Self {
         Self::with(Adapter::random(Dtype::F32, 1, 4, 30, 10))
     }
 
+    /// Makes a directory with the given base.
     pub fn with(base: Adapter) -> Self {
         let directory = tempfile::tempdir().unwrap();
         base.write(&directory.path().join("base.safetensors"));
         Self { directory, base }
     }
 
+    /// Path of a file in the directory.
     pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

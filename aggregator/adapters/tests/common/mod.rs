@@ -161,6 +161,7 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// Makes a directory with a base and clients.
     pub fn new(base: &Adapter, clients: &[Adapter]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         base.write(&directory.path().join("base.safetensors"));
@@ -175,14 +176,17 @@ impl Folder {
         self.directory.path().join(name)
     }
 
+    /// Opens the base and the clients.
     pub fn inputs(&self, samples: Option<&[u64]>) -> Result<Inputs, AdapterError> {
         Inputs::open(&self.at("base.safetensors"), &self.clients, samples)
     }
 
+    /// Arguments of an average that writes `next.safetensors`.
     pub fn job(&self, kind: RoundKind, threads: usize) -> AverageJob {
         AverageJob { kind, output: Output::from_path(&self.at("next.safetensors")), threads }
     }
 
+    /// Averages the clients with one thread.
     pub fn average(&self, round: RoundKind, samples: Option<&[u64]>) -> Result<AverageReport, AdapterError> {
         average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
     }

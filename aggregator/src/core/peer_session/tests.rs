@@ -30,6 +30,7 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
+/// Begins a session on a persistent link or on a socket.
 fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
     let gate = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
@@ -37,6 +38,7 @@ fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     PeerSession::new(7, Origin::Link("bench".into()), connection, PATIENCE, now)
 }
 
+/// Encodes an unsealed frame of a device.
 fn frame(message: &ToServer) -> Vec<u8> {
     let mut out = vec![0; 200];
     let sent = encode(message, 0, |_| {}, &mut out).unwrap();
@@ -44,6 +46,7 @@ fn frame(message: &ToServer) -> Vec<u8> {
     out
 }
 
+/// Encodes the hello of a device.
 fn hello(device: u64) -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
