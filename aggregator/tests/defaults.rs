@@ -6,7 +6,7 @@ use fedspan_engine::config::GivenKeys;
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 
 /// Parses a file and marks all its keys as set.
-fn meant(text: &str) -> Result<Fleet, String> {
+fn parse_as_set(text: &str) -> Result<Fleet, String> {
     let fleet = Fleet::parse("fleet.toml", text).map_err(|problem| problem.to_string())?;
     Ok(Fleet { given: GivenKeys::ALL, ..fleet })
 }
@@ -25,11 +25,11 @@ fn example_values_are_required_or_defaults() {
         let line = EXAMPLE.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
         line.unwrap().split('#').next().unwrap().trim().to_owned()
     };
-    let (mut required, mut told, mut shown) = (0, 0, 0);
+    let (mut required, mut described, mut shown) = (0, 0, 0);
     for (place, line) in EXAMPLE.lines().enumerate() {
         let Some((key, rest)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else { continue };
         let comment = rest.split_once('#').map_or("", |(_, comment)| comment.trim());
-        let without = meant(&with(place, ""));
+        let without = parse_as_set(&with(place, ""));
         if comment.starts_with("required") {
             assert!(without.unwrap_err().contains(&format!("{key} is missing")), "{line}");
             required += 1;
@@ -40,15 +40,15 @@ fn example_values_are_required_or_defaults() {
             (None, Some(value)) => value.split([' ', ',']).next().unwrap().trim_end_matches('.').to_owned(),
             (None, None) => {
                 shown += 1;
-                assert_eq!(without, meant(EXAMPLE), "{line}");
+                assert_eq!(without, parse_as_set(EXAMPLE), "{line}");
                 continue;
             }
         };
-        assert_eq!(without, meant(&with(place, &format!("{key} = {value}"))), "{line}");
-        assert_ne!(without, meant(EXAMPLE), "the default itself could stand there: {line}");
-        told += 1;
+        assert_eq!(without, parse_as_set(&with(place, &format!("{key} = {value}"))), "{line}");
+        assert_ne!(without, parse_as_set(EXAMPLE), "the default itself could stand there: {line}");
+        described += 1;
     }
-    assert_eq!((required, told, shown), (6, 4, 32));
+    assert_eq!((required, described, shown), (6, 4, 32));
 }
 
 /// The values of commented-out keys in the example are the defaults.
@@ -74,6 +74,6 @@ fn commented_defaults_match_program() {
     ] {
         assert!(EXAMPLE.contains(line), "the example shows {line}");
         let said = text.replacen(place, &format!("{place}{line}\n"), 1);
-        assert_eq!(meant(&said).unwrap(), meant(&text).unwrap(), "{line}");
+        assert_eq!(parse_as_set(&said).unwrap(), parse_as_set(&text).unwrap(), "{line}");
     }
 }

@@ -16,7 +16,7 @@ struct Place {
 
 impl Place {
     /// Makes a configuration without a state directory.
-    fn nothing() -> Self {
+    fn without_state() -> Self {
         let place = Self { scratch: Scratch::new() };
         std::fs::write(place.config(), configuration(&place.state())).unwrap();
         place
@@ -24,7 +24,7 @@ impl Place {
 
     /// Makes a configuration with a state directory.
     fn dir() -> Self {
-        let place = Self::nothing();
+        let place = Self::without_state();
         create_state(&place.state());
         place
     }
@@ -148,7 +148,7 @@ fn incomplete_answer_writes_nothing() {
             "the server reports: a page",
         ),
     ];
-    let dir = Place::nothing();
+    let dir = Place::without_state();
     let (out, text) = place(&dir, "out");
     for (answer, says) in cases {
         let server = answering(&dir, answer.clone());
@@ -164,7 +164,7 @@ fn incomplete_answer_writes_nothing() {
 /// Every command reports an unusable state path in one line, and creates no files.
 #[test]
 fn unusable_state_path_is_reported_in_one_line() {
-    let dir = Place::nothing();
+    let dir = Place::without_state();
     std::fs::write(dir.state(), b"a file").unwrap();
     let (out, text) = place(&dir, "out");
     for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {

@@ -310,9 +310,9 @@ fn engine_charges_received_updates() {
     assert_ne!(first.id, second.id);
     engine.handle(Millis::new(3), Event::Update(DeviceId(2), honest(DeviceId(2), &first)), &mut actions);
     assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 10], 1));
-    let mut unheard = honest(DeviceId(1), &second);
-    unheard.id.round = 77;
-    engine.handle(Millis::new(3), Event::Update(DeviceId(1), unheard), &mut actions);
+    let mut never_sent = honest(DeviceId(1), &second);
+    never_sent.id.round = 77;
+    engine.handle(Millis::new(3), Event::Update(DeviceId(1), never_sent), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     // An update that is too late for its round is charged, because it has left the device; decoded or not.
     for device in [0, 1] {

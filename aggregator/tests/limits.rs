@@ -56,7 +56,7 @@ async fn connect(address: SocketAddr, from: Ipv4Addr) -> TcpStream {
 /// Simulated device whose messages the test itself sends.
 struct Peer {
     stream: TcpStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Peer {
@@ -69,22 +69,22 @@ impl Peer {
     async fn join_from(address: SocketAddr, from: Ipv4Addr, device: u64) -> Self {
         let mut stream = connect(address, from).await;
         stream.write_all(&frame(&ToServer::Hello(hello(device, (6, 2, 1), 256)), &[])).await.unwrap();
-        Self { stream, heard: Vec::new() }
+        Self { stream, received: Vec::new() }
     }
 
     /// Reads until a message satisfies `wanted` or the server closes the connection. Returns all messages.
     async fn read_until(&mut self, wanted: impl Fn(&ToDevice) -> bool) -> Vec<ToDevice> {
         let listen = async {
             loop {
-                let whole = self.heard.iter().rposition(|byte| *byte == 0).map_or(0, |end| end + 1);
-                let all = messages(&self.heard[..whole]);
+                let whole = self.received.iter().rposition(|byte| *byte == 0).map_or(0, |end| end + 1);
+                let all = messages(&self.received[..whole]);
                 let all: Vec<ToDevice> = all.into_iter().map(|(message, _)| message).collect();
                 let mut buffer = [0; 4096];
                 if all.iter().any(&wanted) {
                     return all;
                 }
                 match self.stream.read(&mut buffer).await {
-                    Ok(n @ 1..) => self.heard.extend_from_slice(&buffer[..n]),
+                    Ok(n @ 1..) => self.received.extend_from_slice(&buffer[..n]),
                     _ => return all,
                 }
             }

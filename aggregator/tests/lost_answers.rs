@@ -234,9 +234,9 @@ proptest! {
             true
         };
         world.coordinator.store().read_snapshot().unwrap().rounds(take).unwrap();
-        let told: Vec<(u32, BTreeSet<DeviceId>)> =
+        let journalled: Vec<(u32, BTreeSet<DeviceId>)> =
             rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
-        prop_assert_eq!(kept, told);
+        prop_assert_eq!(kept, journalled);
     }
 }
 

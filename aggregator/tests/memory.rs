@@ -22,9 +22,9 @@ use proptest::prelude::*;
 const ROUND: RoundId = RoundId { round: 7, stage: 0 };
 
 /// Source of randomness that always returns the same bytes.
-struct Same;
+struct ConstantEntropy;
 
-impl Entropy for Same {
+impl Entropy for ConstantEntropy {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
         bytes.fill(7);
         Ok(())
@@ -61,7 +61,7 @@ fn gate() -> Arc<Acceptor> {
         Requirements::new(model, &[request()], None),
         welcome,
         ActiveKeys::new(table),
-        Box::new(Same),
+        Box::new(ConstantEntropy),
     ))
 }
 

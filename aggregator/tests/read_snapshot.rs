@@ -24,7 +24,7 @@ fn account(device: u64, spent: u64) -> Row {
 /// Writes `count` transactions with one account and one journal line each. Returns the durations in ascending
 /// order.
 fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
-    let mut took: Vec<Duration> = (first..first + count)
+    let mut durations: Vec<Duration> = (first..first + count)
         .map(|line| {
             let began = Instant::now();
             store
@@ -33,17 +33,17 @@ fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
             began.elapsed()
         })
         .collect();
-    took.sort();
-    took
+    durations.sort();
+    durations
 }
 
 /// Prints the number, the median and the maximum of durations.
-fn say(what: &str, took: &[Duration]) {
+fn print_durations(what: &str, durations: &[Duration]) {
     println!(
         "{what}: {} writes, {:?} in the middle, {:?} at most",
-        took.len(),
-        took[took.len() / 2],
-        took[took.len() - 1]
+        durations.len(),
+        durations[durations.len() / 2],
+        durations[durations.len() - 1]
     );
 }
 
@@ -56,7 +56,7 @@ fn read_snapshot_is_isolated_from_writers() {
     let lines = (0..LINES)
         .map(|line| Row::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
     store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
-    say("without a reader", &write(&mut store, 200, LINES));
+    print_durations("without a reader", &write(&mut store, 200, LINES));
 
     let known = store.load().unwrap().unwrap();
     let began = Instant::now();
@@ -83,7 +83,7 @@ fn read_snapshot_is_isolated_from_writers() {
         while !reads.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        say("with a reader", &write(&mut store, 200, LINES + 200));
+        print_durations("with a reader", &write(&mut store, 200, LINES + 200));
         over.store(true, Ordering::Relaxed);
     });
     let mut seen = 0;

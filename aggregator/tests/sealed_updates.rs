@@ -47,13 +47,13 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
 }
 
 /// Returns true if bytes contain the values of an update in plaintext.
-fn finds(bytes: &[u8]) -> bool {
+fn contains_plaintext(bytes: &[u8]) -> bool {
     let mark = [MARK.to_le_bytes(), MARK.to_le_bytes()].concat();
     bytes.windows(mark.len()).any(|window| window == mark)
 }
 
 /// Returns the devices whose updates are stored, in order.
-fn there(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
+fn stored_devices(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
     Ok(store.load()?.unwrap().updates.iter().map(|(device, _)| *device).collect())
 }
 
@@ -77,9 +77,12 @@ fn key_lives_as_long_as_its_round() {
     // The next server loads the key.
     let mut store = Store::open(path, SysRng).unwrap();
     store.apply(&[counted(7, 1, DeviceId(5))]).unwrap();
-    assert_eq!((there(&store).unwrap(), key(path)), ([9, 5].map(DeviceId).to_vec(), Some(first.clone())));
+    assert_eq!(
+        (stored_devices(&store).unwrap(), key(path)),
+        ([9, 5].map(DeviceId).to_vec(), Some(first.clone()))
+    );
     let backup = std::fs::read(path.join(FILE)).unwrap();
-    assert!(!finds(&backup), "an update in the clear");
+    assert!(!contains_plaintext(&backup), "an update in the clear");
     store.apply(&[opened(8)]).unwrap();
     assert_eq!(key(path), None);
     store.apply(&[counted(8, 0, DeviceId(9)), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
@@ -94,10 +97,10 @@ fn key_lives_as_long_as_its_round() {
             counted(9, 1, DeviceId(1)),
         ])
         .unwrap();
-    assert_eq!(there(&store).unwrap(), [5, 1].map(DeviceId));
+    assert_eq!(stored_devices(&store).unwrap(), [5, 1].map(DeviceId));
     assert!(key(path).is_some_and(|third| third != second));
     drop(store);
-    assert!(!finds(&std::fs::read(path.join(FILE)).unwrap()));
+    assert!(!contains_plaintext(&std::fs::read(path.join(FILE)).unwrap()));
 
     // The backup of round 7 is read without a key, with another key, and with the key of round 7.
     let old = Scratch::new();
@@ -137,7 +140,7 @@ fn found_key_is_synced_before_use() {
         disk.fail(Faults::None);
         store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
         disk.cut();
-        assert_eq!(there(&disk.store()).unwrap(), [DeviceId(9)], "seed {seed}");
+        assert_eq!(stored_devices(&disk.store()).unwrap(), [DeviceId(9)], "seed {seed}");
     }
     assert!(found > 50, "{found}");
 }
@@ -153,9 +156,9 @@ fn leftovers_are_replaced() {
     for name in [KEY_FILE, "round.key.partial"] {
         std::fs::write(path.join(name), b"half a key").unwrap();
     }
-    assert!(there(&store).unwrap().is_empty());
+    assert!(stored_devices(&store).unwrap().is_empty());
     store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
-    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
+    assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
     assert!(!path.join("round.key.partial").exists());
     store.begin(2, "").unwrap();
     assert_eq!(key(path), None, "another campaign");
@@ -166,7 +169,7 @@ fn leftovers_are_replaced() {
     assert!(error.may_pass() && error.to_string().contains(KEY_FILE), "{error}");
     std::fs::remove_dir(path.join(KEY_FILE)).unwrap();
     store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
-    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
+    assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
 }
 
 /// Source of randomness that fails repeatedly.
@@ -192,7 +195,7 @@ fn failing_entropy_writes_nothing() {
         assert!(failed < 10);
     }
     assert!(failed > 0);
-    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
+    assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
 }
 
 proptest! {
@@ -247,8 +250,8 @@ proptest! {
                 prop_assert_eq!(key.is_some(), count > 0, "round {} with {} updates", round, count);
             }
             let devices: Vec<DeviceId> = (0..count.into()).map(DeviceId).collect();
-            prop_assert_eq!(there(&store).unwrap(), devices);
-            prop_assert!(!finds(&disk.image()));
+            prop_assert_eq!(stored_devices(&store).unwrap(), devices);
+            prop_assert!(!contains_plaintext(&disk.image()));
         }
         let (_, keys) = disk.keys();
         let distinct: BTreeSet<&Vec<u8>> = keys.iter().collect();

@@ -711,7 +711,7 @@ async fn device_that_does_not_read_is_disconnected() {
 
 /// A device that finds no free slot receives a retry delay, regardless of the data that it has already sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn turned_away_device_is_told_to_retry() {
+async fn turned_away_device_gets_retry_delay() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
     let server = serve(&fleet, false).await;

@@ -203,8 +203,8 @@ fn trained(core: &mut ServerCore) -> Vec<Receiver<Command>> {
 }
 
 /// Handles one event of a peer in plaintext mode, and flushes the core.
-fn handle_and_flush(core: &mut ServerCore, peer: u64, what: PeerEventKind) {
-    handle_and_flush_under(core, peer, None, what);
+fn handle_and_flush(core: &mut ServerCore, peer: u64, kind: PeerEventKind) {
+    handle_and_flush_under(core, peer, None, kind);
 }
 
 /// Handles one event that arrives under a key, and flushes the core.
@@ -212,16 +212,16 @@ fn handle_and_flush_under(
     core: &mut ServerCore,
     peer: u64,
     key: Option<&Arc<AcceptedKey>>,
-    what: PeerEventKind,
+    kind: PeerEventKind,
 ) {
-    core.handle(Millis::ZERO, message(peer, key, what));
+    core.handle(Millis::ZERO, message(peer, key, kind));
     core.flush(Millis::ZERO).unwrap();
 }
 
 /// Makes an event of a peer.
-fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> PeerEvent {
+fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, kind: PeerEventKind) -> PeerEvent {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
-    PeerEvent { peer, from, key: key.cloned(), kind: what, traffic: Default::default() }
+    PeerEvent { peer, from, key: key.cloned(), kind, traffic: Default::default() }
 }
 
 /// Makes an update of zeros.
@@ -350,13 +350,13 @@ fn queued_event_under_revoked_key_is_discarded() {
         );
         let round = opened(&mut queues).pop().expect("a round");
         table.revoke(&[DeviceId(1)], 1).unwrap();
-        let (peer, what) = match waiting {
+        let (peer, kind) = match waiting {
             "hello" => (2, PeerEventKind::Hello(DeviceId(1), Privacy::None, again)),
             "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
             "update" => (1, update(&round)),
             _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
-        handle_and_flush_under(&mut core, peer, Some(&keys[1]), what);
+        handle_and_flush_under(&mut core, peer, Some(&keys[1]), kind);
         let (updates, connections) = (core.status().updates, core.status().connections);
         assert_eq!((updates.counted, updates.declined, connections.revoked_messages), (0, 0, 1), "{waiting}");
         assert_eq!((connections.welcomed, connections.welcomed_again), (2, 0), "{waiting}");
@@ -428,13 +428,13 @@ fn log_limits_refusals_and_declines() {
         core.close_peers();
     });
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    for what in ["refused", "declined"] {
-        let own = || text.lines().filter(|line| line.contains(what));
+    for kind in ["refused", "declined"] {
+        let own = || text.lines().filter(|line| line.contains(kind));
         let logged = own().filter(|line| line.contains("from=192.0.2.7:4410")).count();
         let suppressed = own().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
         let suppressed: u64 = suppressed.map(|number| number.parse::<u64>().unwrap()).sum();
-        assert_eq!(logged as u64 + suppressed, hellos, "{what}");
-        assert!(logged < 200, "{what}: {logged} lines");
+        assert_eq!(logged as u64 + suppressed, hellos, "{kind}");
+        assert!(logged < 200, "{kind}: {logged} lines");
     }
     let status = core.status();
     assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));

@@ -120,7 +120,7 @@ pub struct Server<L = TcpListener> {
     /// Clock that starts when the campaign is begun or resumed.
     clock: Clock,
     key_store: Option<SharedKeyStore>,
-    lines: Vec<(String, Box<dyn PersistentLink>)>,
+    links: Vec<(String, Box<dyn PersistentLink>)>,
 }
 
 /// Protection of frames.
@@ -206,7 +206,7 @@ impl<L: Listener> Server<L> {
         let keys = key_store.clone().zip(nonces);
         let core = ServerCore::with_custom_parts(&fleet, store, campaign, keys, file, custom)?;
         let control = Control::bind(&fleet.state);
-        Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
+        Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, links: Vec::new() })
     }
 
     /// Returns the status of the campaign.
@@ -224,8 +224,8 @@ impl<L: Listener> Server<L> {
 
     /// Adds a persistent link, such as an emulated board or a modem. `name` appears in the log. The serial
     /// ports of the configuration are served without this call.
-    pub fn attach_link(&mut self, name: impl Into<String>, line: impl PersistentLink + 'static) {
-        self.lines.push((name.into(), Box::new(line)));
+    pub fn attach_link(&mut self, name: impl Into<String>, link: impl PersistentLink + 'static) {
+        self.links.push((name.into(), Box::new(link)));
     }
 
     /// Returns the address of the listener, with the actual port if the configured one was 0.
@@ -247,24 +247,24 @@ impl<L: Listener> Server<L> {
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut core, clock, key_store, lines: attached, control } = self;
+        let Self { fleet, mut listener, mut core, clock, key_store, links: attached, control } = self;
         let limits = fleet.limits;
         let (inbox, mut messages) = mpsc::channel(INBOX);
-        let (fetch_export, mut asked) = mpsc::channel::<export_stream::SnapshotRequest>(1);
+        let (fetch_export, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
         let slots = ConnectionSlots::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
         let peer_ids = serial::PeerIds::default();
-        let mut lines = tokio::task::JoinSet::new();
+        let mut link_tasks = tokio::task::JoinSet::new();
         let context =
             PeerContext { acceptor: core.acceptor(), timeouts: Timeouts::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
-            lines.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
+            link_tasks.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
         }
         for (name, stream) in attached {
             let (peer_ids, context) = (peer_ids.clone(), context.clone());
-            lines.spawn(async move { serial::serve_stream(&name, stream, &peer_ids, &context).await });
+            link_tasks.spawn(async move { serial::serve_stream(&name, stream, &peer_ids, &context).await });
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
@@ -306,10 +306,10 @@ impl<L: Listener> Server<L> {
                     controls.spawn(control::serve_client(client, status, rounds, key_store.clone(), fetch_export.clone()));
                 }
                 // Sending fails if the requesting client has disconnected.
-                Some(asker) = asked.recv() => drop(asker.send(core.read_snapshot())),
+                Some(requester) = snapshot_requests.recv() => drop(requester.send(core.read_snapshot())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
-                Some(_) = lines.join_next(), if !lines.is_empty() => {}
+                Some(_) = link_tasks.join_next(), if !link_tasks.is_empty() => {}
                 () = clock.sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
                     Ok((socket, address)) => match slots.enter(address) {
@@ -337,7 +337,7 @@ impl<L: Listener> Server<L> {
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
         // The session on a link without a device does not end by itself, so the wait is short.
-        let drained = async { while lines.join_next().await.is_some() {} };
+        let drained = async { while link_tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
         result.map(|()| core.status())
     }

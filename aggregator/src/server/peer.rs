@@ -53,13 +53,13 @@ pub(super) fn run(
     socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     context: PeerContext,
-    place: Slot,
+    slot: Slot,
 ) -> impl Future<Output = ()> {
-    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(place));
+    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(slot));
     async move {
         let reason = peer.run_session().await;
         if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
-            && peer.place.as_mut().is_some_and(Slot::may_linger)
+            && peer.slot.as_mut().is_some_and(Slot::may_linger)
         {
             peer.linger().await;
         }
@@ -67,7 +67,7 @@ pub(super) fn run(
         peer.report(reason).await;
         // The socket is closed only after the report is sent and the slot is freed, so that a client whose
         // connection is closed can reconnect at once.
-        peer.place = None;
+        peer.slot = None;
         drop(peer);
     }
 }
@@ -93,25 +93,25 @@ struct Peer<S> {
     commands: Receiver<Command>,
     socket: S,
     /// Slot of the connection; `None` on a persistent link.
-    place: Option<Slot>,
+    slot: Option<Slot>,
     clock: Clock,
     inbox: mpsc::Sender<PeerEvent>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, from: Origin, socket: S, context: PeerContext, place: Option<Slot>) -> Self {
+    fn new(id: u64, from: Origin, socket: S, context: PeerContext, slot: Option<Slot>) -> Self {
         let PeerContext { acceptor, timeouts, clock, inbox } = context;
         let connection =
-            if place.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
+            if slot.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
         let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
-        Self { session, commands, socket, place, clock, inbox }
+        Self { session, commands, socket, slot, clock, inbox }
     }
 
     /// Sends the last event of the session to the core.
     async fn report(&mut self, reason: DisconnectReason) {
         // Fails only if the core has ended, that is, when the server is stopping.
-        if let Ok(slot) = self.inbox.reserve().await {
-            slot.send(self.session.gone(reason));
+        if let Ok(permit) = self.inbox.reserve().await {
+            permit.send(self.session.gone(reason));
         }
     }
 
@@ -147,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                     Some(command) => self.session.execute(command),
                     None => self.session.close(),
                 },
-                () = evicted(&mut self.place), if greeting => return DisconnectReason::Evicted,
+                () = evicted(&mut self.slot), if greeting => return DisconnectReason::Evicted,
                 read = read(&mut self.socket, |bytes| self.session.receive(bytes)), if late < LATE_READS_MAX => {
                     late += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
@@ -174,7 +174,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                         Err(_) => return Err(DisconnectReason::Slow),
                     }
                 }
-                PeerAction::Admit => match self.place.as_mut().map_or(Ok(()), Slot::authenticate) {
+                PeerAction::Admit => match self.slot.as_mut().map_or(Ok(()), Slot::authenticate) {
                     Ok(()) => self.session.admit(),
                     Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
                     Err(SlotError::Full) => self.session.turn_away(),
@@ -193,9 +193,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 }
 
 /// Completes when the connection is evicted.
-async fn evicted(place: &mut Option<Slot>) {
-    match place {
-        Some(place) => place.evicted().await,
+async fn evicted(slot: &mut Option<Slot>) {
+    match slot {
+        Some(slot) => slot.evicted().await,
         None => std::future::pending().await,
     }
 }

@@ -49,19 +49,19 @@ impl<T> PendingPool<T> {
         let evicted = if self.is_full() { self.evict() } else { None };
         let number = self.next;
         self.next += 1;
-        self.change(address, |own| own.insert(number, handle));
+        self.change(address, |connections| connections.insert(number, handle));
         self.count += 1;
         (number, evicted)
     }
 
     /// Returns true if a connection is in the pool.
     pub(super) fn contains(&self, address: IpAddr, number: u64) -> bool {
-        self.addresses.get(&address).is_some_and(|own| own.contains_key(&number))
+        self.addresses.get(&address).is_some_and(|connections| connections.contains_key(&number))
     }
 
     /// Removes a connection; `None` if it has been evicted.
     pub(super) fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
-        let left = self.change(address, |own| own.remove(&number));
+        let left = self.change(address, |connections| connections.remove(&number));
         self.count -= usize::from(left.is_some());
         left
     }
@@ -74,15 +74,15 @@ impl<T> PendingPool<T> {
 
     /// Changes the connections of an address and updates its place in the eviction order.
     fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
-        let rank = |own: &BTreeMap<u64, T>| {
-            own.first_key_value().map(|(oldest, _)| (own.len(), Reverse(*oldest), address))
+        let rank = |connections: &BTreeMap<u64, T>| {
+            connections.first_key_value().map(|(oldest, _)| (connections.len(), Reverse(*oldest), address))
         };
-        let own = self.addresses.entry(address).or_default();
-        if let Some(rank) = rank(own) {
+        let connections = self.addresses.entry(address).or_default();
+        if let Some(rank) = rank(connections) {
             self.eviction_order.remove(&rank);
         }
-        let changed = change(own);
-        match rank(own) {
+        let changed = change(connections);
+        match rank(connections) {
             Some(rank) => drop(self.eviction_order.insert(rank)),
             None => drop(self.addresses.remove(&address)),
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     /// Returns the connection that the rule evicts, found by linear search.
-    fn goes(model: &[(u64, IpAddr)]) -> Option<u64> {
+    fn evicted_by_rule(model: &[(u64, IpAddr)]) -> Option<u64> {
         let count = |address| model.iter().filter(|(_, other)| *other == address).count();
         let capacity = model.iter().map(|(_, address)| count(*address)).max()?;
         model.iter().filter(|(_, address)| count(*address) == capacity).map(|(number, _)| *number).min()
@@ -120,7 +120,7 @@ mod tests {
             let (mut pool, mut model) = (PendingPool::new(capacity), Vec::<(u64, IpAddr)>::new());
             for (last, enters, which) in steps {
                 if enters {
-                    let expected = if model.len() == capacity { goes(&model) } else { None };
+                    let expected = if model.len() == capacity { evicted_by_rule(&model) } else { None };
                     model.retain(|(number, _)| Some(*number) != expected);
                     let next = pool.next;
                     let (number, evicted) = pool.insert(address(last), next);

@@ -59,10 +59,10 @@ pub(super) async fn serve_stream(
     peer_ids: &PeerIds,
     context: &PeerContext,
 ) {
-    let own: Arc<str> = name.into();
+    let link_name: Arc<str> = name.into();
     loop {
         let number = peer_ids.next();
-        let reason = peer::run_on_link(number, Arc::clone(&own), &mut stream, context.clone()).await;
+        let reason = peer::run_on_link(number, Arc::clone(&link_name), &mut stream, context.clone()).await;
         tracing::debug!(peer = number, link = name, ?reason, "session ended");
         if reason == DisconnectReason::Closed || context.inbox.is_closed() {
             return;

@@ -41,13 +41,13 @@ impl UpdateCipher {
 
     /// Ensures that a key for the updates of `round` is stored.
     pub(super) fn begin(&mut self, round: RoundId) -> Result<(), DatabaseError> {
-        if self.current.as_ref().is_some_and(|(of, _)| *of == round) {
+        if self.current.as_ref().is_some_and(|(key_round, _)| *key_round == round) {
             return Ok(());
         }
         self.current = match Self::read_key(self.storage.as_ref())? {
-            Some((of, cipher)) if of == round => {
+            Some((key_round, cipher)) if key_round == round => {
                 self.storage.sync().map_err(DatabaseError::RoundKeyFile)?;
-                Some((of, cipher))
+                Some((key_round, cipher))
             }
             _ => {
                 self.storage.erase().map_err(DatabaseError::RoundKeyFile)?;
@@ -73,8 +73,11 @@ impl UpdateCipher {
         device: DeviceId,
         update: &[u8],
     ) -> Result<Vec<u8>, DatabaseError> {
-        let (_, cipher) =
-            self.current.as_ref().filter(|(of, _)| *of == round).ok_or(DatabaseError::NoEntropy)?;
+        let (_, cipher) = self
+            .current
+            .as_ref()
+            .filter(|(key_round, _)| *key_round == round)
+            .ok_or(DatabaseError::NoEntropy)?;
         let mut nonce = [0; NONCE];
         self.entropy.fill(&mut nonce).map_err(|_| DatabaseError::NoEntropy)?;
         let mut sealed = [nonce.as_slice(), update].concat();
@@ -92,7 +95,7 @@ impl UpdateCipher {
     /// [`DatabaseError::Key`] if the stored key is missing, damaged or of another round.
     pub(super) fn decryptor(&self, round: RoundId) -> Result<UpdateDecryptor, DatabaseError> {
         match Self::read_key(self.storage.as_ref())? {
-            Some((of, cipher)) if of == round => Ok(UpdateDecryptor { round, cipher }),
+            Some((key_round, cipher)) if key_round == round => Ok(UpdateDecryptor { round, cipher }),
             Some((RoundId { round: number, stage }, _)) => Err(DatabaseError::Key(format!(
                 "key of round {number}, stage {stage}, but updates of round {}, stage {} are stored",
                 round.round, round.stage

@@ -225,8 +225,8 @@ async fn connection(app: &Arc<AppState>, stream: TcpStream) {
 /// temporary lack of disk space.
 async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize) -> Result<(), ServerError> {
     loop {
-        let (own, closed) = (Arc::clone(app), open.clone());
-        let work = tokio::task::spawn_blocking(move || own.commit(&closed, threads));
+        let (shared_app, closed) = (Arc::clone(app), open.clone());
+        let work = tokio::task::spawn_blocking(move || shared_app.commit(&closed, threads));
         match work.await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) if error.is_invalid_input() || app.is_stopping() => return Err(error),
@@ -250,8 +250,8 @@ async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
             (rounds.is_due(now), rounds.next_deadline())
         };
         if due {
-            let own = Arc::clone(app);
-            let closed = tokio::task::spawn_blocking(move || own.close()).await.unwrap_or_default();
+            let shared_app = Arc::clone(app);
+            let closed = tokio::task::spawn_blocking(move || shared_app.close()).await.unwrap_or_default();
             if let Some(open) = closed
                 && let Err(error) = commit_with_retry(app, &open, threads).await
             {

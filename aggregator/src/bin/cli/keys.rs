@@ -167,7 +167,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         (command, Answer::Changed(rows)) => changed(command, &rows),
         _ => return Err(failed("the answer of the server does not fit the request")),
     };
-    say(&output_text)?;
+    print_text(&output_text)?;
     if plaintext {
         eprintln!(
             "note: the running server has no keys and does not verify device identities; only the file was used"
@@ -177,7 +177,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
 }
 
 /// Prints a text on standard output.
-fn say(text: &str) -> Result<(), Stop> {
+fn print_text(text: &str) -> Result<(), Stop> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Stop::Output)
 }
@@ -348,7 +348,7 @@ fn export(
     }
     let output = output.unwrap_or(Path::new("-"));
     if output == Path::new("-") {
-        say(text)?;
+        print_text(text)?;
         return Ok(String::new());
     }
     let mut records: Vec<Provision> = records.collect();

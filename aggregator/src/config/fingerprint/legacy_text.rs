@@ -43,7 +43,7 @@ pub(super) fn translate(text: &str) -> Settings {
     for key in ["limits.norm", "limits.samples", "stop.change"] {
         lines.copy(&mut settings, key);
     }
-    lines.rest(&mut settings);
+    lines.add_remaining(&mut settings);
     settings
 }
 
@@ -71,7 +71,7 @@ impl<'t> Lines<'t> {
     }
 
     /// Adds the remaining lines to the settings, untranslated.
-    fn rest(self, settings: &mut Settings) {
+    fn add_remaining(self, settings: &mut Settings) {
         for (key, value) in self.0.into_inner() {
             settings.set(key, Setting::Other(value.to_owned()));
         }

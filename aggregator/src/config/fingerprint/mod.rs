@@ -87,7 +87,7 @@ impl Fleet {
         let stored = Settings::parse(stored).with_later(LATER, &own);
         let changes = stored.changes(&own).into_iter();
         let (given, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
-            changes.partition(|change| self.says(change.key, &stored));
+            changes.partition(|change| self.is_fixed(change.key, &stored));
         if !given.is_empty() {
             return Err(Mismatch::Differs(given.iter().map(Change::to_string).collect()));
         }
@@ -109,7 +109,7 @@ impl Fleet {
 impl Fleet {
     /// Returns true if the configuration fixes the value of a key: the file sets the key, the absence of the
     /// key is itself a value, or the key belongs to a custom part, which no file can set.
-    fn says(&self, key: &str, stored: &Settings) -> bool {
+    fn is_fixed(&self, key: &str, stored: &Settings) -> bool {
         if key.starts_with(write::CUSTOM) {
             return true;
         }

@@ -79,10 +79,10 @@ impl Settings {
     /// Returns the keys whose values differ in `other`: first the keys of these settings, then the keys that
     /// only `other` has.
     pub(super) fn changes<'a>(&'a self, other: &'a Self) -> Vec<Change<'a>> {
-        let own = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
-        let came = other.0.iter().filter(|(key, _)| self.get(key).is_none());
-        let came = came.map(|(key, is)| Change { key, was: None, is: Some(is) });
-        own.chain(came).filter(|change| change.was != change.is).collect()
+        let known_keys = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
+        let added = other.0.iter().filter(|(key, _)| self.get(key).is_none());
+        let added = added.map(|(key, is)| Change { key, was: None, is: Some(is) });
+        known_keys.chain(added).filter(|change| change.was != change.is).collect()
     }
 
     /// Formats the differences, one line each.
