@@ -88,7 +88,7 @@ pub struct ExportedState {
 /// [`fetch_export`](crate::server::fetch_export).
 ///
 /// # Errors
-/// As [`export`].
+/// Same as [`export`].
 pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(), ExportError> {
     let ExportedState { stored, rounds, lines } = state;
     refuse_to_overwrite(to)?;

@@ -236,7 +236,7 @@ impl KeyStore {
     /// [`Self::perform`] revoke the replaced key at once.
     ///
     /// # Errors
-    /// As [`Self::round_closed`].
+    /// Same as [`Self::round_closed`].
     pub fn rounds_over(&mut self) -> Result<usize, KeyStoreError> {
         self.rounds_over = true;
         self.round_closed()
@@ -350,7 +350,7 @@ impl SharedKeyStore {
     /// written.
     ///
     /// # Errors
-    /// As [`KeyStore::round_closed`]; the campaign can continue.
+    /// Same as [`KeyStore::round_closed`]; the campaign can continue.
     pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
         self.with(KeyStore::round_closed)
     }
@@ -358,7 +358,7 @@ impl SharedKeyStore {
     /// Records the end of training as [`KeyStore::rounds_over`] does.
     ///
     /// # Errors
-    /// As [`KeyStore::rounds_over`].
+    /// Same as [`KeyStore::rounds_over`].
     pub fn rounds_over(&self) -> Result<usize, KeyStoreError> {
         self.with(KeyStore::rounds_over)
     }

@@ -125,7 +125,7 @@ impl Store {
     /// after every failed write.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub fn over<S: StorageBackend>(
         storage: impl Fn() -> S + Send + 'static,
         key_storage: impl RoundKeyStorage + 'static,
@@ -211,7 +211,7 @@ impl Store {
     /// Loads the settings of the campaign; `None` if no round of the campaign was opened.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn settings(&self) -> Result<Option<String>, StoreError> {
         let database = self.database()?;
         catch_corruption(|| tables::settings(database)).map_err(|error| error.at(&self.path))
@@ -220,7 +220,7 @@ impl Store {
     /// Opens a read snapshot of the database.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
         let read =
             self.database()?.begin_read().map_err(|error| DatabaseError::from(error).at(&self.path))?;
@@ -230,7 +230,7 @@ impl Store {
     /// Loads the journal lines from number `first` on.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
         let database = self.database()?;
         let lines = catch_corruption(|| tables::journal_lines(database, first))
@@ -308,7 +308,7 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
 /// Reads the campaign of a state directory on which no server runs. Changes no files.
 ///
 /// # Errors
-/// As [`OfflineStore::open`] and [`OfflineStore::load`].
+/// Same as [`OfflineStore::open`] and [`OfflineStore::load`].
 pub fn read(directory: &Path) -> Result<Option<CampaignState>, StoreError> {
     OfflineStore::open(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
 }

@@ -80,7 +80,7 @@ impl OfflineStore {
     /// Returns the number of updates counted in the open round.
     ///
     /// # Errors
-    /// As [`Self::campaign`].
+    /// Same as [`Self::campaign`].
     pub fn count_updates(&self) -> Result<u64, StoreError> {
         catch_corruption(|| tables::count_updates(&self.database.begin_read()?))
             .map_err(|error| error.at(&self.path))

@@ -30,7 +30,7 @@ impl ReadSnapshot {
     /// Returns the number of committed rounds.
     ///
     /// # Errors
-    /// As [`Self::campaign`].
+    /// Same as [`Self::campaign`].
     pub fn count_rounds(&self) -> Result<u64, StoreError> {
         catch_corruption(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
     }
@@ -38,7 +38,7 @@ impl ReadSnapshot {
     /// Passes the committed rounds, one line of JSON each, to `each` in order, until `each` returns false.
     ///
     /// # Errors
-    /// As [`Self::campaign`].
+    /// Same as [`Self::campaign`].
     pub fn rounds(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
         catch_corruption(|| tables::for_each_round(&self.read, |_, line| each(line)))
             .map_err(|error| error.at(&self.path))

@@ -127,7 +127,7 @@ fn print_warnings(warnings: &[String]) {
 /// Runs a command and returns the text to print. Setting `interrupted` stops the command.
 ///
 /// # Errors
-/// As [`Inputs::open`], [`average`] and [`check`].
+/// Same as [`Inputs::open`], [`average`] and [`check`].
 pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
     match command {
         FilesCommand::Average { selection, files, output, format } => {

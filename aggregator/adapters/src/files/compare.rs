@@ -19,7 +19,7 @@ pub(super) fn offsets(layout: &Layout, header: &Header, base: &Path) -> Result<V
 /// Offsets as from [`offsets`], for a file that may lack tensors of some roles; `None` for missing tensors.
 ///
 /// # Errors
-/// As [`offsets`].
+/// Same as [`offsets`].
 pub(super) fn optional_offsets(
     layout: &Layout,
     header: &Header,

@@ -167,7 +167,7 @@ impl AppState {
     /// Averages a closed round, commits the mean and opens the next round. Blocks on the disk.
     ///
     /// # Errors
-    /// As [`RoundStore::commit`].
+    /// Same as [`RoundStore::commit`].
     pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
         let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
         let options = AverageOptions { names, by_samples, threads };
