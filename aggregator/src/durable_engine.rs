@@ -114,8 +114,8 @@ pub(crate) fn restore(
     let mut aliases = stored.round_aliases.iter().copied();
     for (device, counted) in &stored.updates {
         let has_id = |engine: &Engine| engine.open_round().is_some_and(|open| open.has_id(counted.update.id));
-        // The update was counted under an earlier or later id of the round: renumbers the round until it has
-        // had that id.
+        // The update was counted under one of the ids of the round: renumbers the round until it has had that
+        // id.
         while !has_id(engine) && aliases.next().is_some_and(|alias| engine.restore_id(alias)) {}
         if !engine.replay_update(counted.at, *device, &counted.update) {
             return contradiction(format!("the update of device {device} does not count in round {round}"));

@@ -91,7 +91,7 @@ impl Fleet {
         Self::read(&Source::parse(name, text, &[])?)
     }
 
-    /// Begins a configuration without a file.
+    /// Returns a builder of a configuration, for programs without a configuration file.
     pub fn builder() -> FleetBuilder {
         FleetBuilder::default()
     }

@@ -43,7 +43,7 @@ pub struct Limits {
     pub updates: u32,
     /// Longest time until the hello.
     pub hello: Duration,
-    /// Longest silence of a connection.
+    /// Longest time without a valid message on a connection.
     pub idle: Duration,
     /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame.
     pub frame: Duration,

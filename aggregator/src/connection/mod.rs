@@ -31,7 +31,7 @@ pub enum PeerMessage {
     /// repeated hello means that the device has restarted or that its welcome was lost; the connection then
     /// drops unsent messages and the open round.
     Hello(Hello),
-    /// Hello of a second device on the connection of a first; answered with a fault and dropped.
+    /// Hello of a second device on the connection of another device; answered with a fault and dropped.
     OtherDevice,
     /// Hello of a device that is refused. The reason is queued for sending, and all further input is ignored.
     Refused(Refusal),

@@ -24,7 +24,7 @@ pub(super) enum Decrypted<'a> {
     /// The device is refused. The frame, if there is one, contains the sealed reason; without a frame the
     /// reason is sent unencrypted.
     Refused(Refusal, Option<Vec<u8>>),
-    /// A second device has proved its key on the connection of a first.
+    /// A second device has proved its key on the connection of another device.
     OtherDevice,
     /// The device's key was revoked or replaced.
     Revoked,

@@ -97,7 +97,7 @@ pub enum DisconnectReason {
     Slow,
     /// Too many protocol errors or repeated hellos.
     Flood,
-    /// The device was refused and has been sent the reason.
+    /// The device was refused, and the reason was sent to it.
     Refused,
     /// The device's key was revoked or replaced.
     Revoked,

@@ -302,7 +302,7 @@ impl ServerCore {
                     self.apply_event(now, Event::Left(device));
                 }
             }
-            // The event comes from a session that was replaced or cut off.
+            // The event comes from a session that was replaced or disconnected.
             _ => {
                 self.connections.stale += 1;
             }
@@ -366,8 +366,8 @@ impl ServerCore {
         self.quota.reset_for_round(self.engine().open_round().map(|round| round.broadcast.id));
     }
 
-    /// Writes pending records and performs the actions that depend on them. A write error that may pass
-    /// starts a write stall ([`Self::is_stalled`]) instead of failing.
+    /// Writes pending records and performs the actions that depend on them. A temporary write error starts a
+    /// write stall ([`Self::is_stalled`]) instead of failing.
     ///
     /// # Errors
     /// [`CoreError`] if the store is unusable or the campaign has failed.

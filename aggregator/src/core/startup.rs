@@ -26,7 +26,7 @@ impl ServerCore {
     /// are not encrypted and device identities are not verified. `file` is the journal file to keep up to
     /// date, if the configuration keeps a journal.
     ///
-    /// The caller's clock must read 0 on return.
+    /// The times that the caller passes to the core must count from the return of this function.
     ///
     /// # Errors
     /// [`CoreError`] if the stored campaign cannot be resumed.

@@ -48,8 +48,8 @@ fn shared<S: Serializer>(privacy: &Option<Arc<PrivacyStatus>>, serializer: S) ->
     privacy.as_deref().serialize(serializer)
 }
 
-/// Counters of connections and their traffic. The end of a connection increments exactly one of the counters
-/// of reasons.
+/// Counters of connections and their traffic. The end of a connection increments exactly one counter, that of
+/// the reason for the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionCounters {
     /// Devices that were welcomed.

@@ -145,8 +145,8 @@ fn full_disk_delays_acknowledgements() {
     assert_eq!(core.status().updates.counted, 2);
 }
 
-/// A device whose update waited during a write stall is not late, and the server answers copies of the update
-/// once.
+/// The time of a write stall does not count towards the deadline: an update that waited is not late, and
+/// copies of the update are answered once.
 #[test]
 fn campaign_clock_pauses_during_write_stall() {
     let state = tempfile::tempdir().unwrap();

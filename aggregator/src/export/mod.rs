@@ -1,5 +1,4 @@
-//! Export: writes the content of a state directory for other programs: model, rounds, privacy ledger,
-//! journal.
+//! Export of a state directory for other programs: writes model, rounds, privacy ledger and journal as files.
 
 mod atomic_dir;
 
@@ -24,7 +23,7 @@ pub enum ExportError {
     /// The state cannot be read or resumed.
     #[error(transparent)]
     State(#[from] ResumeError),
-    /// The state directory holds no campaign.
+    /// The state directory contains no campaign.
     #[error("{}: no campaign was begun here", path.display())]
     Nothing {
         /// State directory.
@@ -41,7 +40,7 @@ pub enum ExportError {
     Io {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
 }

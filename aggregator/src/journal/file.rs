@@ -9,7 +9,7 @@ use super::JournalEntry;
 use crate::store::StoreError;
 use fedspan_files::regular;
 
-/// Name of the file in the state directory.
+/// File name of the journal in the state directory.
 pub const FILE: &str = "arrivals.jsonl";
 
 /// Length of the buffer, in bytes, from which on the buffer is written without waiting for a commit.

@@ -44,7 +44,7 @@ pub(super) struct PeerContext {
     pub inbox: mpsc::Sender<PeerEvent>,
 }
 
-/// Serves one connection to its end and frees its slot.
+/// Serves one connection until it ends, and frees its slot.
 ///
 /// This is not an `async fn`, because the future would store its arguments in addition to the `Peer` made
 /// from them. The server has one such future per device.
@@ -123,7 +123,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         let _ = timeout(LINGER, drained).await;
     }
 
-    /// Runs the session to its end.
+    /// Runs the session until it ends.
     async fn run_session(&mut self) -> DisconnectReason {
         // Number of reads since the timer expired.
         let mut late = 0;

@@ -1,4 +1,4 @@
-//! Errors of the store.
+//! Error types of the store.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub enum StoreError {
     Io {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// Another server uses this directory.

@@ -44,7 +44,7 @@ impl Sources {
         }
     }
 
-    /// Reads the passphrase from the configured file, the environment's file or the terminal.
+    /// Reads the passphrase from the configured file, the file that [`VARIABLE`] names, or the terminal.
     fn passphrase(&self, path: &Path, new: bool) -> Result<Unlock, String> {
         let variable = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
         if let Some(file) = self.passphrase_file.clone().or(variable) {

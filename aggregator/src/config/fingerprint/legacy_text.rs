@@ -1,4 +1,4 @@
-//! Reader of the fingerprints that the first versions with store format 5 wrote: some of its values are in
+//! Reader of the fingerprints that the first versions with store format 5 wrote: some of the values are in
 //! Rust's debug syntax (`Some(5)`, `FedRep { .. }`) instead of keys and values of `fleet.toml`.
 //!
 //! A setting that is missing from such a fingerprint had the default of that version; this file contains
