@@ -228,7 +228,7 @@ pub(super) fn for_each_journal_line(
     Ok(())
 }
 
-/// Decodes a little-endian number; missing bytes are 0.
+/// Decodes a little-endian number of 8 bytes; any other length gives `u64::MAX`.
 pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }

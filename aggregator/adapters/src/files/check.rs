@@ -359,8 +359,8 @@ fn module_norms(
         let (dtype, role, total) = (tensor.dtype, *role, inputs.total);
         let factors = FactorSet { dtype, role, rank, experts, clients: &clients, total, centred };
         GramMatrices::from_factors(&factors).map_err(|(client, index)| {
-            // The value was finite in the first pass, so the file has changed since. The value itself is
-            // unknown here.
+            // The value was finite in the first pass, so the file has changed since that pass. The
+            // value itself is unknown here.
             let path = &inputs.clients[client].path;
             let fault = Fault::NotFinite { index: index as u64, value: f64::NAN };
             AdapterError::tensor(path, &tensor.name, fault)

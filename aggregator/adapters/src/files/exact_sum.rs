@@ -61,7 +61,7 @@ pub fn weighted_mean(
         let part = |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
         let MeanBuffers { values, sums, lost, parts } = buffers;
         let (values, sums, lost) = (&mut values[..count], &mut sums[..count], &mut lost[..count]);
-        // Sums begin with -0.0, because adding -0.0 to 0.0 would give 0.0.
+        // Sums begin with -0.0, the neutral element of addition: 0.0 would turn a sum of -0.0 into 0.0.
         sums.fill(-0.0);
         lost.fill(0);
         for (weight, bytes) in blocks {

@@ -16,7 +16,7 @@ const EXPRESSION_BYTES: usize = 1 << 14;
 /// Compiled key of a pattern.
 #[derive(Clone, Debug)]
 enum Key {
-    /// Module name, or the end of one.
+    /// Module name, or the end of a module name.
     Plain(Plain),
     /// Regular expression.
     Expression(Regex),

@@ -104,7 +104,7 @@ pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     response
 }
 
-/// Response that streams a file. The file must not change meanwhile.
+/// Response that streams a file. The file must not change while it is streamed.
 ///
 /// # Errors
 /// The I/O error if the file cannot be opened.
