@@ -87,12 +87,12 @@ async fn refused(builder: ServerBuilder) -> String {
 /// A configuration from the builder equals that of a file with the same keys, so every default is the same.
 #[test]
 fn builder_equals_file_of_the_same_keys() {
-    let own = fleet(Path::new("fedspan-state")).build().unwrap();
+    let built = fleet(Path::new("fedspan-state")).build().unwrap();
     let parsed = Fleet::parse("fleet.toml", TEXT).unwrap();
     // Only the sets of given keys differ: the builder sets the state directory, although to the default.
-    let own = Fleet { given: parsed.given.clone(), ..own };
-    assert_eq!(own, parsed);
-    assert_eq!(own.fingerprint(), parsed.fingerprint());
+    let built = Fleet { given: parsed.given.clone(), ..built };
+    assert_eq!(built, parsed);
+    assert_eq!(built.fingerprint(), parsed.fingerprint());
 
     let minimal =
         Fleet::builder().devices(1).features(2).width(1).algorithm("fedavg").rounds(1).step_size(0.5);
@@ -222,7 +222,8 @@ impl Participation for Pairs {
     }
 }
 
-/// Cohorts are those of the policy, without its mistakes. A resumed policy continues from its state.
+/// The engine asks the cohorts that the policy selects, after a correction of invalid cohorts. A resumed
+/// policy continues from its state.
 #[test]
 fn custom_policy_chooses_the_cohorts() {
     let fleet = Fleet::parse("fleet.toml", TEXT).unwrap();
@@ -364,12 +365,12 @@ impl Algorithm for Faulty {
 #[tokio::test]
 async fn parts_that_do_not_fit_are_refused_with_numbers() {
     let state = Scratch::new();
-    let own = || Server::builder(fleet(state.path()).build().unwrap());
+    let default_builder = || Server::builder(fleet(state.path()).build().unwrap());
     let custom = async |builder: ServerBuilder| match builder.bind().await.unwrap_err() {
         ServeError::Custom(error) => error,
         other => panic!("{other}"),
     };
-    let algorithm = |faulty: Faulty| own().algorithm("faulty", Box::new(faulty));
+    let algorithm = |faulty: Faulty| default_builder().algorithm("faulty", Box::new(faulty));
 
     let wide = custom(algorithm(Faulty::new(6, 3))).await;
     assert_eq!(
@@ -389,13 +390,13 @@ async fn parts_that_do_not_fit_are_refused_with_numbers() {
     let forgets = custom(algorithm(Faulty { forgets: true, ..Faulty::new(6, 2) })).await;
     assert_eq!(forgets, CustomError::State { part: "algorithm", values: 12 });
 
-    let nameless = custom(own().algorithm("", Box::new(Faulty::new(6, 2)))).await;
+    let nameless = custom(default_builder().algorithm("", Box::new(Faulty::new(6, 2)))).await;
     assert_eq!(nameless, CustomError::Name { part: "algorithm" });
     for (key, value) in [("a key", 1.0), ("", 1.0), ("beta", f64::INFINITY)] {
         let error = custom(algorithm(Faulty::new(6, 2)).setting(key, value)).await;
         assert_eq!(error, CustomError::Setting { key: key.into(), value });
     }
-    let rule = custom(own().rule(Rule::custom(Box::new(First("mean"))))).await;
+    let rule = custom(default_builder().rule(Rule::custom(Box::new(First("mean"))))).await;
     assert_eq!(rule, CustomError::RuleName { name: "mean".into() });
     let both = custom(algorithm(Faulty::new(6, 2)).rule(Rule::GEOMETRIC_MEDIAN)).await;
     assert_eq!(
@@ -404,7 +405,7 @@ async fn parts_that_do_not_fit_are_refused_with_numbers() {
          itself; give the rule to the algorithm"
     );
     let ServeError::Rule(Problem { message, .. }) =
-        own().rule(Rule::PROJECTOR_MEAN).bind().await.unwrap_err()
+        default_builder().rule(Rule::PROJECTOR_MEAN).bind().await.unwrap_err()
     else {
         panic!()
     };

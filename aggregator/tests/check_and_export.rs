@@ -59,17 +59,21 @@ impl StateDir {
         entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
     }
 
-    /// Runs a command that must fail with one line that contains all texts in `says`.
-    fn assert_refused(&self, arguments: &[&str], says: &[&str]) {
+    /// Runs a command that must fail with one line that contains all texts in `expected`.
+    fn assert_refused(&self, arguments: &[&str], expected: &[&str]) {
         let before = self.files();
         let output = self.run(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
         assert!(
-            !said.contains("panicked") && says.iter().all(|says| said.contains(says)),
-            "{arguments:?}: {said}"
+            !stderr.contains("panicked") && expected.iter().all(|text| stderr.contains(text)),
+            "{arguments:?}: {stderr}"
         );
-        assert_eq!(said.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(), 1, "{said}");
+        assert_eq!(
+            stderr.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(),
+            1,
+            "{stderr}"
+        );
         // A server opens the database for writing, which changes some bytes.
         let mut after = self.files();
         if arguments[0] == "serve" {
@@ -115,9 +119,9 @@ fn check_accepts_consistent_state() {
     let dir = StateDir::new();
     let before = dir.files();
     let output = dir.run(&["check"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    for says in [
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    for expected in [
         "every page has its checksum",
         "campaign 7: Train(2) of 4 is done; round id 3 is open among 5 devices, with 2 updates, which decrypt and count; 0 privacy accounts",
         "rounds: 2, the last has round id 2",
@@ -125,7 +129,7 @@ fn check_accepts_consistent_state() {
         "arrivals.jsonl: 18 lines, all of them",
         "\nsound\n",
     ] {
-        assert!(said.contains(says), "{says}: {said}");
+        assert!(stdout.contains(expected), "{expected}: {stdout}");
     }
     assert!(dir.files() == before, "something was changed");
     // The journal file may have fewer lines than the database, and an incomplete last line. The next start
@@ -133,8 +137,8 @@ fn check_accepts_consistent_state() {
     let path = dir.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
-    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("17 lines, all but the last 1, which the next start adds"), "{said}");
+    let stdout = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(stdout.contains("17 lines, all but the last 1, which the next start adds"), "{stdout}");
 }
 
 #[test]
@@ -200,9 +204,9 @@ fn export_removes_only_its_own_directories() {
             .arg("--out")
             .arg(dir.scratch.path().join(place));
         let output = output(&mut command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{place}: {said}");
-        assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{place}: {stderr}");
+        assert!(stderr.contains("arrivals.jsonl: File too large") && stderr.lines().count() == 1, "{stderr}");
         assert_eq!(dir.sibling_names(), before, "{place}");
         assert_eq!(std::fs::read_dir(&other_dir).unwrap().count(), 1, "{place}");
     }
@@ -295,20 +299,20 @@ fn unusable_states_are_reported_in_one_line() {
             ],
         ),
     ];
-    for (damage, says) in cases {
+    for (damage, expected) in cases {
         let dir = StateDir::new();
         damage(&dir);
         let (_, text) = out(&dir);
-        dir.assert_refused(&["check"], says);
-        dir.assert_refused(&["serve"], says);
+        dir.assert_refused(&["check"], expected);
+        dir.assert_refused(&["serve"], expected);
         // `export` does not read the updates of the open round.
-        let of_round = says[0].contains("round.key") || says[0].contains("an update");
+        let of_round = expected[0].contains("round.key") || expected[0].contains("an update");
         if !of_round {
-            dir.assert_refused(&["export", "--out", &text], says);
+            dir.assert_refused(&["export", "--out", &text], expected);
         }
         // `status` does not compare the configuration.
-        if !of_round && !says[0].contains("configuration") {
-            dir.assert_refused(&["status"], says);
+        if !of_round && !expected[0].contains("configuration") {
+            dir.assert_refused(&["status"], expected);
         }
         if of_round {
             assert!(
@@ -341,7 +345,7 @@ fn database_older_than_journal_is_refused() {
     std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
     dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
     dir.assert_refused(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
-    // The same holds for a campaign that would be replaced.
+    // The database is also refused if its campaign could be replaced, because no round was opened.
     dir.change(|write| {
         drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
         write.delete_table(CHECKPOINT).unwrap();
@@ -392,13 +396,13 @@ fn contradicting_journal_is_a_fault() {
             "arrivals.jsonl: line 1 differs from the database",
         ),
     ];
-    for (damage, says) in cases {
+    for (damage, expected) in cases {
         let dir = StateDir::new();
         damage(&dir);
         let output = dir.run(&["check"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
-        assert!(said.contains(says), "{says}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{expected}: {stderr}");
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
         assert!(!String::from_utf8(output.stdout).unwrap().contains("sound"));
     }
 }
@@ -436,28 +440,31 @@ fn disabled_journal_leaves_a_gap() {
         // The journal was disabled while nothing happened, so there is no gap.
         (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
     ];
-    for (course, says) in cases {
+    for (course, expected) in cases {
         let dir = StateDir::new();
         for (journal, counted) in course {
             stored_campaign::run_campaign(&dir.state(), *journal, counted);
         }
         keeps(&dir, course.last().unwrap().0);
         let output = dir.run(&["check"]);
-        let (said, wrong) =
+        let (stdout, stderr) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!((output.status.code(), wrong.as_str()), (Some(0), ""), "{course:?}: {said}");
-        assert!(said.contains(says), "{course:?}: {said}");
-        assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
+        assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""), "{course:?}: {stdout}");
+        assert!(stdout.contains(expected), "{course:?}: {stdout}");
+        assert_eq!(expected.contains("gap"), stdout.contains("gap"), "{course:?}: {stdout}");
     }
     // The journal was disabled from the first round on.
     let dir = StateDir::new();
     std::fs::remove_dir_all(dir.state()).unwrap();
     stored_campaign::run_campaign(&dir.state(), false, &[5, 5, 2]);
-    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
+    let stdout = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(stdout.contains("journal: none is kept\n") && stdout.contains("\nsound\n"), "{stdout}");
     stored_campaign::run_campaign(&dir.state(), true, &[5, 2]);
-    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("a gap at round ids 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
+    let stdout = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(
+        stdout.contains("a gap at round ids 1 to 3 (not kept)") && stdout.contains("\nsound\n"),
+        "{stdout}"
+    );
 }
 
 /// A gap does not hide a fault that the gap does not explain.
@@ -527,17 +534,17 @@ fn gap_hides_no_other_fault() {
             "round id 4 differs from the committed round",
         ),
     ];
-    for (course, damage, says) in cases {
+    for (course, damage, expected) in cases {
         let dir = StateDir::new();
         for (journal, counted) in course {
             stored_campaign::run_campaign(&dir.state(), *journal, counted);
         }
-        assert_eq!(dir.run(&["check"]).status.code(), Some(0), "before: {says}");
+        assert_eq!(dir.run(&["check"]).status.code(), Some(0), "before: {expected}");
         damage(&dir);
         let output = dir.run(&["check"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
-        assert!(said.contains(says), "{says}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{expected}: {stderr}");
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
     }
     // A journal without its end is a fault if the configuration keeps a journal.
     let dir = StateDir::new();
@@ -570,13 +577,13 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
             "19 lines, but the database has 18",
         ),
     ];
-    for (damage, says) in damages {
+    for (damage, expected) in damages {
         let dir = StateDir::new();
         let path = dir.state().join("arrivals.jsonl");
         let whole = std::fs::read(&path).unwrap();
         damage(&dir);
         let remedy = "move it away; the next start rewrites it from the database";
-        dir.assert_refused(&["check"], &["arrivals.jsonl", says, remedy]);
+        dir.assert_refused(&["check"], &["arrivals.jsonl", expected, remedy]);
         std::fs::rename(&path, path.with_extension("old")).unwrap();
         ServerProcess::start(dir.serve().stderr(Stdio::null())).end("-INT");
         let rewritten = std::fs::read(&path).unwrap();
@@ -596,12 +603,12 @@ fn only_differing_settings_are_named() {
     let (_, out) = out(&dir);
     for command in [&["check"][..], &["export", "--out", &out], &["serve"]] {
         let output = dir.run(command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         let named =
             "- aggregation.rule = \"mean\", + aggregation.rule = \"geometric-median\"; restore the lines";
-        let line = said.lines().find(|line| line.contains(named));
-        assert!(line.is_some_and(|line| line.contains(&state)), "{command:?}: {said}");
+        let line = stderr.lines().find(|line| line.contains(named));
+        assert!(line.is_some_and(|line| line.contains(&state)), "{command:?}: {stderr}");
     }
 }
 
@@ -629,8 +636,8 @@ fn unset_setting_keeps_stored_value() {
     let log = std::fs::read_to_string(&log).unwrap();
     let settings_line: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
     let [settings_line] = settings_line.as_slice() else { panic!("{log}") };
-    let says = "resuming with stored settings that the file does not set settings=seed = 3";
-    assert!(settings_line.contains(says), "{settings_line}");
+    let expected = "resuming with stored settings that the file does not set settings=seed = 3";
+    assert!(settings_line.contains(expected), "{settings_line}");
 }
 
 /// A server waits for a command that reads the directory, but not for another server.
@@ -644,10 +651,10 @@ fn server_waits_for_check() {
     closed(reading);
     let _server = ServerProcess::listening(server);
     let output = dir.run(&["serve"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("another server is running on this state directory"), "{said}");
-    assert!(!said.contains("waiting"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("another server is running on this state directory"), "{stderr}");
+    assert!(!stderr.contains("waiting"), "{stderr}");
 }
 
 #[test]
@@ -662,8 +669,8 @@ fn running_server_and_missing_campaign_are_reported() {
     std::fs::remove_dir_all(dir.state()).unwrap();
     for command in [&["check"][..], &["export", "--out", &text]] {
         let output = dir.run(command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("no campaign was begun here"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains("no campaign was begun here"), "{stderr}");
     }
     assert!(!dir.state().exists(), "looking makes nothing");
 }

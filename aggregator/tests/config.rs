@@ -78,10 +78,10 @@ fn keys_and_plaintext_exclude_each_other() {
     assert_eq!(security("plaintext = true", "expected = 2"), Security::Plaintext);
     assert_eq!(security("", "expected = 2"), keys("here/keys", None), "silence is no permission");
     for (devices, key) in [(some, "keys"), (file, "key_file")] {
-        let both = parse("plaintext = true", devices).unwrap_err().to_string();
-        let said =
+        let error = parse("plaintext = true", devices).unwrap_err().to_string();
+        let expected =
             format!(": listen.plaintext: found true, but devices.{key} asks for keys: remove one of the two");
-        assert!(both.starts_with("fleet.toml:17") && both.ends_with(&said), "{both}");
+        assert!(error.starts_with("fleet.toml:17") && error.ends_with(&expected), "{error}");
     }
     let empty = parse("", "expected = 2\nkeys = \"\"").unwrap_err().to_string();
     assert!(empty.contains("devices.keys: found \"\", allowed: a file"), "{empty}");
@@ -124,8 +124,8 @@ fn rules_must_fit_uploads() {
     let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
     assert!(Fleet::parse("fleet.toml", &format!("{sends}{subspace}")).is_ok());
     let averaged = sends.replace("fedrep", "fedavg");
-    let said = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
-    assert!(said.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{said}");
+    let error = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
+    assert!(error.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{error}");
     // FlexLoRA factorises the mean of products, so the mean is the only possible rule.
     let adapted = |name: &str, rule: &str| {
         let text = BASE.replace("fedrep", name).replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4");
@@ -138,12 +138,12 @@ fn rules_must_fit_uploads() {
     let simulated = BASE
         .replace("fedrep", "lora")
         .replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4\nbase = \"d\"");
-    let said = Fleet::parse("fleet.toml", &simulated).unwrap_err().to_string();
-    assert!(said.contains("model.base: which simulated devices read"), "{said}");
-    let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
+    let error = Fleet::parse("fleet.toml", &simulated).unwrap_err().to_string();
+    assert!(error.contains("model.base: which simulated devices read"), "{error}");
+    let error = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
     assert!(
-        said.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
-        "{said}"
+        error.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
+        "{error}"
     );
 }
 
@@ -185,9 +185,10 @@ fn simulation_targets_are_refused_with_reason() {
         ("simulated_time = 50", "only a simulation has such a clock"),
     ] {
         let name = key.split(' ').next().unwrap();
-        let said = |line| format!("fleet.toml:{line}: stop.{name}: {why}; a server can stop by \"change\"");
-        assert_eq!(message("", &format!("[stop]\n{key}")), said(14));
-        assert_eq!(message("", &format!("[stop]\nchange = 1e-4\n{key}")), said(15));
+        let expected =
+            |line| format!("fleet.toml:{line}: stop.{name}: {why}; a server can stop by \"change\"");
+        assert_eq!(message("", &format!("[stop]\n{key}")), expected(14));
+        assert_eq!(message("", &format!("[stop]\nchange = 1e-4\n{key}")), expected(15));
     }
     let range = "fleet.toml:14: stop.change: found 0, allowed: a number from 1e-12 to 1";
     assert_eq!(message("", "[stop]\nchange = 0"), range);

@@ -73,7 +73,7 @@ fn commented_defaults_match_program() {
         (format!("{base}[model]\nkind = \"cnn\"\nfilters = [8]\n"), "[model]\n", "pool = 2"),
     ] {
         assert!(EXAMPLE.contains(line), "the example shows {line}");
-        let said = text.replacen(place, &format!("{place}{line}\n"), 1);
-        assert_eq!(parse_as_set(&said).unwrap(), parse_as_set(&text).unwrap(), "{line}");
+        let with_line = text.replacen(place, &format!("{place}{line}\n"), 1);
+        assert_eq!(parse_as_set(&with_line).unwrap(), parse_as_set(&text).unwrap(), "{line}");
     }
 }

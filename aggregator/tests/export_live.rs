@@ -47,12 +47,12 @@ impl Place {
         output(&mut self.program(arguments))
     }
 
-    /// Runs a command that must fail with one line that contains `says`.
-    fn assert_refused(&self, arguments: &[&str], says: &str) {
+    /// Runs a command that must fail with one line that contains `expected`.
+    fn assert_refused(&self, arguments: &[&str], expected: &str) {
         let output = self.run(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains(says) && said.lines().count() == 1, "{arguments:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
     }
 }
 
@@ -150,12 +150,12 @@ fn incomplete_answer_writes_nothing() {
     ];
     let dir = Place::without_state();
     let (out, text) = place(&dir, "out");
-    for (answer, says) in cases {
+    for (answer, expected) in cases {
         let server = answering(&dir, answer.clone());
         let output = dir.run(&["export", "--out", &text]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{answer}: {said}");
-        assert!(said.contains(says) && said.lines().count() == 1, "{answer}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{answer}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{answer}: {stderr}");
         assert_eq!(server.join().unwrap(), "export\n");
         assert!(!out.exists());
     }
@@ -169,13 +169,13 @@ fn unusable_state_path_is_reported_in_one_line() {
     let (out, text) = place(&dir, "out");
     for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
         let output = dir.run(command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         assert!(
-            said.contains("state") && said.lines().count() == 1 && !said.contains("panicked"),
-            "{command:?}: {said}"
+            stderr.contains("state") && stderr.lines().count() == 1 && !stderr.contains("panicked"),
+            "{command:?}: {stderr}"
         );
-        assert!(said.contains("directory") || said.contains("File exists"), "{command:?}: {said}");
+        assert!(stderr.contains("directory") || stderr.contains("File exists"), "{command:?}: {stderr}");
     }
     assert!(!out.exists());
     assert_eq!(std::fs::read(dir.state()).unwrap(), b"a file");

@@ -205,7 +205,7 @@ impl World {
     }
 
     /// Passes an event to the engine and stores the requests and outcomes that result.
-    fn say(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(Millis::new(1), event, &mut actions);
         for action in actions {
@@ -222,7 +222,7 @@ impl World {
     /// Makes a device answer its request.
     fn answers(&mut self, device: DeviceId) {
         let opening = self.asked.remove(&device).expect("asked");
-        self.say(Event::Update(device, answer(device, &opening)));
+        self.handle(Event::Update(device, answer(device, &opening)));
     }
 
     /// Makes devices answer until the engine is in this phase.
@@ -248,7 +248,7 @@ fn first_stage_finds_scale_for_every_round() {
         let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
         let mut world = World::new(fleet.engine());
         assert_eq!(world.engine.scale(), None);
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
         assert_eq!(world.engine.phase(), Phase::Start(1));
         assert_eq!(world.asked[&DeviceId(0)].request.task, Task::FeatureSums { first: 0, count: 3 });
         // The devices may answer in any order.
@@ -270,7 +270,7 @@ fn first_stage_finds_scale_for_every_round() {
         assert_eq!(tensors.last(), Some(&scale.tensor()));
         if start.is_empty() {
             // A device that joins later receives the scale too.
-            world.say(Event::Joined(DeviceId(9)));
+            world.handle(Event::Joined(DeviceId(9)));
             assert_eq!(world.asked[&DeviceId(9)].request.tensors.last(), Some(&scale.tensor()));
             assert_eq!(world.asked[&DeviceId(9)].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
         }
@@ -284,7 +284,7 @@ fn scale_is_never_rounded() {
         .replace("rounds = 2\n", "rounds = 2\ndownload = \"i8\"\n");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
     let mut world = World::new(fleet.engine());
-    (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
     assert_eq!(world.engine.phase(), Phase::Train(1));
     let opening = &world.asked[&DeviceId(0)];
     let [b, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
@@ -298,7 +298,7 @@ fn scale_is_never_rounded() {
 #[test]
 fn false_moments_are_rejected_and_counted() {
     let mut world = World::new(fleet("scale = \"fleet\"").engine());
-    (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
     for device in [1, 2] {
         world.answers(DeviceId(device));
     }
@@ -337,8 +337,8 @@ fn false_moments_are_rejected_and_counted() {
         world.outcomes.clear();
         // Each false update is sent to a new engine.
         let mut world = World::new(fleet("scale = \"fleet\"").engine());
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
-        world.say(Event::Update(DeviceId(0), update));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+        world.handle(Event::Update(DeviceId(0), update));
         assert_eq!(world.outcomes, [AckOutcome::Rejected(rejection)]);
         assert_eq!(world.engine.counters().rejected(), 1);
         for device in [1, 2] {
@@ -357,13 +357,13 @@ fn restart_keeps_scale_and_model() {
     let fleet = fleet("scale = \"fleet\"");
     let whole = {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
         world.until(Phase::FitHead);
         world.engine.checkpoint().state
     };
     for moment in 0..13 {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
         let mut counted = Vec::new();
         let mut round = world.engine.checkpoint();
         for _ in 0..moment {
@@ -373,7 +373,7 @@ fn restart_keeps_scale_and_model() {
             let device = *world.asked.keys().next_back().unwrap();
             let opening = world.asked.remove(&device).unwrap();
             let update = answer(device, &opening);
-            world.say(Event::Update(device, update.clone()));
+            world.handle(Event::Update(device, update.clone()));
             counted.push((device, update));
             let now = world.engine.checkpoint();
             if now.id != round.id {
@@ -386,8 +386,8 @@ fn restart_keeps_scale_and_model() {
         for (device, update) in counted {
             assert!(again.engine.replay_update(Millis::new(1), device, &update));
         }
-        again.say(Event::Resumed);
-        (0..3).for_each(|device| again.say(Event::Joined(DeviceId(device))));
+        again.handle(Event::Resumed);
+        (0..3).for_each(|device| again.handle(Event::Joined(DeviceId(device))));
         again.until(Phase::FitHead);
         assert_eq!(again.engine.checkpoint().state, whole, "{moment}");
         assert_eq!(again.engine.scale(), Some(expected_scale()));
@@ -405,22 +405,22 @@ fn configuration_validates_scale() {
     let wrong = |data: &str, more: &str| {
         Fleet::parse("fleet.toml", &format!("{}{more}", text(data))).unwrap_err().to_string()
     };
-    let said = wrong("scale = \"standard\"", "");
-    assert!(said.contains("data.scale") && said.contains("\"none\", \"fleet\""), "{said}");
-    let said = wrong("scale = { shift = [1, 2], factor = [1, 1, 1, 1, 1] }", "");
-    assert!(said.contains("found 2 numbers") && said.contains("5 numbers"), "{said}");
-    let said = wrong("scale = { shift = [1, 2, 3, 4, 5] }", "");
-    assert!(said.contains("factor"), "{said}");
-    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 0, 1, 1] }", "");
-    assert!(said.contains("found 0 for feature 2"), "{said}");
-    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1e50, 1, 1] }", "");
-    assert!(said.contains("f32"), "{said}");
-    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1, 1, 1], x = 1 }", "");
-    assert!(said.contains("unknown key"), "{said}");
-    let said = wrong("scale = \"fleet\"", "[aggregation]\nrule = \"geometric-median\"\n");
-    assert!(said.contains("geometric-median") && said.contains("shift"), "{said}");
-    let said = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
-    assert!(said.contains("[privacy]") || said.contains("privacy"), "{said}");
+    let error = wrong("scale = \"standard\"", "");
+    assert!(error.contains("data.scale") && error.contains("\"none\", \"fleet\""), "{error}");
+    let error = wrong("scale = { shift = [1, 2], factor = [1, 1, 1, 1, 1] }", "");
+    assert!(error.contains("found 2 numbers") && error.contains("5 numbers"), "{error}");
+    let error = wrong("scale = { shift = [1, 2, 3, 4, 5] }", "");
+    assert!(error.contains("factor"), "{error}");
+    let error = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 0, 1, 1] }", "");
+    assert!(error.contains("found 0 for feature 2"), "{error}");
+    let error = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1e50, 1, 1] }", "");
+    assert!(error.contains("f32"), "{error}");
+    let error = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1, 1, 1], x = 1 }", "");
+    assert!(error.contains("unknown key"), "{error}");
+    let error = wrong("scale = \"fleet\"", "[aggregation]\nrule = \"geometric-median\"\n");
+    assert!(error.contains("geometric-median") && error.contains("shift"), "{error}");
+    let error = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
+    assert!(error.contains("[privacy]") || error.contains("privacy"), "{error}");
 
     // The scale is part of the fingerprint. A fingerprint without a scale has no key for it.
     let (none, with) = (fleet(""), fleet("scale = \"fleet\""));

@@ -31,9 +31,9 @@ fn stored_settings_override_defaults_not_the_file() {
          name = \"gd-gd\"\nrounds = 5\nstep_size = 0.1\n",
         state.display().to_string()
     );
-    let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
-    let said = Fleet::parse("fleet.toml", &said).unwrap();
-    let found = check(&said).unwrap().expect("a campaign");
+    let explicit = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
+    let explicit = Fleet::parse("fleet.toml", &explicit).unwrap();
+    let found = check(&explicit).unwrap().expect("a campaign");
     let differs = "begun under another configuration (- stored, + given): - aggregation.rule = \"trimmed-mean\", + aggregation.rule = \
                    \"mean\"; restore the lines";
     assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");

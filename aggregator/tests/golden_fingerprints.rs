@@ -13,12 +13,12 @@ fn texts() -> Vec<(String, String, String)> {
     let settings: Vec<&str> = settings.split("\n\n").collect();
     let all = all();
     assert_eq!((all.len(), settings.len()), (38, 38));
-    let both = all.into_iter().zip(settings).map(|((text, path), settings)| {
+    let triples = all.into_iter().zip(settings).map(|((text, path), settings)| {
         let name = path.file_stem().unwrap().to_str().unwrap();
         assert!(settings.starts_with(&format!("# {name}\n")), "{name}: {settings}");
         (text, std::fs::read_to_string(path.with_extension("txt")).unwrap(), settings.to_owned())
     });
-    both.collect()
+    triples.collect()
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn authentic_but_invalid_rows_are_refused() {
         forged([&file[..], &rows, &tag, &[0; 4]].concat())
     };
     let good = || row(3, 1, 1, never, [1, 0]);
-    for (bad, what) in [
+    for (bad, reason) in [
         (row(3, 1, 1, never, [1, 0]), "the same device again"),
         (row(2, 1, 1, never, [1, 0]), "an earlier device"),
         (row(4, 1, 3, never, [1, 1]), "three keys"),
@@ -322,7 +322,7 @@ fn authentic_but_invalid_rows_are_refused() {
         (row(4, 1, 2, NOW, [1, 1]), "rotating, and revoked"),
         (row(4, 0, 2, never, [1, 1]), "rotating to the first epoch"),
     ] {
-        assert_eq!(store.damage(&sealed(&[good(), bad])), Corruption::Row { row: 1 }, "{what}");
+        assert_eq!(store.damage(&sealed(&[good(), bad])), Corruption::Row { row: 1 }, "{reason}");
     }
     let fine = [good(), row(4, 1, 2, never, [1, 1]), row(5, 0, 0, NOW, [0, 0])];
     std::fs::write(&store.path, sealed(&fine)).unwrap();
@@ -521,15 +521,15 @@ fn named_pipe_permissions_are_checked() {
     let path = directory.path().join("pipe");
     let made = std::process::Command::new("mkfifo").args(["-m", "666"]).arg(&path).status().unwrap();
     assert!(made.success());
-    let say = |path: std::path::PathBuf| {
+    let write_in_thread = |path: std::path::PathBuf| {
         std::thread::spawn(move || std::fs::write(path, b"correct horse battery").is_ok())
     };
-    let writer = say(path.clone());
+    let writer = write_in_thread(path.clone());
     let error = Unlock::from_passphrase_file(&path).unwrap_err();
     assert!(matches!(error, UnlockError::File(FileError::Exposed { mode: 0o666, .. })), "{error}");
     let _ = writer.join();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let writer = say(path.clone());
+    let writer = write_in_thread(path.clone());
     assert!(matches!(Unlock::from_passphrase_file(&path), Ok(Unlock::Passphrase(_))));
     let _ = writer.join();
 }

@@ -104,7 +104,7 @@ proptest! {
     fn key_table_matches_model(steps in steps()) {
         let (mut table, mut model) = (KeyTable::new(), Model::default());
         let mut entropy = entropy(1);
-        // Every key that ever existed, held as a connection holds it.
+        // Every key that ever existed, shared with the table like the key of a connection.
         let mut held: BTreeMap<(DeviceId, u16), Arc<AcceptedKey>> = BTreeMap::new();
         for (now, step) in (NOW..).zip(&steps) {
             let before: Vec<_> = table.list().collect();

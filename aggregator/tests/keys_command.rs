@@ -216,10 +216,10 @@ fn records_carry_noise_parameters() {
     let more = ["export", "1", "-o", "one.bin", "--rows", "500", "--iterations", "4", "--clip", "0.5"];
     done(at, &[&more, &promise[..]].concat());
     let read = |file: &str| Provision::read(&std::fs::read(at.join(file)).unwrap()).unwrap().noise.unwrap();
-    let (usual, own) = (read("noisy/device-2.bin"), read("one.bin"));
+    let (usual, chosen) = (read("noisy/device-2.bin"), read("one.bin"));
     assert_eq!((usual.rows_max, usual.iterations_max, usual.clip, usual.slot), (32_768, 1, 0.0, 500));
-    assert_eq!((own.rows_max, own.iterations_max, own.clip, own.slot), (500, 4, 0.5, 500));
-    assert_eq!((usual.multiplier_square, usual.budget), (own.multiplier_square, own.budget));
+    assert_eq!((chosen.rows_max, chosen.iterations_max, chosen.clip, chosen.slot), (500, 4, 0.5, 500));
+    assert_eq!((usual.multiplier_square, usual.budget), (chosen.multiplier_square, chosen.budget));
     // In the table of PRIVACY.md, T = 100 and z = 20 have an epsilon of 1.9931.
     assert!(((usual.multiplier_square as f64 / 65_536.0).sqrt() - 19.94).abs() < 0.005);
     for (arguments, message) in [

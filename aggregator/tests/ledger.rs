@@ -95,8 +95,8 @@ fn less_noise_than_required_is_refused() {
     let refused = Err(refusal);
     assert_eq!(with(noise(most + 1)), refused);
     assert_eq!(with(Privacy::None), refused);
-    let said = refusal.to_string();
-    assert!(said.contains("noise in updates, with a privacy budget of at most 0.0"), "{said}");
+    let error = refusal.to_string();
+    assert!(error.contains("noise in updates, with a privacy budget of at most 0.0"), "{error}");
     // Without requirements every device is admitted.
     let anybody = Requirements::new(model, &[], None);
     assert_eq!(anybody.admit(&hello(1, (6, 2, 1), 256)), Ok(()));
@@ -123,8 +123,8 @@ fn privacy_section_is_validated() {
         ("[privacy]\nepsilon = 1\n", "privacy.delta"),
         ("[privacy]\nepsilon = 1\ndelta = 1e-4\ncalibration = \"tight\"\n", "privacy.calibration"),
     ] {
-        let said = parse(section).unwrap_err().to_string();
-        assert!(said.contains(wanted), "{said}");
+        let error = parse(section).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
     }
 }
 
@@ -159,11 +159,11 @@ fn private_requests_carry_noise() {
         ("fedavg", "", "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]: \"fedrep\""),
         ("fedrep", "init = \"moments\"\n", "model.init: allowed for a real fleet: \"random\", \"power\""),
     ] {
-        let said = parse(algorithm, model, privacy).unwrap_err().to_string();
-        assert!(said.contains(wanted), "{said}");
+        let error = parse(algorithm, model, privacy).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
     }
-    let said = parse("fedrep", "", &format!("{privacy}clip = 1.0\n")).unwrap_err().to_string();
-    assert!(said.contains("privacy.clip"), "{said}");
+    let error = parse("fedrep", "", &format!("{privacy}clip = 1.0\n")).unwrap_err().to_string();
+    assert!(error.contains("privacy.clip"), "{error}");
 }
 
 #[test]
@@ -195,27 +195,27 @@ fn account_is_last_report_plus_later_updates() {
 
 /// A device that computes an update and loses its link reports the charge in its next hello, and sends the
 /// update afterwards. The server charges the update again on arrival; the next hello corrects the account and
-/// is not counted as a report of less spending. Found by fault simulation.
+/// is not counted as a report of less spending. Fault simulation found this case.
 #[test]
 fn update_charged_before_hello_is_not_charged_again() {
-    let said = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
+    let report = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
     let mut ledger = Ledger::default();
-    ledger.record_hello(DeviceId(7), said(0));
+    ledger.record_hello(DeviceId(7), report(0));
     // The device has charged itself for round 1 and lost its link; the update arrives after the hello.
-    ledger.record_hello(DeviceId(7), said(100));
+    ledger.record_hello(DeviceId(7), report(100));
     ledger.charge_update(DeviceId(7), 1, 1);
     assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 200, "as if it had not been paid for");
     ledger.charge_update(DeviceId(7), 2, 1);
     assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 300);
-    // The report of 200 units is true, both times.
+    // The device repeats the report of 200 units, which is true: it has paid for both updates.
     for _ in 0..2 {
-        ledger.record_hello(DeviceId(7), said(200));
+        ledger.record_hello(DeviceId(7), report(200));
         assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (200, 0));
     }
     // The report is below the spending that the server has observed since the last hello.
     ledger.charge_update(DeviceId(7), 3, 1);
     ledger.charge_update(DeviceId(7), 4, 1);
-    ledger.record_hello(DeviceId(7), said(299));
+    ledger.record_hello(DeviceId(7), report(299));
     assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (400, 1));
 }
 

@@ -220,8 +220,8 @@ proptest! {
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
         let rounds = world.rounds();
         prop_assert!(rounds.iter().all(|(_, counted)| counted.len() == setup.fleet_size));
-        for (device, own) in (0..).map(DeviceId).zip(&world.devices) {
-            for id in &own.counted {
+        for (device, state) in (0..).map(DeviceId).zip(&world.devices) {
+            for id in &state.counted {
                 let kept = rounds.iter().any(|(_, counted)| counted.get(&device) == Some(&id.round));
                 prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
             }

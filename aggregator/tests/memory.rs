@@ -151,9 +151,9 @@ impl World {
     /// Passes bytes to the connection and checks the memory bound.
     fn feed(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        while let Some(said) = self.connection.next_message(&mut input) {
+        while let Some(message) = self.connection.next_message(&mut input) {
             self.check();
-            self.updates += usize::from(matches!(said, PeerMessage::Update(_)));
+            self.updates += usize::from(matches!(message, PeerMessage::Update(_)));
         }
         self.check();
     }
@@ -194,7 +194,7 @@ impl World {
     }
 
     /// Sends a message several times.
-    fn say(&mut self, message: &ToServer, body: &[u8], often: usize) {
+    fn send_repeatedly(&mut self, message: &ToServer, body: &[u8], often: usize) {
         let frames: Vec<u8> = (0..often).flat_map(|_| self.seal(message, body)).collect();
         self.feed(&frames);
     }
@@ -223,16 +223,24 @@ impl World {
                 let len: usize = all.iter().map(|tensor| 4 * tensor.elements()).sum();
                 let head = ToServer::Update(Update { id: ROUND, samples: 1, skipped: 0, tensors: all });
                 let body = vec![0; if chunked { 0 } else { len }];
-                self.say(&head, &body, often);
+                self.send_repeatedly(&head, &body, often);
             }
             Step::Chunk { offset, often } => {
-                self.say(&ToServer::Chunk(Chunk { id: ROUND, tensor: 0, offset }), &[0; 64], often);
+                self.send_repeatedly(
+                    &ToServer::Chunk(Chunk { id: ROUND, tensor: 0, offset }),
+                    &[0; 64],
+                    often,
+                );
             }
             Step::Missing { chunks, often } => {
                 let chunks = (0..chunks.min(16)).collect();
-                self.say(&ToServer::Missing(Missing { id: ROUND, tensor: 0, chunks }), &[], often);
+                self.send_repeatedly(
+                    &ToServer::Missing(Missing { id: ROUND, tensor: 0, chunks }),
+                    &[],
+                    often,
+                );
             }
-            Step::Alive { often } => self.say(&ToServer::Alive, &[], often),
+            Step::Alive { often } => self.send_repeatedly(&ToServer::Alive, &[], often),
             Step::Clear { often } => {
                 let mut out = vec![0; 64];
                 let sent = encode(&ToServer::Alive, 0, |_| {}, &mut out).unwrap();
@@ -275,8 +283,8 @@ proptest! {
     }
 }
 
-/// The memory does grow: a device can complete the handshake and fill the outbox. After the frames are sent,
-/// the memory is freed.
+/// The memory of a connection grows when a device completes the handshake and fills the outbox. The memory is
+/// freed after the frames are sent.
 #[test]
 fn connection_memory_reaches_bound_and_returns() {
     let mut world = World::new();

@@ -214,8 +214,8 @@ async fn converse(
                     for (tensor, values) in
                         round.tensors.iter().zip(&mut values).filter(|(t, _)| t.chunk == 0)
                     {
-                        let (own, tail) = rest.split_at(tensor.byte_len());
-                        tensor.encoding.decode(own, values).unwrap();
+                        let (tensor_bytes, tail) = rest.split_at(tensor.byte_len());
+                        tensor.encoding.decode(tensor_bytes, values).unwrap();
                         rest = tail;
                     }
                     let assembly = Assembly::new(&round.tensors).unwrap();
@@ -758,7 +758,7 @@ async fn evicted_connections_are_counted() {
         assert!(answer.is_empty(), "{ended:?}: {answer:?}");
     }
     let connections = status(state.path()).await["connections"].clone();
-    let count = |what: &str| connections[what].as_u64().unwrap();
+    let count = |name: &str| connections[name].as_u64().unwrap();
     assert_eq!(count("evicted") + count("dropped") + count("no_hello"), 400, "{connections}");
     // The number of timeouts depends on the machine.
     assert!(count("evicted") > 0, "{connections}");

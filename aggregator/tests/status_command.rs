@@ -79,20 +79,23 @@ fn copied(to: &Path) {
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
 }
 
-/// Asserts that a command failed with one line that contains `says`.
-fn refused(output: &Output, says: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(output.stdout.is_empty() && said.contains(says) && said.lines().count() == 1, "{says}: {said}");
-    assert!(said.starts_with("fedspan-aggregator: ") && !said.contains("panicked"), "{said}");
+/// Asserts that a command failed with one line that contains `expected`.
+fn refused(output: &Output, expected: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        output.stdout.is_empty() && stderr.contains(expected) && stderr.lines().count() == 1,
+        "{expected}: {stderr}"
+    );
+    assert!(stderr.starts_with("fedspan-aggregator: ") && !stderr.contains("panicked"), "{stderr}");
 }
 
 /// Asserts that all commands accept the state directory.
-fn sound(place: &Place) {
+fn assert_sound(place: &Place) {
     let output = place.run(&["status"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("\"answers\":2"), "{output:?}");
-    assert!(said.contains("\"exchange\":3") && said.contains("not running"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
+    assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
     assert!(place.export().status.success() && place.run(&["check"]).status.success());
     refused(&place.run(&["watch"]), "no server is running on this state directory");
 }
@@ -128,24 +131,24 @@ fn abandoned_socket_is_ignored() {
     let place = Place::dir("state");
     let socket = place.state.join("control.sock");
     closed(UnixListener::bind(&socket).unwrap());
-    sound(&place);
+    assert_sound(&place);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
-    sound(&place);
+    assert_sound(&place);
 }
 
 /// A state directory whose path is too long for a socket works without the control socket.
 #[test]
 fn long_path_works_without_socket() {
     let place = Place::dir(&"a-long-name/".repeat(12));
-    sound(&place);
+    assert_sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
     for command in ["status", "check"] {
         refused(&place.run(&[command]), "another server is running on this state directory");
     }
     refused(&place.export(), "another server is running on this state directory");
     closed(store);
-    sound(&place);
+    assert_sound(&place);
 }
 
 /// Answers one client of the control socket with this text.
@@ -177,9 +180,9 @@ fn closed_or_refusing_server_is_reported() {
             "the server reports: this server answers user 7 only",
         ),
     ];
-    for (command, answer, says) in cases {
+    for (command, answer, expected) in cases {
         let server = answering(&place.state, answer);
-        refused(&place.run(&[command]), says);
+        refused(&place.run(&[command]), expected);
         server.join().unwrap();
     }
     let server = answering(&place.state, "");
@@ -195,11 +198,11 @@ fn unreadable_store_is_reported() {
     std::fs::create_dir(&place.state).unwrap();
     let file = place.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
-    let says = "format 3, this version reads format 5";
+    let expected = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
-        refused(&place.run(&[command]), says);
+        refused(&place.run(&[command]), expected);
     }
-    refused(&place.export(), says);
+    refused(&place.export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     refused(&place.run(&["status"]), "campaign.redb");
@@ -241,7 +244,7 @@ fn permission_errors_are_reported() {
         refused(&run(command), "ermission denied");
     }
     drop(listener);
-    sound(&place);
+    assert_sound(&place);
 }
 
 fn mode(path: &Path) -> u32 {
@@ -265,8 +268,8 @@ fn unsearchable_directory_is_reported() {
     for command in ["status", "check", "serve"] {
         let output = place.run_by_another(&[command]);
         refused(&output, "ermission denied");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains("campaign.bin") && said.contains("state"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("campaign.bin") && stderr.contains("state"), "{stderr}");
     }
     std::fs::write(&config, text.replace("plaintext = true\n", "")).unwrap();
     let output = place.run_by_another(&["serve"]);
@@ -300,7 +303,7 @@ fn unwritable_directory_is_reported_at_startup() {
     );
     set_mode(&place.state, 0o777);
     assert_eq!(sibling_names(), before);
-    sound(&place);
+    assert_sound(&place);
 }
 
 /// Other users cannot list the state directory.
@@ -369,7 +372,7 @@ fn silent_server_is_reported() {
 /// `watch` reports whether the server was shut down cleanly.
 #[test]
 fn watch_distinguishes_shutdown_from_crash() {
-    for (signal, code, says) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
+    for (signal, code, expected) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
         let place = Place::dir("state");
         let mut server = place.start_server();
         let mut log = BufReader::new(server.child.stderr.take().unwrap());
@@ -377,8 +380,8 @@ fn watch_distinguishes_shutdown_from_crash() {
         line_with(&mut log, "watch client connected");
         server.end(signal);
         let output = watch.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{signal}: {said}");
-        assert!(said.contains(says) && said.is_empty() == says.is_empty(), "{signal}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{signal}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.is_empty() == expected.is_empty(), "{signal}: {stderr}");
     }
 }

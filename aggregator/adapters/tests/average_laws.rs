@@ -59,8 +59,8 @@ proptest! {
                 let bound: f64 = (0..rank).map(|r| {
                     let a = f64::from(found.tensors[DOWN].1[r * d_in + column]);
                     let b = f64::from(found.tensors[UP].1[row * rank + r]);
-                    let (own, other) = if down { (a, b) } else { (b, a) };
-                    half_step(dtype, own) * other.abs() + 1e-12 * (1.0 + own.abs()) * (1.0 + other.abs())
+                    let (trained, other) = if down { (a, b) } else { (b, a) };
+                    half_step(dtype, trained) * other.abs() + 1e-12 * (1.0 + trained.abs()) * (1.0 + other.abs())
                 }).sum();
                 let got = product(&found);
                 prop_assert!((got - dense).abs() <= 1.01 * bound + 1e-11, "{} {} {}", got, dense, bound);
@@ -235,8 +235,11 @@ fn interference_matches_dense_products() {
         };
         let mut dense = vec![0.0; d_out * d_in];
         for (one, weight) in all.iter().zip(weights) {
-            let own = product(&wide(factor(one, "B").1), &wide(factor(one, "A").1));
-            dense.iter_mut().zip(own).for_each(|(sum, value)| *sum += value * weight as f64 / total);
+            let product_of_client = product(&wide(factor(one, "B").1), &wide(factor(one, "A").1));
+            dense
+                .iter_mut()
+                .zip(product_of_client)
+                .for_each(|(sum, value)| *sum += value * weight as f64 / total);
         }
         let plain = product(&mean("B"), &mean("A"));
         let lost: f64 = dense.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();

@@ -317,6 +317,6 @@ fn configuration_agrees_with_itself() {
     {
         map.insert(format!("key{index}"), value);
     }
-    let own = Config::parse(config(&[("more", Value::Object(map))]).as_bytes()).unwrap();
-    assert_eq!(own.difference(&own.clone()), None);
+    let parsed = Config::parse(config(&[("more", Value::Object(map))]).as_bytes()).unwrap();
+    assert_eq!(parsed.difference(&parsed.clone()), None);
 }

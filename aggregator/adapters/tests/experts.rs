@@ -63,10 +63,10 @@ fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> 
                 };
                 (0..d_out * d_in).map(|at| (0..rank).map(|j| term(at / d_in, at % d_in, j)).sum()).collect()
             };
-            let own = clients.iter().map(|one| product(&factor(one, "A"), &factor(one, "B"))).collect();
+            let products = clients.iter().map(|one| product(&factor(one, "A"), &factor(one, "B"))).collect();
             let [a, b] =
                 ["A", "B"].map(|letter| mean(clients.iter().map(|one| factor(one, letter)).collect()));
-            let (all, plain) = (mean(own), product(&a, &b));
+            let (all, plain) = (mean(products), product(&a, &b));
             let lost = all.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
             [all.iter().map(|value| value * value).sum(), lost]
         })

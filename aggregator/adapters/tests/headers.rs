@@ -137,7 +137,8 @@ proptest! {
     }
 }
 
-/// Invalid UTF-8 in an ignored value is refused, as by the `safetensors` crate (found by fuzzing).
+/// The parser refuses invalid UTF-8 in an ignored value, like the `safetensors` crate. Fuzzing found this
+/// case.
 #[test]
 fn invalid_utf8_in_ignored_values_is_refused() {
     let mut bytes =

@@ -18,7 +18,7 @@ fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
 /// An update with 0 samples is accepted and reported, and does not change the mean.
 #[test]
 fn update_without_samples_has_no_weight() {
-    for (weights, own) in [("samples", [5, 3]), ("uniform", [1, 1])] {
+    for (weights, expected_samples) in [("samples", [5, 3]), ("uniform", [1, 1])] {
         let directory = ServerDirectory::new();
         let server = directory.serve(&[&format!("weights={weights:?}")]);
         let updates: Vec<Adapter> =
@@ -35,7 +35,7 @@ fn update_without_samples_has_no_weight() {
         assert_eq!(server.put(CLIENTS[1], 1, 5, &updates[1].bytes()).json(201)["weighs"], true);
         server.put(CLIENTS[2], 1, 3, &updates[2].bytes()).expect(201);
         server.round_after(CLIENTS[0], 1);
-        let counted = [(own[0], updates[1].clone()), (own[1], updates[2].clone())];
+        let counted = [(expected_samples[0], updates[1].clone()), (expected_samples[1], updates[2].clone())];
         assert_eq!(server.model(), mean(&directory.base, &counted, RoundKind::Up), "{weights}");
         assert_eq!((server.count("counted"), server.count("counted-without-weight")), (3, 1));
         let record = record(&directory, 1);

@@ -116,8 +116,8 @@ fn full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-    let own = disk.clone();
-    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let shared_disk = disk.clone();
+    let store = Store::over(move || shared_disk.clone(), Slot::default(), SysRng).unwrap();
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(64);
     let (other, mut others) = command_queue(64);
@@ -153,8 +153,8 @@ fn campaign_clock_pauses_during_write_stall() {
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(fleet.rounds.deadline, Some(std::time::Duration::from_secs(60)));
-    let own = disk.clone();
-    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let shared_disk = disk.clone();
+    let store = Store::over(move || shared_disk.clone(), Slot::default(), SysRng).unwrap();
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(4);
     let (other, mut others) = command_queue(4);
@@ -429,9 +429,9 @@ fn log_limits_refusals_and_declines() {
     });
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
     for kind in ["refused", "declined"] {
-        let own = || text.lines().filter(|line| line.contains(kind));
-        let logged = own().filter(|line| line.contains("from=192.0.2.7:4410")).count();
-        let suppressed = own().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
+        let matching = || text.lines().filter(|line| line.contains(kind));
+        let logged = matching().filter(|line| line.contains("from=192.0.2.7:4410")).count();
+        let suppressed = matching().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
         let suppressed: u64 = suppressed.map(|number| number.parse::<u64>().unwrap()).sum();
         assert_eq!(logged as u64 + suppressed, hellos, "{kind}");
         assert!(logged < 200, "{kind}: {logged} lines");

@@ -60,12 +60,12 @@ impl Adapter {
 
     /// Whole adapter of a client after a round: all values are new except those of frozen factors.
     pub fn trained(&self, kind: RoundKind, seed: u64) -> Self {
-        let mut own = self.clone();
-        for (index, (name, (_, values))) in own.tensors.iter_mut().enumerate() {
+        let mut changed = self.clone();
+        for (index, (name, (_, values))) in changed.tensors.iter_mut().enumerate() {
             *values =
                 random_values(self.dtype, seed * 100 + index as u64 + (name.len() as u64), values.len());
         }
-        self.with(&own, |name| match kind {
+        self.with(&changed, |name| match kind {
             RoundKind::Up => !name.contains("lora_A"),
             RoundKind::Down => !name.contains("lora_B"),
             RoundKind::Plain => true,

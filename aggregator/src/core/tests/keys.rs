@@ -42,8 +42,8 @@ fn replaced_keys_stay_until_round_is_durable() {
     let text = text(state.path()).replace("rounds = 3", "rounds = 1").replace("absence = 0", "absence = 30");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let begin = |keys: KeyStore| {
-        let (own, key_store) = (disk.clone(), SharedKeyStore::new(keys));
-        let store = Store::over(move || own.clone(), place.clone(), SysRng).unwrap();
+        let (shared_disk, key_store) = (disk.clone(), SharedKeyStore::new(keys));
+        let store = Store::over(move || shared_disk.clone(), place.clone(), SysRng).unwrap();
         let nonces: Box<dyn Entropy> = Box::new(entropy());
         (ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap(), key_store)
     };
