@@ -197,12 +197,13 @@ fn print(line: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Returns the exit code of a command that prints. A closed pipe (`| head`) is not an error.
-fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
+/// Returns the exit code of a command that prints to the output `name`. A closed pipe (`| head`) is not an
+/// error.
+fn printed(result: std::io::Result<ExitCode>, name: &str) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(FAILED, &format!("{what}: {error}")),
+        Err(error) => fail(FAILED, &format!("{name}: {error}")),
     }
 }
 

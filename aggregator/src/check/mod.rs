@@ -52,10 +52,10 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let engine = taken.as_ref().ok();
     found.facts.push(describe_campaign(&stored));
     found.rounds(&rounds, &stored, engine);
-    let text = (0..).zip(&lines).map(|(place, (number, text))| {
+    let text = (0..).zip(&lines).map(|(index, (number, text))| {
         let first = lines.first().map_or(0, |(first, _)| *first);
-        if *number != first + place {
-            return Err(format!("the journal lacks line {}", first + place));
+        if *number != first + index {
+            return Err(format!("the journal lacks line {}", first + index));
         }
         serde_json::from_str::<JournalEntry>(text)
             .map_err(|error| format!("line {number} of the journal: {error}"))
@@ -103,19 +103,19 @@ fn describe_campaign(stored: &CampaignState) -> String {
 impl CheckReport {
     /// Checks the committed rounds against the campaign.
     fn rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
-        let mut wrong = |what: String| self.faults.push(format!("the rounds: {what}"));
+        let mut report = |text: String| self.faults.push(format!("the rounds: {text}"));
         let last = rounds.last();
         let exchange = last.map_or(0, |round| round.exchange);
         if stored.last_round().is_none_or(|id| id.round < exchange) && last.is_some() {
-            wrong(format!("round id {exchange} was committed but never opened"));
+            report(format!("round id {exchange} was committed but never opened"));
         }
         let now = engine.map(|engine| sha256(engine.representation()));
         if now.zip(last).is_some_and(|(now, last)| now != last.representation) {
-            wrong(format!("the stored representation differs from that of round id {exchange}"));
+            report(format!("the stored representation differs from that of round id {exchange}"));
         }
         for round in rounds {
             if !round.participants.iter().all(|device| round.cohort.binary_search(device).is_ok()) {
-                wrong(format!("round id {} counts devices that were not asked", round.exchange));
+                report(format!("round id {} counts devices that were not asked", round.exchange));
             }
         }
         self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
@@ -143,7 +143,7 @@ impl CheckReport {
         let mut wrong = std::mem::take(&mut journal_check.wrong);
         for committed in &journal_check.commits {
             let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
-            let known = known.ok().and_then(|place| rounds.get(place));
+            let known = known.ok().and_then(|index| rounds.get(index));
             if known.is_none_or(|round| round.participants != committed.participants) {
                 wrong.push(format!("round id {} differs from the committed round", committed.round));
             }
@@ -182,7 +182,7 @@ impl CheckReport {
         if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
             wrong.push("the stored representation differs from that of the last commit".to_owned());
         }
-        self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
+        self.faults.extend(wrong.into_iter().map(|text| format!("the journal: {text}")));
         let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
         let gaps = journal_check.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
         self.facts.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));

@@ -187,8 +187,8 @@ impl Fleet {
             let message = format!("{} devices are allowed, {} expected", allowed.len(), self.expected);
             return Err(root.section("devices")?.problem("allow", message));
         }
-        let most = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
-        let fits = self.participation.fits(self.expected, most);
+        let allowed_count = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let fits = self.participation.fits(self.expected, allowed_count);
         fits.map_err(|(key, message)| match root.section("participation") {
             Ok(section) => section.problem(key, message),
             Err(problem) => problem,

@@ -36,7 +36,7 @@ impl Traffic {
     /// Returns the differences of all counters from the counters `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let (now, then) = (&self.frames, &earlier.frames);
+        let (now, before) = (&self.frames, &earlier.frames);
         Self {
             up: self.up.saturating_sub(earlier.up),
             down: self.down.saturating_sub(earlier.down),
@@ -47,12 +47,12 @@ impl Traffic {
             reopened: self.reopened.saturating_sub(earlier.reopened),
             unchosen: self.unchosen.saturating_sub(earlier.unchosen),
             frames: FrameCounters {
-                accepted: now.accepted.saturating_sub(then.accepted),
-                oversize: now.oversize.saturating_sub(then.oversize),
-                framing: now.framing.saturating_sub(then.framing),
-                check: now.check.saturating_sub(then.check),
-                header: now.header.saturating_sub(then.header),
-                sealed: now.sealed.saturating_sub(then.sealed),
+                accepted: now.accepted.saturating_sub(before.accepted),
+                oversize: now.oversize.saturating_sub(before.oversize),
+                framing: now.framing.saturating_sub(before.framing),
+                check: now.check.saturating_sub(before.check),
+                header: now.header.saturating_sub(before.header),
+                sealed: now.sealed.saturating_sub(before.sealed),
             },
             replayed: self.replayed.saturating_sub(earlier.replayed),
             forged: self.forged.saturating_sub(earlier.forged),

@@ -142,9 +142,9 @@ impl<T> Drop for Receiver<T> {
         let mut queue = self.0.queue();
         queue.closed = true;
         // Frees the items at once, because the sender may live much longer.
-        let left = (std::mem::take(&mut queue.waiting), queue.waker.take());
+        let discarded = (std::mem::take(&mut queue.waiting), queue.waker.take());
         drop(queue);
-        drop(left);
+        drop(discarded);
     }
 }
 

@@ -423,8 +423,8 @@ impl ServerCore {
     /// can be written.
     fn stall(&mut self, now: Millis, error: &StoreError) {
         let since = self.write_stall.map_or(now, |stall| stall.since);
-        let again = Stall { since, retry_at: now + WRITE_RETRY };
-        if self.write_stall.replace(again).is_none() {
+        let stall = Stall { since, retry_at: now + WRITE_RETRY };
+        if self.write_stall.replace(stall).is_none() {
             tracing::error!(%error, "store cannot be written and nothing is acknowledged; retrying every second");
             self.stalls += 1;
         }

@@ -67,8 +67,8 @@ fn retry_delay(peer: u64) -> u32 {
     const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let width = u64::from(RETRY.end - RETRY.start);
     let fraction = peer.wrapping_mul(RATIO) >> 32;
-    let place = (fraction * width) >> 32;
-    RETRY.start + u32::try_from(place).unwrap_or_default()
+    let offset = (fraction * width) >> 32;
+    RETRY.start + u32::try_from(offset).unwrap_or_default()
 }
 
 /// Next step that the caller of [`PeerSession::next`] has to perform.
@@ -401,11 +401,11 @@ impl PeerSession {
     /// Updates the time since which a frame or a chunked update has been incomplete.
     fn watch_frame(&mut self, now: Millis, progressed: bool) {
         let mid_update = self.connection.is_mid_update();
-        let most = if mid_update { self.chunks } else { 0 };
-        self.chunks = most.max(self.connection.chunks());
+        let chunks_before = if mid_update { self.chunks } else { 0 };
+        self.chunks = chunks_before.max(self.connection.chunks());
         // Only new chunks count as progress of a chunked update; other messages and a restart of the update
         // do not.
-        let progressed = if mid_update { self.chunks > most } else { progressed };
+        let progressed = if mid_update { self.chunks > chunks_before } else { progressed };
         if !self.connection.is_mid_message() {
             self.frame_since = None;
         } else if self.frame_since.is_none() || progressed {

@@ -61,9 +61,9 @@ impl<T> PendingPool<T> {
 
     /// Removes a connection; `None` if it has been evicted.
     pub(super) fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
-        let left = self.change(address, |connections| connections.remove(&number));
-        self.count -= usize::from(left.is_some());
-        left
+        let removed = self.change(address, |connections| connections.remove(&number));
+        self.count -= usize::from(removed.is_some());
+        removed
     }
 
     /// Evicts a connection by the rule of the pool.

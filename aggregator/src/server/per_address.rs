@@ -70,16 +70,16 @@ mod tests {
     #[test]
     fn empty_addresses_are_removed() {
         let mut addresses = PerAddressCount::default();
-        let (one, other) = (from("10.0.0.1"), from("10.0.0.2"));
-        for address in [one, other, one] {
+        let (first, second) = (from("10.0.0.1"), from("10.0.0.2"));
+        for address in [first, second, first] {
             addresses.enter(address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(one), addresses.count_from(other)), (3, 2, 1));
-        for address in [one, one, other] {
+        assert_eq!((addresses.count(), addresses.count_from(first), addresses.count_from(second)), (3, 2, 1));
+        for address in [first, first, second] {
             addresses.leave(address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(one), addresses.by_address.len()), (0, 0, 0));
-        addresses.leave(one);
+        assert_eq!((addresses.count(), addresses.count_from(first), addresses.by_address.len()), (0, 0, 0));
+        addresses.leave(first);
         assert_eq!(addresses.count(), 0);
     }
 }

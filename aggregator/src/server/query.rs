@@ -71,8 +71,8 @@ async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std:
 
 fn timed_out() -> std::io::Error {
     let seconds = REQUEST_TIMEOUT.as_secs();
-    let what = format!(
+    let message = format!(
         "the running server has not answered within {seconds} s: it is suspended, or waits for its disk"
     );
-    std::io::Error::new(std::io::ErrorKind::TimedOut, what)
+    std::io::Error::new(std::io::ErrorKind::TimedOut, message)
 }

@@ -26,8 +26,8 @@ impl std::fmt::Debug for Backend {
 impl Backend {
     /// Makes a backend for an existing file.
     pub fn file(path: &Path) -> Self {
-        let own = path.to_owned();
-        let open = Box::new(move || Ok(builder().open(&own)?));
+        let owned_path = path.to_owned();
+        let open = Box::new(move || Ok(builder().open(&owned_path)?));
         Self { open, file: Some(path.to_owned()), opened: Cell::new(None) }
     }
 

@@ -31,7 +31,7 @@ pub(super) fn catch_corruption<T>(
         }));
     });
     let before = QUIET.replace(true);
-    let done = catch_unwind(AssertUnwindSafe(work));
+    let result = catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
-    done.unwrap_or_else(|_| Err(DatabaseError::Damaged("corrupt pages".to_owned())))
+    result.unwrap_or_else(|_| Err(DatabaseError::Damaged("corrupt pages".to_owned())))
 }

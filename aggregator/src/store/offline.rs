@@ -164,9 +164,9 @@ impl StorageBackend for MemoryBackend {
     fn set_len(&self, length: u64) -> std::io::Result<()> {
         let byte_range = byte_range(length, 0)?;
         let mut bytes = self.bytes();
-        let more = byte_range.start.saturating_sub(bytes.len());
+        let additional = byte_range.start.saturating_sub(bytes.len());
         // A corrupt header may request any length, so the allocation may fail.
-        bytes.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+        bytes.try_reserve(additional).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
         bytes.resize(byte_range.start, 0);
         Ok(())
     }

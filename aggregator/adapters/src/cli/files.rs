@@ -142,7 +142,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
             let output = Output::from_path(output);
             let name = output.file().display().to_string();
             let job = AverageJob { kind, output, threads: threads() };
-            let result = average(&inputs, job, &|read, of| progress.show(read, of));
+            let result = average(&inputs, job, &|read, total| progress.show(read, total));
             progress.clear();
             let report = result?;
             Ok(match format {
@@ -160,7 +160,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
         FilesCommand::Check { files, tensors, format } => {
             let progress = Progress::new("checking", interrupted);
             let inputs = files.open()?;
-            let result = check(&inputs, &|read, of| progress.show(read, of));
+            let result = check(&inputs, &|read, total| progress.show(read, total));
             progress.clear();
             let report = result?;
             print_warnings(&report.warnings);
@@ -228,10 +228,10 @@ impl Progress {
         }
     }
 
-    /// Shows the progress: `read` of `of` bytes. Returns false once the user has interrupted the command.
-    fn show(&self, read: u64, of: u64) -> bool {
+    /// Shows the progress: `read` of `total` bytes. Returns false once the user has interrupted the command.
+    fn show(&self, read: u64, total: u64) -> bool {
         if let Ok(mut shown) = self.shown.try_lock() {
-            let percent = (u128::from(read) * 100 / u128::from(of.max(1))).try_into().unwrap_or(100);
+            let percent = (u128::from(read) * 100 / u128::from(total.max(1))).try_into().unwrap_or(100);
             let due = match shown.1 {
                 None if self.terminal => shown.0.elapsed() >= PROGRESS_DELAY,
                 None => shown.0.elapsed() >= PROGRESS_INTERVAL,

@@ -50,16 +50,16 @@ impl ConfigSet {
             return Err(AdapterError::file(&path, fault));
         }
         if !config.has_order_of(other) {
-            let own =
+            let scalings =
                 module_scalings(Some(&config), layout).map_err(|found| AdapterError::located(file, found))?;
-            let differing = own.iter().zip(all).position(|(own, other)| own != other);
+            let differing = scalings.iter().zip(all).position(|(scaling, other)| scaling != other);
             if let Some(index) = differing {
                 let text = |scalings: &ModuleScalings| match scalings.get(index) {
                     Some(Ok(scaling)) => format!("{} and scale {}", scaling.rank, scaling.scale),
                     _ => "unknown".to_owned(),
                 };
                 let fault = Fault::PatternOrderMismatch {
-                    found: text(&own),
+                    found: text(&scalings),
                     expected: text(all),
                     first: first.clone(),
                 };
@@ -106,13 +106,13 @@ impl ConfigSet {
         let line = |statement: &ModelStatement| {
             let ModelStatement { key, reason, first: (first, _, expected), other, differing } = statement;
             let (path, found) = other.as_ref()?;
-            let more = match differing - 1 {
+            let others_text = match differing - 1 {
                 0 => String::new(),
                 1 => ", and 1 more file differs".to_owned(),
-                more => format!(", and {more} more files differ"),
+                count => format!(", and {count} more files differ"),
             };
             let (path, first) = (path.display(), first.display());
-            Some(format!("{path}: {key} is {found}, but {expected} in {first}{more}: {reason}"))
+            Some(format!("{path}: {key} is {found}, but {expected} in {first}{others_text}: {reason}"))
         };
         self.statements.iter().filter_map(line).collect()
     }

@@ -171,13 +171,13 @@ impl Config {
 
     /// Names of a module's parameters that `target_parameters` selects, as they are in the model.
     pub(super) fn parameters_of(&self, module: &str) -> Vec<String> {
-        let own = |target: &String| match target.rsplit_once('.') {
+        let parameter_name = |target: &String| match target.rsplit_once('.') {
             Some((owner, parameter)) => {
                 has_dotted_end(module, owner).then(|| format!("{module}.{parameter}"))
             }
             None => Some(format!("{module}.{target}")),
         };
-        self.parameters.iter().filter_map(own).collect()
+        self.parameters.iter().filter_map(parameter_name).collect()
     }
 
     /// True if an entry of `target_parameters` includes the name of this module.

@@ -212,9 +212,9 @@ mod tests {
 
     #[test]
     fn model_statements_follow_meaning() {
-        let of = |text: &str| model_statement("init_lora_weights", json(text).as_ref());
+        let statement = |text: &str| model_statement("init_lora_weights", json(text).as_ref());
         for text in ["null", "true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\"", "\"mica\""] {
-            assert_eq!(of(""), of(text), "{text}");
+            assert_eq!(statement(""), statement(text), "{text}");
         }
         for text in [
             "\"pissa\"",
@@ -225,9 +225,9 @@ mod tests {
             "\"loftq\"",
             "\"lora_ga\"",
         ] {
-            assert_ne!(of(""), of(text), "{text}");
+            assert_ne!(statement(""), statement(text), "{text}");
         }
-        assert_eq!(of("\"PiSSA\""), of("\"pissa\""));
+        assert_eq!(statement("\"PiSSA\""), statement("\"pissa\""));
         let model = |text: &str| model_statement("base_model_name_or_path", json(text).as_ref());
         assert_eq!([model(""), model("null"), model("\"\"")], [None, None, None]);
         assert_ne!(model("\"a\""), model("\"b\""));

@@ -9,7 +9,7 @@ use super::role::Role;
 /// Largest number of characters of a name or value that an error text quotes.
 const QUOTE_MAX: usize = 200;
 
-/// End of the error text for a configuration key that this version does not know.
+/// End of the error text for a configuration key that is unknown to this version.
 const UNKNOWN_KEY: &str = "; the meaning of this key is unknown here, so it must be the same in all files";
 
 /// Fault of a file, with the name of the tensor if the fault belongs to a tensor.

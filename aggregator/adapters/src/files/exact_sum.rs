@@ -28,13 +28,13 @@ const WIDE_SCALE: f64 = 1.0 / (1u64 << 60) as f64;
 pub struct MeanBuffers {
     values: Vec<f32>,
     sums: Vec<f64>,
-    lost: Vec<u64>,
+    inexact: Vec<u64>,
     parts: Vec<f64>,
 }
 
 impl Default for MeanBuffers {
     fn default() -> Self {
-        Self { values: vec![0.0; CHUNK], sums: vec![0.0; CHUNK], lost: vec![0; CHUNK], parts: Vec::new() }
+        Self { values: vec![0.0; CHUNK], sums: vec![0.0; CHUNK], inexact: vec![0; CHUNK], parts: Vec::new() }
     }
 }
 
@@ -58,25 +58,27 @@ pub fn weighted_mean(
     for (group, means) in means.chunks_mut(CHUNK).enumerate() {
         let first = group * CHUNK;
         let count = means.len();
-        let part = |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
-        let MeanBuffers { values, sums, lost, parts } = buffers;
-        let (values, sums, lost) = (&mut values[..count], &mut sums[..count], &mut lost[..count]);
+        let byte_range =
+            |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
+        let MeanBuffers { values, sums, inexact, parts } = buffers;
+        let (values, sums, inexact) = (&mut values[..count], &mut sums[..count], &mut inexact[..count]);
         // Sums begin with -0.0, the neutral element of addition: 0.0 would turn a sum of -0.0 into 0.0.
         sums.fill(-0.0);
-        lost.fill(0);
+        inexact.fill(0);
         for (weight, bytes) in blocks {
-            dtype.decode(&bytes[part(bytes)], values);
+            dtype.decode(&bytes[byte_range(bytes)], values);
             if *weight == 0.0 {
                 // A client with weight 0 is not added, but its values must be finite.
-                lost.iter_mut()
+                inexact
+                    .iter_mut()
                     .zip(&*values)
-                    .for_each(|(lost, value)| *lost |= u64::from(!value.is_finite()));
+                    .for_each(|(inexact, value)| *inexact |= u64::from(!value.is_finite()));
             } else {
-                add(*weight, values, sums, lost);
+                add(*weight, values, sums, inexact);
             }
         }
         for (index, mean) in means.iter_mut().enumerate() {
-            if lost[index] != 0 {
+            if inexact[index] != 0 {
                 sums[index] = exact_sum(blocks, dtype, first + index, parts).map_err(|block| {
                     // The block may have an earlier value that is not finite.
                     (block, first_not_finite(blocks[block].1, dtype).unwrap_or(first + index))
@@ -125,16 +127,16 @@ fn mean_wide(
 }
 
 /// Adds the products of `weight` and `values` to `sums`. A rounding error, or a value that is not finite,
-/// sets bits in `lost`.
-fn add(weight: f64, values: &[f32], sums: &mut [f64], lost: &mut [u64]) {
-    for ((value, sum), lost) in values.iter().zip(sums).zip(lost) {
+/// sets bits in `inexact`.
+fn add(weight: f64, values: &[f32], sums: &mut [f64], inexact: &mut [u64]) {
+    for ((value, sum), inexact) in values.iter().zip(sums).zip(inexact) {
         let product = weight * f64::from(*value);
         let (before, after) = (*sum, *sum + product);
         let back = after - before;
         let error = (before - (after - back)) + (product - back);
         *sum = after;
         // Removes the sign bit, because an error of -0.0 is not an error.
-        *lost |= error.to_bits() << 1;
+        *inexact |= error.to_bits() << 1;
     }
 }
 

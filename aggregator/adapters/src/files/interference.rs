@@ -94,8 +94,8 @@ impl GramMatrices {
         let width = rank * experts;
         let elements = clients.first().map_or(0, |(_, bytes)| bytes.len() / size);
         let along = elements / width.max(1);
-        let own = if *centred { clients.len() } else { 0 };
-        let rows = ((own + 1) * rank).next_multiple_of(TILE);
+        let centred_clients = if *centred { clients.len() } else { 0 };
+        let rows = ((centred_clients + 1) * rank).next_multiple_of(TILE);
         let mut gram = Self { rank, experts, rows, values: vec![0.0; experts * rows * rows] };
         let mut columns = vec![0.0; experts * CHUNK * rows];
         let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), MeanBuffers::default());
@@ -122,13 +122,13 @@ impl GramMatrices {
                     };
                     columns[(expert * CHUNK + column) * rows + block * rank + r] = value;
                 };
-                for (client, (_, bytes)) in slices.iter().take(own).enumerate() {
+                for (client, (_, bytes)) in slices.iter().take(centred_clients).enumerate() {
                     dtype.decode(bytes, &mut values);
                     for (element, (value, mean)) in values.iter().zip(&means).enumerate() {
                         store(client, element, f64::from(*value) - mean);
                     }
                 }
-                means.iter().enumerate().for_each(|(element, mean)| store(own, element, *mean));
+                means.iter().enumerate().for_each(|(element, mean)| store(centred_clients, element, *mean));
             }
             for expert in 0..experts {
                 let begin = expert * CHUNK * rows;
@@ -146,16 +146,16 @@ impl GramMatrices {
             for j in (0..=i).step_by(TILE) {
                 let mut sums = [[0.0; TILE]; TILE];
                 for column in columns.chunks_exact(rows) {
-                    let (own, others) = (&column[i..i + TILE], &column[j..j + TILE]);
-                    for (sums, own) in sums.iter_mut().zip(own) {
-                        for (sum, other) in sums.iter_mut().zip(others) {
-                            *sum += own * other;
+                    let (left, right) = (&column[i..i + TILE], &column[j..j + TILE]);
+                    for (sums, left) in sums.iter_mut().zip(left) {
+                        for (sum, other) in sums.iter_mut().zip(right) {
+                            *sum += left * other;
                         }
                     }
                 }
                 for (row, sums) in sums.iter().enumerate() {
-                    let place = (expert * rows + i + row) * rows + j;
-                    for (value, sum) in self.values[place..place + TILE].iter_mut().zip(sums) {
+                    let start = (expert * rows + i + row) * rows + j;
+                    for (value, sum) in self.values[start..start + TILE].iter_mut().zip(sums) {
                         *value += sum;
                     }
                 }

@@ -174,13 +174,13 @@ fn model(
     since: Option<u32>,
 ) -> Result<Response<ResponseBody>, HttpError> {
     let committed = app.rounds().committed();
-    let part = since.is_some() && since == committed.checked_sub(1);
-    let path = app.store.round(committed).join(if part { CHANGED } else { MODEL });
+    let only_changes = since.is_some() && since == committed.checked_sub(1);
+    let path = app.store.round(committed).join(if only_changes { CHANGED } else { MODEL });
     let mut response = response::file(&path, "application/octet-stream").map_err(|error| internal(&error))?;
     let headers = response.headers_mut();
     headers.insert(ROUND_HEADER, committed.into());
-    headers.insert(PART_HEADER, HeaderValue::from_static(if part { "changed" } else { "whole" }));
-    app.counters.increment(if part { "served-changed" } else { "served-whole" });
+    headers.insert(PART_HEADER, HeaderValue::from_static(if only_changes { "changed" } else { "whole" }));
+    app.counters.increment(if only_changes { "served-changed" } else { "served-whole" });
     app.mark_served(client);
     Ok(response)
 }

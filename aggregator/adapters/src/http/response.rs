@@ -75,10 +75,10 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         match self.get_mut() {
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Self::File(blocks, left) => blocks.poll_recv(context).map(|block| {
+            Self::File(blocks, remaining) => blocks.poll_recv(context).map(|block| {
                 let block = block?;
                 if let Ok(bytes) = &block {
-                    *left = left.saturating_sub(bytes.len() as u64);
+                    *remaining = remaining.saturating_sub(bytes.len() as u64);
                 }
                 Some(block.map(Frame::data))
             }),
@@ -88,7 +88,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(match self {
             Self::Text(text) => text.as_ref().map_or(0, |text| text.len() as u64),
-            Self::File(_, left) => *left,
+            Self::File(_, remaining) => *remaining,
         })
     }
 }
@@ -113,16 +113,16 @@ pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Respons
     let length = file.metadata()?.len();
     let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     tokio::task::spawn_blocking(move || {
-        let mut left = length;
-        while left > 0 {
+        let mut remaining = length;
+        while remaining > 0 {
             let mut block = Vec::new();
-            let read = file.by_ref().take(left.min(BLOCK)).read_to_end(&mut block);
+            let read = file.by_ref().take(remaining.min(BLOCK)).read_to_end(&mut block);
             let read = match read {
                 Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => Ok(Bytes::from(block)),
                 Err(error) => Err(error),
             };
-            left = left.saturating_sub(read.as_ref().map_or(left, |block| block.len() as u64));
+            remaining = remaining.saturating_sub(read.as_ref().map_or(remaining, |block| block.len() as u64));
             // Sending fails if the connection is closed.
             if sender.blocking_send(read).is_err() {
                 return;

@@ -64,10 +64,10 @@ pub async fn receive(
 /// the response instead of a connection reset.
 pub fn drain(mut body: Incoming, max_len: u64, timeout: Duration) {
     let reading = async move {
-        let mut left = max_len;
+        let mut remaining = max_len;
         while let Some(Ok(block)) = next_block(&mut body).await {
-            match left.checked_sub(block.len() as u64) {
-                Some(rest) => left = rest,
+            match remaining.checked_sub(block.len() as u64) {
+                Some(rest) => remaining = rest,
                 None => break,
             }
         }
@@ -82,12 +82,12 @@ async fn forward_blocks(
     sender: mpsc::Sender<Bytes>,
     max_len: u64,
 ) -> Result<(), HttpError> {
-    let mut left = max_len;
+    let mut remaining = max_len;
     while let Some(block) = next_block(body).await {
         let text = |error: hyper::Error| format!("the body ended early: {error}");
         let block =
             block.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, "truncated", text(error)))?;
-        left = left.checked_sub(block.len() as u64).ok_or_else(|| too_long(max_len))?;
+        remaining = remaining.checked_sub(block.len() as u64).ok_or_else(|| too_long(max_len))?;
         if sender.send(block).await.is_err() {
             // Sending fails if the writer has failed; the writer returns the error.
             break;

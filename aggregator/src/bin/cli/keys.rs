@@ -238,11 +238,11 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
         Ok(())
     };
     let asked = query(state, &format!("keys {request}"), keep).await.map_err(|error| {
-        let then = match error.kind() {
+        let hint = match error.kind() {
             std::io::ErrorKind::TimedOut => "; the request may still be performed, see `keys list`",
             _ => "",
         };
-        failed(format!("{}: {error}{then}", state.display()))
+        failed(format!("{}: {error}{hint}", state.display()))
     });
     if asked?.is_none() {
         return Ok(None);
@@ -261,7 +261,7 @@ fn now() -> u64 {
 
 /// Text about the devices that were changed.
 fn changed(command: &Command, rows: &[KeyStatus]) -> String {
-    let (done, then) = match command {
+    let (action, consequence) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
         Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
         Command::Rotate(_) if rows.iter().all(|row| row.state == KeyState::Active) => (
@@ -271,8 +271,8 @@ fn changed(command: &Command, rows: &[KeyStatus]) -> String {
         _ => ("rotated", "the old keys are accepted until a round closes; export writes the new ones"),
     };
     let plural = if rows.len() == 1 { "device" } else { "devices" };
-    let which = ranges(rows.iter().map(|row| row.device));
-    format!("{done} {} {plural}: {which} ({then})\n", rows.len())
+    let devices_text = ranges(rows.iter().map(|row| row.device));
+    format!("{action} {} {plural}: {devices_text} ({consequence})\n", rows.len())
 }
 
 /// Table of devices and their keys.

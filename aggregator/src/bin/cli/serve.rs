@@ -35,13 +35,13 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
         Err(ServeError::Resume(error)) => return fail(FAILED, &locate_error(&error, &state)),
         Err(error) => return fail(FAILED, &error.to_string()),
     };
-    let then = match server.resume_checkpoint() {
+    let state_text = match server.resume_checkpoint() {
         Some(checkpoint) => resume_message(&checkpoint, server.status().rounds),
         None => format!("waiting for {expected} devices"),
     };
     // Standard output may be closed, which does not stop the server.
     match server.address() {
-        Ok(address) => drop(print(&format!("listening on {address}, {then}"))),
+        Ok(address) => drop(print(&format!("listening on {address}, {state_text}"))),
         Err(error) => return fail(FAILED, &error.to_string()),
     }
     match server.serve(interrupted, exit_when_finished).await {

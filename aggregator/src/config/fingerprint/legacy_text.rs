@@ -154,11 +154,11 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
             layers.push(Setting::Other(filters.to_owned()));
         }
     }
-    let has = |key: &str| lines.0.borrow().iter().any(|(known, _)| *known == key);
+    let has_key = |key: &str| lines.0.borrow().iter().any(|(known, _)| *known == key);
     let kind = match layers.is_empty() {
         false => "cnn",
-        true if has("model.cells") => "lstm",
-        true if has("model.rank") => "lora-mlp",
+        true if has_key("model.cells") => "lstm",
+        true if has_key("model.rank") => "lora-mlp",
         true => "mlp",
     };
     settings.set("model.kind", kind);

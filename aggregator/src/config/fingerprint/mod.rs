@@ -83,9 +83,9 @@ impl Fleet {
     /// # Errors
     /// [`Mismatch`] if the file sets another value, or the stored settings cannot be read.
     pub fn resumed(&self, stored: &str) -> Result<Resumed, Mismatch> {
-        let own = self.settings();
-        let stored = Settings::parse(stored).with_later(LATER, &own);
-        let changes = stored.changes(&own).into_iter();
+        let current = self.settings();
+        let stored = Settings::parse(stored).with_later(LATER, &current);
+        let changes = stored.changes(&current).into_iter();
         let (given, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
             changes.partition(|change| self.is_fixed(change.key, &stored));
         if !given.is_empty() {

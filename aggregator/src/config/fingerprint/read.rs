@@ -52,9 +52,9 @@ impl Fleet {
             ..self.clone()
         };
         root.finish()?;
-        let most = fleet.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let allowed_count = fleet.allowed.as_ref().map_or(usize::MAX, Vec::len);
         let participation = root.section("participation")?;
-        let fits = fleet.participation.fits(fleet.expected, most);
+        let fits = fleet.participation.fits(fleet.expected, allowed_count);
         fits.map_err(|(key, message)| participation.problem(key, message))?;
         Ok(fleet)
     }

@@ -200,11 +200,11 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
     let tuned = algorithm.network().is_some_and(|network| network.tuned);
     set("name", format!("{}{}", algorithm.name(), if tuned { TUNED } else { "" }).as_str().into());
-    let own = algorithm.linear_settings();
+    let linear_settings = algorithm.linear_settings();
     let derives_rounds = algorithm.linear().is_some_and(|method| method.rounds().is_some());
     match method {
         Method::Linear(method) if derives_rounds => {
-            method.write(&own, &mut |key, value| set(key, Setting::from_toml(&value)));
+            method.write(&linear_settings, &mut |key, value| set(key, Setting::from_toml(&value)));
         }
         Method::Linear(_) | Method::Network(_) => set("rounds", rounds.into()),
     }
@@ -237,7 +237,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
                 set("labels_per_class", labels.into());
             }
             if !derives_rounds {
-                method.write(&own, &mut |key, value| set(key, Setting::from_toml(&value)));
+                method.write(&linear_settings, &mut |key, value| set(key, Setting::from_toml(&value)));
             }
             set("numeric", word(&NUMERICS, &numeric));
             set("send", word(&SENDS, &send));
