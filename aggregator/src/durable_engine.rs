@@ -1,8 +1,8 @@
-//! Durable engine: the round engine behind a write-ahead log. The actions of the engine are held back until the
-//! records that they depend on are on disk, and are then released in order.
+//! Durable engine: the round engine behind a write-ahead log. The actions of the engine are held back until
+//! the records that they depend on are on disk, and are then released in order.
 //!
 //! This module has no clock, sockets or threads: the server drives it with real time and a database file,
-//! simulated disasters with virtual time and a database that loses what was not synced.
+//! fault simulations drive it with virtual time and a database that loses unsynced data.
 //!
 //! ```text
 //!  event -> Engine -> actions ------------------------------------ held --> caller
@@ -32,19 +32,20 @@ pub enum ResumeError {
         /// Settings that differ, one line each: `-` stored, `+` given.
         difference: String,
     },
-    /// The journal file has more lines than the database, although the file is written after it: the database
-    /// is an older copy.
+    /// The journal file has more lines than the database. Since the file is written after the database, the
+    /// database is an older copy.
     #[error(
         "arrivals.jsonl has {file} lines and the database {table}: the database is an older copy. Restore the newer one, or move \
          arrivals.jsonl away to resume from this one"
     )]
     Older {
-        /// Lines in the file.
+        /// Number of lines in the journal file.
         file: u64,
-        /// Lines in the database.
+        /// Number of journal lines in the database.
         table: u64,
     },
-    /// The stored campaign is inconsistent, or was written by an engine that decides differently.
+    /// The stored campaign is inconsistent, or was written by an engine whose decisions differ from those of
+    /// this version.
     #[error("the stored campaign cannot be resumed: {what}")]
     Contradiction {
         /// Description of the inconsistency.
@@ -67,20 +68,22 @@ pub(crate) fn with_stored_settings(fleet: &Fleet, stored: &str) -> Result<Resume
 /// Parameters with which a campaign is begun or resumed.
 #[derive(Clone, Debug)]
 pub struct Campaign {
-    /// Settings of the campaign, one line each. A stored campaign with other settings is refused.
+    /// Settings of the campaign, one line each. A stored campaign in which a round was opened under other
+    /// settings is refused.
     pub configuration: String,
-    /// Number of the campaign, if a new one is begun.
+    /// Number of a new campaign; a resumed campaign keeps its number.
     pub number: u64,
     /// Number of devices that the first round waits for.
     pub expected: usize,
-    /// Number of lines in the journal file, at most as many as in the store. `None`: no journal is kept.
+    /// Number of lines in the journal file; more lines than in the store are an error. `None` if no journal
+    /// is kept.
     pub journal: Option<u64>,
 }
 
 /// Replays a stored campaign into a new engine, including the updates of its open round.
 ///
 /// # Errors
-/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine must not be used then.
+/// [`ResumeError::Changed`] and [`ResumeError::Contradiction`]; the engine must not be used after an error.
 pub(crate) fn restore(
     engine: &mut Engine,
     stored: &CampaignState,
@@ -100,7 +103,7 @@ pub(crate) fn restore(
     }
     let contradiction = |what| Err(ResumeError::Contradiction { what });
     if checkpoint.open.is_some() && engine.open_round().is_none() {
-        // The engine has dropped the open round, so its updates no longer count.
+        // The engine has dropped the open round, so the stored updates of that round do not count.
         return match stored.last_round() {
             Some(last) if !engine.restore_dropped_id(last) => {
                 contradiction(format!("round {round} cannot continue as round {}", last.round))
@@ -111,7 +114,8 @@ pub(crate) fn restore(
     let mut aliases = stored.round_aliases.iter().copied();
     for (device, counted) in &stored.updates {
         let has_id = |engine: &Engine| engine.open_round().is_some_and(|open| open.has_id(counted.update.id));
-        // The update was counted under the round id of that time: renumber the round until it has that id.
+        // The update was counted under one of the ids of the round: renumbers the round until it has had that
+        // id.
         while !has_id(engine) && aliases.next().is_some_and(|alias| engine.restore_id(alias)) {}
         if !engine.replay_update(counted.at, *device, &counted.update) {
             return contradiction(format!("the update of device {device} does not count in round {round}"));
@@ -154,13 +158,13 @@ pub struct DurableEngine {
     /// Rows that are not written yet.
     rows: Vec<Row>,
     pending: Flushed,
-    /// Time of the last event.
+    /// Campaign time of the last event.
     now: Millis,
 }
 
 impl DurableEngine {
-    /// Begins a campaign, or resumes the one in the store. Also returns the time at which the campaign clock
-    /// continues.
+    /// Resumes the campaign in the store, or begins a new one. Also returns the time from which the campaign
+    /// clock continues.
     ///
     /// # Errors
     /// [`ResumeError`] if the store cannot be used or its campaign does not fit.
@@ -171,7 +175,7 @@ impl DurableEngine {
     ) -> Result<(Self, Millis), ResumeError> {
         let Campaign { configuration, number, expected, journal } = campaign;
         let stored = store.load()?;
-        // The journal continues whether the campaign is resumed or replaced.
+        // A new campaign continues the journal of the previous one.
         let lines = stored.as_ref().map_or(0, |stored| stored.next_journal_line);
         if let Some(file) = journal.filter(|file| lines > 0 && *file > lines) {
             return Err(ResumeError::Older { file, table: lines });
@@ -242,21 +246,21 @@ impl DurableEngine {
         self.keep_effects();
     }
 
-    /// Applies one event to the engine. Its effects are held until [`Self::flush`].
+    /// Applies one event to the engine. The effects are held back until [`Self::flush`].
     pub fn handle(&mut self, now: Millis, event: Event) {
         self.now = now;
         self.engine.handle(now, event, &mut self.effects);
         if self.engine.phase() == Phase::Failed {
-            // A restarted server may try again from the stored campaign: write nothing and release nothing but
-            // the failure.
+            // A restarted server may retry from the stored campaign. Therefore only privacy accounts are
+            // written, and only the failure is released.
             self.effects.records.retain(|record| matches!(record, Record::Account(..)));
             self.effects.actions.retain(|action| matches!(action, Action::Failed(_)));
         }
         self.keep_effects();
     }
 
-    /// Moves the effects of an event to the pending ones. A journal entry precedes the row of the same record,
-    /// so that a transaction has both.
+    /// Moves the effects of an event to the pending actions and rows. The journal entry of a record precedes
+    /// the row of that record, so that one transaction contains both.
     fn keep_effects(&mut self) {
         self.pending.actions.append(&mut self.effects.actions);
         for record in std::mem::take(&mut self.effects.records) {
@@ -274,7 +278,7 @@ impl DurableEngine {
     /// [`StoreError`] if the rows cannot be written: nothing is released, and the call may be repeated.
     pub fn flush(&mut self) -> Result<Flushed, StoreError> {
         if !self.rows.is_empty() {
-            // A failed attempt has already appended it.
+            // A failed attempt has already appended the clock.
             if !matches!(self.rows.last(), Some(Row::Clock(_))) {
                 self.rows.push(Row::Clock(self.now));
             }
@@ -284,6 +288,7 @@ impl DurableEngine {
         Ok(std::mem::take(&mut self.pending))
     }
 
+    /// Appends an entry to the pending rows and journal lines, if a journal is kept.
     fn append_entry(&mut self, entry: JournalEntry) {
         let Some(next) = &mut self.next_entry else { return };
         // Every journal entry serialises to JSON.

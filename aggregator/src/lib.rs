@@ -11,9 +11,9 @@
 //! * [`server`]: tokio tasks for listeners, serial ports and the control socket.
 //! * [`core`]: the server without sockets, threads and clock; [`connection`]: the protocol of one device.
 //! * [`durable_engine`]: the engine behind a write-ahead log; [`store`]: the database of the campaign;
-//!   [`journal`]: the log of arrivals and rounds for other programs.
+//!   [`journal`]: the log of updates and rounds for other programs.
 //! * [`keys`]: device keys and their encrypted file; [`config`]: `fleet.toml`.
-//! * [`check`] verifies a state directory; [`export`] writes it for other programs.
+//! * [`check`] verifies a state directory; [`export`] writes its content for other programs.
 
 #![forbid(unsafe_code)]
 

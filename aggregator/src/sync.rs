@@ -1,5 +1,5 @@
-//! Locks and atomics of the modules whose interleavings are model-checked: `tests/threads` compiles the same
-//! files with those of the model checker instead.
+//! Locks and atomics of the modules whose interleavings are model-checked. `tests/threads` compiles the same
+//! modules with the locks and atomics of the model checker.
 
 pub(crate) use std::sync::atomic::AtomicBool;
 pub(crate) use std::sync::{Mutex, MutexGuard, RwLock};

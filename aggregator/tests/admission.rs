@@ -1,4 +1,4 @@
-//! Tests of admission: every reason to refuse a hello, alone and in order of precedence.
+//! Tests of admission: every reason to refuse a hello, and the precedence of the reasons.
 
 use crate::common::hello;
 use fedspan_aggregator::config::Fleet;
@@ -9,6 +9,8 @@ use fedspan_protocol::message::{Hello, Model, Numeric, Refusal, Requirement};
 const SHAPE: (u16, u16, u16) = (20, 3, 2);
 const MODEL: Model = Model::linear(20, 3, 2);
 
+/// Returns the requirements of a campaign with this shape (d, k, outputs), algorithm and list of allowed
+/// devices.
 fn requirements_of(shape: (u16, u16, u16), algorithm: &str, allowed: Option<Vec<DeviceId>>) -> Requirements {
     let (d, k, outputs) = shape;
     let text = format!(
@@ -24,6 +26,7 @@ fn requirements(algorithm: &str) -> Requirements {
     requirements_of(SHAPE, algorithm, None)
 }
 
+/// Returns the hello of an admissible device after `change`.
 fn changed(change: impl Fn(&mut Hello)) -> Hello {
     let mut hello = hello(5, SHAPE, 256);
     change(&mut hello);
@@ -65,18 +68,19 @@ fn refusals_name_the_missing_capability() {
     for limit in [128, 16384] {
         assert_eq!(plain.admit(&changed(|h| h.capabilities.frame_limit = limit)), Ok(()));
     }
-    // Exactly the missing tasks are named: fedrep (bit 0) and fit-head (bit 1).
+    // The refusal names exactly the missing tasks: fedrep (bit 0) and fit-head (bit 1).
     let tasks = |set| Refusal::Capability(Requirement::Tasks(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0), tasks(0b11));
     assert_eq!(refused(&plain, &|h| h.capabilities.tasks = 0b01), tasks(0b10));
     assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.tasks = 0b011), tasks(0b100));
-    // Uploads: a gradient, a representation, or a representation and a shared head.
+    // The required roles depend on the upload: a gradient, a representation, or a representation and a shared
+    // head.
     let roles = |set| Refusal::Capability(Requirement::Roles(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.roles = 0xfd), roles(0x02));
     let steps = requirements("name = \"fedrep\"\nsend = \"representation\"");
     assert_eq!(refused(&steps, &|h| h.capabilities.roles = 0x02), roles(0x01));
     assert_eq!(refused(&requirements("name = \"fedavg\""), &|h| h.capabilities.roles = 0x03), roles(0x40));
-    // F32 always, and the encodings of either direction.
+    // F32 is always required, and so are the encodings of both directions.
     let encodings = |set| Refusal::Capability(Requirement::Encodings(set));
     assert_eq!(refused(&plain, &|h| h.capabilities.encodings = 0b110), encodings(0b001));
     let up = requirements("name = \"fedrep\"\nupload = \"i8\"");
@@ -86,7 +90,7 @@ fn refusals_name_the_missing_capability() {
 
     let elements = Refusal::Capability(Requirement::TensorElements(60));
     assert_eq!(refused(&plain, &|h| h.capabilities.tensor_elements = 59), elements);
-    // FedAvg sends a shared head with the representation, FedRep does not.
+    // FedAvg sends a shared head with the representation and thus two tensors; FedRep sends one.
     let shared = requirements("name = \"fedavg\"");
     let tensors = Refusal::Capability(Requirement::Tensors(2));
     assert_eq!(refused(&shared, &|h| h.capabilities.tensors = 1), tensors);
@@ -133,18 +137,19 @@ fn start_is_part_of_requirements() {
     assert_eq!(needs.admit(&role), Err(Refusal::Capability(Requirement::Roles(0x08))));
 }
 
-/// At most 256 chunks are sent in one direction: a frame limit that needs more is too small for this campaign,
-/// and a device admitted with it could never be sent a round.
+/// A round has at most 256 chunks in each direction. A device whose frame limit needs more chunks is refused,
+/// because it could not receive a round.
 #[test]
 fn small_frame_limits_are_refused_with_minimum() {
     let shape = (784, 8, 1);
     let needs = requirements_of(shape, "name = \"fedrep\"", None);
     let answer = |limit| needs.admit(&hello(1, shape, limit));
-    // 6272 values in 256 chunks: 25 per chunk, 100 bytes, and 40 bytes of overhead.
+    // 6272 values in 256 chunks are 25 values per chunk: 100 bytes, plus 40 bytes of overhead.
     assert_eq!(answer(128), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
     assert_eq!(answer(139), Err(Refusal::FrameLimit { min: 140, max: 16384 }));
     assert_eq!(answer(140), Ok(()));
-    // Halves need less; here the upload decides.
+    // Values in half precision need smaller frames. With only the download in half precision, the upload
+    // determines the limit.
     let half = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"\nupload = \"f16\"", None);
     assert_eq!(half.admit(&hello(1, shape, 128)), Ok(()));
     let mixed = requirements_of(shape, "name = \"fedrep\"\ndownload = \"f16\"", None);

@@ -1,6 +1,6 @@
-//! Tests of the device server, linked as one program, since linking each file by itself takes longer than its
-//! tests.
-// Each example is a program with its own copy of the device.
+//! Tests of the device server. All test files form one program, because linking a program per file would take
+//! longer than the tests.
+// Each example is a program that contains its own copy of the device module.
 #![allow(clippy::duplicate_mod)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 

@@ -1,5 +1,5 @@
-//! Tests of servers and configurations that a program builds: defaults of the file, custom parts, and the campaigns
-//! that are stored under them.
+//! Tests of the builders of servers and configurations: defaults as in the file, custom parts, and the
+//! resumption of stored campaigns with custom parts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::server::{Devices, Hold, PATIENCE, on_disk, status};
 
 const BETA: f64 = 0.5;
 
-/// Rounds of a campaign that is interrupted; it must not end before.
+/// Number of rounds of a campaign that is interrupted; so large that the campaign does not end before.
 const ROUNDS: u32 = 400;
 
 /// Builder of the configuration of these tests, which is equal to [`TEXT`].
@@ -51,7 +51,7 @@ fn with_momentum(state: &Path) -> ServerBuilder {
     Server::builder(fleet).algorithm("momentum", algorithm).setting("beta", BETA)
 }
 
-/// Runs a campaign in the engine alone, with devices that answer at once.
+/// Runs a campaign in an engine without a server, with devices that answer at once.
 fn undisturbed(mut engine: Engine) -> Engine {
     let mut queue: Vec<Event> = (0..3).rev().map(|device| Event::Joined(DeviceId(device))).collect();
     while let Some(event) = queue.pop() {
@@ -67,7 +67,7 @@ fn undisturbed(mut engine: Engine) -> Engine {
     engine
 }
 
-/// Serves a campaign to its end, with three devices.
+/// Runs a server until the end of its campaign, with three devices.
 async fn serve(builder: ServerBuilder) -> Status {
     let server = builder.bind().await.unwrap();
     let mut devices = Devices::new(server.address().unwrap());
@@ -76,6 +76,7 @@ async fn serve(builder: ServerBuilder) -> Status {
     served.await.expect("finishes").unwrap()
 }
 
+/// Returns the error of a server that cannot start, as one text.
 async fn refused(builder: ServerBuilder) -> String {
     match builder.bind().await.unwrap_err() {
         ServeError::Resume(ResumeError::Changed { difference }) => difference,
@@ -83,15 +84,15 @@ async fn refused(builder: ServerBuilder) -> String {
     }
 }
 
-/// A configuration without a file equals the one of the same text, so that every default is the file's.
+/// A configuration from the builder equals that of a file with the same keys, so every default is the same.
 #[test]
 fn builder_equals_file_of_the_same_keys() {
-    let own = fleet(Path::new("fedspan-state")).build().unwrap();
+    let built = fleet(Path::new("fedspan-state")).build().unwrap();
     let parsed = Fleet::parse("fleet.toml", TEXT).unwrap();
-    // The builder sets the state directory, which is the default here.
-    let own = Fleet { given: parsed.given.clone(), ..own };
-    assert_eq!(own, parsed);
-    assert_eq!(own.fingerprint(), parsed.fingerprint());
+    // Only the sets of given keys differ: the builder sets the state directory, although to the default.
+    let built = Fleet { given: parsed.given.clone(), ..built };
+    assert_eq!(built, parsed);
+    assert_eq!(built.fingerprint(), parsed.fingerprint());
 
     let minimal =
         Fleet::builder().devices(1).features(2).width(1).algorithm("fedavg").rounds(1).step_size(0.5);
@@ -120,8 +121,8 @@ fn builder_errors_name_key_and_value() {
     assert!(unknown.starts_with("rounds.dedline: unknown key (did you mean \"deadline\"?)"), "{unknown}");
 }
 
-/// A server from the builder's defaults is the server of [`Server::bind`]: the stored model has the same bits, and
-/// either resumes the other's campaign.
+/// A server with the defaults of the builder behaves like one from [`Server::bind`]: the stored models are
+/// bit-identical, and [`Server::bind`] resumes the campaign of the builder's server.
 #[tokio::test(flavor = "multi_thread")]
 async fn default_builder_serves_the_configuration() {
     let state = Scratch::new();
@@ -136,8 +137,8 @@ async fn default_builder_serves_the_configuration() {
     assert_eq!(again.status().round, 4);
 }
 
-/// A campaign under a custom algorithm continues after crashes with the bits of an undisturbed one, and under no
-/// other algorithm, setting or policy.
+/// A campaign with a custom algorithm continues after crashes with the same bits as without crashes. With
+/// another algorithm, setting or policy the campaign is not resumed.
 #[tokio::test(flavor = "multi_thread")]
 async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     let state = Scratch::new();
@@ -172,7 +173,7 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
         assert_eq!(refused(other).await, lines);
         let other = with_momentum().participation("pairs", Box::new(Pairs::default()));
         assert_eq!(refused(other).await, "+ custom.participation = \"pairs\"\n");
-        // The check without the algorithm names it, too.
+        // The check without the custom algorithm also names the algorithm.
         let faults = check(&plain()).unwrap().unwrap().faults;
         assert!(faults.iter().any(|fault| fault.contains("- custom.algorithm = \"momentum\"")), "{faults:?}");
 
@@ -189,13 +190,13 @@ async fn custom_algorithm_is_resumed_under_its_own_name_only() {
     let plain = undisturbed(fleet.engine());
     assert_eq!(on_disk(path)[..12], bits(whole.representation()));
     assert_ne!(bits(whole.representation()), bits(plain.representation()), "momentum has an effect");
-    // Without momentum it is FedRep, to rounding.
+    // With momentum 0 the algorithm equals FedRep up to rounding.
     let none = CustomParts::default().with_algorithm("none", Box::new(Momentum::new((6, 2), 0.25, 0.0, 5)));
     let none = undisturbed(fleet.custom_engine(none));
     assert!((none.representation() - plain.representation()).amax() < 1e-12);
 }
 
-/// Policy that invites two devices in turn, with the number of rounds so far as its state.
+/// Policy that selects two devices in turn. The state of the policy is the number of rounds so far.
 #[derive(Debug, Default)]
 struct Pairs {
     rounds: usize,
@@ -205,7 +206,8 @@ impl Participation for Pairs {
     fn cohort(&mut self, _round: u32, fleet: &[DeviceId]) -> Cohort {
         let pair = [0, 1].map(|step| fleet[(self.rounds + step) % fleet.len()]);
         self.rounds += 1;
-        // Unsorted, with a device that is not in the fleet: the engine is given a correct cohort.
+        // The cohort is unsorted and contains a device that is not in the fleet; the engine must correct
+        // both.
         Cohort::new(vec![pair[1], DeviceId(99), pair[0]])
     }
 
@@ -220,7 +222,8 @@ impl Participation for Pairs {
     }
 }
 
-/// Cohorts are the policy's, without its mistakes, and a resumed policy continues.
+/// The engine asks the cohorts that the policy selects, after a correction of invalid cohorts. A resumed
+/// policy continues from its state.
 #[test]
 fn custom_policy_chooses_the_cohorts() {
     let fleet = Fleet::parse("fleet.toml", TEXT).unwrap();
@@ -242,7 +245,7 @@ fn custom_policy_chooses_the_cohorts() {
             interrupted = engine();
             assert!(interrupted.resume(Millis::ZERO, &whole.checkpoint()));
             assert_eq!(interrupted.open_round().unwrap().cohort, round.cohort);
-            // A target of three, which two devices cannot reach, is met by both.
+            // The target of three updates is limited to the two devices of the cohort.
             queue.extend(cohort.iter().rev().map(|id| Event::Update(*id, honest(*id, &round.broadcast))));
             cohorts.push(cohort);
         }
@@ -251,7 +254,7 @@ fn custom_policy_chooses_the_cohorts() {
     assert_eq!(interrupted.phase(), Phase::Train(4));
 }
 
-/// Rule that takes the first device's update.
+/// Aggregation rule that returns the update of the first device.
 #[derive(Debug)]
 struct First(&'static str);
 
@@ -287,11 +290,11 @@ async fn custom_rule_is_resumed_under_its_own_name_only() {
         refused(Server::builder(plain.clone())).await.replace("+ aggregation.rule = \"mean\"\n", ""),
         lines
     );
-    // One of FedSpan's own rules is given in the same way.
+    // A rule of FedSpan is set in the same way.
     let lines = refused(Server::builder(plain.clone()).rule(Rule::GEOMETRIC_MEDIAN)).await;
     assert!(lines.contains("+ aggregation.rule = \"geometric-median\""), "{lines}");
 
-    // A setting that the program does not give is the stored one, also under a custom rule.
+    // A setting that the program does not set keeps the stored value, even with a custom rule.
     let silent = Fleet::builder().seed(5).state(state.path()).plaintext().devices(3).features(6).width(2);
     let silent = silent.algorithm("fedrep").rounds(4).step_size(0.25).set("limits.norm", 1e4);
     let mut silent = silent.build().unwrap();
@@ -301,7 +304,7 @@ async fn custom_rule_is_resumed_under_its_own_name_only() {
     assert_eq!(server.status().round, 4);
 }
 
-/// FedRep with faults.
+/// FedRep with injected faults.
 struct Faulty {
     fedrep: FedRep,
     requests: Vec<Request>,
@@ -362,12 +365,12 @@ impl Algorithm for Faulty {
 #[tokio::test]
 async fn parts_that_do_not_fit_are_refused_with_numbers() {
     let state = Scratch::new();
-    let own = || Server::builder(fleet(state.path()).build().unwrap());
+    let default_builder = || Server::builder(fleet(state.path()).build().unwrap());
     let custom = async |builder: ServerBuilder| match builder.bind().await.unwrap_err() {
         ServeError::Custom(error) => error,
         other => panic!("{other}"),
     };
-    let algorithm = |faulty: Faulty| own().algorithm("faulty", Box::new(faulty));
+    let algorithm = |faulty: Faulty| default_builder().algorithm("faulty", Box::new(faulty));
 
     let wide = custom(algorithm(Faulty::new(6, 3))).await;
     assert_eq!(
@@ -387,13 +390,13 @@ async fn parts_that_do_not_fit_are_refused_with_numbers() {
     let forgets = custom(algorithm(Faulty { forgets: true, ..Faulty::new(6, 2) })).await;
     assert_eq!(forgets, CustomError::State { part: "algorithm", values: 12 });
 
-    let nameless = custom(own().algorithm("", Box::new(Faulty::new(6, 2)))).await;
+    let nameless = custom(default_builder().algorithm("", Box::new(Faulty::new(6, 2)))).await;
     assert_eq!(nameless, CustomError::Name { part: "algorithm" });
     for (key, value) in [("a key", 1.0), ("", 1.0), ("beta", f64::INFINITY)] {
         let error = custom(algorithm(Faulty::new(6, 2)).setting(key, value)).await;
         assert_eq!(error, CustomError::Setting { key: key.into(), value });
     }
-    let rule = custom(own().rule(Rule::custom(Box::new(First("mean"))))).await;
+    let rule = custom(default_builder().rule(Rule::custom(Box::new(First("mean"))))).await;
     assert_eq!(rule, CustomError::RuleName { name: "mean".into() });
     let both = custom(algorithm(Faulty::new(6, 2)).rule(Rule::GEOMETRIC_MEDIAN)).await;
     assert_eq!(
@@ -402,7 +405,7 @@ async fn parts_that_do_not_fit_are_refused_with_numbers() {
          itself; give the rule to the algorithm"
     );
     let ServeError::Rule(Problem { message, .. }) =
-        own().rule(Rule::PROJECTOR_MEAN).bind().await.unwrap_err()
+        default_builder().rule(Rule::PROJECTOR_MEAN).bind().await.unwrap_err()
     else {
         panic!()
     };
@@ -425,7 +428,7 @@ async fn private_campaign_refuses_tasks_without_noise() {
     private().algorithm("fedrep", Box::new(Faulty::new(6, 2))).bind().await.unwrap();
 }
 
-/// A configuration with keys does not become one without by leaving them out.
+/// A builder without a key store does not turn a configuration with keys into one with plaintext.
 #[tokio::test]
 async fn builder_without_keys_refuses_to_serve_in_plaintext() {
     let state = Scratch::new();
@@ -434,7 +437,7 @@ async fn builder_without_keys_refuses_to_serve_in_plaintext() {
     assert!(matches!(&error, ServeError::NoKeys { store } if *store == state.path().join("keys")), "{error}");
 }
 
-/// An existing listener serves as well as a bound address, and a shutdown ends the server.
+/// A server with an existing listener works like one that binds an address, and ends on shutdown.
 #[tokio::test(flavor = "multi_thread")]
 async fn builder_serves_over_a_given_listener() {
     let state = Scratch::new();

@@ -1,5 +1,5 @@
-//! Tests of commands `check` and `export`: consistent states are reported as such, others with one clear line, and
-//! the state directory is never changed.
+//! Tests of the commands `check` and `export`: consistent states are accepted, other states are reported in
+//! one line, and the state directory is never changed.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -19,7 +19,7 @@ const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
 const UPDATES: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("updates");
 
-/// State directory of a campaign of five devices in its third round, which two have answered.
+/// State directory of a campaign of five devices in its third round, which two devices have answered.
 struct StateDir {
     scratch: Scratch,
     config: PathBuf,
@@ -40,6 +40,7 @@ impl StateDir {
         self.scratch.path().join("state")
     }
 
+    /// Runs a command on the state directory.
     fn run(&self, arguments: &[&str]) -> Output {
         let (command, more) = arguments.split_first().unwrap();
         let mut program = Command::new(env!("CARGO_BIN_EXE_fedspan-aggregator"));
@@ -52,23 +53,28 @@ impl StateDir {
         command
     }
 
+    /// Returns the content of all files in the state directory.
     fn files(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let entries = std::fs::read_dir(self.state()).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| (path.clone(), std::fs::read(&path).unwrap())).collect()
     }
 
-    /// Runs a command that must fail with one line that contains all of `says`.
-    fn assert_refused(&self, arguments: &[&str], says: &[&str]) {
+    /// Runs a command that must fail with one line that contains all texts in `expected`.
+    fn assert_refused(&self, arguments: &[&str], expected: &[&str]) {
         let before = self.files();
         let output = self.run(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
         assert!(
-            !said.contains("panicked") && says.iter().all(|says| said.contains(says)),
-            "{arguments:?}: {said}"
+            !stderr.contains("panicked") && expected.iter().all(|text| stderr.contains(text)),
+            "{arguments:?}: {stderr}"
         );
-        assert_eq!(said.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(), 1, "{said}");
-        // A server opens the database for writing, which changes bytes of it.
+        assert_eq!(
+            stderr.lines().filter(|line| line.starts_with("fedspan-aggregator: ")).count(),
+            1,
+            "{stderr}"
+        );
+        // A server opens the database for writing, which changes some bytes.
         let mut after = self.files();
         if arguments[0] == "serve" {
             after.insert(self.state().join(FILE), before[&self.state().join(FILE)].clone());
@@ -85,13 +91,13 @@ impl StateDir {
         sibling_names
     }
 
-    /// Appends to the configuration.
+    /// Appends text to the configuration.
     fn configure(&self, more: &str) {
         let text = std::fs::read_to_string(&self.config).unwrap();
         std::fs::write(&self.config, text + more).unwrap();
     }
 
-    /// Changes the database directly.
+    /// Changes the database directly, without the store.
     fn change(&self, change: impl FnOnce(&redb::WriteTransaction)) {
         let database = Database::open(self.state().join(FILE)).unwrap();
         let write = database.begin_write().unwrap();
@@ -101,6 +107,7 @@ impl StateDir {
     }
 }
 
+/// Returns a path for an export, also as text.
 fn out(dir: &StateDir) -> (PathBuf, String) {
     let out = dir.scratch.path().join("out");
     let text = out.display().to_string();
@@ -112,9 +119,9 @@ fn check_accepts_consistent_state() {
     let dir = StateDir::new();
     let before = dir.files();
     let output = dir.run(&["check"]);
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    for says in [
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{stdout}");
+    for expected in [
         "every page has its checksum",
         "campaign 7: Train(2) of 4 is done; round id 3 is open among 5 devices, with 2 updates, which decrypt and count; 0 privacy accounts",
         "rounds: 2, the last has round id 2",
@@ -122,15 +129,16 @@ fn check_accepts_consistent_state() {
         "arrivals.jsonl: 18 lines, all of them",
         "\nsound\n",
     ] {
-        assert!(said.contains(says), "{says}: {said}");
+        assert!(stdout.contains(expected), "{expected}: {stdout}");
     }
     assert!(dir.files() == before, "something was changed");
-    // The file may be behind the database, which completes it, and its last line may be incomplete.
+    // The journal file may have fewer lines than the database, and an incomplete last line. The next start
+    // completes the file from the database.
     let path = dir.state().join("arrivals.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, &text[..text.len() - 5]).unwrap();
-    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("17 lines, all but the last 1, which the next start adds"), "{said}");
+    let stdout = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(stdout.contains("17 lines, all but the last 1, which the next start adds"), "{stdout}");
 }
 
 #[test]
@@ -176,7 +184,8 @@ fn export_is_readable_by_other_programs() {
     dir.assert_refused(&["export", "--out", &text], &["out: already exists; refusing to overwrite it"]);
 }
 
-/// Directories next to the target may belong to others, also under the names of temporary directories.
+/// An export must not remove other directories next to the target, even if they have the name of a temporary
+/// directory.
 #[test]
 fn export_removes_only_its_own_directories() {
     let dir = StateDir::new();
@@ -185,7 +194,7 @@ fn export_removes_only_its_own_directories() {
     std::fs::create_dir(&other_dir).unwrap();
     std::fs::write(other_dir.join("f"), b"x").unwrap();
     let before = dir.sibling_names();
-    // The export fails after its first files, as one is longer than the limit on file sizes.
+    // The export fails after its first files, because a file exceeds the limit on file sizes.
     for place in ["out", "deep/er/out", "out.partial/out"] {
         let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" \"$@\"";
         let mut command = Command::new("sh");
@@ -195,9 +204,9 @@ fn export_removes_only_its_own_directories() {
             .arg("--out")
             .arg(dir.scratch.path().join(place));
         let output = output(&mut command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{place}: {said}");
-        assert!(said.contains("arrivals.jsonl: File too large") && said.lines().count() == 1, "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{place}: {stderr}");
+        assert!(stderr.contains("arrivals.jsonl: File too large") && stderr.lines().count() == 1, "{stderr}");
         assert_eq!(dir.sibling_names(), before, "{place}");
         assert_eq!(std::fs::read_dir(&other_dir).unwrap().count(), 1, "{place}");
     }
@@ -221,15 +230,17 @@ fn trailing_slash_of_target_is_ignored() {
     assert_eq!(dir.sibling_names(), ["fleet.toml", "new", "out", "out2", "state"]);
 }
 
+/// Change of a state directory that makes it unusable.
 type Damage = fn(&StateDir);
 
+/// Changes the bytes of a file.
 fn overwrite(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = std::fs::read(path).unwrap();
     change(&mut bytes);
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Every command reports bad states in one clear line; nothing is changed, and no campaign is begun.
+/// Every command reports an unusable state in one line. No file is changed, and no campaign is begun.
 #[test]
 fn unusable_states_are_reported_in_one_line() {
     let cases: [(Damage, &[&str]); 12] = [
@@ -267,7 +278,7 @@ fn unusable_states_are_reported_in_one_line() {
             },
             &["another configuration", "- algorithm.step_size = 0.25", "+ algorithm.step_size = 0.5"],
         ),
-        // Counted updates would not count again, or with another weight.
+        // With these settings the stored updates would be rejected, or would have another weight.
         (
             |dir| dir.configure("[limits]\nnorm = 0.001\n"),
             &[
@@ -288,20 +299,20 @@ fn unusable_states_are_reported_in_one_line() {
             ],
         ),
     ];
-    for (damage, says) in cases {
+    for (damage, expected) in cases {
         let dir = StateDir::new();
         damage(&dir);
         let (_, text) = out(&dir);
-        dir.assert_refused(&["check"], says);
-        dir.assert_refused(&["serve"], says);
-        // Updates of the open round do not matter to these.
-        let of_round = says[0].contains("round.key") || says[0].contains("an update");
+        dir.assert_refused(&["check"], expected);
+        dir.assert_refused(&["serve"], expected);
+        // `export` does not read the updates of the open round.
+        let of_round = expected[0].contains("round.key") || expected[0].contains("an update");
         if !of_round {
-            dir.assert_refused(&["export", "--out", &text], says);
+            dir.assert_refused(&["export", "--out", &text], expected);
         }
-        // `status` has no configuration to compare with.
-        if !of_round && !says[0].contains("configuration") {
-            dir.assert_refused(&["status"], says);
+        // `status` does not compare the configuration.
+        if !of_round && !expected[0].contains("configuration") {
+            dir.assert_refused(&["status"], expected);
         }
         if of_round {
             assert!(
@@ -312,7 +323,8 @@ fn unusable_states_are_reported_in_one_line() {
     }
 }
 
-/// After the first round has opened, the number of expected devices may grow, since nothing depends on it.
+/// After the first round has opened, the number of expected devices may grow, because no result depends on
+/// the number.
 #[test]
 fn expected_devices_may_grow() {
     let dir = StateDir::new();
@@ -322,7 +334,8 @@ fn expected_devices_may_grow() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The file follows the database: if it is ahead, the database is an older copy.
+/// The journal file is written after the database. If the file has more lines, the database is an older copy
+/// and is refused.
 #[test]
 fn database_older_than_journal_is_refused() {
     let dir = StateDir::new();
@@ -332,7 +345,7 @@ fn database_older_than_journal_is_refused() {
     std::fs::write(&path, format!("{text}{last}\n{last}\n")).unwrap();
     dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
     dir.assert_refused(&["check"], &["arrivals.jsonl: 20 lines, but the database has 18"]);
-    // Also if the campaign would be replaced.
+    // The database is also refused if its campaign could be replaced, because no round was opened.
     dir.change(|write| {
         drop(write.open_table(ABOUT).unwrap().insert("configuration", b"another".as_slice()));
         write.delete_table(CHECKPOINT).unwrap();
@@ -343,7 +356,7 @@ fn database_older_than_journal_is_refused() {
     dir.assert_refused(&["serve"], &["arrivals.jsonl has 20 lines and the database 18"]);
 }
 
-/// Journals that contradict the stored campaign.
+/// A journal that contradicts the stored campaign is a fault.
 #[test]
 fn contradicting_journal_is_a_fault() {
     let cases: [(Damage, &str); 7] = [
@@ -383,17 +396,18 @@ fn contradicting_journal_is_a_fault() {
             "arrivals.jsonl: line 1 differs from the database",
         ),
     ];
-    for (damage, says) in cases {
+    for (damage, expected) in cases {
         let dir = StateDir::new();
         damage(&dir);
         let output = dir.run(&["check"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
-        assert!(said.contains(says), "{says}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{expected}: {stderr}");
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
         assert!(!String::from_utf8(output.stdout).unwrap().contains("sound"));
     }
 }
 
+/// Returns a journal line of the database.
 fn line(dir: &StateDir, number: u64) -> String {
     let database = Database::open(dir.state().join(FILE)).unwrap();
     let read = database.begin_read().unwrap();
@@ -402,7 +416,7 @@ fn line(dir: &StateDir, number: u64) -> String {
     line
 }
 
-/// Removes `journal` from the configuration, or disables the journal.
+/// Enables the journal by removing `journal` from the configuration, or disables it.
 fn keeps(dir: &StateDir, journal: bool) {
     let text = std::fs::read_to_string(&dir.config).unwrap().replace("journal = false\n", "");
     std::fs::write(&dir.config, if journal { text } else { "journal = false\n".to_owned() + &text }).unwrap();
@@ -413,44 +427,47 @@ fn keeps(dir: &StateDir, journal: bool) {
 fn disabled_journal_leaves_a_gap() {
     type JournalCheck = &'static [(bool, &'static [usize])];
     let cases: [(JournalCheck, &str); 8] = [
-        // The rest of a round, and a whole round.
+        // The gap is the end of one round and a whole second round.
         (&[(false, &[5, 1]), (true, &[2])], "a gap at round ids 3 to 4 (not kept)"),
         (&[(false, &[5, 1]), (true, &[5, 2])], "a gap at round ids 3 to 4 (not kept)"),
-        // Within one round, which continues and is committed.
+        // The gap is within one round, which continues with a journal and is committed.
         (&[(false, &[3]), (true, &[4])], "a gap at round id 3 (not kept)"),
         (&[(false, &[3]), (true, &[5, 2])], "a gap at round id 3 (not kept)"),
         (&[(false, &[5]), (true, &[1])], "a gap at round ids 3 to 4 (not kept)"),
-        // Twice, the second time until now.
+        // There are two gaps, and the second one has not ended.
         (&[(false, &[3]), (true, &[5, 1]), (false, &[2])], "gaps at round ids 3, 4 (not kept)"),
         (&[(false, &[5])], "a gap at round ids 3 to 4 (not kept)"),
-        // Disabled while nothing happened.
+        // The journal was disabled while nothing happened, so there is no gap.
         (&[(false, &[2]), (true, &[5])], "journal: 24 lines, 3 rounds\n"),
     ];
-    for (course, says) in cases {
+    for (course, expected) in cases {
         let dir = StateDir::new();
         for (journal, counted) in course {
             stored_campaign::run_campaign(&dir.state(), *journal, counted);
         }
         keeps(&dir, course.last().unwrap().0);
         let output = dir.run(&["check"]);
-        let (said, wrong) =
+        let (stdout, stderr) =
             (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!((output.status.code(), wrong.as_str()), (Some(0), ""), "{course:?}: {said}");
-        assert!(said.contains(says), "{course:?}: {said}");
-        assert_eq!(says.contains("gap"), said.contains("gap"), "{course:?}: {said}");
+        assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""), "{course:?}: {stdout}");
+        assert!(stdout.contains(expected), "{course:?}: {stdout}");
+        assert_eq!(expected.contains("gap"), stdout.contains("gap"), "{course:?}: {stdout}");
     }
-    // From the first round on.
+    // The journal was disabled from the first round on.
     let dir = StateDir::new();
     std::fs::remove_dir_all(dir.state()).unwrap();
     stored_campaign::run_campaign(&dir.state(), false, &[5, 5, 2]);
-    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("journal: none is kept\n") && said.contains("\nsound\n"), "{said}");
+    let stdout = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(stdout.contains("journal: none is kept\n") && stdout.contains("\nsound\n"), "{stdout}");
     stored_campaign::run_campaign(&dir.state(), true, &[5, 2]);
-    let said = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
-    assert!(said.contains("a gap at round ids 1 to 3 (not kept)") && said.contains("\nsound\n"), "{said}");
+    let stdout = String::from_utf8(dir.run(&["check"]).stdout).unwrap();
+    assert!(
+        stdout.contains("a gap at round ids 1 to 3 (not kept)") && stdout.contains("\nsound\n"),
+        "{stdout}"
+    );
 }
 
-/// A fault that no gap explains is reported as before.
+/// A gap does not hide a fault that the gap does not explain.
 #[test]
 fn gap_hides_no_other_fault() {
     type JournalCheck = [(bool, &'static [usize]); 2];
@@ -461,7 +478,7 @@ fn gap_hides_no_other_fault() {
             drop(write.open_table(JOURNAL).unwrap().insert(number, old.replace(from, to).as_str()))
         });
     }
-    // Lines 0 to 17 are from before; 18 is that of the resuming server.
+    // Lines 0 to 17 are from before the gap; line 18 is that of the server that resumed.
     let (whole, part) = (&[(false, &[5, 1][..]), (true, &[5, 2])], &[(false, &[3][..]), (true, &[5, 2])]);
     let cases: [(&JournalCheck, Damage, &str); 9] = [
         (
@@ -517,19 +534,19 @@ fn gap_hides_no_other_fault() {
             "round id 4 differs from the committed round",
         ),
     ];
-    for (course, damage, says) in cases {
+    for (course, damage, expected) in cases {
         let dir = StateDir::new();
         for (journal, counted) in course {
             stored_campaign::run_campaign(&dir.state(), *journal, counted);
         }
-        assert_eq!(dir.run(&["check"]).status.code(), Some(0), "before: {says}");
+        assert_eq!(dir.run(&["check"]).status.code(), Some(0), "before: {expected}");
         damage(&dir);
         let output = dir.run(&["check"]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{says}: {said}");
-        assert!(said.contains(says), "{says}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{expected}: {stderr}");
+        assert!(stderr.contains(expected), "{expected}: {stderr}");
     }
-    // A missing end is a fault if a journal is kept.
+    // A journal without its end is a fault if the configuration keeps a journal.
     let dir = StateDir::new();
     stored_campaign::run_campaign(&dir.state(), false, &[5, 1]);
     dir.assert_refused(
@@ -538,14 +555,15 @@ fn gap_hides_no_other_fault() {
     );
     keeps(&dir, false);
     assert_eq!(dir.run(&["check"]).status.code(), Some(0));
-    // A disabled journal may be behind, but not ahead.
+    // A disabled journal may lack updates that are stored, but may not contain updates that are not.
     let dir = StateDir::new();
     dir.change(|write| drop(write.open_table(UPDATES).unwrap().pop_last()));
     keeps(&dir, false);
     dir.assert_refused(&["check"], &["round id 3 has counted 2 devices, but 1 updates are stored"]);
 }
 
-/// The message names a remedy for the file, which is derived from the database.
+/// The message for a damaged journal file names the remedy: after the file is moved away, the next start
+/// rewrites it from the database.
 #[test]
 fn damaged_journal_file_is_rewritten_once_moved_away() {
     let damages: [(Damage, &str); 3] = [
@@ -559,13 +577,13 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
             "19 lines, but the database has 18",
         ),
     ];
-    for (damage, says) in damages {
+    for (damage, expected) in damages {
         let dir = StateDir::new();
         let path = dir.state().join("arrivals.jsonl");
         let whole = std::fs::read(&path).unwrap();
         damage(&dir);
         let remedy = "move it away; the next start rewrites it from the database";
-        dir.assert_refused(&["check"], &["arrivals.jsonl", says, remedy]);
+        dir.assert_refused(&["check"], &["arrivals.jsonl", expected, remedy]);
         std::fs::rename(&path, path.with_extension("old")).unwrap();
         ServerProcess::start(dir.serve().stderr(Stdio::null())).end("-INT");
         let rewritten = std::fs::read(&path).unwrap();
@@ -574,7 +592,7 @@ fn damaged_journal_file_is_rewritten_once_moved_away() {
     }
 }
 
-/// Only the settings that differ are named, with the directory and the remedies.
+/// The message names only the settings that differ, the directory and the remedies.
 #[test]
 fn only_differing_settings_are_named() {
     let dir = StateDir::new();
@@ -585,17 +603,17 @@ fn only_differing_settings_are_named() {
     let (_, out) = out(&dir);
     for command in [&["check"][..], &["export", "--out", &out], &["serve"]] {
         let output = dir.run(command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         let named =
             "- aggregation.rule = \"mean\", + aggregation.rule = \"geometric-median\"; restore the lines";
-        let line = said.lines().find(|line| line.contains(named));
-        assert!(line.is_some_and(|line| line.contains(&state)), "{command:?}: {said}");
+        let line = stderr.lines().find(|line| line.contains(named));
+        assert!(line.is_some_and(|line| line.contains(&state)), "{command:?}: {stderr}");
     }
 }
 
-/// A setting that the file does not set keeps its stored value, with one line of log, whatever its default is
-/// now.
+/// A setting that the file does not set keeps its stored value, even if the default has changed. The server
+/// logs one line about it.
 #[test]
 fn unset_setting_keeps_stored_value() {
     let dir = StateDir::new();
@@ -618,11 +636,11 @@ fn unset_setting_keeps_stored_value() {
     let log = std::fs::read_to_string(&log).unwrap();
     let settings_line: Vec<&str> = log.lines().filter(|line| line.contains("does not set")).collect();
     let [settings_line] = settings_line.as_slice() else { panic!("{log}") };
-    let says = "resuming with stored settings that the file does not set settings=seed = 3";
-    assert!(settings_line.contains(says), "{settings_line}");
+    let expected = "resuming with stored settings that the file does not set settings=seed = 3";
+    assert!(settings_line.contains(expected), "{settings_line}");
 }
 
-/// A server waits for a reader, but not for another server.
+/// A server waits for a command that reads the directory, but not for another server.
 #[test]
 fn server_waits_for_check() {
     let dir = StateDir::new();
@@ -633,10 +651,10 @@ fn server_waits_for_check() {
     closed(reading);
     let _server = ServerProcess::listening(server);
     let output = dir.run(&["serve"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("another server is running on this state directory"), "{said}");
-    assert!(!said.contains("waiting"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("another server is running on this state directory"), "{stderr}");
+    assert!(!stderr.contains("waiting"), "{stderr}");
 }
 
 #[test]
@@ -651,13 +669,14 @@ fn running_server_and_missing_campaign_are_reported() {
     std::fs::remove_dir_all(dir.state()).unwrap();
     for command in [&["check"][..], &["export", "--out", &text]] {
         let output = dir.run(command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.code() == Some(1) && said.contains("no campaign was begun here"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains("no campaign was begun here"), "{stderr}");
     }
     assert!(!dir.state().exists(), "looking makes nothing");
 }
 
-/// A read-only directory can be checked but not served; not run as root, who may write anyway.
+/// A read-only directory can be checked, but no server can use it. The test is skipped for root, whom
+/// permissions do not restrict.
 #[test]
 fn read_only_state_can_be_checked() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Tests of commands of the program as users run them: exit codes, closed pipes, bad files.
+//! Tests of the program's commands as processes: exit codes, closed pipes, and invalid files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,8 @@ fn closed_pipe_is_no_error_and_full_disk_is() {
     assert!(errors(&output).contains("No space left"), "{}", errors(&output));
 }
 
-/// Start products can equal a record, so a fleet that uses them without noise is refused, whatever its firmware
-/// could send.
+/// A configuration with the initial model `moments` is refused, because moments can reveal records of a
+/// device.
 #[test]
 fn configuration_revealing_moments_is_refused() {
     let directory = directory("moments");
@@ -78,16 +78,16 @@ fn configuration_revealing_moments_is_refused() {
     assert!(!directory.join("state").exists(), "nothing is written");
 }
 
-/// Input that is not a regular file is not opened, and input that is too long, not UTF-8 or nested too deeply
-/// is refused in one line.
+/// A configuration that is not a regular file is not opened. A configuration that is too long, not UTF-8 or
+/// nested too deeply is refused with one line.
 #[test]
 fn invalid_configuration_is_refused_in_one_line() {
-    let here = directory("no-configuration");
-    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
-    let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).unwrap();
-    File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
-    std::fs::write(here.join("binary"), b"seed = \"\xff\"\n").unwrap();
-    std::fs::write(here.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
+    let directory_path = directory("no-configuration");
+    assert!(Command::new("mkfifo").arg(directory_path.join("pipe")).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(directory_path.join("socket")).unwrap();
+    File::create(directory_path.join("long")).unwrap().set_len(1 << 40).unwrap();
+    std::fs::write(directory_path.join("binary"), b"seed = \"\xff\"\n").unwrap();
+    std::fs::write(directory_path.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
     let cases = [
         ("pipe", "pipe: found a pipe, allowed: a file of at most 2097152 bytes"),
         ("socket", "socket: found a socket, allowed: a file of at most 2097152 bytes"),
@@ -111,33 +111,33 @@ fn invalid_configuration_is_refused_in_one_line() {
     let run = |arguments: &[&str]| {
         let mut limited = Command::new("timeout");
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(arguments);
-        let output = limited.current_dir(&here).output().unwrap();
+        let output = limited.current_dir(&directory_path).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", errors(&output));
         assert_eq!(output.stdout, b"", "{arguments:?}");
         errors(&output)
     };
-    for (file, says) in cases {
+    for (file, expected) in cases {
         for command in commands {
-            let said = run(&[command, &["--config", file]].concat());
-            assert_eq!(said, format!("fedspan-aggregator: {says}\n"), "{command:?}");
+            let error = run(&[command, &["--config", file]].concat());
+            assert_eq!(error, format!("fedspan-aggregator: {expected}\n"), "{command:?}");
         }
     }
     let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("rounds={}", "[".repeat(100_000)));
     for change in [&deep, &wide] {
-        let said = run(&["adapter", "serve", "--config", "fleet.toml", "--set", change]);
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.len() < 300, "{} characters", said.len());
+        let error = run(&["adapter", "serve", "--config", "fleet.toml", "--set", change]);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.len() < 300, "{} characters", error.len());
     }
     let parts = run(&["adapter", "serve", "--config", "fleet.toml", "--set", &deep]);
     assert!(parts.ends_with("...: found a key of 20001 parts, allowed: at most 32\n"), "{parts}");
 }
 
-/// Every command that would open a file of the state directory reports in one line if something else is there:
-/// opening a pipe would wait for its other end, and reading a device would exhaust memory.
+/// Every command reports in one line if the path of a state file is not a regular file. Opening a pipe would
+/// wait for its other end, and reading a device would exhaust memory.
 #[test]
 fn special_files_in_state_directory_are_not_opened() {
-    let here = stopped("no-state");
-    let state = here.join("state");
+    let directory_path = stopped("no-state");
+    let state = directory_path.join("state");
     let mut names: Vec<String> = std::fs::read_dir(&state)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -149,7 +149,7 @@ fn special_files_in_state_directory_are_not_opened() {
     names.extend(["arrivals.jsonl".to_owned(), "round.key".to_owned()]);
     names.dedup();
     for name in &names {
-        let (place, aside) = (state.join(name), here.join("aside"));
+        let (place, aside) = (state.join(name), directory_path.join("aside"));
         let moved = std::fs::rename(&place, &aside).is_ok();
         for pipe in [true, false] {
             if pipe {
@@ -157,29 +157,31 @@ fn special_files_in_state_directory_are_not_opened() {
             } else {
                 std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
             }
-            let mut said = Vec::new();
+            let mut outputs = Vec::new();
             for command in [&["status"][..], &["check"], &["export", "--out", "out"], &["serve"]] {
-                // The server never opens this file, and `check` need not report it.
+                // The server never opens this file, so the server would not report it.
                 if command == ["serve"] && name != "lock" && name != "campaign.redb" {
                     continue;
                 }
                 let mut limited = Command::new("timeout");
                 limited.arg("30").arg(env!("CARGO_BIN_EXE_fedspan-aggregator")).args(command);
-                let output = limited.arg("--config").arg("fleet.toml").current_dir(&here).output().unwrap();
+                let output =
+                    limited.arg("--config").arg("fleet.toml").current_dir(&directory_path).output().unwrap();
                 let code = output.status.code();
                 assert!(
                     code == Some(0) || code == Some(1),
                     "{name} {command:?}: {code:?} {}",
                     errors(&output)
                 );
-                said.push(errors(&output) + &String::from_utf8_lossy(&output.stdout));
-                let _ = std::fs::remove_dir_all(here.join("out"));
+                outputs.push(errors(&output) + &String::from_utf8_lossy(&output.stdout));
+                let _ = std::fs::remove_dir_all(directory_path.join("out"));
             }
-            let what = if pipe { "found a pipe, allowed: a file" } else { "found a device, allowed: a file" };
+            let expected =
+                if pipe { "found a pipe, allowed: a file" } else { "found a device, allowed: a file" };
             if name == "lock" || name == "campaign.redb" {
                 assert!(
-                    said.iter().all(|said| said.contains(name.as_str()) && said.contains(what)),
-                    "{said:?}"
+                    outputs.iter().all(|output| output.contains(name.as_str()) && output.contains(expected)),
+                    "{outputs:?}"
                 );
             }
             std::fs::remove_file(&place).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of the configuration `fleet.toml`: the example is valid, and every kind of mistake has a message with its
-//! place, the value found and the values allowed.
+//! Tests of the configuration `fleet.toml`: the example is valid, and the message for every kind of mistake
+//! contains the position, the value found and the values allowed.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 const BASE: &str = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n";
 
-/// Returns the message for the base file with one line replaced (or, with an empty `old`, lines appended).
+/// Returns the error message for [`BASE`] with `old` replaced by `new`, or with `new` appended if `old` is
+/// empty.
 fn message(old: &str, new: &str) -> String {
     let text = if old.is_empty() { format!("{BASE}{new}\n") } else { BASE.replacen(old, new, 1) };
     assert_ne!(text, BASE, "the replacement replaced nothing");
@@ -33,7 +34,7 @@ fn example_is_valid() {
     assert_eq!(fleet.engine().representation().shape(), (58, 24));
 }
 
-/// Keys shown in comments of the example are valid as well.
+/// Keys in comments of the example are valid too.
 #[test]
 fn example_comments_are_valid() {
     let text = EXAMPLE
@@ -77,10 +78,10 @@ fn keys_and_plaintext_exclude_each_other() {
     assert_eq!(security("plaintext = true", "expected = 2"), Security::Plaintext);
     assert_eq!(security("", "expected = 2"), keys("here/keys", None), "silence is no permission");
     for (devices, key) in [(some, "keys"), (file, "key_file")] {
-        let both = parse("plaintext = true", devices).unwrap_err().to_string();
-        let said =
+        let error = parse("plaintext = true", devices).unwrap_err().to_string();
+        let expected =
             format!(": listen.plaintext: found true, but devices.{key} asks for keys: remove one of the two");
-        assert!(both.starts_with("fleet.toml:17") && both.ends_with(&said), "{both}");
+        assert!(error.starts_with("fleet.toml:17") && error.ends_with(&expected), "{error}");
     }
     let empty = parse("", "expected = 2\nkeys = \"\"").unwrap_err().to_string();
     assert!(empty.contains("devices.keys: found \"\", allowed: a file"), "{empty}");
@@ -94,7 +95,7 @@ fn keys_and_plaintext_exclude_each_other() {
     assert_eq!(Security::Plaintext.check_store(), Ok(()));
 }
 
-/// A rule that does not fit the uploads, or does not exist, is refused before serving.
+/// An aggregation rule that does not fit the uploads, or does not exist, is refused.
 #[test]
 fn rules_must_fit_uploads() {
     let rule = |word: &str| message("", &format!("[aggregation]\nrule = {word:?}"));
@@ -110,7 +111,7 @@ fn rules_must_fit_uploads() {
         trim("trim = 0.5")
             .starts_with("fleet.toml:15: aggregation.trim: found 0.5, allowed: a number from 0.05 to 0.49")
     );
-    // That would be the mean under another name.
+    // A trimmed mean with `trim = 0` would be the mean.
     assert!(trim("trim = 0").contains("found 0, allowed: a number from 0.05 to 0.49"));
     let unused = message("", "[aggregation]\nrule = \"mean\"\ntrim = 0.1");
     assert!(unused.starts_with("fleet.toml:15: aggregation.trim: unknown key"), "{unused}");
@@ -123,9 +124,9 @@ fn rules_must_fit_uploads() {
     let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
     assert!(Fleet::parse("fleet.toml", &format!("{sends}{subspace}")).is_ok());
     let averaged = sends.replace("fedrep", "fedavg");
-    let said = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
-    assert!(said.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{said}");
-    // FlexLoRA takes the best factors of the mean of products, so no other rule applies.
+    let error = Fleet::parse("fleet.toml", &format!("{averaged}{subspace}")).unwrap_err().to_string();
+    assert!(error.contains("\"fedavg\" uploads a model; allowed: \"mean\""), "{error}");
+    // FlexLoRA factorises the mean of products, so the mean is the only possible rule.
     let adapted = |name: &str, rule: &str| {
         let text = BASE.replace("fedrep", name).replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4");
         Fleet::parse("fleet.toml", &format!("{text}[aggregation]\nrule = {rule:?}\n"))
@@ -137,17 +138,17 @@ fn rules_must_fit_uploads() {
     let simulated = BASE
         .replace("fedrep", "lora")
         .replace("k = 3", "kind = \"lora-mlp\"\nrank = 2\nwidth = 4\nbase = \"d\"");
-    let said = Fleet::parse("fleet.toml", &simulated).unwrap_err().to_string();
-    assert!(said.contains("model.base: which simulated devices read"), "{said}");
-    let said = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
+    let error = Fleet::parse("fleet.toml", &simulated).unwrap_err().to_string();
+    assert!(error.contains("model.base: which simulated devices read"), "{error}");
+    let error = adapted("flexlora", "trimmed-mean").unwrap_err().to_string();
     assert!(
-        said.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
-        "{said}"
+        error.contains("found \"trimmed-mean\", but \"flexlora\" is a mean of products; allowed: \"mean\""),
+        "{error}"
     );
 }
 
-/// The mean and weights declared by devices cause advice, which names the rule that fits; a rule is part of the
-/// fingerprint.
+/// The mean causes advice that names a more robust rule, and so do weights that devices declare. The rule is
+/// part of the fingerprint.
 #[test]
 fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
@@ -173,7 +174,8 @@ fn mean_causes_advice_and_rule_changes_fingerprint() {
     assert_ne!(trimmed("0.1"), trimmed("0.2"));
 }
 
-/// `[stop]` belongs to scenarios; a server can measure only one of its keys, and says so of the others.
+/// `[stop]` is a section of simulations. A server supports only one of its keys and refuses the others with
+/// the reason.
 #[test]
 fn simulation_targets_are_refused_with_reason() {
     for (key, why) in [
@@ -183,9 +185,10 @@ fn simulation_targets_are_refused_with_reason() {
         ("simulated_time = 50", "only a simulation has such a clock"),
     ] {
         let name = key.split(' ').next().unwrap();
-        let said = |line| format!("fleet.toml:{line}: stop.{name}: {why}; a server can stop by \"change\"");
-        assert_eq!(message("", &format!("[stop]\n{key}")), said(14));
-        assert_eq!(message("", &format!("[stop]\nchange = 1e-4\n{key}")), said(15));
+        let expected =
+            |line| format!("fleet.toml:{line}: stop.{name}: {why}; a server can stop by \"change\"");
+        assert_eq!(message("", &format!("[stop]\n{key}")), expected(14));
+        assert_eq!(message("", &format!("[stop]\nchange = 1e-4\n{key}")), expected(15));
     }
     let range = "fleet.toml:14: stop.change: found 0, allowed: a number from 1e-12 to 1";
     assert_eq!(message("", "[stop]\nchange = 0"), range);
@@ -196,7 +199,7 @@ fn simulation_targets_are_refused_with_reason() {
 #[test]
 fn every_mistake_has_a_message() {
     let cases = [
-        // Unknown keys, with the nearest one.
+        // Unknown keys; the message suggests the nearest known key.
         (
             "step_size = 0.5",
             "step_sise = 0.5",
@@ -224,7 +227,7 @@ fn every_mistake_has_a_message() {
             "fleet.toml:13: limitz: unknown key (did you mean \"limits\"?), allowed: ",
         ),
         ("", "[participation]\nr = 0.5", "fleet.toml:14: participation.r: unknown key"),
-        // Wrong types.
+        // Values of a wrong type.
         (
             "k = 3",
             "k = \"three\"",
@@ -258,7 +261,7 @@ fn every_mistake_has_a_message() {
             "expected = 2\nallow = [1, -2]",
             "fleet.toml:4: devices.allow: found [1, -2], allowed: ",
         ),
-        // Out of range.
+        // Values out of range.
         ("d = 20", "d = 0", "fleet.toml:5: data.d: found 0, allowed: an integer from 1 to 65535"),
         ("d = 20", "d = 65536", "fleet.toml:5: data.d: found 65536, allowed: an integer from 1 to 65535"),
         ("k = 3", "k = -3", "fleet.toml:8: model.k: found -3, allowed: an integer from 1 to 1024"),
@@ -311,7 +314,7 @@ fn every_mistake_has_a_message() {
             "[limits]\nconnections = 0",
             "fleet.toml:14: limits.connections: found 0, allowed: an integer from 1 to 1000000",
         ),
-        // Unknown words, with the nearest one.
+        // Unknown names; the message suggests the nearest known name.
         (
             "\"fedrep\"",
             "\"fedrap\"",
@@ -337,7 +340,7 @@ fn every_mistake_has_a_message() {
             "step_size = 0.5\nnumeric = \"i8\"",
             "fleet.toml:13: algorithm.numeric: found \"i8\", allowed: \"f32\", \"i16\"",
         ),
-        // Missing keys.
+        // Missing required keys.
         ("k = 3\n", "", "fleet.toml:7: model.k is missing, allowed: an integer from 1 to 1024"),
         ("name = \"fedrep\"\n", "", "fleet.toml:9: algorithm.name is missing, allowed: \"fedrep\""),
         (
@@ -350,7 +353,7 @@ fn every_mistake_has_a_message() {
             "[participation]\npolicy = \"fraction\"",
             "fleet.toml:13: participation.r is missing, allowed: a number",
         ),
-        // Not TOML.
+        // Texts that are not TOML.
         ("d = 20", "d = ", "fleet.toml:5: "),
         ("d = 20", "d = 20\nd = 21", "fleet.toml:6: "),
         ("[model]", "[model", "fleet.toml:7: "),
@@ -415,7 +418,7 @@ fn command_line_changes_win_and_are_named() {
     assert_eq!(root.number("x", None, 0.0..=9.0).unwrap(), 1.5);
     root.finish().unwrap();
     model.finish().unwrap();
-    // The effective text describes the same configuration.
+    // The text of the effective configuration parses to the same configuration.
     let again = Source::parse("again", &source.effective(), &[]).unwrap();
     assert_eq!(again.root().section("model").unwrap().integer("k", None, 0..=9).unwrap(), 5);
     assert_eq!(again.root().integer("a", None, 0..=9).unwrap(), 2);
@@ -459,7 +462,8 @@ fn fingerprint_covers_campaign_not_server() {
     ] {
         assert_ne!(of(&BASE.replacen(old, new, 1)), base, "{new}");
     }
-    // SCAFFOLD divides by the number of devices; elsewhere it may grow.
+    // SCAFFOLD divides by the number of expected devices, so the number is part of the fingerprint. For other
+    // methods the number may grow.
     let network = BASE.replacen("k = 3", "kind = \"mlp\"\nhidden = [4]", 1);
     let network = Fleet::parse("f", &network).unwrap();
     let among = |method: NetworkMethod, expected| {
@@ -470,14 +474,14 @@ fn fingerprint_covers_campaign_not_server() {
     };
     assert_ne!(among(NetworkMethod::Scaffold(Scaffold), 2), among(NetworkMethod::Scaffold(Scaffold), 3));
     assert_eq!(among(NetworkMethod::FedAvg(FedAvg), 2), among(NetworkMethod::FedAvg(FedAvg), 3));
-    // Campaigns begun before the key existed can be resumed.
+    // Campaigns that were begun before the key `numeric` existed can be resumed.
     assert_eq!(of(&BASE.replacen("step_size = 0.5", "step_size = 0.5\nnumeric = \"f32\"", 1)), base);
     let moved = format!("state = \"elsewhere\"\n{BASE}[listen]\ntcp = \"127.0.0.1:1\"\n[limits]\nidle = 3\n");
     assert_eq!(of(&moved), base);
 }
 
 proptest! {
-    /// Any text gives a configuration or a message.
+    /// Any text yields a configuration or an error message, without a panic.
     #[test]
     fn no_file_causes_a_panic(
         cut in any::<prop::sample::Index>(), noise in "[\\[\\]=\"a-z0-9.\n #{}-]{0,30}", insert in any::<prop::sample::Index>()
@@ -514,7 +518,8 @@ fn distant_words_get_no_suggestion() {
     assert_eq!(nearest("x", &[]), None);
 }
 
-/// Unbounded nesting of keys, tables and lists: one line, and no stack overflow while parsing or dropping.
+/// Very deep nesting of keys, tables and lists is refused with one line, without a stack overflow during
+/// parsing or dropping.
 #[test]
 fn deep_nesting_is_refused_in_one_line() {
     let long = "a.".repeat(20_000);

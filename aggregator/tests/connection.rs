@@ -1,4 +1,4 @@
-//! Tests of the connection: updates in any order of chunks, foreign and hostile bytes, bounds.
+//! Tests of `Connection`: updates with chunks in any order, foreign and hostile bytes, and limits.
 
 use crate::common;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const DEVICE: u64 = 9;
 
 const WELCOME: Welcome = Welcome { campaign: 1, idle_milliseconds: 1000 };
 
-/// Makes an acceptor for a campaign with updates as long as frames allow.
+/// Makes an acceptor for a campaign with the longest updates that frames allow.
 fn gate() -> Arc<Acceptor> {
     let request = Request {
         task: Task::FitHead { head: HeadSolve::LeastSquares { ridge: 0.0 } },
@@ -33,7 +33,7 @@ fn gate() -> Arc<Acceptor> {
     Arc::new(Acceptor::plaintext(Requirements::new(model, &[request], None), WELCOME))
 }
 
-/// Makes the hello of a device with room for anything.
+/// Makes the hello of a device that supports tensors of any size.
 fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     let mut hello = common::hello(device, shape, limit);
     hello.capabilities.tensor_elements = u32::MAX;
@@ -41,7 +41,8 @@ fn hello(device: u64, shape: (u16, u16, u16), limit: u16) -> Hello {
     hello
 }
 
-/// Makes a round that sends and expects one d x k tensor (with `two`, also a 2 x 3 head each way).
+/// Makes a round that sends and expects one d x k tensor. With `two`, the round also sends and expects a 2 x
+/// 3 head.
 fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<RoundBroadcast> {
     let head = HeadSolve::LeastSquares { ridge: 0.0 };
     let (down, up) = (Role::Representation, if two { Role::Representation } else { Role::Gradient });
@@ -65,20 +66,22 @@ fn opening(number: u32, d: u16, k: u16, encoding: Encoding, two: bool) -> Arc<Ro
 /// Makes a connection that has exchanged hello and welcome.
 fn greeted(limit: u16) -> Connection {
     let mut connection = Connection::new(gate());
-    let said = say(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
-    assert!(matches!(said.as_slice(), [PeerMessage::Hello(_)]), "{said:?}");
+    let results = deliver(&mut connection, &ToServer::Hello(hello(DEVICE, (8, 2, 1), limit)), &[]);
+    assert!(matches!(results.as_slice(), [PeerMessage::Hello(_)]), "{results:?}");
     assert_eq!(sent(&mut connection), vec![(ToDevice::Welcome(WELCOME), Vec::new())]);
     connection
 }
 
-fn say(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<PeerMessage> {
+/// Passes one message of the device to the connection and returns the resulting messages.
+fn deliver(connection: &mut Connection, message: &ToServer, body: &[u8]) -> Vec<PeerMessage> {
     feed(connection, &frame(message, body))
 }
 
+/// Passes bytes of the device to the connection and returns the resulting messages.
 fn feed(connection: &mut Connection, bytes: &[u8]) -> Vec<PeerMessage> {
-    let mut said = Vec::new();
-    connection.receive(bytes, &mut said);
-    said
+    let mut results = Vec::new();
+    connection.receive(bytes, &mut results);
+    results
 }
 
 /// Decodes all queued frames.
@@ -88,17 +91,17 @@ fn sent(connection: &mut Connection) -> Vec<(ToDevice, Vec<u8>)> {
     messages(&bytes)
 }
 
-/// Returns the frames of an update, head first, and the update as it should arrive.
+/// Returns the frames of an update, beginning with the first message, and the update as it should arrive.
 fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<u8>>, Update) {
     let mut descriptors: Descriptors = opening.request.expects.iter().copied().collect();
     plan(&mut descriptors, limit).unwrap();
     let mut values = tensors(&descriptors, &mut random(seed), 2.0);
     let mut bytes = Vec::new();
     for (tensor, descriptor) in values.iter_mut().zip(&descriptors) {
-        let own = encoded(descriptor.encoding, &tensor.values);
-        // The expected values are the decoded ones, after rounding.
-        descriptor.encoding.decode(&own, &mut tensor.values).unwrap();
-        bytes.push(own);
+        let payload = encoded(descriptor.encoding, &tensor.values);
+        // The expected values are the decoded ones, which are rounded to the encoding.
+        descriptor.encoding.decode(&payload, &mut tensor.values).unwrap();
+        bytes.push(payload);
     }
     let head = UpdateHead { id: opening.id, samples: 5, skipped: 1, tensors: descriptors.clone() };
     let inline = descriptors.iter().all(|d| d.chunk == 0);
@@ -115,6 +118,7 @@ fn update_frames(opening: &RoundBroadcast, limit: usize, seed: u64) -> (Vec<Vec<
     (frames, whole)
 }
 
+/// Encodes one chunk of a tensor as a frame.
 fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, bytes: &[u8]) -> Vec<u8> {
     let range = d.chunk_range(index).unwrap();
     let first = d.encoding.byte_len(range.start);
@@ -123,7 +127,7 @@ fn chunk_frame(id: RoundId, d: &TensorDescriptor, tensor: usize, index: usize, b
     frame(&ToServer::Chunk(chunk), body)
 }
 
-/// Returns the tensor values that a device has received for a round, once all chunks are there.
+/// Returns the tensor values that a device has received for a round; `None` if chunks are missing.
 fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> {
     let (open, body) = frames.iter().rev().find_map(|(message, body)| match message {
         ToDevice::RoundOpen(open) => Some((open, body)),
@@ -133,8 +137,8 @@ fn received(frames: &[(ToDevice, Vec<u8>)]) -> Option<(RoundId, Vec<Vec<f32>>)> 
     if open.tensors.iter().all(|t| t.chunk == 0) {
         let mut rest = body.as_slice();
         for (tensor, values) in open.tensors.iter().zip(&mut values) {
-            let (own, tail) = rest.split_at(tensor.byte_len());
-            tensor.encoding.decode(own, values).unwrap();
+            let (tensor_bytes, tail) = rest.split_at(tensor.byte_len());
+            tensor.encoding.decode(tensor_bytes, values).unwrap();
             rest = tail;
         }
         return Some((open.id, values));
@@ -166,6 +170,7 @@ fn encoding() -> impl Strategy<Value = Encoding> {
     prop::sample::select(vec![Encoding::F32, Encoding::F16, Encoding::I8])
 }
 
+/// Shape and encoding of a tensor, frame limit of the device, and seed of the values.
 #[derive(Clone, Debug)]
 struct Case {
     d: u16,
@@ -185,8 +190,9 @@ fn case() -> impl Strategy<Value = Case> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Inline or chunked, in any order, with losses that are requested again and with repetitions: one update
-    /// with the bits that were sent, and the same for rounds sent to the device.
+    /// An update yields exactly one message with the bits that were sent: inline or chunked, with chunks in
+    /// any order, lost chunks that are requested again, and repeated chunks. The same holds for rounds sent
+    /// to the device.
     #[test]
     fn update_is_assembled_exactly_once(
         case in case(), order in any::<u64>(), lose in 0.0f64..0.6, cut in 1usize..200
@@ -207,10 +213,10 @@ proptest! {
             arriving.insert(0, repeated);
         }
         let bytes: Vec<u8> = [head.clone()].into_iter().chain(arriving).flatten().collect();
-        let mut said: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| feed(&mut connection, part)).collect();
+        let mut results: Vec<PeerMessage> = bytes.chunks(cut).flat_map(|part| feed(&mut connection, part)).collect();
         // Lost chunks are requested until they have arrived.
         for _ in 0..300 {
-            if !said.is_empty() {
+            if !results.is_empty() {
                 break;
             }
             prop_assert!(connection.is_mid_message());
@@ -220,13 +226,13 @@ proptest! {
             prop_assert_eq!(missing.id, opening.id);
             for &index in &missing.chunks {
                 let before: usize = whole.descriptors[..missing.tensor.into()].iter().map(|d| d.chunks()).sum();
-                said.extend(feed(&mut connection, &chunks[before + usize::from(index)]));
+                results.extend(feed(&mut connection, &chunks[before + usize::from(index)]));
             }
         }
-        prop_assert_eq!(said, vec![PeerMessage::Update(whole)]);
+        prop_assert_eq!(results, vec![PeerMessage::Update(whole)]);
         prop_assert!(!connection.is_mid_message());
         prop_assert_eq!(connection.pending(), 0, "nothing but the update");
-        // Later chunks are stale, not faults.
+        // Chunks after the end of the update are stale and not faults.
         if let Some(last) = chunks.last() {
             let before = connection.traffic().stale;
             prop_assert_eq!(feed(&mut connection, last), vec![]);
@@ -234,7 +240,7 @@ proptest! {
         }
     }
 
-    /// A device may request any chunks of the open round and gets exactly those.
+    /// A device may request any chunks of the open round and receives exactly the requested chunks.
     #[test]
     fn requested_chunks_are_sent_again(case in case(), wanted in proptest::collection::btree_set(0u16..300, 1..16)) {
         let mut connection = greeted(case.limit);
@@ -244,24 +250,25 @@ proptest! {
         let chunk_of = |index: u16| down.iter().filter(|(message, _)| matches!(message, ToDevice::Chunk(c) if c.tensor == 0)).nth(index.into());
         let chunks = wanted.iter().copied().collect();
         let missing = Missing { id: opening.id, tensor: 0, chunks };
-        let said = say(&mut connection, &ToServer::Missing(missing), &[]);
+        let results = deliver(&mut connection, &ToServer::Missing(missing), &[]);
         let again = sent(&mut connection);
-        let there: Vec<_> = wanted.iter().filter_map(|index| chunk_of(*index).cloned()).collect();
+        let existing: Vec<_> = wanted.iter().filter_map(|index| chunk_of(*index).cloned()).collect();
         let (repeated, faults): (Vec<_>, Vec<_>) =
             again.into_iter().partition(|(message, _)| matches!(message, ToDevice::Chunk(_)));
-        prop_assert_eq!(repeated, there.clone());
+        prop_assert_eq!(repeated, existing.clone());
         // A request for chunks that do not exist is answered with one fault.
-        let strange = there.len() < wanted.len();
-        prop_assert_eq!(faults.len(), usize::from(strange));
-        prop_assert_eq!(said, vec![PeerMessage::Fault(Fault::Tensors); usize::from(strange)]);
-        prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(strange)));
+        let is_out_of_range = existing.len() < wanted.len();
+        prop_assert_eq!(faults.len(), usize::from(is_out_of_range));
+        prop_assert_eq!(results, vec![PeerMessage::Fault(Fault::Tensors); usize::from(is_out_of_range)]);
+        prop_assert_eq!((connection.traffic().unsent, connection.traffic().faults), (0, u32::from(is_out_of_range)));
         // Chunks of another round are not sent.
         let other = Missing { id: RoundId { round: 4, stage: 1 }, tensor: 0, chunks: [0].into_iter().collect() };
-        prop_assert_eq!(say(&mut connection, &ToServer::Missing(other), &[]), vec![]);
+        prop_assert_eq!(deliver(&mut connection, &ToServer::Missing(other), &[]), vec![]);
         prop_assert_eq!((connection.pending(), connection.traffic().stale), (0, 1));
     }
 
-    /// After a round is replaced the device receives nothing more of the first, and ends with the second.
+    /// After a round is replaced, the device receives no further frames of the first round and all frames of
+    /// the second.
     #[test]
     fn new_round_replaces_round_being_sent(case in case(), after in 0usize..20, half in 0usize..20) {
         let mut connection = greeted(case.limit);
@@ -283,7 +290,7 @@ proptest! {
         let rest = sent(&mut connection);
         prop_assert!(rest.iter().all(|(message, _)| !matches!(message, ToDevice::Chunk(c) if c.id == first.id)));
         prop_assert_eq!(received(&rest), Some((second.id, decoded(&second))));
-        // Remaining frames of the old update are stale.
+        // The remaining frames of the update for the first round are stale.
         for frame in &frames[begun.max(1)..] {
             feed(&mut connection, frame);
         }
@@ -292,11 +299,12 @@ proptest! {
             prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
         }
         let (frames, whole) = update_frames(&second, case.limit.into(), case.seed);
-        let said: Vec<PeerMessage> = frames.iter().flat_map(|frame| feed(&mut connection, frame)).collect();
-        prop_assert_eq!(said.last(), Some(&PeerMessage::Update(whole)));
+        let results: Vec<PeerMessage> = frames.iter().flat_map(|frame| feed(&mut connection, frame)).collect();
+        prop_assert_eq!(results.last(), Some(&PeerMessage::Update(whole)));
     }
 
-    /// A round is closed in the middle of an update: the device stops, and its connection does not time out.
+    /// If a round is closed in the middle of an update, the partial update is discarded, so the connection
+    /// does not time out.
     #[test]
     fn closed_round_discards_partial_update(case in case(), half in 1usize..20) {
         let mut connection = greeted(case.limit);
@@ -328,7 +336,8 @@ proptest! {
         prop_assert_eq!(connection.traffic().stale as usize, frames.len() - begun);
     }
 
-    /// Arbitrary bytes before and after the hello: no panic, no update that was not sent, bounded queues.
+    /// Arbitrary bytes before and after the hello cause neither a panic nor an update that was not sent, and
+    /// queues stay bounded.
     #[test]
     fn garbage_does_no_harm(
         greet in any::<bool>(), seed in any::<u64>(),
@@ -358,8 +367,8 @@ proptest! {
                 _ => stream.push(0),
             }
         }
-        let said = feed(&mut connection, &stream);
-        for inbound in &said {
+        let results = feed(&mut connection, &stream);
+        for inbound in &results {
             match inbound {
                 PeerMessage::Update(update) => prop_assert_eq!(update, &whole),
                 PeerMessage::Fault(_) => {}
@@ -369,7 +378,7 @@ proptest! {
         }
         prop_assert!(connection.pending() <= OUTBOX_MAX + 2, "{}", connection.pending());
         sent(&mut connection);
-        let faults = said.iter().filter(|inbound| matches!(inbound, PeerMessage::Fault(_))).count();
+        let faults = results.iter().filter(|inbound| matches!(inbound, PeerMessage::Fault(_))).count();
         prop_assert_eq!(connection.traffic().faults as usize, faults, "every one is counted");
     }
 
@@ -391,8 +400,8 @@ proptest! {
         while connection.next_frame(&mut bytes) {}
         prop_assert_eq!(connection.traffic().down as usize, bytes.len());
 
-        // Resetting the byte counters keeps the counters of dropped frames.
-        say(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
+        // A reset of the byte counters keeps the counters of dropped frames.
+        deliver(&mut connection, &ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256)), &[]);
         feed(&mut connection, &[5, 1, 2, 3, 4, 0]);
         connection.reset_traffic();
         let traffic = connection.traffic();
@@ -405,8 +414,8 @@ proptest! {
 fn foreign_hello_is_refused_unread() {
     let refusal_of = |hello: Hello| {
         let mut connection = Connection::new(gate());
-        let said = say(&mut connection, &ToServer::Hello(hello), &[]);
-        let [PeerMessage::Refused(refusal)] = said.as_slice() else { panic!("{said:?}") };
+        let results = deliver(&mut connection, &ToServer::Hello(hello), &[]);
+        let [PeerMessage::Refused(refusal)] = results.as_slice() else { panic!("{results:?}") };
         assert_eq!(sent(&mut connection), vec![(ToDevice::Refused(*refusal), Vec::new())]);
         *refusal
     };
@@ -417,10 +426,10 @@ fn foreign_hello_is_refused_unread() {
     assert_eq!(refusal_of(Hello { schema_hash: 7, ..good }), Refusal::Schema { served: SCHEMA_HASH });
     // Versions share only the first fields of a hello.
     let mut connection = Connection::new(gate());
-    let strange = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
-    let check = fedspan_protocol::frame::crc32c(&strange).to_le_bytes();
-    // It holds no zero but the tag: one COBS block, and a second.
-    let plain = [strange.as_slice(), &check].concat();
+    let foreign = [&[0x10, 0, 9, 1, 2][..], &[0xff; 40]].concat();
+    let check = fedspan_protocol::frame::crc32c(&foreign).to_le_bytes();
+    // The only zero byte is the second one, so the COBS encoding has two blocks.
+    let plain = [foreign.as_slice(), &check].concat();
     let at = plain.iter().position(|b| *b == 0).unwrap();
     assert!(plain[at + 1..].iter().all(|b| *b != 0));
     let tail = &plain[at + 1..];
@@ -428,20 +437,20 @@ fn foreign_hello_is_refused_unread() {
     assert_eq!(feed(&mut connection, &wire), vec![PeerMessage::Refused(version)]);
 }
 
-/// Unknown capability bits are ignored, also those of private tasks; a campaign that needs one refuses devices
-/// without it.
+/// Unknown capability bits, including those of private tasks, are ignored. A campaign that needs such a
+/// capability refuses devices without it.
 #[test]
 fn unknown_capability_bits_are_ignored_unless_needed() {
-    let own: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
+    let task_bits: [u16; 4] = [12, 13, 14, 15].map(|bit| 1 << bit);
     let good = hello(DEVICE, (8, 2, 1), 256);
-    for bits in own.into_iter().chain([PRIVATE_TASKS, u16::MAX]) {
+    for bits in task_bits.into_iter().chain([PRIVATE_TASKS, u16::MAX]) {
         let mut bold = good;
         bold.capabilities.tasks |= bits;
         bold.capabilities.roles |= 0xF800;
         bold.capabilities.encodings |= 0xF8;
         let mut connection = Connection::new(gate());
-        let said = say(&mut connection, &ToServer::Hello(bold), &[]);
-        assert!(matches!(said[..], [PeerMessage::Hello(heard)] if heard == bold), "{said:?}");
+        let results = deliver(&mut connection, &ToServer::Hello(bold), &[]);
+        assert!(matches!(results[..], [PeerMessage::Hello(hello)] if hello == bold), "{results:?}");
     }
     let request = Request {
         task: Task::FeatureSums { first: 0, count: 1 },
@@ -467,20 +476,20 @@ fn messages_before_hello_are_faults() {
     let opening = opening(1, 2, 1, Encoding::F32, false);
     let (frames, _) = update_frames(&opening, 256, 1);
     assert_eq!(feed(&mut connection, &frames.concat()), vec![PeerMessage::Fault(Fault::Unexpected)]);
-    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
+    assert_eq!(deliver(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(connection.pending(), 0, "and not answered");
     assert_eq!(
         connection.traffic(),
         Traffic { faults: 2, frames: connection.traffic().frames, ..Traffic::default() }
     );
-    // More than 128 bytes are not read.
+    // Before the hello, frames of more than 128 bytes are dropped.
     let long = [&[0x70; 0x6f][..], &[0x70; 0x6f], &[0]].concat();
     feed(&mut connection, &long);
     assert_eq!(connection.traffic().frames.oversize, 1);
-    assert_eq!(say(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
+    assert_eq!(deliver(&mut connection, &ToServer::Hello(hello(1, (8, 2, 1), 256)), &[]).len(), 1);
 }
 
-/// A device that repeats its hello has restarted or lost its welcome, and starts over.
+/// A repeated hello means that the device has restarted or missed its welcome, so the connection starts over.
 #[test]
 fn repeated_hello_starts_over() {
     let mut connection = greeted(256);
@@ -492,9 +501,9 @@ fn repeated_hello_starts_over() {
     connection.send(ToDevice::Fault(Fault::Malformed));
     assert!(connection.is_mid_update() && connection.pending() > 0);
     let again = hello(DEVICE, (8, 2, 1), 200);
-    assert_eq!(say(&mut connection, &ToServer::Hello(again), &[]), vec![PeerMessage::Hello(again)]);
+    assert_eq!(deliver(&mut connection, &ToServer::Hello(again), &[]), vec![PeerMessage::Hello(again)]);
     assert!(!connection.is_mid_message() && connection.pending() == 1 && connection.unanswered().is_none());
-    // Its new frame limit holds, and rounds continue.
+    // The frame limit of the new hello applies, and rounds continue.
     connection.open(&opening);
     let sent = sent(&mut connection);
     assert_eq!(sent[0], (ToDevice::Welcome(WELCOME), Vec::new()), "and nothing of before");
@@ -508,29 +517,29 @@ fn repeated_hello_starts_over() {
 fn hello_of_other_device_is_a_fault() {
     let mut connection = greeted(256);
     let again = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 4096));
-    assert_eq!(say(&mut connection, &again, &[]), vec![PeerMessage::OtherDevice]);
+    assert_eq!(deliver(&mut connection, &again, &[]), vec![PeerMessage::OtherDevice]);
     assert_eq!(sent(&mut connection), vec![(ToDevice::Fault(Fault::Unexpected), Vec::new())]);
     assert_eq!(connection.traffic().faults, 1);
 }
 
-/// On a persistent link a device cannot know that a new session has begun.
+/// On a persistent link a device cannot detect the begin of a new session, so the server requests a hello.
 #[test]
 fn persistent_link_asks_for_hello() {
     let mut connection = Connection::persistent(gate());
     let greet = vec![(ToDevice::Fault(Fault::Greet), Vec::new())];
     assert_eq!(sent(&mut connection), greet);
-    assert_eq!(say(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
+    assert_eq!(deliver(&mut connection, &ToServer::Alive, &[]), vec![PeerMessage::Fault(Fault::Unexpected)]);
     assert_eq!(sent(&mut connection), greet);
     feed(&mut connection, &[9; 1000]);
     assert_eq!(sent(&mut connection), vec![], "noise is not answered");
     feed(&mut connection, &[0]);
     let first = hello(DEVICE, (8, 2, 1), 256);
-    assert_eq!(say(&mut connection, &ToServer::Hello(first), &[]), vec![PeerMessage::Hello(first)]);
+    assert_eq!(deliver(&mut connection, &ToServer::Hello(first), &[]), vec![PeerMessage::Hello(first)]);
     let stranger = ToServer::Hello(hello(DEVICE + 1, (8, 2, 1), 256));
-    assert_eq!(say(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
+    assert_eq!(deliver(&mut connection, &stranger, &[]), vec![PeerMessage::OtherDevice]);
 }
 
-/// An unanswered round is sent again unchanged; any answer ends that.
+/// An unanswered round is sent again unchanged, until the device answers.
 #[test]
 fn unanswered_round_is_sent_again() {
     let id = RoundId { round: 3, stage: 1 };
@@ -552,15 +561,15 @@ fn unanswered_round_is_sent_again() {
         assert!(connection.unanswered().is_some() && first.len() > 2);
         // A decline of another round is not an answer.
         let other = Decline { id: RoundId { round: 2, stage: 1 }, reason: DeclineReason::NoSamples };
-        say(&mut connection, &ToServer::Decline(other), &[]);
-        say(&mut connection, &ToServer::Alive, &[]);
+        deliver(&mut connection, &ToServer::Decline(other), &[]);
+        deliver(&mut connection, &ToServer::Alive, &[]);
         assert!(connection.unanswered().is_some());
         connection.resend_round();
         assert_eq!(sent(&mut connection), first);
-        // A device that requests chunks is receiving the round, and may have restarted since. Found by
-        // simulated disasters.
+        // A device that requests chunks is receiving the round, but may have restarted after the request.
+        // Fault simulation found this case.
         for (round, asked) in [(2, 0), (3, 1), (3, 2)] {
-            say(&mut connection, &missing(round), &[]);
+            deliver(&mut connection, &missing(round), &[]);
             sent(&mut connection);
             assert_eq!(connection.unanswered(), Some(asked));
         }
@@ -588,20 +597,20 @@ fn oversized_update_is_refused() {
     };
     let mut connection = greeted(4096);
     let refused = vec![PeerMessage::Fault(Fault::Tensors)];
-    // Before any round is open, and for another round: not decoded, and its chunks are stale.
+    // An update before a round is open is not decoded, and its chunks are stale.
     let early = announce(400, 500, 1);
     let id = early.id;
-    assert_eq!(say(&mut connection, &ToServer::Update(early), &[]), vec![PeerMessage::UnreadUpdate(id)]);
+    assert_eq!(deliver(&mut connection, &ToServer::Update(early), &[]), vec![PeerMessage::UnreadUpdate(id)]);
     let chunk = ToServer::Chunk(Chunk { id, tensor: 0, offset: 0 });
-    assert_eq!(say(&mut connection, &chunk, &[0; 4056]), vec![]);
+    assert_eq!(deliver(&mut connection, &chunk, &[0; 4056]), vec![]);
     assert!(!connection.is_mid_message());
     connection.open(&opening(3, 40, 50, Encoding::F32, false));
     for (rows, cols, count) in [(40, 51, 1), (65_535, 3, 1), (400, 500, 1), (40, 50, 2), (2001, 1, 1)] {
-        assert_eq!(say(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);
+        assert_eq!(deliver(&mut connection, &ToServer::Update(announce(rows, cols, count)), &[]), refused);
         assert!(!connection.is_mid_message());
     }
-    // The same size in another shape is accepted for the engine to judge.
-    assert_eq!(say(&mut connection, &ToServer::Update(announce(50, 40, 1)), &[]), vec![]);
+    // An update of the same size and another shape is accepted; the engine checks the shape.
+    assert_eq!(deliver(&mut connection, &ToServer::Update(announce(50, 40, 1)), &[]), vec![]);
     assert!(connection.is_mid_message());
     // Impossible descriptors.
     for tensor in [
@@ -611,7 +620,7 @@ fn oversized_update_is_refused() {
     ] {
         let tensors = [tensor].into_iter().collect();
         let head = UpdateHead { tensors, ..announce(1, 1, 1) };
-        assert_eq!(say(&mut connection, &ToServer::Update(head), &[]), refused);
+        assert_eq!(deliver(&mut connection, &ToServer::Update(head), &[]), refused);
     }
 }
 
@@ -625,8 +634,8 @@ fn unannounced_chunks_are_faults() {
     feed(&mut connection, &frames[0]);
     let chunk = |id, tensor, offset| Chunk { id, tensor, offset };
     let fault = |connection: &mut Connection, chunk, len: usize| {
-        let said = say(connection, &ToServer::Chunk(chunk), &vec![0; len]);
-        let [PeerMessage::Fault(fault)] = said.as_slice() else { panic!("{said:?}") };
+        let results = deliver(connection, &ToServer::Chunk(chunk), &vec![0; len]);
+        let [PeerMessage::Fault(fault)] = results.as_slice() else { panic!("{results:?}") };
         *fault
     };
     let step = u32::from(whole.descriptors[0].chunk);
@@ -637,9 +646,10 @@ fn unannounced_chunks_are_faults() {
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, u32::MAX), bytes), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(opening.id, 0, step), bytes - 4), Fault::Tensors);
     assert_eq!(fault(&mut connection, chunk(RoundId { round: 8, stage: 0 }, 0, 0), bytes), Fault::Unexpected);
-    // None of it disturbed the update.
-    let said: Vec<PeerMessage> = frames[1..].iter().flat_map(|frame| feed(&mut connection, frame)).collect();
-    assert_eq!(said, vec![PeerMessage::Update(whole)]);
+    // The faults did not affect the update.
+    let results: Vec<PeerMessage> =
+        frames[1..].iter().flat_map(|frame| feed(&mut connection, frame)).collect();
+    assert_eq!(results, vec![PeerMessage::Update(whole)]);
     assert_eq!(connection.traffic().faults, 6);
 }
 
@@ -651,12 +661,15 @@ fn decline_discards_partial_update() {
     let (frames, _) = update_frames(&opening, 128, 1);
     feed(&mut connection, &frames[0]);
     let decline = Decline { id: opening.id, reason: DeclineReason::UpdateNonFinite };
-    assert_eq!(say(&mut connection, &ToServer::Decline(decline), &[]), vec![PeerMessage::Decline(decline)]);
+    assert_eq!(
+        deliver(&mut connection, &ToServer::Decline(decline), &[]),
+        vec![PeerMessage::Decline(decline)]
+    );
     assert!(!connection.is_mid_message());
     assert_eq!(feed(&mut connection, &frames[1]), vec![]);
 }
 
-/// The outbox stays bounded however much a device requests and gets wrong in one read.
+/// The outbox stays bounded for any number of requests and faults in one read.
 #[test]
 fn outbox_is_bounded() {
     let mut connection = greeted(128);
@@ -668,17 +681,17 @@ fn outbox_is_bounded() {
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
     let nonsense =
         frame(&ToServer::Chunk(Chunk { id: RoundId::default(), tensor: 0, offset: 0 }), &[1, 2, 3]);
-    let said = feed(&mut connection, &nonsense.repeat(1000));
+    let results = feed(&mut connection, &nonsense.repeat(1000));
     assert!(connection.pending() <= OUTBOX_MAX, "{}", connection.pending());
-    // All are counted, answered or not.
-    assert_eq!((said.len(), connection.traffic().faults), (1000, 1000));
-    // Messages of the core are queued all the same.
+    // All faults are counted, even those without a reply.
+    assert_eq!((results.len(), connection.traffic().faults), (1000, 1000));
+    // Messages of the core are still queued.
     connection.send(ToDevice::Ack(Ack { id: opening.id, outcome: AckOutcome::Counted }));
     assert!(sent(&mut connection).iter().any(|(message, _)| matches!(message, ToDevice::Ack(_))));
 }
 
-/// A round that does not fit the frame limit is counted, and no part of it is sent. Admission refuses such a
-/// device earlier.
+/// A round that does not fit the frame limit is counted, and no part of the round is sent. In practice,
+/// admission refuses such a device.
 #[test]
 fn round_that_does_not_fit_is_counted() {
     let mut connection = greeted(128);
@@ -686,8 +699,8 @@ fn round_that_does_not_fit_is_counted() {
     assert_eq!((connection.pending(), connection.traffic().unsent), (0, 1));
 }
 
-/// A device that cannot choose ridges is asked for the same head with the fallback ridge, counted at each
-/// opening; others are asked to choose.
+/// A device that cannot choose ridges is asked for the same head with the fallback ridge, which is counted at
+/// each opening. Other devices are asked to choose the ridge.
 #[test]
 fn devices_without_ridge_choice_get_fixed_ridge() {
     let choice = Task::FitHead { head: HeadSolve::LeaveOneOut { fallback_ridge: 0.25 } };
@@ -700,7 +713,7 @@ fn devices_without_ridge_choice_get_fixed_ridge() {
         let mut connection = Connection::new(gate());
         let mut hello = hello(DEVICE, (8, 2, 1), 256);
         hello.capabilities.roles |= if chooses { CHOOSES_RIDGE } else { 0 };
-        say(&mut connection, &ToServer::Hello(hello), &[]);
+        deliver(&mut connection, &ToServer::Hello(hello), &[]);
         sent(&mut connection);
         let asked = |connection: &mut Connection| match &sent(connection)[..] {
             [(ToDevice::RoundOpen(round), _)] => round.task,
@@ -713,9 +726,9 @@ fn devices_without_ridge_choice_get_fixed_ridge() {
         connection.open(&opening(2, plain));
         assert_eq!(asked(&mut connection), plain);
         assert_eq!(connection.traffic().unchosen, u32::from(!chooses));
-        // The same device with another firmware.
+        // The same device connects with a different firmware.
         hello.capabilities.roles ^= CHOOSES_RIDGE;
-        say(&mut connection, &ToServer::Hello(hello), &[]);
+        deliver(&mut connection, &ToServer::Hello(hello), &[]);
         sent(&mut connection);
         connection.open(&opening(3, choice));
         assert_eq!(asked(&mut connection), if chooses { plain } else { choice });

@@ -1,4 +1,4 @@
-//! Tests that defaults shown or described in `examples/fleet.toml` are those of the program.
+//! Tests that the defaults in `examples/fleet.toml` are those of the program.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::config::GivenKeys;
@@ -6,7 +6,7 @@ use fedspan_engine::config::GivenKeys;
 const EXAMPLE: &str = include_str!("../examples/fleet.toml");
 
 /// Parses a file and marks all its keys as set.
-fn meant(text: &str) -> Result<Fleet, String> {
+fn parse_as_set(text: &str) -> Result<Fleet, String> {
     let fleet = Fleet::parse("fleet.toml", text).map_err(|problem| problem.to_string())?;
     Ok(Fleet { given: GivenKeys::ALL, ..fleet })
 }
@@ -17,19 +17,19 @@ fn with(place: usize, line: &str) -> String {
     lines.map(|(at, old)| format!("{}\n", if at == place { line } else { old })).collect()
 }
 
-/// Every line of the example: without it a required key is reported missing, and any other has the default that
-/// the example shows or describes.
+/// For every line of the example: if the line is removed, a required key is reported as missing, and any
+/// other key has the default that the example shows or describes.
 #[test]
 fn example_values_are_required_or_defaults() {
     let value_of = |key: &str| {
         let line = EXAMPLE.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
         line.unwrap().split('#').next().unwrap().trim().to_owned()
     };
-    let (mut required, mut told, mut shown) = (0, 0, 0);
+    let (mut required, mut described, mut shown) = (0, 0, 0);
     for (place, line) in EXAMPLE.lines().enumerate() {
         let Some((key, rest)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else { continue };
         let comment = rest.split_once('#').map_or("", |(_, comment)| comment.trim());
-        let without = meant(&with(place, ""));
+        let without = parse_as_set(&with(place, ""));
         if comment.starts_with("required") {
             assert!(without.unwrap_err().contains(&format!("{key} is missing")), "{line}");
             required += 1;
@@ -40,18 +40,18 @@ fn example_values_are_required_or_defaults() {
             (None, Some(value)) => value.split([' ', ',']).next().unwrap().trim_end_matches('.').to_owned(),
             (None, None) => {
                 shown += 1;
-                assert_eq!(without, meant(EXAMPLE), "{line}");
+                assert_eq!(without, parse_as_set(EXAMPLE), "{line}");
                 continue;
             }
         };
-        assert_eq!(without, meant(&with(place, &format!("{key} = {value}"))), "{line}");
-        assert_ne!(without, meant(EXAMPLE), "the default itself could stand there: {line}");
-        told += 1;
+        assert_eq!(without, parse_as_set(&with(place, &format!("{key} = {value}"))), "{line}");
+        assert_ne!(without, parse_as_set(EXAMPLE), "the default itself could stand there: {line}");
+        described += 1;
     }
-    assert_eq!((required, told, shown), (6, 4, 32));
+    assert_eq!((required, described, shown), (6, 4, 32));
 }
 
-/// Values shown in commented-out keys.
+/// The values of commented-out keys in the example are the defaults.
 #[test]
 fn commented_defaults_match_program() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 58\noutputs = 7\nimage = [1, 29, 2]\n[algorithm]\nname = \"fedrep\"\nrounds = 3\n";
@@ -73,7 +73,7 @@ fn commented_defaults_match_program() {
         (format!("{base}[model]\nkind = \"cnn\"\nfilters = [8]\n"), "[model]\n", "pool = 2"),
     ] {
         assert!(EXAMPLE.contains(line), "the example shows {line}");
-        let said = text.replacen(place, &format!("{place}{line}\n"), 1);
-        assert_eq!(meant(&said).unwrap(), meant(&text).unwrap(), "{line}");
+        let with_line = text.replacen(place, &format!("{place}{line}\n"), 1);
+        assert_eq!(parse_as_set(&with_line).unwrap(), parse_as_set(&text).unwrap(), "{line}");
     }
 }

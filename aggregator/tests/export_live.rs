@@ -1,4 +1,5 @@
-//! Tests of the export from a running server: the state as of one moment, and nothing from an incomplete answer.
+//! Tests of the export from a running server: the exported state is that of one moment, and an incomplete
+//! answer writes no files.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -8,20 +9,22 @@ use std::process::{Command, Output, Stdio};
 use crate::common::stored_campaign::{configuration, create_state};
 use crate::common::{Scratch, ServerProcess, output};
 
-/// Configuration with or without a state: five devices in the middle of their third round.
+/// Configuration, with or without a state directory of five devices in the middle of their third round.
 struct Place {
     scratch: Scratch,
 }
 
 impl Place {
-    fn nothing() -> Self {
+    /// Makes a configuration without a state directory.
+    fn without_state() -> Self {
         let place = Self { scratch: Scratch::new() };
         std::fs::write(place.config(), configuration(&place.state())).unwrap();
         place
     }
 
+    /// Makes a configuration with a state directory.
     fn dir() -> Self {
-        let place = Self::nothing();
+        let place = Self::without_state();
         create_state(&place.state());
         place
     }
@@ -44,21 +47,23 @@ impl Place {
         output(&mut self.program(arguments))
     }
 
-    /// Runs a command that must fail with one line that contains this.
-    fn assert_refused(&self, arguments: &[&str], says: &str) {
+    /// Runs a command that must fail with one line that contains `expected`.
+    fn assert_refused(&self, arguments: &[&str], expected: &str) {
         let output = self.run(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
-        assert!(said.contains(says) && said.lines().count() == 1, "{arguments:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
     }
 }
 
+/// Returns a path in the directory, also as text.
 fn place(dir: &Place, name: &str) -> (PathBuf, String) {
     let path = dir.scratch.path().join(name);
     let text = path.display().to_string();
     (path, text)
 }
 
+/// Reads a file as text.
 fn read(directory: &Path, file: &str) -> String {
     String::from_utf8_lossy(&std::fs::read(directory.join(file)).unwrap()).into_owned()
 }
@@ -92,7 +97,7 @@ fn export_from_server_equals_export_from_files() {
     assert_eq!(dir.run(&["check"]).status.code(), Some(0));
 }
 
-/// Answers one request with this text.
+/// Answers one request on the control socket with this text.
 fn answering(dir: &Place, answer: String) -> std::thread::JoinHandle<String> {
     std::fs::create_dir_all(dir.state()).unwrap();
     let _ = std::fs::remove_file(dir.state().join("control.sock"));
@@ -143,34 +148,34 @@ fn incomplete_answer_writes_nothing() {
             "the server reports: a page",
         ),
     ];
-    let dir = Place::nothing();
+    let dir = Place::without_state();
     let (out, text) = place(&dir, "out");
-    for (answer, says) in cases {
+    for (answer, expected) in cases {
         let server = answering(&dir, answer.clone());
         let output = dir.run(&["export", "--out", &text]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{answer}: {said}");
-        assert!(said.contains(says) && said.lines().count() == 1, "{answer}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{answer}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{answer}: {stderr}");
         assert_eq!(server.join().unwrap(), "export\n");
         assert!(!out.exists());
     }
 }
 
-/// Unusable directories: one line from each command, and nothing is created.
+/// Every command reports an unusable state path in one line, and creates no files.
 #[test]
 fn unusable_state_path_is_reported_in_one_line() {
-    let dir = Place::nothing();
+    let dir = Place::without_state();
     std::fs::write(dir.state(), b"a file").unwrap();
     let (out, text) = place(&dir, "out");
     for command in [&["check"][..], &["export", "--out", &text], &["serve"], &["status"]] {
         let output = dir.run(command);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{command:?}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {stderr}");
         assert!(
-            said.contains("state") && said.lines().count() == 1 && !said.contains("panicked"),
-            "{command:?}: {said}"
+            stderr.contains("state") && stderr.lines().count() == 1 && !stderr.contains("panicked"),
+            "{command:?}: {stderr}"
         );
-        assert!(said.contains("directory") || said.contains("File exists"), "{command:?}: {said}");
+        assert!(stderr.contains("directory") || stderr.contains("File exists"), "{command:?}: {stderr}");
     }
     assert!(!out.exists());
     assert_eq!(std::fs::read(dir.state()).unwrap(), b"a file");

@@ -1,4 +1,4 @@
-//! Laws of the fingerprint: its relation to the configuration, and the settings under which a stored campaign
+//! Tests of fingerprints: their relation to the configuration, and the settings with which a stored campaign
 //! is resumed.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use fedspan_aggregator::config::{Fleet, Mismatch, Resumed, difference};
 use fedspan_engine::config::Source;
 use proptest::prelude::*;
 
-/// Every key of a fingerprint: keys of `fleet.toml`, and one that follows from `[privacy]`.
+/// Every key of a fingerprint: keys of `fleet.toml`, and a key that follows from `[privacy]`.
 const KEYS: [&str; 67] = [
     "seed",
     "data.d",
@@ -79,7 +79,7 @@ const KEYS: [&str; 67] = [
     "participation.by",
 ];
 
-/// Keys at the end of every fingerprint, or of one with a stop rule.
+/// Last keys of a fingerprint; the last one only if there is a stop rule.
 const LAST: [&str; 3] = ["limits.norm", "limits.samples", "stop.change"];
 
 /// Returns a configuration whose file sets no key.
@@ -92,11 +92,12 @@ fn lines(text: &str) -> Vec<(&str, &str)> {
     text.lines().map(|line| line.split_once(" = ").unwrap()).collect()
 }
 
+/// Makes a fingerprint from keys and values.
 fn joined<'a>(lines: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     lines.into_iter().map(|(key, value)| format!("{key} = {value}\n")).collect()
 }
 
-/// Returns other values for a setting, some of which a reader accepts.
+/// Returns other values for a setting, of which some are valid.
 fn others(key: &str, value: &str) -> Vec<String> {
     let words: BTreeMap<&str, &[&str]> = BTreeMap::from([
         ("model.init", &["random", "power", "moments"][..]),
@@ -143,17 +144,20 @@ fn others(key: &str, value: &str) -> Vec<String> {
 fn fingerprint_is_toml_with_known_keys() {
     for (text, path) in all() {
         let fleet = fleet(&text);
-        let own = fleet.fingerprint();
-        let source = Source::parse("fingerprint", &own, &[]).unwrap();
-        for (key, _) in lines(&own) {
+        let fingerprint_text = fleet.fingerprint();
+        let source = Source::parse("fingerprint", &fingerprint_text, &[]).unwrap();
+        for (key, _) in lines(&fingerprint_text) {
             assert!(KEYS.contains(&key) || LAST.contains(&key), "{key} of {}", path.display());
             assert!(source.given_keys().contains(key), "{key}");
         }
         for word in ["{", "Some", "None", "("] {
-            assert!(!own.contains(word), "{word} of the program in {own}");
+            assert!(!fingerprint_text.contains(word), "{word} of the program in {fingerprint_text}");
         }
-        // Two sections of one file are the same in any form.
-        assert!(own.starts_with("seed = ") && own.contains("\nlimits.norm = "), "{own}");
+        // The first key is `seed`, and keys of sections are dotted.
+        assert!(
+            fingerprint_text.starts_with("seed = ") && fingerprint_text.contains("\nlimits.norm = "),
+            "{fingerprint_text}"
+        );
     }
 }
 
@@ -161,71 +165,73 @@ fn fingerprint_is_toml_with_known_keys() {
 fn fingerprint_restores_configuration() {
     for (text, path) in all() {
         let given = fleet(&text);
-        let own = given.fingerprint();
+        let text = given.fingerprint();
         // No setting is taken from the other configuration.
         let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 2\n[model]\nk = 1\n[algorithm]\nname = \"gd-gd\"\n\
                     rounds = 9\nstep_size = 0.9\nfinal_ridge = 9\n[participation]\npolicy = \"fraction\"\nr = 0.9\n[limits]\nnorm = 9\n";
         let mut base =
             Fleet { privacy: given.privacy, stop_change: given.stop_change, ..silent(&fleet(base)) };
         base.shape.image = given.shape.image;
-        let Resumed { fleet: again, kept } = base.resumed(&own).unwrap();
+        let Resumed { fleet: again, kept } = base.resumed(&text).unwrap();
         assert!(kept.iter().any(|line| line.starts_with("data.d = ")), "{kept:?}");
-        assert_eq!(again.fingerprint(), own, "{}", path.display());
+        assert_eq!(again.fingerprint(), text, "{}", path.display());
         let mut expected = Fleet { given: again.given.clone(), ..given };
-        // Only for shared heads and gradient steps on heads.
+        // These settings apply only to shared heads and to gradient steps on heads.
         expected.algorithm.head_step_size = again.algorithm.head_step_size;
         expected.algorithm.local_steps = again.algorithm.local_steps;
         assert_eq!(again, expected, "{}", path.display());
         // Resuming twice changes nothing.
-        assert_eq!(again.resumed(&own).unwrap(), Resumed { fleet: again, kept: Vec::new() });
+        assert_eq!(again.resumed(&text).unwrap(), Resumed { fleet: again, kept: Vec::new() });
     }
 }
 
-/// For every setting of every shape: another value gives another fingerprint, the difference names the key with
-/// both values, and a file that sets the key refuses it while one that does not resumes under it.
+/// For every setting of every configuration: another value changes the fingerprint, and the difference names
+/// the key with both values. A file that sets the key refuses the stored value, and a file that does not set
+/// the key is resumed with the stored value.
 #[test]
 fn changed_setting_is_named_refused_or_kept() {
     let (mut taken, mut seen) = (0, BTreeMap::new());
     for (text, path) in all() {
         let given = fleet(&text);
-        let own = given.fingerprint();
-        for (place, (key, value)) in lines(&own).into_iter().enumerate() {
+        let text = given.fingerprint();
+        for (place, (key, value)) in lines(&text).into_iter().enumerate() {
             for other in others(key, value) {
-                let mut changed = lines(&own);
+                let mut changed = lines(&text);
                 changed[place].1 = &other;
                 let stored = joined(changed);
                 let named = format!("- {key} = {other}\n+ {key} = {value}\n");
-                assert_eq!(difference(&stored, &own), named, "{}", path.display());
-                let said = given.resumed(&stored);
-                match (silent(&given).resumed(&stored), said) {
-                    // No file can set that, or nothing may change it.
+                assert_eq!(difference(&stored, &text), named, "{}", path.display());
+                let resumed = given.resumed(&stored);
+                match (silent(&given).resumed(&stored), resumed) {
+                    // No file can set this value, or the key must not change.
                     (Err(_), Err(_)) => {}
-                    (Ok(Resumed { fleet, kept }), said) => {
+                    (Ok(Resumed { fleet, kept }), resumed) => {
                         assert_eq!(kept, [format!("{key} = {other}")]);
                         assert_eq!(difference(&stored, &fleet.fingerprint()), "");
                         *seen.entry(key.to_owned()).or_insert(0) += 1;
                         taken += 1;
                         let own_table = key.replace("algorithm.", "algorithm.lg-fedavg.");
                         if given.given.contains(key) || given.given.contains(&own_table) {
-                            assert_eq!(said, Err(Mismatch::Differs(named)));
+                            assert_eq!(resumed, Err(Mismatch::Differs(named)));
                         } else {
-                            assert_eq!(said.unwrap().kept, kept);
+                            assert_eq!(resumed.unwrap().kept, kept);
                         }
                     }
-                    (silent, said) => panic!("{key} = {other}: {silent:?}, {said:?}"),
+                    (silent, resumed) => panic!("{key} = {other}: {silent:?}, {resumed:?}"),
                 }
             }
         }
     }
     assert!(taken > 900, "{taken}");
     let unseen: Vec<&&str> = KEYS.iter().filter(|key| !seen.contains_key(**key)).collect();
-    // Words that select other keys, derived values, and keys without a default.
+    // The exceptions are keys that determine which other keys are allowed, derived keys, and keys without a
+    // default.
     let selecting = ["model.kind", "algorithm.head", "participation.policy", "participation.schedule"];
     let derived = ["privacy.noisy_start", "devices.expected", "data.image"];
     assert!(unseen.iter().all(|key| selecting.contains(key) || derived.contains(key)), "{unseen:?}");
 }
 
-/// A policy with its own keys that the file does not set is restored as a whole.
+/// A stored policy that the file does not set is restored with all of its keys.
 #[test]
 fn dependent_settings_are_kept_together() {
     let base = "[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 5\nstep_size = 0.3\n";
@@ -235,18 +241,18 @@ fn dependent_settings_are_kept_together() {
     let Resumed { fleet: again, kept } = plain.resumed(&rich.fingerprint()).unwrap();
     assert_eq!(again, Fleet { given: plain.given.clone(), ..rich.clone() });
     assert!(kept.contains(&"participation.policy = \"doubling\"".to_owned()), "{kept:?}");
-    // A default that was added later is not stored.
-    let unsaid = Fleet { given: plain.given.clone(), ..rich.clone() };
-    let Resumed { fleet: again, kept } = unsaid.resumed(&plain.fingerprint()).unwrap();
+    // The stored campaign has the default values, which the configuration does not set.
+    let rich_without_keys = Fleet { given: plain.given.clone(), ..rich.clone() };
+    let Resumed { fleet: again, kept } = rich_without_keys.resumed(&plain.fingerprint()).unwrap();
     assert_eq!(again, plain);
     let changed = ["participation.policy = \"full\"", "aggregation.rule = \"mean\"", "limits.norm = 10000.0"];
     changed.iter().for_each(|line| assert!(kept.iter().any(|kept| kept == line), "{line} of {kept:?}"));
-    // A fleet that has become too small for it.
+    // The fleet has become too small for the stored policy.
     let small = fleet(&base.replace("expected = 8", "expected = 3"));
     let Err(Mismatch::Unreadable(problem)) = small.resumed(&rich.fingerprint()) else { panic!("{small:?}") };
-    let (said, wrong) = (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
-    assert!(said.starts_with("the stored settings:") && said.ends_with(wrong), "{said}");
-    // The absence of a key without a default is a setting.
+    let (error, wrong) = (problem.to_string(), "participation.n0: found 4, allowed: at most the fleet's 3");
+    assert!(error.starts_with("the stored settings:") && error.ends_with(wrong), "{error}");
+    // The absence of a key without a default is itself a setting.
     let stops = fleet(&format!("{base}[stop]\nchange = 0.001\n"));
     assert_eq!(plain.resumed(&stops.fingerprint()).unwrap_err().to_string(), "- stop.change = 0.001\n");
     assert_eq!(stops.resumed(&plain.fingerprint()).unwrap_err().to_string(), "+ stop.change = 0.001\n");
@@ -254,14 +260,14 @@ fn dependent_settings_are_kept_together() {
         |cohort: &str| fleet(&format!("{base}[participation]\npolicy = \"first-arrivals\"\nn = 2\n{cohort}"));
     let refused = among("").resumed(&among("cohort = 4\n").fingerprint()).unwrap_err().to_string();
     assert_eq!(refused, "- participation.cohort = 4\n");
-    // A key set to its default is still set.
-    let said = fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
-    let refused = said.resumed(&rich.fingerprint()).unwrap_err().to_string();
+    // A key that is set to its default counts as set.
+    let explicit = fleet(&format!("{base}[participation]\npolicy = \"full\"\n"));
+    let refused = explicit.resumed(&rich.fingerprint()).unwrap_err().to_string();
     let differs = "- participation.policy = \"doubling\"\n+ participation.policy = \"full\"\n- participation.cohort = 5\n";
     assert_eq!(refused, differs);
 }
 
-/// The form of a file does not matter.
+/// The fingerprint does not depend on the form of the file.
 #[test]
 fn spelling_order_and_comments_are_ignored() {
     let text = "seed = 3\n[devices]\nexpected = 2\n[data]\nd = 20\noutputs = 2\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\nrounds = 4\n\
@@ -277,24 +283,24 @@ fn spelling_order_and_comments_are_ignored() {
         text.replace("ridge = 0.5", "final_ridge = \"auto\"\nridge = 0.5\nhead_step_size = 9\ntemporary = 1")
             .replace("\ntemporary = 1", ""),
     ];
-    let own = Fleet::parse("fleet.toml", text).unwrap().fingerprint();
+    let expected = Fleet::parse("fleet.toml", text).unwrap().fingerprint();
     for spelling in spellings {
         let other = Fleet::parse("fleet.toml", &spelling).unwrap().fingerprint();
-        assert_eq!(other, own, "{spelling}");
+        assert_eq!(other, expected, "{spelling}");
     }
-    // Nor does that of the stored text.
-    let mut turned: Vec<&str> = own.lines().rev().collect();
+    // The comparison does not depend on the form of the stored text.
+    let mut turned: Vec<&str> = expected.lines().rev().collect();
     turned.insert(3, "# a comment");
     let turned = turned.join("\n").replace("= 100.0", "= 100").replace("= 2.0", "= 2");
-    assert_eq!(difference(&turned, &own), "");
-    assert_ne!(turned, own);
+    assert_eq!(difference(&turned, &expected), "");
+    assert_ne!(turned, expected);
 }
 
-/// Texts are compared by key, not by position.
+/// Fingerprints are compared by key and not by position.
 #[test]
 fn difference_lists_changed_keys() {
     let old = "seed = 1\nmodel.filters = [3, 6]\nalgorithm.rounds = 4\nlast = \"a = b\"\n";
-    for (given, says) in [
+    for (given, expected) in [
         (old.to_owned(), ""),
         (old.replace("[3, 6]", "[ 3, 6.0 ]").replace("seed = 1\n", "seed = 1.0 # comment\n"), ""),
         (old.replace("last", "aggregation.rule = \"x\"\nlast"), "+ aggregation.rule = \"x\"\n"),
@@ -305,34 +311,34 @@ fn difference_lists_changed_keys() {
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n+ algorithm.rounds = 5\n+ new = 1\n",
         ),
         (old.replace("3, 6", "6, 3"), "- model.filters = [3, 6]\n+ model.filters = [6, 3]\n"),
-        // A text without settings.
+        // The text has no settings.
         (
             "what is this\nseed = 1\n".to_owned(),
             "- model.filters = [3, 6]\n- algorithm.rounds = 4\n- last = \"a = b\"\n+ what is this = \n",
         ),
     ] {
-        assert_eq!(difference(old, &given), says, "{given}");
+        assert_eq!(difference(old, &given), expected, "{given}");
     }
 }
 
-/// Unknown settings of a later version are refused, not ignored.
+/// Unknown settings of a later version are refused and not ignored.
 #[test]
 fn unknown_settings_are_refused() {
     let fleet = fleet(&all()[0].0);
-    let own = fleet.fingerprint();
-    for stored in [format!("{own}algorithm.later = 3\n"), format!("later.still = \"x\"\n{own}")] {
+    let current = fleet.fingerprint();
+    for stored in [format!("{current}algorithm.later = 3\n"), format!("later.still = \"x\"\n{current}")] {
         let refused = fleet.resumed(&stored).unwrap_err();
         assert!(refused.to_string().contains("later"), "{refused}");
     }
-    // A text that lacks keys that the file does not set.
+    // The stored text lacks a key that the file does not set.
     let lacking: Vec<(&str, &str)> =
-        lines(&own).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
+        lines(&current).into_iter().filter(|(key, _)| *key != "algorithm.weighting").collect();
     let refused = silent(&fleet).resumed(&joined(lacking)).unwrap_err().to_string();
     assert_eq!(refused, "+ algorithm.weighting = \"uniform\"\n");
 }
 
 proptest! {
-    /// Settings are f32, and are read back bit for bit.
+    /// Settings of type f32 and f64 are restored bit for bit.
     #[test]
     fn numbers_are_restored_bit_for_bit(bits in 1u32..0x4974_2400, wide in 1e-12f64..1e6) {
         let (narrow, ridge) = (f32::from_bits(bits), f64::from(f32::from_bits(bits)));
@@ -349,7 +355,7 @@ proptest! {
         prop_assert!(given.fingerprint().contains("ridge"), "{}", narrow);
     }
 
-    /// Any stored text gives a configuration or a reason.
+    /// Any stored text yields a configuration or an error, without a panic.
     #[test]
     fn no_stored_text_causes_a_panic(
         which in any::<prop::sample::Index>(), then in any::<bool>(), cut in any::<prop::sample::Index>(),

@@ -1,4 +1,5 @@
-//! Tests of the scale of a fleet's samples: exact sums in any order, the stage that finds it, and restarts.
+//! Tests of the scale of a fleet's samples: exact sums in any order, the stage that computes the scale, and
+//! restarts.
 #![allow(clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
@@ -15,7 +16,8 @@ use proptest::prelude::*;
 
 const COLUMNS: usize = SUMS_COLUMNS as usize;
 
-/// Returns a device's rows by the definition in SPEC.md; samples are columns of `features`.
+/// Returns the rows that a device uploads, computed as SPEC.md defines them. `features` has one vector per
+/// feature.
 fn rows(features: &[Vec<f32>]) -> Vec<f32> {
     let row = |column: &Vec<f32>| {
         let largest = column.iter().fold(0.0f32, |most, value| most.max(value.abs()));
@@ -30,6 +32,7 @@ fn rows(features: &[Vec<f32>]) -> Vec<f32> {
     features.iter().flat_map(row).collect()
 }
 
+/// Encodes an exponent and two sums as a row of an upload.
 fn limbs(e: i32, sum: i128, squares: i128) -> [f32; COLUMNS] {
     let low = |value: i128, i: u32| ((value >> (22 * i)) & 0x3F_FFFF) as f32;
     [
@@ -53,7 +56,7 @@ fn oracle(all: &[f32]) -> FeatureMoments {
 }
 
 fn samples() -> impl Strategy<Value = Vec<f32>> {
-    // Offsets up to 1e5 deviations, scales from 1e-6 to 1e6.
+    // Offsets are up to 1e5 deviations, and scales are from 1e-6 to 1e6.
     let place = (-1e5f32..1e5, -6i32..=6, prop::collection::vec(-1.7f32..1.7, 1..40));
     place.prop_map(|(offset, power, noise)| {
         let scale = 10f32.powi(power);
@@ -69,7 +72,7 @@ proptest! {
         devices in prop::collection::vec(samples(), 1..8),
         rotation in 0usize..8,
     ) {
-        // One offset and one scale for all devices: those of the first.
+        // All devices have the offset and the scale of the first device.
         let (first, rest) = devices.split_at(1);
         let near = |other: &Vec<f32>| -> Vec<f32> {
             let spread = first[0].iter().fold(0.0f32, |most, v| most.max((v - first[0][0]).abs())).max(f32::MIN_POSITIVE);
@@ -91,13 +94,13 @@ proptest! {
 
         let all: Vec<f32> = devices.concat();
         let exact = oracle(&all);
-        // The oracle's own mean has an error of some units in the last place of f64.
+        // The mean of the oracle has an error of a few units in the last place of f64.
         let tolerance = 1e-6 * exact.deviation + 1e-15 * exact.mean.abs() * all.len() as f64;
         prop_assert!((found.mean - exact.mean).abs() <= tolerance, "{found:?} {exact:?}");
         prop_assert!((found.deviation - exact.deviation).abs() <= tolerance, "{found:?} {exact:?}");
     }
 
-    /// Any upload is either the moments of some samples or rejected.
+    /// An upload that cannot be the moments of any samples is rejected.
     #[test]
     fn impossible_moments_are_rejected(
         e in -200i32..150,
@@ -136,7 +139,7 @@ fn constant_features_are_not_scaled() {
     assert_eq!(moments.iter().map(|m| m.deviation).collect::<Vec<_>>(), [0.0; 3]);
     assert_eq!(moments[2].mean as f32, 0.1);
     assert_eq!(Scale::standard(&moments), Scale::identity(3));
-    // A factor must be representable in f32.
+    // The factor of a scale must be representable in f32.
     let of = |deviation| Scale::standard(&[FeatureMoments { mean: 3.0, deviation }]);
     assert_eq!(of(1e-39), Scale::identity(1));
     assert_eq!(of(1e39).factor(), [1e-39]);
@@ -156,7 +159,7 @@ fn fleet(data: &str) -> Fleet {
     Fleet::parse("fleet.toml", &text(data)).unwrap_or_else(|problem| panic!("{problem}"))
 }
 
-/// Returns samples of a device: feature j is 1000 j plus an offset, the last is constant.
+/// Returns samples of a device: feature j is 1000 j plus an offset, and the last feature is constant.
 fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
     let sample = |j: usize, i: usize| {
         if j + 1 == FEATURES {
@@ -168,6 +171,7 @@ fn device_samples(device: DeviceId) -> Vec<Vec<f32>> {
     (0..FEATURES).map(|j| (0..4 + device.0 as usize).map(|i| sample(j, i)).collect()).collect()
 }
 
+/// Returns the update of a device.
 fn answer(device: DeviceId, opening: &RoundBroadcast) -> Update {
     let columns = device_samples(device);
     let samples = columns[0].len() as u32;
@@ -200,7 +204,8 @@ impl World {
         Self { engine, asked: BTreeMap::new(), outcomes: Vec::new() }
     }
 
-    fn say(&mut self, event: Event) {
+    /// Passes an event to the engine and stores the requests and outcomes that result.
+    fn handle(&mut self, event: Event) {
         let mut actions = Vec::new();
         self.engine.handle(Millis::new(1), event, &mut actions);
         for action in actions {
@@ -214,11 +219,13 @@ impl World {
         }
     }
 
+    /// Makes a device answer its request.
     fn answers(&mut self, device: DeviceId) {
         let opening = self.asked.remove(&device).expect("asked");
-        self.say(Event::Update(device, answer(device, &opening)));
+        self.handle(Event::Update(device, answer(device, &opening)));
     }
 
+    /// Makes devices answer until the engine is in this phase.
     fn until(&mut self, phase: Phase) {
         while self.engine.phase() != phase {
             let device = *self.asked.keys().next().expect("a device is asked");
@@ -241,10 +248,10 @@ fn first_stage_finds_scale_for_every_round() {
         let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
         let mut world = World::new(fleet.engine());
         assert_eq!(world.engine.scale(), None);
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
         assert_eq!(world.engine.phase(), Phase::Start(1));
         assert_eq!(world.asked[&DeviceId(0)].request.task, Task::FeatureSums { first: 0, count: 3 });
-        // Any order.
+        // The devices may answer in any order.
         for device in [2, 0, 1] {
             world.answers(DeviceId(device));
         }
@@ -262,8 +269,8 @@ fn first_stage_finds_scale_for_every_round() {
         let tensors = &world.asked[&DeviceId(0)].request.tensors;
         assert_eq!(tensors.last(), Some(&scale.tensor()));
         if start.is_empty() {
-            // A device that joins later receives it as well.
-            world.say(Event::Joined(DeviceId(9)));
+            // A device that joins later receives the scale too.
+            world.handle(Event::Joined(DeviceId(9)));
             assert_eq!(world.asked[&DeviceId(9)].request.tensors.last(), Some(&scale.tensor()));
             assert_eq!(world.asked[&DeviceId(9)].encoded.last().unwrap().len(), 4 * 2 * FEATURES);
         }
@@ -277,7 +284,7 @@ fn scale_is_never_rounded() {
         .replace("rounds = 2\n", "rounds = 2\ndownload = \"i8\"\n");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}"));
     let mut world = World::new(fleet.engine());
-    (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
     assert_eq!(world.engine.phase(), Phase::Train(1));
     let opening = &world.asked[&DeviceId(0)];
     let [b, scale] = &opening.request.tensors[..] else { panic!("{:?}", opening.request) };
@@ -291,7 +298,7 @@ fn scale_is_never_rounded() {
 #[test]
 fn false_moments_are_rejected_and_counted() {
     let mut world = World::new(fleet("scale = \"fleet\"").engine());
-    (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+    (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
     for device in [1, 2] {
         world.answers(DeviceId(device));
     }
@@ -328,11 +335,10 @@ fn false_moments_are_rejected_and_counted() {
     let count = lies.len() as u64;
     for (update, rejection) in lies {
         world.outcomes.clear();
-        // A rejected device does not delay the others: the round closes with two of three, as configured.
-        // Tested alone.
+        // Each false update is sent to a new engine.
         let mut world = World::new(fleet("scale = \"fleet\"").engine());
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
-        world.say(Event::Update(DeviceId(0), update));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
+        world.handle(Event::Update(DeviceId(0), update));
         assert_eq!(world.outcomes, [AckOutcome::Rejected(rejection)]);
         assert_eq!(world.engine.counters().rejected(), 1);
         for device in [1, 2] {
@@ -345,19 +351,19 @@ fn false_moments_are_rejected_and_counted() {
     assert_eq!(world.engine.scale(), Some(expected_scale()));
 }
 
-/// Restarts at every moment of the stage and after it lead to the same bits.
+/// Restarts at every moment during the stage and after the stage lead to the same bits.
 #[test]
 fn restart_keeps_scale_and_model() {
     let fleet = fleet("scale = \"fleet\"");
     let whole = {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
         world.until(Phase::FitHead);
         world.engine.checkpoint().state
     };
     for moment in 0..13 {
         let mut world = World::new(fleet.engine());
-        (0..3).for_each(|device| world.say(Event::Joined(DeviceId(device))));
+        (0..3).for_each(|device| world.handle(Event::Joined(DeviceId(device))));
         let mut counted = Vec::new();
         let mut round = world.engine.checkpoint();
         for _ in 0..moment {
@@ -367,7 +373,7 @@ fn restart_keeps_scale_and_model() {
             let device = *world.asked.keys().next_back().unwrap();
             let opening = world.asked.remove(&device).unwrap();
             let update = answer(device, &opening);
-            world.say(Event::Update(device, update.clone()));
+            world.handle(Event::Update(device, update.clone()));
             counted.push((device, update));
             let now = world.engine.checkpoint();
             if now.id != round.id {
@@ -380,8 +386,8 @@ fn restart_keeps_scale_and_model() {
         for (device, update) in counted {
             assert!(again.engine.replay_update(Millis::new(1), device, &update));
         }
-        again.say(Event::Resumed);
-        (0..3).for_each(|device| again.say(Event::Joined(DeviceId(device))));
+        again.handle(Event::Resumed);
+        (0..3).for_each(|device| again.handle(Event::Joined(DeviceId(device))));
         again.until(Phase::FitHead);
         assert_eq!(again.engine.checkpoint().state, whole, "{moment}");
         assert_eq!(again.engine.scale(), Some(expected_scale()));
@@ -399,29 +405,29 @@ fn configuration_validates_scale() {
     let wrong = |data: &str, more: &str| {
         Fleet::parse("fleet.toml", &format!("{}{more}", text(data))).unwrap_err().to_string()
     };
-    let said = wrong("scale = \"standard\"", "");
-    assert!(said.contains("data.scale") && said.contains("\"none\", \"fleet\""), "{said}");
-    let said = wrong("scale = { shift = [1, 2], factor = [1, 1, 1, 1, 1] }", "");
-    assert!(said.contains("found 2 numbers") && said.contains("5 numbers"), "{said}");
-    let said = wrong("scale = { shift = [1, 2, 3, 4, 5] }", "");
-    assert!(said.contains("factor"), "{said}");
-    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 0, 1, 1] }", "");
-    assert!(said.contains("found 0 for feature 2"), "{said}");
-    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1e50, 1, 1] }", "");
-    assert!(said.contains("f32"), "{said}");
-    let said = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1, 1, 1], x = 1 }", "");
-    assert!(said.contains("unknown key"), "{said}");
-    let said = wrong("scale = \"fleet\"", "[aggregation]\nrule = \"geometric-median\"\n");
-    assert!(said.contains("geometric-median") && said.contains("shift"), "{said}");
-    let said = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
-    assert!(said.contains("[privacy]") || said.contains("privacy"), "{said}");
+    let error = wrong("scale = \"standard\"", "");
+    assert!(error.contains("data.scale") && error.contains("\"none\", \"fleet\""), "{error}");
+    let error = wrong("scale = { shift = [1, 2], factor = [1, 1, 1, 1, 1] }", "");
+    assert!(error.contains("found 2 numbers") && error.contains("5 numbers"), "{error}");
+    let error = wrong("scale = { shift = [1, 2, 3, 4, 5] }", "");
+    assert!(error.contains("factor"), "{error}");
+    let error = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 0, 1, 1] }", "");
+    assert!(error.contains("found 0 for feature 2"), "{error}");
+    let error = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1e50, 1, 1] }", "");
+    assert!(error.contains("f32"), "{error}");
+    let error = wrong("scale = { shift = [0, 0, 0, 0, 0], factor = [1, 1, 1, 1, 1], x = 1 }", "");
+    assert!(error.contains("unknown key"), "{error}");
+    let error = wrong("scale = \"fleet\"", "[aggregation]\nrule = \"geometric-median\"\n");
+    assert!(error.contains("geometric-median") && error.contains("shift"), "{error}");
+    let error = wrong("scale = \"fleet\"", "[privacy]\nepsilon = 1.0\ndelta = 1e-5\n");
+    assert!(error.contains("[privacy]") || error.contains("privacy"), "{error}");
 
-    // The scale is part of the fingerprint, and fingerprints without it are unchanged.
+    // The scale is part of the fingerprint. A fingerprint without a scale has no key for it.
     let (none, with) = (fleet(""), fleet("scale = \"fleet\""));
     assert_eq!(fleet("scale = \"none\"").fingerprint(), none.fingerprint());
     assert!(!none.fingerprint().contains("data.scale"));
     assert!(with.fingerprint().contains("data.scale = \"fleet\"\n"));
-    // Devices must support the task.
+    // A campaign with a scale requires devices to support the task of the stage.
     let bits =
         |fleet: &Fleet| fleet.engine().requests().iter().fold(0, |all, request| all | request.task.bit());
     assert_eq!(bits(&with) & !bits(&none), 1 << 10);

@@ -1,5 +1,5 @@
-//! Tests of golden campaigns, each left by an earlier version in the middle of a round: this version resumes each
-//! of them and makes the same decisions, bit for bit.
+//! Tests of golden campaigns, which earlier versions stopped in the middle of a round. This version must
+//! resume each campaign and make the same decisions, bit for bit.
 
 use crate::common::Scratch;
 use crate::common::golden::{GoldenCampaign, RESUMED, configuration, copy, directory, make};
@@ -7,8 +7,8 @@ use fedspan_aggregator::check::check;
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::Phase;
 
-/// Directories in `tests/golden`, each with its open round, the number of updates counted in it, and whether
-/// this version writes such a directory; the others have legacy settings.
+/// Directories in `tests/golden`: name, open round, number of updates counted in that round, and whether this
+/// version writes such a directory. The other directories have legacy settings.
 const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
     ("store-5-network", (Phase::Train(2), 2), false),
     ("store-5-fedpower", (Phase::Train(2), 3), false),
@@ -19,8 +19,8 @@ const CAMPAIGNS: [(&str, (Phase, usize), bool); 7] = [
     ("store-5-words-doubling", (Phase::Train(2), 1), true),
 ];
 
-/// Stored settings that the file does not set stay in force although their defaults have changed; if the file
-/// sets another value the campaign is refused.
+/// Stored settings that the file does not set still apply, although their defaults have changed. If the file
+/// sets another value, the campaign is refused.
 #[test]
 fn stored_settings_override_defaults_not_the_file() {
     let scratch = Scratch::new();
@@ -31,9 +31,9 @@ fn stored_settings_override_defaults_not_the_file() {
          name = \"gd-gd\"\nrounds = 5\nstep_size = 0.1\n",
         state.display().to_string()
     );
-    let said = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
-    let said = Fleet::parse("fleet.toml", &said).unwrap();
-    let found = check(&said).unwrap().expect("a campaign");
+    let explicit = format!("{required}[aggregation]\nrule = \"mean\"\n[limits]\nsamples = 4\n");
+    let explicit = Fleet::parse("fleet.toml", &explicit).unwrap();
+    let found = check(&explicit).unwrap().expect("a campaign");
     let differs = "begun under another configuration (- stored, + given): - aggregation.rule = \"trimmed-mean\", + aggregation.rule = \
                    \"mean\"; restore the lines";
     assert!(found.faults.iter().any(|fault| fault.contains(differs)), "{found:?}");
@@ -48,8 +48,8 @@ fn stored_settings_override_defaults_not_the_file() {
     assert_eq!(GoldenCampaign::new(&required).with_all_joined().finished(), expected);
 }
 
-/// FEDSPAN_REGENERATE_VECTORS=1 rewrites the directories that this version can write; only before the first
-/// release.
+/// Resumes every golden campaign. FEDSPAN_REGENERATE_VECTORS=1 rewrites the directories that this version can
+/// write, which is allowed only before the first release.
 #[test]
 fn golden_campaigns_resume_with_same_decisions() {
     for (name, middle, is_of_now) in CAMPAIGNS {

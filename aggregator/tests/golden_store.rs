@@ -1,5 +1,6 @@
-//! Golden state directories, one per store format. Later versions must open them or refuse them clearly. A
-//! version that changes the format keeps these directories, adds one of its own, and extends these tests.
+//! Tests of golden state directories, one per store format. Later versions must open them or refuse them with
+//! a clear message. A version that changes the format keeps these directories, adds a directory for the new
+//! format, and extends these tests.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,12 +32,14 @@ fn copy(format: u32, state: &Path) {
     }
 }
 
+/// Returns the CRC-32C of a representation, as in the journal.
 fn digest(values: impl Iterator<Item = f64>) -> String {
     let bytes: Vec<u8> = values.flat_map(f64::to_le_bytes).collect();
     format!("{:08x}", crc32c(&bytes))
 }
 
-/// The settings of this one are in the legacy text, which nothing writes any more, so it stays as it is.
+/// A directory of the current format is resumed. Its settings are in the legacy text, which the program no
+/// longer writes, so the directory must not be regenerated.
 #[test]
 fn current_format_is_resumed() {
     let scratch = Scratch::new();
@@ -55,7 +58,7 @@ fn current_format_is_resumed() {
     let round = durable_engine.engine().open_round().unwrap();
     assert_eq!((round.broadcast.id.round, round.participants.as_slice()), (3, &[0, 1].map(DeviceId)[..]));
     let opening = Arc::clone(&round.broadcast);
-    // The other devices answer as they would have.
+    // The other devices answer as they would have without the restart.
     for device in 2..5 {
         durable_engine.handle(Millis::new(5), Event::Joined(DeviceId(device)));
         durable_engine
@@ -70,7 +73,8 @@ fn current_format_is_resumed() {
     assert_eq!(digest(durable_engine.engine().representation().iter().copied()), DIGESTS[1]);
 }
 
-/// Format 3 had no rounds, format 4 no clock; neither was released.
+/// Directories of formats 3 and 4, which were never released, are refused and not changed. Format 3 did not
+/// store rounds, and format 4 did not store the clock.
 #[test]
 fn earlier_formats_are_refused_unchanged() {
     for format in [3, 4] {
@@ -78,6 +82,7 @@ fn earlier_formats_are_refused_unchanged() {
     }
 }
 
+/// Asserts that every command refuses a state directory of this format and does not change it.
 fn refused(format: u32) {
     let scratch = Scratch::new();
     let state = scratch.path().join("state");

@@ -20,8 +20,8 @@ use rand_core::SeedableRng;
 use tempfile::TempDir;
 use zeroize::Zeroizing;
 
-/// Lock held while a program is started: between fork and exec it has copies of this process's open files, and
-/// with them their locks.
+/// Lock that is held while a program is started. Between fork and exec the new process has copies of this
+/// process's open files, and thus holds their locks.
 static FORKS: RwLock<()> = RwLock::new(());
 
 const NOW: u64 = 1_700_000_000;
@@ -37,7 +37,7 @@ fn key_file() -> Unlock {
     Unlock::KeyFile(Zeroizing::new(SECRET))
 }
 
-/// Returns a cost at which a guess takes no time.
+/// Returns the cost of a derivation that takes almost no time.
 fn cheap() -> Argon2Cost {
     Argon2Cost::new(64, 1, 1).unwrap()
 }
@@ -52,6 +52,7 @@ fn filled(path: &Path, unlock: &Unlock) -> KeyStore {
     store
 }
 
+/// Key store file in a temporary directory.
 struct Store {
     directory: TempDir,
     path: PathBuf,
@@ -74,16 +75,16 @@ impl Store {
         KeyStore::open(&self.path, &key_file(), entropy(2))
     }
 
-    /// Returns the corruption of these bytes.
+    /// Returns the corruption that is reported for these bytes.
     fn damage(&self, bytes: &[u8]) -> Corruption {
-        // A new file, as overwriting takes the file system much longer.
+        // The file is created anew, because overwriting is much slower on some file systems.
         std::fs::remove_file(&self.path).unwrap();
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true).mode(0o600).open(&self.path).unwrap().write_all(bytes).unwrap();
         loop {
             match self.open() {
                 Err(KeyStoreError::Damaged { damage, .. }) => return damage,
-                // Another test is starting a program, which holds the lock until it runs.
+                // Another test is starting a program, which holds a copy of the lock until exec.
                 Err(KeyStoreError::Locked { .. }) => std::thread::yield_now(),
                 other => panic!("{other:?}"),
             }
@@ -91,7 +92,7 @@ impl Store {
     }
 }
 
-/// Returns the same bytes with a matching checksum, as an attacker would.
+/// Returns the same bytes with a valid checksum, which an attacker can compute.
 fn forged(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 4;
     let check = crc32c(&bytes[..end]).to_le_bytes();
@@ -103,6 +104,7 @@ fn listed(store: &KeyStore) -> Vec<KeyStatus> {
     store.keys().read(|table| table.list().collect())
 }
 
+/// Returns all accepted keys: device, epoch, key.
 fn secrets(store: &KeyStore) -> Vec<(u64, u16, [u8; 32])> {
     let keys = store.keys();
     let all = (0..20).flat_map(|device| (0..4).map(move |epoch| (device, epoch)));
@@ -132,7 +134,7 @@ fn keys_are_read_back_and_not_stored_in_plaintext() {
     }
     let mut store = KeyStore::open(&path, &key_file(), entropy(2)).unwrap();
     assert_eq!((listed(&store), secrets(&store)), (rows, keys));
-    // The grace of the rotation survives the restart, and ends for good.
+    // The grace of the rotation survives the restart, and does not return after its end.
     assert_eq!(store.round_closed().unwrap(), 1);
     drop(store);
     let store = KeyStore::open(&path, &key_file(), entropy(3)).unwrap();
@@ -143,8 +145,8 @@ fn keys_are_read_back_and_not_stored_in_plaintext() {
     assert!(!format!("{store:?} {:?}", key_file()).contains("94, 94"));
 }
 
-/// A reader written from the tables in KEYS.md with the RustCrypto crate; it shares no code with the one under
-/// test.
+/// The file can be read by a reader that follows the tables in KEYS.md, uses a RustCrypto crate, and shares
+/// no code with the tested reader.
 #[test]
 fn file_matches_its_specification() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -181,8 +183,8 @@ fn file_matches_its_specification() {
     assert_eq!(rows, expected.concat());
 }
 
-/// A file of version 1 as first written must open for ever, or be refused by its version.
-/// `FEDSPAN_REGENERATE_KEYS=1` rewrites it.
+/// A golden file of version 1 must always open, or be refused because of its version.
+/// `FEDSPAN_REGENERATE_KEYS=1` rewrites the file.
 #[test]
 fn version_1_opens() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +205,7 @@ fn version_1_opens() {
     let path = again.path().join("keys");
     let same = filled(&path, &unlock);
     assert_eq!((listed(&store), secrets(&store)), (listed(&same), secrets(&same)));
-    // The same randomness gives the same bytes.
+    // The same random numbers give the same bytes.
     assert_eq!(std::fs::read(&path).unwrap(), include_bytes!("data/keys-version-1.bin"));
 }
 
@@ -242,7 +244,7 @@ fn every_truncation_is_an_error() {
     assert_eq!(store.damage(&long), Corruption::Trailing { extra: 2 });
 }
 
-/// The checksum detects accidental changes, the tag deliberate ones.
+/// The checksum detects accidental changes, and the authentication tag detects deliberate ones.
 #[test]
 fn every_bit_flip_is_an_error() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +261,7 @@ fn every_bit_flip_is_an_error() {
             _ => assert!(matches!(by_accident, Corruption::Corrupted { .. }), "{at}: {by_accident}"),
         }
         if at >= bytes.len() - 4 {
-            // Replacing the checksum repairs it.
+            // A flipped bit in the checksum is repaired by a valid checksum.
             continue;
         }
         let on_purpose = store.damage(&forged(flipped));
@@ -284,7 +286,8 @@ proptest! {
     }
 }
 
-/// Only a program with the secret can write these, such as another version with an error.
+/// Authentic files with invalid rows are refused. Only a program with the secret can write such files, for
+/// example a faulty version.
 #[test]
 fn authentic_but_invalid_rows_are_refused() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -307,7 +310,7 @@ fn authentic_but_invalid_rows_are_refused() {
         forged([&file[..], &rows, &tag, &[0; 4]].concat())
     };
     let good = || row(3, 1, 1, never, [1, 0]);
-    for (bad, what) in [
+    for (bad, reason) in [
         (row(3, 1, 1, never, [1, 0]), "the same device again"),
         (row(2, 1, 1, never, [1, 0]), "an earlier device"),
         (row(4, 1, 3, never, [1, 1]), "three keys"),
@@ -319,7 +322,7 @@ fn authentic_but_invalid_rows_are_refused() {
         (row(4, 1, 2, NOW, [1, 1]), "rotating, and revoked"),
         (row(4, 0, 2, never, [1, 1]), "rotating to the first epoch"),
     ] {
-        assert_eq!(store.damage(&sealed(&[good(), bad])), Corruption::Row { row: 1 }, "{what}");
+        assert_eq!(store.damage(&sealed(&[good(), bad])), Corruption::Row { row: 1 }, "{reason}");
     }
     let fine = [good(), row(4, 1, 2, never, [1, 1]), row(5, 0, 0, NOW, [0, 0])];
     std::fs::write(&store.path, sealed(&fine)).unwrap();
@@ -356,7 +359,7 @@ fn excessive_derivation_is_refused() {
         let refused = Corruption::Derivation { kind: 1, memory, passes, lanes };
         assert!(matches!(error, KeyStoreError::Damaged { damage, .. } if damage == refused), "{error}");
     }
-    // A length of terabytes is not a number of rows, or exceeds the file.
+    // A length of `u32::MAX` is refused: it is not a multiple of a row, or exceeds the file.
     let mut hostile = bytes;
     hostile[64..68].copy_from_slice(&u32::MAX.to_le_bytes());
     std::fs::write(&path, forged(hostile)).unwrap();
@@ -380,7 +383,7 @@ fn wrong_secrets_are_distinguished() {
     assert!(error(&file, &other).contains("wrong key file, or"));
     assert!(error(&words, &key_file()).ends_with("it opens with a passphrase, not with a key file"));
     assert!(error(&file, &passphrase("x")).ends_with("it opens with a key file, not with a passphrase"));
-    // The line end is not part of the passphrase.
+    // A line end is not part of the passphrase.
     for words_again in ["correct horse\n", "correct horse\r\n"] {
         KeyStore::open(&words, &passphrase(words_again), entropy(2)).unwrap();
     }
@@ -407,7 +410,7 @@ fn exposed_store_is_refused_with_remedy() {
         std::fs::set_permissions(&store.path, Permissions::from_mode(mode)).unwrap();
         store.open().unwrap();
     }
-    // Only root can change the owner of a file.
+    // The owner can be changed only if the test runs as root.
     if std::os::unix::fs::chown(&store.path, Some(65_534), None).is_ok() {
         let error = store.open().unwrap_err();
         assert!(matches!(error, KeyStoreError::File(FileError::Foreign { owner: 65_534, .. })), "{error}");
@@ -449,7 +452,7 @@ fn key_store_admits_one_program() {
     assert_eq!(left.len(), 2, "the store and its lock: {left:?}");
 }
 
-/// On a full disk no unsaved key is accepted, and a revoked key stays revoked.
+/// On a full disk, new keys are not accepted before they are saved, and revoked keys stay revoked.
 #[test]
 fn full_disk_keeps_revocations_and_adds_no_keys() {
     let _forks = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -469,7 +472,7 @@ fn full_disk_keeps_revocations_and_adds_no_keys() {
     let old = open.keys().lookup(DeviceId(5), 0).unwrap();
     assert!(matches!(open.round_closed(), Err(KeyStoreError::Unwritten { .. })));
     assert!(!old.is_accepted());
-    // At the next round the disk works again, and the file is written.
+    // The disk works again at the end of the next round, and the file is written.
     std::fs::remove_dir(&obstacle).unwrap();
     assert_eq!(open.round_closed().unwrap(), 0);
     drop(open);
@@ -510,7 +513,7 @@ fn rotation_after_last_round_has_no_grace() {
     assert!(store.keys().lookup(device, epoch).is_none() && store.keys().lookup(device, epoch + 1).is_some());
 }
 
-/// A pipe that others may read or write is refused like such a file.
+/// A named pipe that other users can read or write is refused, like a file with these permissions.
 #[test]
 fn named_pipe_permissions_are_checked() {
     let _forks = FORKS.write().unwrap_or_else(PoisonError::into_inner);
@@ -518,15 +521,15 @@ fn named_pipe_permissions_are_checked() {
     let path = directory.path().join("pipe");
     let made = std::process::Command::new("mkfifo").args(["-m", "666"]).arg(&path).status().unwrap();
     assert!(made.success());
-    let say = |path: std::path::PathBuf| {
+    let write_in_thread = |path: std::path::PathBuf| {
         std::thread::spawn(move || std::fs::write(path, b"correct horse battery").is_ok())
     };
-    let writer = say(path.clone());
+    let writer = write_in_thread(path.clone());
     let error = Unlock::from_passphrase_file(&path).unwrap_err();
     assert!(matches!(error, UnlockError::File(FileError::Exposed { mode: 0o666, .. })), "{error}");
     let _ = writer.join();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let writer = say(path.clone());
+    let writer = write_in_thread(path.clone());
     assert!(matches!(Unlock::from_passphrase_file(&path), Ok(Unlock::Passphrase(_))));
     let _ = writer.join();
 }
@@ -583,7 +586,7 @@ fn key_and_passphrase_files_are_checked() {
         Unlock::from_key_file(directory.path()),
         Err(UnlockError::File(FileError::NotRegular { .. } | FileError::Foreign { .. }))
     ));
-    // Files of `keys export` are read under the same rules.
+    // The same rules apply to files of `keys export`.
     let lines = write("lines", format!("7 2 {hex}\n").as_bytes());
     assert_eq!(read_keys(&lines).unwrap()[&DeviceId(7)].epoch(), 2);
     std::fs::set_permissions(&lines, Permissions::from_mode(0o640)).unwrap();

@@ -1,4 +1,5 @@
-//! Key table compared with a model; active keys while connections hold them.
+//! Tests of keys: the key table is compared with a model, and revocations take effect while connections hold
+//! keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fn entropy(seed: u64) -> ChaCha20Rng {
     ChaCha20Rng::seed_from_u64(seed)
 }
 
-/// Source of randomness that has failed.
+/// Source of randomness that always fails.
 struct FailingEntropy;
 
 impl Entropy for FailingEntropy {
@@ -35,6 +36,7 @@ struct Model {
     previous: BTreeMap<DeviceId, u16>,
 }
 
+/// Operation on a key table.
 #[derive(Clone, Debug)]
 enum Step {
     Add(Vec<DeviceId>, bool),
@@ -80,6 +82,7 @@ impl Model {
         fits
     }
 
+    /// Returns true if the key of this epoch is accepted.
     fn accepts(&self, device: DeviceId, epoch: u16) -> bool {
         self.current.get(&device) == Some(&epoch) || self.previous.get(&device) == Some(&epoch)
     }
@@ -101,7 +104,7 @@ proptest! {
     fn key_table_matches_model(steps in steps()) {
         let (mut table, mut model) = (KeyTable::new(), Model::default());
         let mut entropy = entropy(1);
-        // Every key that ever existed, as a connection would hold it.
+        // Every key that ever existed, shared with the table like the key of a connection.
         let mut held: BTreeMap<(DeviceId, u16), Arc<AcceptedKey>> = BTreeMap::new();
         for (now, step) in (NOW..).zip(&steps) {
             let before: Vec<_> = table.list().collect();
@@ -158,7 +161,7 @@ fn connection_sees_revocation_before_next_frame() {
     table.add(&[DeviceId(7), DeviceId(8)], false, NOW, &mut entropy(1)).unwrap();
     let keys = ActiveKeys::new(table.clone());
     let (seven, eight) = (keys.lookup(DeviceId(7), 0).unwrap(), keys.lookup(DeviceId(8), 0).unwrap());
-    // Clones share the keys, so connections see a revocation in any of them.
+    // Clones of a table share the keys, so a revocation in any clone affects connections.
     table.revoke(&[DeviceId(7)], NOW + 1).unwrap();
     assert!(!seven.is_accepted() && eight.is_accepted());
     assert_eq!(table.lookup(DeviceId(7), 0).unwrap_err(), LookupError::Revoked);
@@ -227,7 +230,8 @@ fn refusals_name_numbers_and_change_nothing() {
     assert_eq!(table.len(), 1);
 }
 
-/// Revocation does not wait for connections; once it has returned none of them accepts a frame.
+/// A revocation does not wait for connections. Once the call has returned, no connection accepts a frame
+/// under the key.
 #[test]
 fn other_threads_see_revocation_at_once() {
     let mut table = KeyTable::new();

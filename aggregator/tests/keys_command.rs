@@ -1,4 +1,4 @@
-//! Tests of the command `keys`: on the key store's file, and through the control socket of a running server.
+//! Tests of the command `keys`: on the key store file, and through the control socket of a running server.
 
 use std::collections::BTreeMap;
 use std::fs::{Metadata, Permissions};
@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const CAMPAIGN: &str = "[data]\nd = 8\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 4\nstep_size = 0.5\n\
     [listen]\ntcp = \"127.0.0.1:0\"\n[devices]\nexpected = 2\n";
 
-/// Makes a fleet whose key store opens with a key file.
+/// Makes a fleet whose key store is opened with a key file.
 fn fleet() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let text = format!("state = \"state\"\n{CAMPAIGN}key_file = \"key\"\n");
@@ -45,17 +45,19 @@ fn serve(directory: &Path) -> Command {
     command
 }
 
-/// Runs `keys` and returns exit code, standard output, standard error.
+/// Runs `keys` and returns exit code, standard output and standard error.
 fn run(directory: &Path, arguments: &[&str]) -> (i32, String, String) {
     said(&keys(directory, arguments).output().unwrap())
 }
 
+/// Runs `keys`, which must succeed without a message, and returns standard output.
 fn done(directory: &Path, arguments: &[&str]) -> String {
     let (code, out, err) = run(directory, arguments);
     assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}: {out}");
     out
 }
 
+/// Runs `keys`, which must succeed, and parses the exported keys.
 fn exported(directory: &Path, arguments: &[&str]) -> BTreeMap<DeviceId, Key> {
     parse_keys(&done(directory, arguments)).unwrap()
 }
@@ -214,11 +216,11 @@ fn records_carry_noise_parameters() {
     let more = ["export", "1", "-o", "one.bin", "--rows", "500", "--iterations", "4", "--clip", "0.5"];
     done(at, &[&more, &promise[..]].concat());
     let read = |file: &str| Provision::read(&std::fs::read(at.join(file)).unwrap()).unwrap().noise.unwrap();
-    let (usual, own) = (read("noisy/device-2.bin"), read("one.bin"));
+    let (usual, chosen) = (read("noisy/device-2.bin"), read("one.bin"));
     assert_eq!((usual.rows_max, usual.iterations_max, usual.clip, usual.slot), (32_768, 1, 0.0, 500));
-    assert_eq!((own.rows_max, own.iterations_max, own.clip, own.slot), (500, 4, 0.5, 500));
-    assert_eq!((usual.multiplier_square, usual.budget), (own.multiplier_square, own.budget));
-    // The table of PRIVACY.md: T = 100, z = 20 has an epsilon of 1.9931.
+    assert_eq!((chosen.rows_max, chosen.iterations_max, chosen.clip, chosen.slot), (500, 4, 0.5, 500));
+    assert_eq!((usual.multiplier_square, usual.budget), (chosen.multiplier_square, chosen.budget));
+    // In the table of PRIVACY.md, T = 100 and z = 20 have an epsilon of 1.9931.
     assert!(((usual.multiplier_square as f64 / 65_536.0).sqrt() - 19.94).abs() < 0.005);
     for (arguments, message) in [
         (&["--epsilon", "2"][..], "--delta"),
@@ -255,8 +257,8 @@ fn records_carry_noise_parameters() {
     assert!(!at.join("never").exists() && !at.join("lines").exists());
 }
 
-/// Concurrent commands that read, change and write the file must not undo each other; the first ones race to
-/// create the store.
+/// Concurrent commands that change the file must not undo each other. The first commands compete to create
+/// the store.
 #[test]
 fn concurrent_commands_lose_no_changes() {
     let directory = fleet();
@@ -289,7 +291,7 @@ async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(ActiveKeys) -> T) ->
     let server = Server::bind(fleet, 1, SysRng, protection).await.unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(server.serve(async move { _ = stopped.await }, false));
-    // The socket is bound first, and made private a moment later.
+    // The permissions of the socket are set only after it is bound.
     let private = |data: Metadata| data.permissions().mode() & 0o777 == 0o600;
     while !std::fs::metadata(at.join("state/control.sock")).is_ok_and(private) {
         tokio::task::yield_now().await;
@@ -300,6 +302,7 @@ async fn while_serving<T>(at: &Path, test: impl AsyncFnOnce(ActiveKeys) -> T) ->
     result
 }
 
+/// Runs `keys` while a server in this process answers.
 async fn through(at: &Path, arguments: &[&str]) -> (i32, String, String) {
     let mut command = keys(at, arguments);
     said(&tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap())
@@ -310,7 +313,7 @@ async fn commands_through_server_take_effect_at_once() {
     let directory = fleet();
     let at = directory.path();
     while_serving(at, async |live| {
-        // The server has read the key file; nothing else needs it.
+        // The server has already read the key file, so the file can be moved away.
         std::fs::rename(at.join("key"), at.join("key.away")).unwrap();
         let (code, out, err) = through(at, &["add", "1..3"]).await;
         assert_eq!((code, err.as_str()), (0, ""), "{out}");
@@ -326,7 +329,7 @@ async fn commands_through_server_take_effect_at_once() {
         assert_eq!(exported[&DeviceId(2)], *live.lookup(DeviceId(2), 1).unwrap().key());
         let (_, out, _) = through(at, &["list", "--format", "json"]).await;
         assert!(out.contains("\"state\":\"rotating\""), "{out}");
-        // Eight concurrent requests, which the server performs one by one.
+        // Sends eight concurrent requests, which the server performs one by one.
         let adds: Vec<_> = (10..18u64)
             .map(|device| {
                 let mut command = keys(at, &["add", &device.to_string()]);
@@ -340,7 +343,7 @@ async fn commands_through_server_take_effect_at_once() {
         std::fs::rename(at.join("key.away"), at.join("key")).unwrap();
     })
     .await;
-    // The file was written as well.
+    // The changes are in the file too.
     let list = done(at, &["list"]);
     assert!(list.lines().count() == 12 && list.contains("rotating") && list.contains("revoked"), "{list}");
 }
@@ -353,7 +356,7 @@ async fn invalid_requests_get_an_error() {
         let state = at.join("state");
         let ask = async |request: &[u8]| {
             let mut stream = tokio::net::UnixStream::connect(state.join("control.sock")).await.unwrap();
-            // The server may close the connection before it has read everything.
+            // The server may close the connection before it has read the whole request.
             let _ = stream.write_all(request).await;
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
@@ -369,7 +372,7 @@ async fn invalid_requests_get_an_error() {
             ("keys {\"revoke\":[[0,18446744073709551615]]}\n".to_owned(), "allowed: at most 1048576"),
             ("keys {\"revoke\":[]}\n".to_owned(), "no device"),
             ("key\n".to_owned(), "unknown request"),
-            // A valid request without its newline.
+            // The request is valid except for the missing newline.
             (
                 "keys {\"add\":{\"devices\":[[1,2]],\"again\":false}}".to_owned(),
                 "one line of at most 65536 bytes",
@@ -393,7 +396,7 @@ async fn invalid_requests_get_an_error() {
     .await;
 }
 
-/// The server checks the user of its client, in case the socket's permissions fail.
+/// The server checks the user of the client, in addition to the permissions of the socket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_user_gets_no_answer() {
     let directory = fleet();
@@ -417,7 +420,7 @@ async fn other_user_gets_no_answer() {
     .await;
 }
 
-/// A plaintext server has no keys, so the command changes the file.
+/// A server in plaintext mode has no keys, so the command changes the file.
 #[test]
 fn plaintext_server_leaves_keys_to_the_file() {
     let directory = fleet();
@@ -441,14 +444,14 @@ fn plaintext_server_leaves_keys_to_the_file() {
     assert!(at.join("state/keys").exists());
 }
 
-/// A server waits for a command that holds the key store, but not for another server; message and exit code do
-/// not depend on which lock is taken first.
+/// A server waits for a command that holds the key store, but not for another server. The message and the
+/// exit code do not depend on the order in which the locks are taken.
 #[test]
 fn second_server_reports_the_first() {
     let directory = fleet();
     let at = directory.path();
     done(at, &["add", "1..3"]);
-    // Holds the key store like a slow command.
+    // Holds the key store open, like a slow command.
     let unlock = Unlock::from_key_file(&at.join("key")).unwrap();
     let held = KeyStore::open(&at.join("state/keys"), &unlock, SysRng).unwrap();
     let mut server = spawned(serve(at).stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -459,6 +462,6 @@ fn second_server_reports_the_first() {
     let (code, out, err) = said(&output(&mut serve(at)));
     assert_eq!((code, out.as_str()), (1, ""), "{err}");
     assert!(err.contains("another server is running on this state directory"), "{err}");
-    // A server that waits writes another line.
+    // A waiting server would write a second line.
     assert_eq!(err.lines().count(), 1, "{err}");
 }

@@ -1,5 +1,5 @@
-//! Tests of the privacy ledger: budgets in ledger units, requirements of a server on its devices, and its account
-//! of their spending.
+//! Tests of the privacy ledger: budgets in ledger units, the requirements of a server, and the accounts of
+//! devices' spending.
 
 use crate::common::campaign::{Setup, honest, plain};
 use crate::common::hello;
@@ -24,7 +24,7 @@ fn delta(value: f64) -> Delta {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Ledger units add up like the exact account, and never to less.
+    /// The sum of ledger units is at least the exact privacy loss, and close to it.
     #[test]
     fn ledger_units_match_exact_account(z in 0.5f64..60.0, t in 1u32..300, exponent in 1i32..12) {
         let delta = delta(10f64.powi(-exponent));
@@ -33,13 +33,14 @@ proptest! {
         let multiplier = NoiseMultiplier::new(z).unwrap();
         let exact = Composition::repeated(multiplier, Releases::new(t).unwrap()).epsilon(delta);
         prop_assert!(units >= exact, "{units} under {exact}");
-        // Rounding up by one unit per release costs no more than a slightly smaller noise.
+        // Rounding up by one unit per release costs at most as much as a slightly smaller noise multiplier.
         let less = NoiseMultiplier::new(z * (1.0 - 1e-5)).unwrap();
         let above = Composition::repeated(less, Releases::new(t).unwrap()).epsilon(delta);
         prop_assert!(units <= above, "{units} over {above}");
     }
 
-    /// Provisioned noise suffices for all releases, stays within epsilon, and is not larger than necessary.
+    /// Provisioned noise is sufficient for all releases, stays within epsilon, and is not larger than
+    /// necessary.
     #[test]
     fn provisioned_noise_covers_all_releases(
         epsilon in 0.01f64..50.0,
@@ -94,8 +95,8 @@ fn less_noise_than_required_is_refused() {
     let refused = Err(refusal);
     assert_eq!(with(noise(most + 1)), refused);
     assert_eq!(with(Privacy::None), refused);
-    let said = refusal.to_string();
-    assert!(said.contains("noise in updates, with a privacy budget of at most 0.0"), "{said}");
+    let error = refusal.to_string();
+    assert!(error.contains("noise in updates, with a privacy budget of at most 0.0"), "{error}");
     // Without requirements every device is admitted.
     let anybody = Requirements::new(model, &[], None);
     assert_eq!(anybody.admit(&hello(1, (6, 2, 1), 256)), Ok(()));
@@ -122,12 +123,13 @@ fn privacy_section_is_validated() {
         ("[privacy]\nepsilon = 1\n", "privacy.delta"),
         ("[privacy]\nepsilon = 1\ndelta = 1e-4\ncalibration = \"tight\"\n", "privacy.calibration"),
     ] {
-        let said = parse(section).unwrap_err().to_string();
-        assert!(said.contains(wanted), "{said}");
+        let error = parse(section).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
     }
 }
 
-/// A start without noise is replaced by one with noise; an algorithm without noise is refused.
+/// With privacy, a start without noise is replaced by a start with noise, and an algorithm without noise is
+/// refused.
 #[test]
 fn private_requests_carry_noise() {
     let parse = |algorithm: &str, model: &str, privacy: &str| {
@@ -157,11 +159,11 @@ fn private_requests_carry_noise() {
         ("fedavg", "", "algorithm.name: \"fedavg\" adds no noise; allowed with [privacy]: \"fedrep\""),
         ("fedrep", "init = \"moments\"\n", "model.init: allowed for a real fleet: \"random\", \"power\""),
     ] {
-        let said = parse(algorithm, model, privacy).unwrap_err().to_string();
-        assert!(said.contains(wanted), "{said}");
+        let error = parse(algorithm, model, privacy).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
     }
-    let said = parse("fedrep", "", &format!("{privacy}clip = 1.0\n")).unwrap_err().to_string();
-    assert!(said.contains("privacy.clip"), "{said}");
+    let error = parse("fedrep", "", &format!("{privacy}clip = 1.0\n")).unwrap_err().to_string();
+    assert!(error.contains("privacy.clip"), "{error}");
 }
 
 #[test]
@@ -177,10 +179,10 @@ fn account_is_last_report_plus_later_updates() {
         ledger.charge_update(DeviceId(7), 4, 2);
         assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (500, 0), "once a round");
     }
-    // The device charged itself for an update that never arrived.
+    // The device has charged itself for an update that never arrived.
     ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 100, budget: 1_000, spent: 700 });
     assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (700, 0));
-    // Its storage was replaced, or its report is false.
+    // The device reports less spending than before: its storage was replaced, or the report is false.
     ledger.record_hello(DeviceId(7), PRIVATE);
     assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (700, 1));
     ledger.record_hello(DeviceId(3), Privacy::Gaussian { release: 1, budget: u64::MAX, spent: u64::MAX });
@@ -191,38 +193,40 @@ fn account_is_last_report_plus_later_updates() {
     assert_eq!(each[1].1, epsilon_of(700, Delta::DEFAULT));
 }
 
-/// A device that has computed an update and lost its link reports the charge in its next hello, and sends the
-/// update afterwards: it is charged once. Found by simulated disasters.
+/// A device that computes an update and loses its link reports the charge in its next hello, and sends the
+/// update afterwards. The server charges the update again on arrival; the next hello corrects the account and
+/// is not counted as a report of less spending. Fault simulation found this case.
 #[test]
 fn update_charged_before_hello_is_not_charged_again() {
-    let said = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
+    let report = |spent| Privacy::Gaussian { release: 100, budget: 1_000, spent };
     let mut ledger = Ledger::default();
-    ledger.record_hello(DeviceId(7), said(0));
-    // Round 1 was charged, its link is lost, and the update arrives after the hello.
-    ledger.record_hello(DeviceId(7), said(100));
+    ledger.record_hello(DeviceId(7), report(0));
+    // The device has charged itself for round 1 and lost its link; the update arrives after the hello.
+    ledger.record_hello(DeviceId(7), report(100));
     ledger.charge_update(DeviceId(7), 1, 1);
     assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 200, "as if it had not been paid for");
     ledger.charge_update(DeviceId(7), 2, 1);
     assert_eq!(ledger.accounts()[&DeviceId(7)].spent, 300);
-    // Both reports are true.
+    // The device repeats the report of 200 units, which is true: it has paid for both updates.
     for _ in 0..2 {
-        ledger.record_hello(DeviceId(7), said(200));
+        ledger.record_hello(DeviceId(7), report(200));
         assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (200, 0));
     }
-    // Less than the device has certainly spent.
+    // The report is below the spending that the server has observed since the last hello.
     ledger.charge_update(DeviceId(7), 3, 1);
     ledger.charge_update(DeviceId(7), 4, 1);
-    ledger.record_hello(DeviceId(7), said(299));
+    ledger.record_hello(DeviceId(7), report(299));
     assert_eq!((ledger.accounts()[&DeviceId(7)].spent, ledger.fell_back()), (400, 1));
 }
 
 proptest! {
-    /// Honest devices that lose links, updates and acknowledgements: the account is never below the truth, and
-    /// equals it after every hello.
+    /// For an honest device that loses links, updates and acknowledgements, the account is never below the
+    /// true spending, and equals it after every hello.
     #[test]
     fn account_equals_truth_after_every_hello(steps in prop::collection::vec((0u8..4, 1u32..4), 1..60)) {
         let mut ledger = Ledger::default();
-        // The spent units, and the waiting update with its round and releases.
+        // `paid` is the number of spent units; `ready` is the unsent update with its round and number of
+        // releases.
         let (mut paid, mut ready, mut round) = (0u64, None, 0u32);
         ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent: 0 });
         for (step, releases) in steps {
@@ -231,13 +235,13 @@ proptest! {
                     ledger.record_hello(DeviceId(7), Privacy::Gaussian { release: 10, budget: u64::MAX, spent: paid });
                     prop_assert_eq!(ledger.accounts()[&DeviceId(7)].spent, paid);
                 }
-                // A round is opened; the waiting update is not sent any more.
+                // A round is opened, and an unsent update for an earlier round is discarded.
                 1 => {
                     round += 1;
                     paid += 10 * u64::from(releases);
                     ready = Some((round, releases));
                 }
-                // The update arrives, for the first time or again.
+                // The update arrives, for the first time or as a repetition.
                 _ => {
                     if let Some((round, releases)) = ready {
                         ledger.charge_update(DeviceId(7), round, releases);
@@ -294,22 +298,23 @@ fn engine_charges_received_updates() {
         );
     }
     assert_eq!(spent(&engine), [10, 10, 0], "the same again costs nothing");
-    // A rejected update has left the device nevertheless.
+    // A rejected update is charged, because it has left the device.
     let mut large = honest(DeviceId(2), &first);
     large.tensors[0].values.fill(1e5);
     engine.handle(Millis::new(2), Event::Update(DeviceId(2), large), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
     assert_eq!(engine.counters().norm_over_bound, 1);
-    // The round is over: a late update is charged, one that was never sent is not.
+    // After the end of the round, a late update is charged, and an update for a round that was never sent is
+    // not.
     let second = open(&mut actions);
     assert_ne!(first.id, second.id);
     engine.handle(Millis::new(3), Event::Update(DeviceId(2), honest(DeviceId(2), &first)), &mut actions);
     assert_eq!((spent(&engine), engine.counters().late), (vec![10, 10, 10], 1));
-    let mut unheard = honest(DeviceId(1), &second);
-    unheard.id.round = 77;
-    engine.handle(Millis::new(3), Event::Update(DeviceId(1), unheard), &mut actions);
+    let mut never_sent = honest(DeviceId(1), &second);
+    never_sent.id.round = 77;
+    engine.handle(Millis::new(3), Event::Update(DeviceId(1), never_sent), &mut actions);
     assert_eq!(spent(&engine), [10, 10, 10]);
-    // An update too late for its round has left the device, decoded or not.
+    // An update that is too late for its round is charged, because it has left the device; decoded or not.
     for device in [0, 1] {
         engine.handle(
             Millis::new(4),

@@ -1,4 +1,4 @@
-//! Tests of limits on one peer, over TCP: slots, updates, bytes.
+//! Tests of the limits on peers over TCP: connection slots and the update quota.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Server in the process of the test.
 struct Running {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -52,36 +53,38 @@ async fn connect(address: SocketAddr, from: Ipv4Addr) -> TcpStream {
     socket.connect(address).await.unwrap()
 }
 
-/// Device without a protocol of its own.
+/// Simulated device whose messages the test itself sends.
 struct Peer {
     stream: TcpStream,
-    heard: Vec<u8>,
+    received: Vec<u8>,
 }
 
 impl Peer {
+    /// Connects and says hello.
     async fn join(address: SocketAddr, device: u64) -> Self {
         Self::join_from(address, Ipv4Addr::LOCALHOST, device).await
     }
 
+    /// Connects from a given local address and says hello.
     async fn join_from(address: SocketAddr, from: Ipv4Addr, device: u64) -> Self {
         let mut stream = connect(address, from).await;
         stream.write_all(&frame(&ToServer::Hello(hello(device, (6, 2, 1), 256)), &[])).await.unwrap();
-        Self { stream, heard: Vec::new() }
+        Self { stream, received: Vec::new() }
     }
 
-    /// Reads until a message satisfies `wanted` or the server closes; returns all messages.
+    /// Reads until a message satisfies `wanted` or the server closes the connection. Returns all messages.
     async fn read_until(&mut self, wanted: impl Fn(&ToDevice) -> bool) -> Vec<ToDevice> {
         let listen = async {
             loop {
-                let whole = self.heard.iter().rposition(|byte| *byte == 0).map_or(0, |end| end + 1);
-                let all = messages(&self.heard[..whole]);
+                let whole = self.received.iter().rposition(|byte| *byte == 0).map_or(0, |end| end + 1);
+                let all = messages(&self.received[..whole]);
                 let all: Vec<ToDevice> = all.into_iter().map(|(message, _)| message).collect();
                 let mut buffer = [0; 4096];
                 if all.iter().any(&wanted) {
                     return all;
                 }
                 match self.stream.read(&mut buffer).await {
-                    Ok(n @ 1..) => self.heard.extend_from_slice(&buffer[..n]),
+                    Ok(n @ 1..) => self.received.extend_from_slice(&buffer[..n]),
                     _ => return all,
                 }
             }
@@ -89,6 +92,7 @@ impl Peer {
         tokio::time::timeout(PATIENCE, listen).await.expect("an answer, or the end")
     }
 
+    /// Waits for a round and returns its id.
     async fn round(&mut self) -> RoundId {
         let all = self.read_until(|message| matches!(message, ToDevice::RoundOpen(_))).await;
         let open = all.iter().rev().find_map(|message| match message {
@@ -98,11 +102,13 @@ impl Peer {
         open.expect("a round")
     }
 
+    /// Reads until the server closes the connection. Returns all messages.
     async fn end(&mut self) -> Vec<ToDevice> {
         self.read_until(|_| false).await
     }
 }
 
+/// Requests the status through the control socket.
 async fn status(state: &Path) -> serde_json::Value {
     let mut line = String::new();
     let asked = query(state, "status", |answer| {
@@ -113,7 +119,7 @@ async fn status(state: &Path) -> serde_json::Value {
     serde_json::from_str(&line).unwrap()
 }
 
-/// Encodes an update that is rejected.
+/// Encodes an update that the server rejects.
 fn rejected(id: RoundId, value: f32) -> Vec<u8> {
     let tensors = std::iter::once(TensorDescriptor::inline(Role::Gradient, Encoding::F32, 6, 2)).collect();
     let body: Vec<u8> = std::iter::repeat_n(value.to_le_bytes(), 12).flatten().collect();
@@ -128,7 +134,7 @@ async fn device_exceeding_update_quota_is_cut_off() {
     let mut flood = Peer::join(server.address, 1).await;
     let id = flood.round().await;
     for _ in 0..40 {
-        // The server cuts the device off while it is sending.
+        // The server closes the connection while the device is sending, so errors are ignored.
         let _ = flood.stream.write_all(&rejected(id, f32::NAN)).await;
     }
     let replies = flood.end().await;
@@ -163,7 +169,7 @@ async fn address_has_limited_slots() {
     let replies = Peer::join(server.address, 2).await.end().await;
     assert!(matches!(replies.as_slice(), [ToDevice::RetryAfter { .. }]), "{replies:?}");
     drop(first);
-    // Its slot is free once the server has noticed the disconnect.
+    // The slot of the first device is free once the server has detected the disconnect.
     let free = async {
         loop {
             let mut peer = Peer::join(server.address, 3).await;
@@ -177,8 +183,8 @@ async fn address_has_limited_slots() {
     assert!(server.stop().await.connections.turned_away >= 1);
 }
 
-/// Four addresses hold more silent connections than there are slots of any kind, and replace every one that is
-/// closed.
+/// New devices are admitted although four addresses hold more silent connections than the server has slots,
+/// and replace every closed connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn hoarding_connections_keep_no_device_out() {
     let state = tempfile::tempdir().unwrap();
@@ -197,7 +203,7 @@ async fn hoarding_connections_keep_no_device_out() {
             }
         });
     }
-    // They hold all they can get once the first of them is turned away or evicted.
+    // All slots are in use once a connection has been turned away or evicted.
     let crowded = async {
         loop {
             let now = status(state.path()).await["connections"].clone();
@@ -215,7 +221,7 @@ async fn hoarding_connections_keep_no_device_out() {
         assert!(matches!(replies.first(), Some(ToDevice::Welcome(_))), "device {device}: {replies:?}");
         others.push(peer);
     }
-    // The device connected before is still connected, and its update counts.
+    // The device that was connected first is still connected, and its update counts.
     let id = first.round().await;
     first.stream.write_all(&rejected(id, 0.0)).await.unwrap();
     let replies = first.read_until(|message| matches!(message, ToDevice::Ack(_))).await;

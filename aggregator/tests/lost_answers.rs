@@ -1,6 +1,6 @@
-//! Devices that lose an update in a power cut after it may have been sent cannot compute it again, and decline
-//! the round as done. The round continues for them under another id, updates counted before stay counted, and
-//! restarts of the server change nothing.
+//! Tests of devices that lose an update in a power cut after the update may have been sent. Such a device
+//! cannot compute the update again, and declines the round. The round continues for the device under a new
+//! id, counted updates stay counted, and restarts of the server do not change the results.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,16 +15,17 @@ use proptest::prelude::*;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Flash and memory of a device.
+/// Simulated device: its flash and its memory.
 #[derive(Default)]
 struct Device {
-    /// Last round id for which an update was or may have been sent.
+    /// Last round id for which an update was sent or may have been sent.
     last: u32,
-    /// Update in memory that is not acknowledged.
+    /// Update in memory that has not been acknowledged.
     pending: Option<Update>,
     counted: BTreeSet<RoundId>,
 }
 
+/// Devices that may lose updates, and a server whose power may be cut.
 struct World {
     setup: Setup,
     disk: Disk,
@@ -32,10 +33,10 @@ struct World {
     now: u64,
     devices: Vec<Device>,
     sent: VecDeque<Event>,
-    /// Updates that arrive late.
+    /// Updates that will arrive late.
     later: Vec<(u64, Update)>,
     random: ChaCha8Rng,
-    /// Updates that are still to be lost.
+    /// Number of updates that will be lost.
     losses: u32,
     renamed: u64,
 }
@@ -68,6 +69,8 @@ impl World {
         self.later.clear();
     }
 
+    /// Handles a round that is opened on a device: the device sends its update, declines the round, or loses
+    /// the update.
     fn opened(&mut self, id: u64, opening: &Arc<RoundBroadcast>) {
         let device = &mut self.devices[usize::try_from(id).unwrap()];
         let uploads = !opening.request.expects.is_empty();
@@ -84,7 +87,7 @@ impl World {
         if uploads && fate < 2 && self.losses > 0 {
             self.losses -= 1;
             device.pending = None;
-            // The update may have been sent, or not.
+            // The update was sent before the power cut, or not.
             if fate == 0 {
                 self.sent.push_back(Event::Update(DeviceId(id), update));
             }
@@ -99,9 +102,10 @@ impl World {
         }
     }
 
+    /// Makes the server handle the next event.
     fn step(&mut self) {
         let event = self.sent.pop_front().unwrap_or_else(|| {
-            // Nothing is sent: advance to the next timer.
+            // No messages are in transit, so the time advances to the next timer.
             match self.coordinator.engine().wake() {
                 Some(wake) if self.later.is_empty() || !self.random.next_u32().is_multiple_of(4) => {
                     self.now = (wake.max(Millis::new(self.now))).as_u64();
@@ -130,6 +134,7 @@ impl World {
         }
     }
 
+    /// Cuts the power of the server and restarts it.
     fn cut(&mut self) {
         self.renamed += self.coordinator.engine().counters().renamed;
         self.disk.cut();
@@ -137,6 +142,7 @@ impl World {
         self.join();
     }
 
+    /// Runs the campaign to its end.
     fn finish(&mut self) {
         let mut steps = 0;
         while self.coordinator.engine().phase() != Phase::Finished {
@@ -147,7 +153,8 @@ impl World {
         self.renamed += self.coordinator.engine().counters().renamed;
     }
 
-    /// Returns the devices counted in each committed round, with the id they answered, from the journal.
+    /// Returns the devices counted in each committed round, with the round id that each device answered, from
+    /// the journal.
     fn rounds(&self) -> Vec<(u32, BTreeMap<DeviceId, u32>)> {
         let lines = self.coordinator.store().journal(0).unwrap();
         let (mut rounds, mut open, mut last) = (Vec::new(), BTreeMap::new(), 0);
@@ -177,7 +184,7 @@ impl World {
     }
 }
 
-/// Every device is needed.
+/// Changes the setup so that every round needs all devices.
 fn require_all(setup: Setup) -> Setup {
     Setup {
         deadline: setup.deadline.map(|_| 300),
@@ -213,13 +220,13 @@ proptest! {
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
         let rounds = world.rounds();
         prop_assert!(rounds.iter().all(|(_, counted)| counted.len() == setup.fleet_size));
-        for (device, own) in (0..).map(DeviceId).zip(&world.devices) {
-            for id in &own.counted {
+        for (device, state) in (0..).map(DeviceId).zip(&world.devices) {
+            for id in &state.counted {
                 let kept = rounds.iter().any(|(_, counted)| counted.get(&device) == Some(&id.round));
                 prop_assert!(kept || id.round > rounds.last().map_or(0, |(last, _)| *last), "{} {:?}", device, id);
             }
         }
-        // The stored rounds agree.
+        // The stored rounds have the same participants.
         let mut kept: Vec<(u32, BTreeSet<DeviceId>)> = Vec::new();
         let take = |line: &str| {
             let round: CommittedRound = serde_json::from_str(line).unwrap();
@@ -227,13 +234,13 @@ proptest! {
             true
         };
         world.coordinator.store().read_snapshot().unwrap().rounds(take).unwrap();
-        let told: Vec<(u32, BTreeSet<DeviceId>)> =
+        let journalled: Vec<(u32, BTreeSet<DeviceId>)> =
             rounds.into_iter().map(|(exchange, counted)| (exchange, counted.into_keys().collect())).collect();
-        prop_assert_eq!(kept, told);
+        prop_assert_eq!(kept, journalled);
     }
 }
 
-/// A server that is restarted in a round with several ids knows all of them.
+/// A server that restarts in a round with several ids restores all of the ids.
 #[test]
 fn renumbered_round_survives_restart() {
     let setup = require_all(Setup { fleet_size: 3, rounds: 30, deadline: None, ..plain() });

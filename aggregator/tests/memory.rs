@@ -1,4 +1,4 @@
-//! Memory of a connection, whatever a device with or without a key sends.
+//! Tests that the memory of a connection stays bounded for any input, of devices with and without keys.
 
 use crate::common;
 use std::sync::Arc;
@@ -21,9 +21,10 @@ use proptest::prelude::*;
 
 const ROUND: RoundId = RoundId { round: 7, stage: 0 };
 
-struct Same;
+/// Source of randomness that always returns the same bytes.
+struct ConstantEntropy;
 
-impl Entropy for Same {
+impl Entropy for ConstantEntropy {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError> {
         bytes.fill(7);
         Ok(())
@@ -60,7 +61,7 @@ fn gate() -> Arc<Acceptor> {
         Requirements::new(model, &[request()], None),
         welcome,
         ActiveKeys::new(table),
-        Box::new(Same),
+        Box::new(ConstantEntropy),
     ))
 }
 
@@ -93,10 +94,13 @@ enum Step {
         often: usize,
     },
     Noise(Vec<u8>),
-    /// Opening, acknowledgement and closing by the core, or the socket taking queued frames.
+    /// The core opens a round.
     Open,
+    /// The core acknowledges an update.
     Acknowledge,
+    /// The core closes a round.
     Close,
+    /// The socket accepts all queued frames.
     Drain,
 }
 
@@ -120,10 +124,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Connection and a hostile device.
 struct World {
     connection: Connection,
     opening: Arc<RoundBroadcast>,
-    /// Device's channel, once its hello is answered.
+    /// Encrypted channel of the device; `None` until its hello is answered.
     channel: Option<Channel>,
     greeted: Option<(u64, [u8; 32])>,
     updates: usize,
@@ -135,6 +140,7 @@ impl World {
         Self { connection: Connection::new(gate()), opening, channel: None, greeted: None, updates: 0 }
     }
 
+    /// Asserts that the memory of the connection is within its bounds.
     fn check(&self) {
         let (memory, most) = (self.connection.memory(), self.connection.memory_max());
         assert!(memory <= most, "{memory} of {most} bytes");
@@ -142,12 +148,12 @@ impl World {
         assert!(update <= 64 * 4 * 4 + 4 * 64, "an update of {update} bytes");
     }
 
-    /// Feeds bytes and checks the memory bound.
+    /// Passes bytes to the connection and checks the memory bound.
     fn feed(&mut self, bytes: &[u8]) {
         let mut input = bytes;
-        while let Some(said) = self.connection.next_message(&mut input) {
+        while let Some(message) = self.connection.next_message(&mut input) {
             self.check();
-            self.updates += usize::from(matches!(said, PeerMessage::Update(_)));
+            self.updates += usize::from(matches!(message, PeerMessage::Update(_)));
         }
         self.check();
     }
@@ -175,6 +181,7 @@ impl World {
         }
     }
 
+    /// Encodes a message of the device, sealed after the handshake.
     fn seal<M: Message>(&mut self, message: &M, body: &[u8]) -> Vec<u8> {
         let mut out = vec![0; 8192];
         let fill = |place: &mut [u8]| place.copy_from_slice(body);
@@ -186,11 +193,13 @@ impl World {
         out
     }
 
-    fn say(&mut self, message: &ToServer, body: &[u8], often: usize) {
+    /// Sends a message several times.
+    fn send_repeatedly(&mut self, message: &ToServer, body: &[u8], often: usize) {
         let frames: Vec<u8> = (0..often).flat_map(|_| self.seal(message, body)).collect();
         self.feed(&frames);
     }
 
+    /// Performs a step and checks the memory.
     fn step(&mut self, step: Step) {
         match step {
             Step::Hello { device, handshake, limit, often } => {
@@ -204,7 +213,7 @@ impl World {
                 let mut all: Descriptors =
                     [TensorDescriptor::inline(Role::Gradient, Encoding::F32, rows, 4)].into_iter().collect();
                 if chunked {
-                    // As many as fit.
+                    // Adds as many tensors as fit.
                     let rest = [TensorDescriptor::inline(Role::Gradient, Encoding::F32, 1, 1); 3];
                     all.extend(rest);
                     if plan(&mut all, 128).is_err() {
@@ -214,23 +223,31 @@ impl World {
                 let len: usize = all.iter().map(|tensor| 4 * tensor.elements()).sum();
                 let head = ToServer::Update(Update { id: ROUND, samples: 1, skipped: 0, tensors: all });
                 let body = vec![0; if chunked { 0 } else { len }];
-                self.say(&head, &body, often);
+                self.send_repeatedly(&head, &body, often);
             }
             Step::Chunk { offset, often } => {
-                self.say(&ToServer::Chunk(Chunk { id: ROUND, tensor: 0, offset }), &[0; 64], often);
+                self.send_repeatedly(
+                    &ToServer::Chunk(Chunk { id: ROUND, tensor: 0, offset }),
+                    &[0; 64],
+                    often,
+                );
             }
             Step::Missing { chunks, often } => {
                 let chunks = (0..chunks.min(16)).collect();
-                self.say(&ToServer::Missing(Missing { id: ROUND, tensor: 0, chunks }), &[], often);
+                self.send_repeatedly(
+                    &ToServer::Missing(Missing { id: ROUND, tensor: 0, chunks }),
+                    &[],
+                    often,
+                );
             }
-            Step::Alive { often } => self.say(&ToServer::Alive, &[], often),
+            Step::Alive { often } => self.send_repeatedly(&ToServer::Alive, &[], often),
             Step::Clear { often } => {
                 let mut out = vec![0; 64];
                 let sent = encode(&ToServer::Alive, 0, |_| {}, &mut out).unwrap();
                 self.feed(&out[..sent].repeat(often));
             }
             Step::Noise(bytes) => self.feed(&bytes),
-            // The core sends its next command once this one is sent.
+            // The core sends its next command after this one has been sent.
             Step::Open => {
                 self.connection.open(&self.opening);
                 self.check();
@@ -266,7 +283,8 @@ proptest! {
     }
 }
 
-/// Checks that the property above is not vacuous: a device completes the handshake, and fills its outbox.
+/// The memory of a connection grows when a device completes the handshake and fills the outbox. The memory is
+/// freed after the frames are sent.
 #[test]
 fn connection_memory_reaches_bound_and_returns() {
     let mut world = World::new();

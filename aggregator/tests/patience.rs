@@ -1,4 +1,4 @@
-//! Retry of a round that no device can answer yet.
+//! Tests that a round is retried if no device can answer it yet.
 
 use fedspan_aggregator::config::Fleet;
 use fedspan_engine::{Action, DeviceId, Engine, Event, Millis};
@@ -7,7 +7,8 @@ use fedspan_protocol::message::{Decline, DeclineReason};
 const FLEET: &str = "[devices]\nexpected = 1\n[data]\nd = 6\n[model]\nk = 2\n\
     [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[rounds]\ndeadline = 0\n";
 
-fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
+/// Passes an event to the engine and returns the resulting actions.
+fn handle(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
     engine.handle(Millis::new(now), event, &mut actions);
     actions
@@ -16,21 +17,21 @@ fn happens(engine: &mut Engine, now: u64, event: Event) -> Vec<Action> {
 #[test]
 fn declined_round_is_retried_until_answered() {
     let mut engine = Fleet::parse("fleet.toml", FLEET).unwrap().engine();
-    let mut actions = happens(&mut engine, 0, Event::Joined(DeviceId(7)));
+    let mut actions = handle(&mut engine, 0, Event::Joined(DeviceId(7)));
     let mut now = 0;
     for attempt in 1..=20 {
         let [Action::Open(DeviceId(7), opening)] = actions.as_slice() else { panic!("{actions:?}") };
         assert_eq!(opening.id.round, attempt);
         now += 10;
         let decline = Decline { id: opening.id, reason: DeclineReason::NoSamples };
-        assert_eq!(happens(&mut engine, now, Event::Declined(DeviceId(7), decline)), []);
+        assert_eq!(handle(&mut engine, now, Event::Declined(DeviceId(7), decline)), []);
         let wake = engine.wake().expect("a time to try again");
         assert!(wake >= Millis::new(now + 1000));
-        assert_eq!(happens(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Tick), []);
-        // Reconnecting does not make it retry earlier.
-        assert_eq!(happens(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Joined(DeviceId(7))), []);
+        assert_eq!(handle(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Tick), []);
+        // A reconnect of the device does not cause an earlier retry.
+        assert_eq!(handle(&mut engine, (wake - Millis::new(1)).as_u64(), Event::Joined(DeviceId(7))), []);
         now = wake.as_u64();
-        actions = happens(&mut engine, now, Event::Tick);
+        actions = handle(&mut engine, now, Event::Tick);
     }
     assert_eq!(engine.counters().declined, 20);
 }

@@ -1,5 +1,5 @@
-//! Tests that read snapshots stay at their moment, and writers do not wait for them: 10,000 accounts and 110,000
-//! journal lines. `-- --nocapture` prints the durations of writes.
+//! Tests that read snapshots are isolated from later writes, and that writers do not wait for readers, with
+//! 10,000 accounts and 110,000 journal lines. `-- --nocapture` prints the durations of writes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,17 @@ use getrandom::SysRng;
 const DEVICES: u64 = 10_000;
 const LINES: u64 = 110_000;
 
+/// Makes the row of a privacy account.
 fn account(device: u64, spent: u64) -> Row {
     let mut account = Account::default();
     (account.release, account.budget, account.spent) = (3, 1_000, spent);
     Row::Engine(Record::Account(DeviceId(device), account))
 }
 
-/// Writes `count` transactions of an account and a line, and returns their durations, ascending.
+/// Writes `count` transactions with one account and one journal line each. Returns the durations in ascending
+/// order.
 fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
-    let mut took: Vec<Duration> = (first..first + count)
+    let mut durations: Vec<Duration> = (first..first + count)
         .map(|line| {
             let began = Instant::now();
             store
@@ -31,16 +33,17 @@ fn write(store: &mut Store, count: u64, first: u64) -> Vec<Duration> {
             began.elapsed()
         })
         .collect();
-    took.sort();
-    took
+    durations.sort();
+    durations
 }
 
-fn say(what: &str, took: &[Duration]) {
+/// Prints the number, the median and the maximum of durations.
+fn print_durations(what: &str, durations: &[Duration]) {
     println!(
         "{what}: {} writes, {:?} in the middle, {:?} at most",
-        took.len(),
-        took[took.len() / 2],
-        took[took.len() - 1]
+        durations.len(),
+        durations[durations.len() / 2],
+        durations[durations.len() - 1]
     );
 }
 
@@ -53,7 +56,7 @@ fn read_snapshot_is_isolated_from_writers() {
     let lines = (0..LINES)
         .map(|line| Row::JournalEntry(line, format!("{{\"event\":\"answered\",\"device\":{line}}}")));
     store.apply(&accounts.chain(lines).collect::<Vec<_>>()).unwrap();
-    say("without a reader", &write(&mut store, 200, LINES));
+    print_durations("without a reader", &write(&mut store, 200, LINES));
 
     let known = store.load().unwrap().unwrap();
     let began = Instant::now();
@@ -80,7 +83,7 @@ fn read_snapshot_is_isolated_from_writers() {
         while !reads.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        say("with a reader", &write(&mut store, 200, LINES + 200));
+        print_durations("with a reader", &write(&mut store, 200, LINES + 200));
         over.store(true, Ordering::Relaxed);
     });
     let mut seen = 0;

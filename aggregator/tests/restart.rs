@@ -1,5 +1,5 @@
-//! Tests of restarts: acknowledged updates count exactly once, and a campaign continues in the middle of a round as
-//! if it had not been interrupted.
+//! Tests of restarts: acknowledged updates count exactly once, and a campaign that was interrupted in the
+//! middle of a round continues with the same results.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,13 +16,13 @@ fn rules() -> impl Strategy<Value = Rule> {
     prop::sample::select(vec![Rule::MEAN, Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.2)])
 }
 
-/// Devices, and a server whose power is cut now and then together with unsynced writes.
+/// Devices and a server. Power cuts of the server affect unsynced writes.
 struct World {
     setup: Setup,
     devices: u64,
     disk: Disk,
     coordinator: DurableEngine,
-    /// Events sent by devices and not yet handled by the server.
+    /// Events that devices have sent and the server has not handled.
     sent: VecDeque<Event>,
     acknowledged: BTreeSet<(u64, RoundId)>,
     commits: Vec<RoundRecord>,
@@ -61,7 +61,7 @@ impl World {
         self.sent = (0..self.devices).map(|device| Event::Joined(DeviceId(device))).collect();
     }
 
-    /// Lets the server handle `batch` events and flush.
+    /// Makes the server handle `batch` events and flush.
     fn step(&mut self, batch: usize) {
         for _ in 0..batch {
             let Some(event) = self.sent.pop_front() else { break };
@@ -76,7 +76,8 @@ impl World {
                     self.sent.push_back(Event::Update(device, honest(device, &opening)));
                 }
                 Action::Acknowledge(device, ack) => {
-                    // After an acknowledgement a device gets only duplicates for the same round.
+                    // After a device has been acknowledged in a round, further updates of the device for that
+                    // round are duplicates.
                     match ack.outcome {
                         AckOutcome::Counted => {
                             assert!(
@@ -103,6 +104,7 @@ impl World {
         self.join();
     }
 
+    /// Runs the campaign to its end.
     fn finish(&mut self) {
         while self.coordinator.engine().phase() != Phase::Finished {
             assert!(!self.sent.is_empty(), "no event is pending in {:?}", self.coordinator.engine().phase());
@@ -111,7 +113,7 @@ impl World {
     }
 }
 
-/// After a restart an extended round has the same deadline on the continuing campaign clock.
+/// After a restart, the deadline of an extended round is the same on the campaign clock, which continues.
 #[test]
 fn extended_deadline_survives_restart() {
     let setup = Setup { fleet_size: 8, deadline: Some(60), min_count: 2, absence: 1_000_000, ..plain() };
@@ -133,26 +135,26 @@ fn extended_deadline_survives_restart() {
     world.cut();
     assert_eq!(waits(&world), (Some(Millis::new(120)), true, 1));
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(70));
-    // New devices are asked as without a restart, and the round is not closed before.
+    // New devices are asked as without a restart, and the round does not close before the deadline.
     let asked = handle(&mut world, Millis::new(71), Event::Joined(DeviceId(20)));
     assert!(asked.iter().any(|action| matches!(action, Action::Open(DeviceId(20), _))), "{asked:?}");
     assert!(handle(&mut world, Millis::new(119), Event::Tick).is_empty());
     handle(&mut world, Millis::new(119), Event::Update(DeviceId(20), honest(DeviceId(20), &opening)));
     let closed = handle(&mut world, Millis::new(120), Event::Tick);
     assert!(closed.iter().any(|action| matches!(action, Action::Commit(_))), "{closed:?}");
-    // The clock continues between rounds as well.
+    // The clock also continues between rounds.
     world.cut();
     assert_eq!(world.coordinator.store().load().unwrap().unwrap().clock, Millis::new(120));
 }
 
-/// Nothing that led to the failure of a campaign is written or acknowledged, so that a restarted server may try
-/// again.
+/// The events that led to the failure of a campaign are neither written nor acknowledged, so that a restarted
+/// server can retry.
 #[test]
 fn failing_campaign_acknowledges_nothing() {
     let setup = Setup { deadline: None, ..plain() };
     let mut world = World::new(setup, 2, 1);
     world.step(2);
-    // The step cancels the representation, and no retry is allowed.
+    // The step cancels the representation, and the round may not be repeated.
     let opposite = |device, opening: &RoundBroadcast| {
         let mut update = honest(device, opening);
         let sent = opening.request.tensors.iter().map(|tensor| &tensor.values);
@@ -180,7 +182,8 @@ fn failing_campaign_acknowledges_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Power cuts between any two messages, any number of times, with any fate of unsynced writes.
+    /// Power cuts between any two messages do not change the results, for any number of power cuts and any
+    /// loss of unsynced writes.
     #[test]
     fn power_cuts_change_no_result(
         setup in setup(), rule in rules(), seed in any::<u64>(),
@@ -201,8 +204,8 @@ proptest! {
         }
         world.finish();
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
-        // One commit per round, in order, with the participants of an uninterrupted run. The last entry before
-        // a cut may be lost.
+        // Every round is committed at most once, in order, with the same number of participants as without
+        // interruptions. The commit before a power cut may be missing.
         let mut rounds = BTreeMap::new();
         for record in &world.commits {
             prop_assert!(rounds.insert(record.id.round, record.participants.len()).is_none(), "committed twice");
@@ -214,7 +217,7 @@ proptest! {
                 prop_assert_eq!(*participants, kept.record.participants.len());
             }
         }
-        // Every update acknowledged in a committed round has counted there, according to the journal.
+        // According to the journal, every acknowledged update was counted exactly once.
         let lines = world.coordinator.store().journal(0).unwrap();
         let counted: Vec<(u64, u64)> = lines
             .iter()
@@ -229,8 +232,8 @@ proptest! {
         }
     }
 
-    /// While the disk is full or failing nothing is acknowledged, and the campaign continues once it can be
-    /// written.
+    /// While the disk is full or fails, no update is acknowledged. The campaign continues when the disk can
+    /// be written again.
     #[test]
     fn failing_disk_delays_acknowledgements(setup in setup(), seed in any::<u64>(), fails in prop::collection::vec(0u32..40, 1..6), cuts in any::<bool>()) {
         let setup = Setup { deadline: None, ..setup };
@@ -240,7 +243,7 @@ proptest! {
         for after in fails {
             world.disk.fail(Faults::After(after));
             let mut steps = 0;
-            // Until the disk fails.
+            // Handles events until the disk fails.
             while steps < 60 && !world.sent.is_empty() {
                 let event = world.sent.pop_front().unwrap();
                 world.coordinator.handle(Millis::ZERO, event);
@@ -260,7 +263,7 @@ proptest! {
             if cuts {
                 world.cut();
             } else {
-                // There is room again: pending writes and actions are done.
+                // The disk has room again, so pending writes and actions are performed.
                 world.step(0);
             }
         }
@@ -268,7 +271,8 @@ proptest! {
         prop_assert_eq!(result(world.coordinator.engine()), result(&whole.engine));
     }
 
-    /// A crash between the end of a round and the erasure of its key.
+    /// After a crash between the end of a round and the erasure of its key, the key is erased at the next
+    /// start.
     #[test]
     fn leftover_key_is_erased(setup in setup(), seed in any::<u64>()) {
         let disk = Disk::new(seed);

@@ -1,5 +1,5 @@
-//! Tests of restarts under every participation policy, at every opening and in the middle of every round: decisions
-//! are those of an uninterrupted run. The state that a policy has learnt is restored as well.
+//! Tests of restarts with every participation policy, at every opening and in the middle of every round: the
+//! decisions, including those that depend on the state of the policy, equal those of an uninterrupted run.
 
 use crate::common::campaign::{honest, result};
 use fedspan_aggregator::config::Fleet;
@@ -25,7 +25,7 @@ const POLICIES: [&str; 14] = [
     "policy = \"doubling\"\nschedule = \"optimal\"\ncommunication = 1.0\nfloor = 0.001",
 ];
 
-/// Response times of a fleet's devices, in ms.
+/// Response times of devices in ms, for three fleets.
 const PACES: [fn(DeviceId) -> u64; 3] = [
     |DeviceId(device)| 100 + 50 * device / DEVICES,
     |DeviceId(device)| 10 + 20 * device * device,
@@ -40,7 +40,7 @@ fn engine(policy: &str, rule: &str) -> Engine {
     Fleet::parse("fleet.toml", &text).unwrap_or_else(|problem| panic!("{problem}")).engine()
 }
 
-/// Moment of the restart.
+/// Moment of restarts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Restart {
     Never,
@@ -50,10 +50,10 @@ enum Restart {
     After(usize),
 }
 
-/// Round with its id, its target and its participants.
+/// Summary of a round: id, target and participants.
 type RoundSummary = (RoundId, usize, Vec<DeviceId>);
 
-/// Replays the records of an engine in a new one, and lets all devices join.
+/// Replays the records of an engine in a new engine, and makes all devices join.
 fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) -> Engine {
     assert!(fresh.replay(Millis::new(now), records), "{:?} cannot be replayed", expected.phase());
     assert_eq!(fresh.checkpoint(), expected.checkpoint());
@@ -64,6 +64,7 @@ fn restored(mut fresh: Engine, now: u64, expected: &Engine, records: &[Record]) 
     fresh
 }
 
+/// Runs a campaign with restarts. Returns a summary of each round, and the engine.
 fn campaign(
     policy: &str,
     rule: &str,

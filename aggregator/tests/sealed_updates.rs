@@ -1,4 +1,5 @@
-//! Tests that stored updates are unreadable without the key of their round, and the key is erased with the round.
+//! Tests that stored updates are unreadable without the key of their round, and that the key is erased when
+//! the round ends.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +21,7 @@ use proptest::prelude::*;
 /// Value that every update contains many times.
 const MARK: f32 = 1.234_567_9;
 
+/// Makes the checkpoint of an opened round.
 fn opened(round: u32) -> Row {
     let open = Some(OpenRoundCheckpoint {
         opened_at: Millis::new(17),
@@ -30,6 +32,7 @@ fn opened(round: u32) -> Row {
     Row::Engine(Record::Checkpoint(checkpoint))
 }
 
+/// Makes the row of a counted update that contains [`MARK`].
 fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     let values = vec![MARK; 32];
     let update = Update {
@@ -43,16 +46,18 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
-fn finds(bytes: &[u8]) -> bool {
+/// Returns true if bytes contain the values of an update in plaintext.
+fn contains_plaintext(bytes: &[u8]) -> bool {
     let mark = [MARK.to_le_bytes(), MARK.to_le_bytes()].concat();
     bytes.windows(mark.len()).any(|window| window == mark)
 }
 
 /// Returns the devices whose updates are stored, in order.
-fn there(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
+fn stored_devices(store: &Store) -> Result<Vec<DeviceId>, StoreError> {
     Ok(store.load()?.unwrap().updates.iter().map(|(device, _)| *device).collect())
 }
 
+/// Reads the key file of the open round.
 fn key(directory: &Path) -> Option<Vec<u8>> {
     std::fs::read(directory.join(KEY_FILE)).ok()
 }
@@ -69,18 +74,21 @@ fn key_lives_as_long_as_its_round() {
     let first = key(path).expect("the key of round 7");
     assert_eq!(std::fs::metadata(path.join(KEY_FILE)).unwrap().permissions().mode() & 0o777, 0o600);
     drop(store);
-    // The next server loads it.
+    // The next server loads the key.
     let mut store = Store::open(path, SysRng).unwrap();
     store.apply(&[counted(7, 1, DeviceId(5))]).unwrap();
-    assert_eq!((there(&store).unwrap(), key(path)), ([9, 5].map(DeviceId).to_vec(), Some(first.clone())));
+    assert_eq!(
+        (stored_devices(&store).unwrap(), key(path)),
+        ([9, 5].map(DeviceId).to_vec(), Some(first.clone()))
+    );
     let backup = std::fs::read(path.join(FILE)).unwrap();
-    assert!(!finds(&backup), "an update in the clear");
+    assert!(!contains_plaintext(&backup), "an update in the clear");
     store.apply(&[opened(8)]).unwrap();
     assert_eq!(key(path), None);
     store.apply(&[counted(8, 0, DeviceId(9)), Row::JournalEntry(0, "{}".to_owned())]).unwrap();
     let second = key(path).expect("the key of round 8");
     assert_ne!(first, second);
-    // One call closes a round, opens the next and counts updates in both.
+    // One call closes a round, opens the next round and counts updates in both rounds.
     store
         .apply(&[
             counted(8, 1, DeviceId(1)),
@@ -89,12 +97,12 @@ fn key_lives_as_long_as_its_round() {
             counted(9, 1, DeviceId(1)),
         ])
         .unwrap();
-    assert_eq!(there(&store).unwrap(), [5, 1].map(DeviceId));
+    assert_eq!(stored_devices(&store).unwrap(), [5, 1].map(DeviceId));
     assert!(key(path).is_some_and(|third| third != second));
     drop(store);
-    assert!(!finds(&std::fs::read(path.join(FILE)).unwrap()));
+    assert!(!contains_plaintext(&std::fs::read(path.join(FILE)).unwrap()));
 
-    // The backup of round 7 without its key, with another key, and with its own.
+    // The backup of round 7 is read without a key, with another key, and with the key of round 7.
     let old = Scratch::new();
     std::fs::write(old.path().join(FILE), &backup).unwrap();
     let error = read(old.path()).unwrap_err().to_string();
@@ -116,8 +124,8 @@ fn key_lives_as_long_as_its_round() {
     assert_eq!(read(old.path()).unwrap().unwrap().updates.len(), 2);
 }
 
-/// A key whose write failed may exist all the same and vanish in a power cut: nothing is encrypted with it
-/// before it is durable.
+/// A key whose write failed may nevertheless exist, and may disappear in a power cut. No update is encrypted
+/// with such a key before the key is durable.
 #[test]
 fn found_key_is_synced_before_use() {
     let mut found = 0;
@@ -132,12 +140,12 @@ fn found_key_is_synced_before_use() {
         disk.fail(Faults::None);
         store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
         disk.cut();
-        assert_eq!(there(&disk.store()).unwrap(), [DeviceId(9)], "seed {seed}");
+        assert_eq!(stored_devices(&disk.store()).unwrap(), [DeviceId(9)], "seed {seed}");
     }
     assert!(found > 50, "{found}");
 }
 
-/// A leftover in place of the key is ignored while nothing is counted, and replaced with the first update.
+/// An invalid key file is ignored while no update is counted, and is replaced with the first update.
 #[test]
 fn leftovers_are_replaced() {
     let directory = Scratch::new();
@@ -148,23 +156,23 @@ fn leftovers_are_replaced() {
     for name in [KEY_FILE, "round.key.partial"] {
         std::fs::write(path.join(name), b"half a key").unwrap();
     }
-    assert!(there(&store).unwrap().is_empty());
+    assert!(stored_devices(&store).unwrap().is_empty());
     store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
-    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
+    assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
     assert!(!path.join("round.key.partial").exists());
     store.begin(2, "").unwrap();
     assert_eq!(key(path), None, "another campaign");
-    // A directory cannot be erased like a key file.
+    // A directory in place of the key file cannot be erased.
     store.apply(&[opened(7)]).unwrap();
     std::fs::create_dir(path.join(KEY_FILE)).unwrap();
     let error = store.apply(&[counted(7, 0, DeviceId(9))]).unwrap_err();
     assert!(error.may_pass() && error.to_string().contains(KEY_FILE), "{error}");
     std::fs::remove_dir(path.join(KEY_FILE)).unwrap();
     store.apply(&[counted(7, 0, DeviceId(9))]).unwrap();
-    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
+    assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
 }
 
-/// Source of randomness that fails now and then.
+/// Source of randomness that fails repeatedly.
 struct FailingEntropy(u32);
 
 impl Entropy for FailingEntropy {
@@ -187,13 +195,13 @@ fn failing_entropy_writes_nothing() {
         assert!(failed < 10);
     }
     assert!(failed > 0);
-    assert_eq!(there(&store).unwrap(), [DeviceId(9)]);
+    assert_eq!(stored_devices(&store).unwrap(), [DeviceId(9)]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// Random rounds on a disk with faults and power cuts: applied updates can be read, a key exists only
+    /// For random rounds on a disk with faults and power cuts: applied updates can be read, a key exists only
     /// during its round, no key is used for two rounds, and no update is stored in plaintext.
     #[test]
     fn keys_follow_their_rounds(
@@ -232,7 +240,7 @@ proptest! {
                 disk.cut();
                 store = disk.store();
                 let stored = store.load().unwrap().unwrap();
-                // All records, none, or, of two rounds, the end of the first.
+                // Either all records are stored, or none, or only those up to the end of the first round.
                 let found = (stored.open_round().unwrap().round, stored.updates.len() as u32);
                 prop_assert!([(before, from), (round, count), (round, 0)].contains(&found), "{found:?}");
                 (round, count) = found;
@@ -242,8 +250,8 @@ proptest! {
                 prop_assert_eq!(key.is_some(), count > 0, "round {} with {} updates", round, count);
             }
             let devices: Vec<DeviceId> = (0..count.into()).map(DeviceId).collect();
-            prop_assert_eq!(there(&store).unwrap(), devices);
-            prop_assert!(!finds(&disk.image()));
+            prop_assert_eq!(stored_devices(&store).unwrap(), devices);
+            prop_assert!(!contains_plaintext(&disk.image()));
         }
         let (_, keys) = disk.keys();
         let distinct: BTreeSet<&Vec<u8>> = keys.iter().collect();

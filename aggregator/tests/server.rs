@@ -1,4 +1,5 @@
-//! Tests of the whole server in this process, with small devices over TCP: restarts, control socket, shutdown.
+//! Tests of the whole server in the process of the test, with simulated devices over TCP: restarts, control
+//! socket and shutdown.
 
 use crate::common;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// Bound of every wait for a condition: reached only if the condition never holds.
+/// Longest wait for a condition; reached only if the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 fn text(state: &Path, expected: usize, more: &str) -> String {
@@ -42,6 +43,7 @@ const FEDREP: &str =
 const POWER_FEDREP: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
 const POWER_FEDAVG: &str = "[model]\nk = 2\ninit = \"power\"\npower_iterations = 2\n[algorithm]\nname = \"fedavg\"\nrounds = 3\nstep_size = 0.25\n[rounds]\ndeadline = 0\n";
 
+/// Server in the process of the test.
 struct Running {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -66,12 +68,13 @@ async fn refused(fleet: &str) -> ServeError {
 }
 
 impl Running {
-    /// Aborts the server like a crash: nothing is flushed or sent.
+    /// Aborts the server like a crash: no data are flushed or sent.
     async fn crash(self) {
         self.end.abort();
         assert!(self.end.await.unwrap_err().is_cancelled());
     }
 
+    /// Waits until the campaign is finished.
     async fn finished(self) -> Status {
         let status = tokio::time::timeout(PATIENCE, self.end).await.expect("finishes").unwrap().unwrap();
         assert_eq!(status.phase, "finished");
@@ -79,6 +82,7 @@ impl Running {
     }
 }
 
+/// Requests the status through the control socket.
 pub async fn status(state: &Path) -> serde_json::Value {
     let mut lines = Vec::new();
     let asked = query(state, "status", |line| {
@@ -90,7 +94,7 @@ pub async fn status(state: &Path) -> serde_json::Value {
     serde_json::from_str(&lines[0]).unwrap()
 }
 
-/// Asks for the status until it satisfies a condition.
+/// Requests the status until it satisfies a condition.
 async fn status_with(state: &Path, condition: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let asked = async {
         loop {
@@ -103,7 +107,8 @@ async fn status_with(state: &Path, condition: impl Fn(&serde_json::Value) -> boo
     tokio::time::timeout(PATIENCE, asked).await.expect("a status that satisfies the condition")
 }
 
-/// Observations of devices: port of the server, device, round id, and the outcome once there is one.
+/// Observation of a device: port of the server, device, round id, and the outcome once the update is
+/// acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     port: u16,
@@ -112,6 +117,7 @@ pub struct Seen {
     outcome: Option<AckOutcome>,
 }
 
+/// Log of the observations of all devices.
 pub type Log = watch::Sender<Vec<Seen>>;
 
 /// Updates that devices hold back.
@@ -119,18 +125,20 @@ pub type Log = watch::Sender<Vec<Seen>>;
 pub enum Hold {
     Nothing,
     Training,
-    /// Updates of rounds from this id on.
+    /// Updates of rounds with this id or a later one.
     From(u32),
     All,
 }
 
+/// State that the connections of a device share with the test.
 struct Shared {
     address: watch::Receiver<SocketAddr>,
     hold: watch::Receiver<Hold>,
     log: Log,
 }
 
-/// Connects until aborted; answers as `honest` does; remembers what it has finished.
+/// Simulates a device, which reconnects until it is aborted and answers as `honest` does. The last answered
+/// round and campaign are kept between connections.
 async fn device(id: u64, mut shared: Shared, limit: u16) {
     let (mut last, mut campaign) = (0, None);
     loop {
@@ -142,6 +150,7 @@ async fn device(id: u64, mut shared: Shared, limit: u16) {
     }
 }
 
+/// Runs one connection of a device.
 async fn converse(
     id: u64,
     mut stream: TcpStream,
@@ -205,8 +214,8 @@ async fn converse(
                     for (tensor, values) in
                         round.tensors.iter().zip(&mut values).filter(|(t, _)| t.chunk == 0)
                     {
-                        let (own, tail) = rest.split_at(tensor.byte_len());
-                        tensor.encoding.decode(own, values).unwrap();
+                        let (tensor_bytes, tail) = rest.split_at(tensor.byte_len());
+                        tensor.encoding.decode(tensor_bytes, values).unwrap();
                         rest = tail;
                     }
                     let assembly = Assembly::new(&round.tensors).unwrap();
@@ -238,6 +247,7 @@ async fn converse(
     }
 }
 
+/// Encodes the update of a device as frames.
 fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> {
     let values = honest_values(DeviceId(id), &round.task, 6, 2, sent);
     let describe = |role, (rows, cols)| TensorDescriptor::inline(role, Encoding::F32, rows, cols);
@@ -264,6 +274,7 @@ fn answer(id: u64, round: &RoundOpen, sent: &[Vec<f32>], limit: u16) -> Vec<u8> 
     wire
 }
 
+/// Simulated devices with a common log.
 pub struct Devices {
     pub address: watch::Sender<SocketAddr>,
     pub hold: watch::Sender<Hold>,
@@ -278,12 +289,12 @@ impl Devices {
         Self { address, hold, log: Log::default(), tasks: tokio::task::JoinSet::new() }
     }
 
-    /// Starts a device; one with `held` follows [`Devices::hold`].
+    /// Starts a device. With `held`, the device holds back the updates that [`Devices::hold`] selects.
     pub fn add(&mut self, id: u64, held: bool) {
         let (_, free) = watch::channel(Hold::Nothing);
         let hold = if held { self.hold.subscribe() } else { free };
         let shared = Shared { address: self.address.subscribe(), hold, log: self.log.clone() };
-        // Two frame limits: tensors inline and in chunks.
+        // The two frame limits cover inline and chunked tensors.
         self.tasks.spawn(device(id, shared, if id.is_multiple_of(2) { 256 } else { 128 }));
     }
 
@@ -318,7 +329,7 @@ impl Devices {
     }
 }
 
-/// Runs the campaign in the engine alone and returns the engine.
+/// Runs the campaign in an engine without a server, and returns the engine.
 fn undisturbed(fleet: &str, devices: u64) -> Engine {
     let mut engine = Fleet::parse("fleet.toml", fleet).unwrap().engine();
     let mut queue: Vec<Event> = (0..devices).rev().map(|device| Event::Joined(DeviceId(device))).collect();
@@ -341,6 +352,7 @@ pub fn on_disk(state: &Path) -> Vec<u64> {
     checkpoint.state.iter().map(|v| v.to_bits()).collect()
 }
 
+/// Returns the bits of the model of an engine, as [`on_disk`] returns those of a stored model.
 fn expected(engine: &Engine) -> Vec<u64> {
     let head = engine.shared_head().map(bits).unwrap_or_default();
     [bits(engine.representation()), head].concat()
@@ -356,7 +368,8 @@ fn assert_counted_once(devices: &Devices) {
     }
 }
 
-/// Three crashes in the middle of a round in which two of three updates are acknowledged.
+/// Runs a campaign with three crashes, each in the middle of a round in which two of three updates are
+/// acknowledged.
 async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_before: usize) {
     let state = Scratch::new();
     let fleet = text(state.path(), 3, campaign);
@@ -379,7 +392,7 @@ async fn crashes_while_rounds_are_open(campaign: &str, hold: Hold, counted_befor
     }
     devices.hold.send_replace(Hold::Nothing);
     let status = server.finished().await;
-    // Every training round and the heads, each of three devices, two of them from before.
+    // All training rounds and the heads are counted, with three devices each.
     assert_eq!(status.updates.counted, 3 * (u64::from(status.rounds) + 1));
     assert_counted_once(&devices);
     assert_eq!(devices.lives().len(), 4);
@@ -401,7 +414,7 @@ async fn server_survives_crashes_between_start_and_fedavg() {
     crashes_while_rounds_are_open(POWER_FEDAVG, Hold::Training, 2).await;
 }
 
-/// Several crashes, each a different number of rounds and acknowledgements after the last one.
+/// The server survives several crashes, each after a different number of rounds and acknowledgements.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_survives_crashes_at_any_moment() {
     let state = Scratch::new();
@@ -440,14 +453,14 @@ async fn restart_finishes_campaign_after_shutdown() {
     let checkpoint = store::read(state.path()).unwrap().unwrap().checkpoint.unwrap();
     assert_eq!(checkpoint.done, Phase::Train(ended.round));
     assert!(!state.path().join("control.sock").exists());
-    // The port and the lock are free, and the campaign can be finished.
+    // After the shutdown the port and the lock are free, so a new server can finish the campaign.
     devices.hold.send_replace(Hold::Nothing);
     let server = serve(&fleet, true).await;
     devices.address.send_replace(server.address);
     assert_eq!(server.finished().await.round, 4);
     assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
 
-    // The server of a finished campaign is restarted: a new device is offered its head at once.
+    // After a restart of the server of a finished campaign, a new device can fit its head at once.
     devices.tasks.abort_all();
     let server = serve(&fleet, false).await;
     let mut newcomer = Devices::new(server.address);
@@ -459,7 +472,7 @@ async fn restart_finishes_campaign_after_shutdown() {
     assert_eq!(on_disk(state.path()), expected(&undisturbed(&fleet, 2)));
 }
 
-/// Training that ended because of a small change stays ended after a restart.
+/// Training that ended because of a small change of the representation remains ended after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn training_ended_by_small_change_stays_ended() {
     let state = Scratch::new();
@@ -469,14 +482,14 @@ async fn training_ended_by_small_change_stays_ended() {
     devices.add(0, false);
     devices.add(1, false);
     let port = server.address.port();
-    // One round, and the head.
+    // Each device has two counted updates: one of a training round, and the head.
     devices.counted(0..2, port, 2).await;
     server.crash().await;
     devices.tasks.abort_all();
     let kept = on_disk(state.path());
     assert_eq!(store::read(state.path()).unwrap().unwrap().checkpoint.unwrap().done, Phase::Train(1));
 
-    // Twice, since a server writes a checkpoint at startup.
+    // The server is started twice, because it writes a checkpoint at startup.
     for newcomer in [40, 41] {
         let server = serve(&fleet, false).await;
         let mut devices = Devices::new(server.address);
@@ -501,7 +514,7 @@ async fn training_ended_by_small_change_stays_ended() {
 async fn other_configuration_is_refused_with_difference() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, FEDREP);
-    // Nothing is committed yet: the configuration may still change.
+    // No round is committed, so the configuration may change.
     let server = serve(&fleet.replace("seed = 5", "seed = 8"), true).await;
     server.crash().await;
     let server = serve(&fleet, true).await;
@@ -551,11 +564,11 @@ async fn control_socket_answers_in_json() {
 
     let waiting = status(state.path()).await;
     assert_eq!((waiting["phase"].as_str(), waiting["devices"].as_u64()), (Some("waiting"), Some(0)));
-    // A watcher from before the first round.
+    // The watcher connects before the first round.
     let mut watcher = UnixStream::connect(&socket).await.unwrap();
     watcher.write_all(b"watch\n").await.unwrap();
     let mut watched = BufReader::new(watcher).lines();
-    // It is subscribed once it is accepted; another client is accepted after it.
+    // Clients are accepted in order, so the answer to `status` shows that the watcher is subscribed.
     status(state.path()).await;
 
     let mut devices = Devices::new(server.address);
@@ -594,7 +607,7 @@ async fn control_socket_answers_in_json() {
             assert!(answer["error"].as_str().unwrap().contains("status, watch"), "{answer}");
         }
     }
-    // A silent client and one that sends no text delay no other client.
+    // A silent client and a client that sends invalid text do not delay other clients.
     let _silent = UnixStream::connect(&socket).await.unwrap();
     let mut strange = UnixStream::connect(&socket).await.unwrap();
     strange.write_all(&[0xff, 0xfe, b'\n']).await.unwrap();
@@ -606,7 +619,8 @@ async fn control_socket_answers_in_json() {
     assert_eq!(watched.next_line().await.unwrap(), None, "a watcher is let go");
 }
 
-/// A device reconnects before its old connection times out: the old one is closed, the new one counts.
+/// If a device reconnects before its old connection times out, the old connection is closed and the new one
+/// is used.
 #[tokio::test(flavor = "multi_thread")]
 async fn newer_connection_replaces_older() {
     let state = Scratch::new();
@@ -617,7 +631,7 @@ async fn newer_connection_replaces_older() {
     assert!(old.read(&mut buffer).await.unwrap() > 0, "welcome");
     let mut devices = Devices::new(server.address);
     devices.add(0, false);
-    // End of stream on the old connection.
+    // The old connection ends.
     tokio::time::timeout(PATIENCE, async { while old.read(&mut buffer).await.unwrap_or(0) > 0 {} })
         .await
         .unwrap();
@@ -626,11 +640,11 @@ async fn newer_connection_replaces_older() {
     assert_eq!((status.connections.welcomed, status.devices), (3, 2));
 }
 
-/// A device that does not read is cut off and counts as disconnected: rounds close without it.
+/// A device that does not read is disconnected, and rounds close without the device.
 #[tokio::test(flavor = "multi_thread")]
 async fn device_that_does_not_read_is_disconnected() {
     let state = Scratch::new();
-    // Rounds of half a megabyte for a device that never reads, and a short deadline.
+    // The rounds have half a megabyte and a short deadline.
     let campaign = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 100000\nstep_size = 0.25\n\
                     [rounds]\ndeadline = 0.03\n[limits]\nframe = 600\nidle = 600\n";
     let fleet = text(state.path(), 2, campaign)
@@ -646,7 +660,7 @@ async fn device_that_does_not_read_is_disconnected() {
         stream
     };
     let mute = connect(0, 4096).await;
-    // The other device answers every round with zeros, in inline chunks as well.
+    // The other device answers every round with zeros.
     let mut honest = connect(1, 1 << 20).await;
     let answering = tokio::spawn(async move {
         let mut decoder = Decoder::new(vec![0u8; 4096]);
@@ -695,9 +709,9 @@ async fn device_that_does_not_read_is_disconnected() {
     server.crash().await;
 }
 
-/// More connections than slots: each surplus one is told to retry, whatever it has sent already.
+/// A device that finds no free slot receives a retry delay, regardless of the data that it has already sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn turned_away_device_is_told_to_retry() {
+async fn turned_away_device_gets_retry_delay() {
     let state = Scratch::new();
     let fleet = text(state.path(), 1, &format!("{FEDREP}[limits]\nconnections = 1\n"));
     let server = serve(&fleet, false).await;
@@ -707,7 +721,7 @@ async fn turned_away_device_is_told_to_retry() {
     for attempt in 0..50u64 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(&frame(&ToServer::Hello(hello(1, (6, 2, 1), 256)), &[])).await.unwrap();
-        // Every second device reads only after the server has turned it away.
+        // Every second device begins to read only after the server has turned it away.
         if attempt % 2 == 1 {
             let turned_away = |now: &serde_json::Value| now["connections"]["turned_away"].as_u64();
             status_with(state.path(), |now| turned_away(now) > Some(attempt)).await;
@@ -724,7 +738,8 @@ async fn turned_away_device_is_told_to_retry() {
     server.crash().await;
 }
 
-/// So many silent connections that the oldest are evicted; each is counted under one reason.
+/// If so many connections are silent that the oldest are evicted, the end of each connection is counted under
+/// exactly one reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn evicted_connections_are_counted() {
     let state = Scratch::new();
@@ -743,17 +758,17 @@ async fn evicted_connections_are_counted() {
         assert!(answer.is_empty(), "{ended:?}: {answer:?}");
     }
     let connections = status(state.path()).await["connections"].clone();
-    let count = |what: &str| connections[what].as_u64().unwrap();
+    let count = |name: &str| connections[name].as_u64().unwrap();
     assert_eq!(count("evicted") + count("dropped") + count("no_hello"), 400, "{connections}");
     // The number of timeouts depends on the machine.
     assert!(count("evicted") > 0, "{connections}");
-    // The device connected before is not affected.
+    // The connected device is not affected.
     first.write_all(&frame(&ToServer::Hello(hello(0, (6, 2, 1), 256)), &[])).await.unwrap();
     assert!(first.read(&mut [0; 64]).await.unwrap() > 0);
     server.crash().await;
 }
 
-/// Server process with few file descriptors: while accept fails, connected devices are served.
+/// A server process with few file descriptors still serves connected devices while accept fails.
 #[tokio::test(flavor = "multi_thread")]
 async fn server_without_file_descriptors_serves_connected_devices() {
     let state = Scratch::new();

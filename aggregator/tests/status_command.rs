@@ -1,5 +1,5 @@
-//! Tests of commands `status`, `watch`, `check` and `export` on every condition of a state directory: an answer, or
-//! one line with the reason.
+//! Tests of the commands `status`, `watch`, `check` and `export` for every condition of a state directory:
+//! the result is an answer, or one line with the reason.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -11,6 +11,7 @@ use crate::common::{Scratch, ServerProcess, alone, closed, line_with, output, sp
 use fedspan_aggregator::store::Store;
 use getrandom::SysRng;
 
+/// Configuration and path of a state directory.
 struct Place {
     scratch: Scratch,
     state: PathBuf,
@@ -25,6 +26,7 @@ impl Place {
         Self { scratch, state }
     }
 
+    /// Makes a configuration with a state directory.
     fn dir(state: &str) -> Self {
         let place = Self::new(state);
         create_state(&place.state);
@@ -36,7 +38,7 @@ impl Place {
         output(program.args(command).arg("--config").arg(self.scratch.path().join("fleet.toml")))
     }
 
-    /// Runs a command as a user without root's rights; root switches to one.
+    /// Runs a command as an unprivileged user. If the test runs as root, the command switches the user.
     fn run_by_another(&self, command: &[&str]) -> Output {
         use std::os::unix::fs::MetadataExt;
         use std::os::unix::process::CommandExt;
@@ -60,6 +62,7 @@ impl Place {
         ServerProcess::listening(self.spawn("serve"))
     }
 
+    /// Runs `export` and asserts that it creates a directory only if it succeeds.
     fn export(&self) -> Output {
         let out = self.scratch.path().join("out");
         let output = self.run(&["export", "--out", &out.display().to_string()]);
@@ -69,24 +72,30 @@ impl Place {
     }
 }
 
-/// Copies the program, and closes the copy, as a file open for writing cannot be run.
+/// Copies the program. The copy must be closed before it is run, because a file that is open for writing
+/// cannot be executed.
 fn copied(to: &Path) {
     let _alone = alone();
     std::fs::copy(env!("CARGO_BIN_EXE_fedspan-aggregator"), to).unwrap();
 }
 
-fn refused(output: &Output, says: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(output.stdout.is_empty() && said.contains(says) && said.lines().count() == 1, "{says}: {said}");
-    assert!(said.starts_with("fedspan-aggregator: ") && !said.contains("panicked"), "{said}");
+/// Asserts that a command failed with one line that contains `expected`.
+fn refused(output: &Output, expected: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        output.stdout.is_empty() && stderr.contains(expected) && stderr.lines().count() == 1,
+        "{expected}: {stderr}"
+    );
+    assert!(stderr.starts_with("fedspan-aggregator: ") && !stderr.contains("panicked"), "{stderr}");
 }
 
-fn sound(place: &Place) {
+/// Asserts that all commands accept the state directory.
+fn assert_sound(place: &Place) {
     let output = place.run(&["status"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("\"answers\":2"), "{output:?}");
-    assert!(said.contains("\"exchange\":3") && said.contains("not running"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && stdout.contains("\"answers\":2"), "{output:?}");
+    assert!(stdout.contains("\"exchange\":3") && stdout.contains("not running"), "{stdout}");
     assert!(place.export().status.success() && place.run(&["check"]).status.success());
     refused(&place.run(&["watch"]), "no server is running on this state directory");
 }
@@ -116,33 +125,33 @@ fn file_in_place_of_state_directory_is_reported() {
     refused(&place.export(), "Not a directory");
 }
 
-/// The path of the state directory is a file, or its server has gone.
+/// A control socket without a server, or a file in place of the socket, is ignored.
 #[test]
 fn abandoned_socket_is_ignored() {
     let place = Place::dir("state");
     let socket = place.state.join("control.sock");
     closed(UnixListener::bind(&socket).unwrap());
-    sound(&place);
+    assert_sound(&place);
     std::fs::remove_file(&socket).unwrap();
     std::fs::write(&socket, b"no socket").unwrap();
-    sound(&place);
+    assert_sound(&place);
 }
 
-/// A path too long for a socket works for everything else.
+/// A state directory whose path is too long for a socket works without the control socket.
 #[test]
 fn long_path_works_without_socket() {
     let place = Place::dir(&"a-long-name/".repeat(12));
-    sound(&place);
+    assert_sound(&place);
     let store = Store::open(&place.state, SysRng).unwrap();
     for command in ["status", "check"] {
         refused(&place.run(&[command]), "another server is running on this state directory");
     }
     refused(&place.export(), "another server is running on this state directory");
     closed(store);
-    sound(&place);
+    assert_sound(&place);
 }
 
-/// Answers one client with this text.
+/// Answers one client of the control socket with this text.
 fn answering(state: &Path, answer: &'static str) -> std::thread::JoinHandle<()> {
     std::fs::create_dir_all(state).unwrap();
     let _ = std::fs::remove_file(state.join("control.sock"));
@@ -171,9 +180,9 @@ fn closed_or_refusing_server_is_reported() {
             "the server reports: this server answers user 7 only",
         ),
     ];
-    for (command, answer, says) in cases {
+    for (command, answer, expected) in cases {
         let server = answering(&place.state, answer);
-        refused(&place.run(&[command]), says);
+        refused(&place.run(&[command]), expected);
         server.join().unwrap();
     }
     let server = answering(&place.state, "");
@@ -181,7 +190,7 @@ fn closed_or_refusing_server_is_reported() {
     server.join().unwrap();
 }
 
-/// Stores of other formats, intact and damaged.
+/// Stores of other formats are reported, intact or damaged.
 #[test]
 fn unreadable_store_is_reported() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/store-3/campaign.redb");
@@ -189,23 +198,23 @@ fn unreadable_store_is_reported() {
     std::fs::create_dir(&place.state).unwrap();
     let file = place.state.join("campaign.redb");
     std::fs::copy(golden, &file).unwrap();
-    let says = "format 3, this version reads format 5";
+    let expected = "format 3, this version reads format 5";
     for command in ["status", "check", "serve"] {
-        refused(&place.run(&[command]), says);
+        refused(&place.run(&[command]), expected);
     }
-    refused(&place.export(), says);
+    refused(&place.export(), expected);
     let bytes = std::fs::read(&file).unwrap();
     std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
     refused(&place.run(&["status"]), "campaign.redb");
 }
 
-/// A user without rights runs the commands.
+/// Commands of a user without permissions report the error.
 #[test]
 fn permission_errors_are_reported() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
     let place = Place::dir("state");
-    // Permissions do not restrict root, who switches to a user whom they restrict.
+    // Permissions do not restrict root, so a test that runs as root switches the user.
     let is_root = std::fs::metadata(&place.state).unwrap().uid() == 0;
     let program = place.scratch.path().join("program");
     copied(&program);
@@ -228,14 +237,14 @@ fn permission_errors_are_reported() {
         }
         mode(&path, usual);
     }
-    // Such users may not ask a server either.
+    // Such a user cannot use the control socket either.
     let listener = UnixListener::bind(place.state.join("control.sock")).unwrap();
     mode(&place.state.join("control.sock"), 0);
     for command in [&["status"][..], &["watch"], &["export", "--out", &out]] {
         refused(&run(command), "ermission denied");
     }
     drop(listener);
-    sound(&place);
+    assert_sound(&place);
 }
 
 fn mode(path: &Path) -> u32 {
@@ -248,8 +257,8 @@ fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A directory that cannot be searched may hold keys: the message must not suggest plaintext, nor name a file
-/// that never existed.
+/// A directory that cannot be searched may contain keys, so the message must not suggest plaintext or name a
+/// file that never existed.
 #[test]
 fn unsearchable_directory_is_reported() {
     let place = Place::dir("state");
@@ -259,8 +268,8 @@ fn unsearchable_directory_is_reported() {
     for command in ["status", "check", "serve"] {
         let output = place.run_by_another(&[command]);
         refused(&output, "ermission denied");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains("campaign.bin") && said.contains("state"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("campaign.bin") && stderr.contains("state"), "{stderr}");
     }
     std::fs::write(&config, text.replace("plaintext = true\n", "")).unwrap();
     let output = place.run_by_another(&["serve"]);
@@ -269,14 +278,14 @@ fn unsearchable_directory_is_reported() {
     std::fs::remove_dir_all(&place.state).unwrap();
     std::fs::write(&place.state, b"a file").unwrap();
     refused(&place.run(&["serve"]), "state/keys: Not a directory");
-    // If nothing is there the message names the remedy.
+    // If the path does not exist, the message names the remedy.
     std::fs::remove_file(&place.state).unwrap();
     let output = place.run(&["serve"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no key store, so that no device could join"));
 }
 
-/// A server that cannot create files reports it before it listens.
+/// A server that cannot create files reports the error before it listens.
 #[test]
 fn unwritable_directory_is_reported_at_startup() {
     let place = Place::dir("state");
@@ -294,7 +303,7 @@ fn unwritable_directory_is_reported_at_startup() {
     );
     set_mode(&place.state, 0o777);
     assert_eq!(sibling_names(), before);
-    sound(&place);
+    assert_sound(&place);
 }
 
 /// Other users cannot list the state directory.
@@ -313,7 +322,8 @@ fn state_directory_is_private() {
     assert_eq!(mode(&place.state), 0o750);
 }
 
-/// The line about listening is printed once the campaign is resumed, and says from where.
+/// The line about listening is printed after the campaign is resumed, and names the round from which the
+/// campaign continues.
 #[test]
 fn listening_is_printed_after_resume() {
     let place = Place::dir("state");
@@ -321,13 +331,13 @@ fn listening_is_printed_after_resume() {
     assert!(server.line.starts_with("listening on 127.0.0.1:"), "{}", server.line);
     assert!(server.line.ends_with(", resuming with round 3 of 4\n"), "{}", server.line);
     server.end("-INT");
-    // Heads remain to be fitted.
+    // After the last training round only the heads are fitted.
     run_campaign(&place.state, true, &[5, 5]);
     let server = place.start_server();
     assert!(server.line.ends_with(", resuming after round 4 of 4: heads are fitted\n"), "{}", server.line);
     server.end("-INT");
     let place = Place::dir("state");
-    // Nothing is printed before a refusal.
+    // A server that refuses to start prints no line about listening.
     let key = place.state.join("round.key");
     let dir = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
@@ -340,7 +350,8 @@ fn listening_is_printed_after_resume() {
     assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
-/// A suspended server, or one that waits for its disk, accepts connections and does not answer.
+/// A suspended server, or a server that waits for its disk, accepts connections but does not answer. The
+/// commands report that.
 #[test]
 fn silent_server_is_reported() {
     let place = Place::dir("state");
@@ -358,10 +369,10 @@ fn silent_server_is_reported() {
     assert!(!Path::new(&out).exists());
 }
 
-/// A watcher reports whether the server shut down cleanly.
+/// `watch` reports whether the server was shut down cleanly.
 #[test]
 fn watch_distinguishes_shutdown_from_crash() {
-    for (signal, code, says) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
+    for (signal, code, expected) in [("-KILL", 1, "the server has stopped without"), ("-INT", 0, "")] {
         let place = Place::dir("state");
         let mut server = place.start_server();
         let mut log = BufReader::new(server.child.stderr.take().unwrap());
@@ -369,8 +380,8 @@ fn watch_distinguishes_shutdown_from_crash() {
         line_with(&mut log, "watch client connected");
         server.end(signal);
         let output = watch.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{signal}: {said}");
-        assert!(said.contains(says) && said.is_empty() == says.is_empty(), "{signal}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{signal}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.is_empty() == expected.is_empty(), "{signal}: {stderr}");
     }
 }

@@ -1,5 +1,5 @@
-//! Tests of the store: it reads back the records that it wrote, and returns a typed error for files that are damaged,
-//! missing or foreign. It never panics, and never takes them for an empty store.
+//! Tests of the store: written records are read back, and damaged, missing or foreign files cause a typed
+//! error. Such files never cause a panic and are never treated as an empty store.
 
 use std::path::Path;
 
@@ -15,6 +15,7 @@ use fedspan_protocol::tensor::Role;
 use getrandom::SysRng;
 use proptest::prelude::*;
 
+/// Makes the checkpoint of an opened round.
 fn checkpoint(round: u32, state: Vec<f64>) -> Row {
     let open = Some(OpenRoundCheckpoint {
         opened_at: Millis::new(17),
@@ -29,6 +30,7 @@ fn checkpoint(round: u32, state: Vec<f64>) -> Row {
     }))
 }
 
+/// Makes the row of a counted update.
 fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     let values = vec![order as f32, -0.0, f32::MIN_POSITIVE];
     let update = Update {
@@ -42,6 +44,7 @@ fn counted(round: u32, order: u32, device: DeviceId) -> Row {
     Row::Engine(Record::Counted(RoundId { round, stage: 3 }, device, counted))
 }
 
+/// Writes a campaign with a row in almost every table, and returns its state.
 fn filled(directory: &Path) -> CampaignState {
     let mut store = Store::open(directory, SysRng).unwrap();
     assert_eq!(store.load().unwrap(), None);
@@ -87,7 +90,7 @@ fn records_are_read_back() {
         Some(DeadlineState { deadline: Some(Millis::new(90)), asking_everyone: true })
     );
     assert_eq!(read(directory.path()).unwrap().as_ref(), Some(&stored));
-    // A device that was excluded and counts after all; a new checkpoint, which ends the round.
+    // An excluded device whose update counts is not excluded any more. A new checkpoint ends the round.
     let mut store = Store::open(directory.path(), SysRng).unwrap();
     store.apply(&[counted(7, 2, DeviceId(5))]).unwrap();
     assert!(store.load().unwrap().unwrap().excluded.is_empty());
@@ -108,7 +111,8 @@ fn records_are_read_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// After truncation or changed bytes, reading returns an error, or the original contents if the bytes were unused.
+    /// After truncation or changed bytes, reading returns an error, or the original content if the bytes were
+    /// unused.
     #[test]
     fn damage_is_an_error_or_unused_space(
         at in any::<prop::sample::Index>(), bit in 0u8..8, damage_kind in 0..5, noise in proptest::collection::vec(any::<u8>(), 0..300)
@@ -118,7 +122,7 @@ proptest! {
         let path = directory.path().join(FILE);
         let whole = std::fs::read(&path).unwrap();
         let mut bytes = whole.clone();
-        // Most of the file is unused.
+        // Most of the file is unused, so the test also damages bytes that are used.
         let used: Vec<usize> = (0..whole.len()).filter(|place| whole[*place] != 0).collect();
         match damage_kind {
             0 => bytes.truncate(at.index(whole.len())),
@@ -137,8 +141,8 @@ proptest! {
         }
     }
 
-    /// Power cuts and faults at any write: afterwards the store holds what was applied, and at most the
-    /// interrupted call.
+    /// After power cuts and faults at any write, the store contains all applied rows, and possibly those of
+    /// the interrupted call.
     #[test]
     fn apply_is_atomic(
         seed in any::<u64>(), faults in prop::collection::vec((0u32..60, any::<bool>()), 1..12), waits in any::<bool>(),
@@ -151,7 +155,7 @@ proptest! {
             let lines = store.load().unwrap().unwrap().next_journal_line;
             prop_assert!(lines == confirmed_lines || lines == confirmed_lines + 2, "{} {}", lines, confirmed_lines);
             confirmed_lines = lines;
-            // A failed sync is worse than a failed write: the data are visible and not on disk.
+            // After a failed sync, unlike a failed write, the data are visible but not on disk.
             disk.fail(if syncs { Faults::Sync(after / 8) } else { Faults::After(after) });
             for _ in 0..4 {
                 let line = |number| Row::JournalEntry(number, "x".repeat(900));
@@ -172,7 +176,8 @@ proptest! {
     }
 }
 
-/// While the server runs, its database is removed, or replaced by another file.
+/// Writes fail while the database of an open store is removed or replaced by another file. When the original
+/// file is back, writes succeed again.
 #[test]
 fn removed_database_is_a_transient_error() {
     let (scratch, other) = (Scratch::new(), Scratch::new());
@@ -192,7 +197,8 @@ fn removed_database_is_a_transient_error() {
     std::fs::rename(&aside, &path).unwrap();
     store.apply(&line(3)).unwrap();
     assert_eq!(store.load().unwrap().unwrap().next_journal_line, 4);
-    // One of the same age of another campaign, an older one of this, an empty one.
+    // The other files are a database of another campaign with the same number of transactions, an older copy
+    // of this database, and an empty database.
     let mut empty = redb::Database::create(scratch.path().join("empty")).unwrap();
     assert!(empty.check_integrity().unwrap());
     drop(empty);
@@ -221,7 +227,7 @@ fn campaign_without_database_is_not_replaced() {
     assert!(matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("round.key")), "{error}");
     std::fs::remove_file(scratch.path().join("round.key")).unwrap();
     std::fs::write(scratch.path().join("arrivals.jsonl"), "{}\n").unwrap();
-    // Nor does a reader conclude that there never was one.
+    // A reader reports the missing database too.
     for error in [Store::open(scratch.path(), SysRng).unwrap_err(), read(scratch.path()).unwrap_err()] {
         assert!(
             matches!(&error, StoreError::Missing { beside, .. } if beside.ends_with("arrivals.jsonl")),
@@ -247,8 +253,8 @@ fn tables_without_format_are_damage() {
     }
 }
 
-/// A database that was not closed is repaired when it is opened: unsynced transactions are rolled back. A flipped bit
-/// rolls back no synced transaction, with one exception, which is asserted below.
+/// A database that was not closed is repaired when it is opened: unsynced transactions are rolled back. With
+/// the single exception asserted below, a flipped bit rolls back no synced transaction.
 #[test]
 fn flipped_bit_after_crash_rolls_back_only_as_the_newest_slot() {
     let (running, copy) = (Scratch::new(), Scratch::new());
@@ -279,7 +285,8 @@ fn flipped_bit_after_crash_rolls_back_only_as_the_newest_slot() {
         }
     }
     println!("{refused} refused, {same} changed nothing");
-    // One bit, which no checksum covers, selects the newer of the two slots that hold the last transactions.
+    // The exception is the bit that selects the newer of the two slots with the last transactions. No
+    // checksum covers this bit.
     assert_eq!(back, [(9, 0)]);
     assert!(refused > 1000, "{refused} refused, {same} changed nothing");
 }
@@ -298,7 +305,8 @@ fn store_admits_one_server() {
 fn contradictions_are_damage() {
     let cases: [&[Row]; 4] = [
         &[checkpoint(7, vec![1.0, f64::NAN])],
-        // An update of a round that is not open, updates without the first one, and two with the same order.
+        // An update of a round that is not open; updates without the first one; two updates with the same
+        // order.
         &[checkpoint(7, vec![1.0]), counted(6, 0, DeviceId(1))],
         &[checkpoint(7, vec![1.0]), counted(7, 1, DeviceId(1))],
         &[checkpoint(7, vec![1.0]), counted(7, 0, DeviceId(1)), counted(7, 0, DeviceId(2))],

@@ -1,4 +1,5 @@
-//! Tests of adapter files and their HTTP rounds, in one program because linking each file alone takes longer than its tests.
+//! Tests of adapter files and of their rounds over HTTP. All test files form one program, because linking a
+//! program per file would take longer than the tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Laws that hold for every average and check of adapters.
+//! Tests of properties that hold for every average and every comparison of adapters.
 
 use fedspan_adapters::files::{ChangedFactors, Dtype, RoundKind, average, check};
 use proptest::prelude::*;
@@ -7,11 +7,12 @@ use crate::common::{Adapter, DOWN, Folder, SAVED, UP};
 
 const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
+/// Makes random adapters of clients after a round.
 fn clients(base: &Adapter, round: RoundKind, count: u64) -> Vec<Adapter> {
     (1..=count).map(|seed| base.trained(round, seed)).collect()
 }
 
-/// Half a unit in the last place of a dtype at a value.
+/// Half a unit in the last place at `value`, for a dtype.
 fn half_step(dtype: Dtype, value: f64) -> f64 {
     let (digits, least) = match dtype {
         Dtype::F32 => (24, -149),
@@ -26,7 +27,7 @@ fn half_step(dtype: Dtype, value: f64) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// mean(B_i) A equals mean(B_i A) up to the rounding of the mean, also for factors that are not square.
+    /// mean(B_i) A equals mean(B_i A) up to the rounding of the mean, for factors of any shape.
     #[test]
     fn mean_of_trained_factor_gives_mean_of_products(
         rank in 1_usize..5, d_in in 1_usize..40, d_out in 1_usize..40, count in 1_u64..9, seed in 0_u64..1000,
@@ -53,12 +54,13 @@ proptest! {
                 };
                 let dense: f64 =
                     all.iter().zip(weights).map(|(one, weight)| product(one) * *weight as f64).sum::<f64>() / total;
-                // Half a unit in the last place of each element of the trained factor, times the element it is multiplied by.
+                // Tolerance: for each element of the trained factor half a unit in the last place, multiplied
+                // by the element of the other factor.
                 let bound: f64 = (0..rank).map(|r| {
                     let a = f64::from(found.tensors[DOWN].1[r * d_in + column]);
                     let b = f64::from(found.tensors[UP].1[row * rank + r]);
-                    let (own, other) = if down { (a, b) } else { (b, a) };
-                    half_step(dtype, own) * other.abs() + 1e-12 * (1.0 + own.abs()) * (1.0 + other.abs())
+                    let (trained, other) = if down { (a, b) } else { (b, a) };
+                    half_step(dtype, trained) * other.abs() + 1e-12 * (1.0 + trained.abs()) * (1.0 + other.abs())
                 }).sum();
                 let got = product(&found);
                 prop_assert!((got - dense).abs() <= 1.01 * bound + 1e-11, "{} {} {}", got, dense, bound);
@@ -66,7 +68,8 @@ proptest! {
         }
     }
 
-    /// Every element is the weighted mean, rounded once, and lies between the smallest and the largest value.
+    /// Every element of the mean is the weighted mean rounded once, and lies between the smallest and the
+    /// largest value of the clients.
     #[test]
     fn elements_are_rounded_weighted_means(
         count in 1_u64..12, seed in 0_u64..1000, weights in prop::collection::vec(0_u64..1 << 20, 12), dtype in 0_usize..3,
@@ -101,7 +104,7 @@ proptest! {
         dtype in 0_usize..3, large in any::<bool>(),
     ) {
         let dtype = DTYPES[dtype];
-        // Tensors of one or of several blocks.
+        // The tensors have one block or several blocks.
         let base = Adapter::random(dtype, seed, 3, if large { 6_000 } else { 7 }, 11);
         let all = clients(&base, RoundKind::Plain, count);
         let mut folder = Folder::new(&base, &all);
@@ -151,7 +154,7 @@ fn weight_equals_repeated_client() {
     }
 }
 
-/// Values of extreme magnitude together, whose sums f64 cannot represent.
+/// The mean is exact for values of very different magnitude, whose sums f64 cannot represent.
 #[test]
 fn mean_is_exact_for_extreme_magnitudes() {
     let mut base = Adapter::random(Dtype::F32, 1, 1, 4, 4);
@@ -188,7 +191,8 @@ fn mean_is_exact_for_extreme_magnitudes() {
     }
 }
 
-/// The interference is 0 if all clients share one factor, and matches dense products otherwise.
+/// The interference is 0 if all clients have the same down or up factor, and equals that of dense products
+/// otherwise.
 #[test]
 fn interference_matches_dense_products() {
     let base = Adapter::random(Dtype::F32, 3, 4, 37, 21);
@@ -231,8 +235,11 @@ fn interference_matches_dense_products() {
         };
         let mut dense = vec![0.0; d_out * d_in];
         for (one, weight) in all.iter().zip(weights) {
-            let own = product(&wide(factor(one, "B").1), &wide(factor(one, "A").1));
-            dense.iter_mut().zip(own).for_each(|(sum, value)| *sum += value * weight as f64 / total);
+            let product_of_client = product(&wide(factor(one, "B").1), &wide(factor(one, "A").1));
+            dense
+                .iter_mut()
+                .zip(product_of_client)
+                .for_each(|(sum, value)| *sum += value * weight as f64 / total);
         }
         let plain = product(&mean("B"), &mean("A"));
         let lost: f64 = dense.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
@@ -267,7 +274,7 @@ fn check_reports_changed_factors_and_norms() {
             let norm = |square: f64| square.sqrt();
             let change = norm(before.iter().zip(after).map(|(a, b)| f64::from(b - a).powi(2)).sum());
             let was = norm(before.iter().map(|a| f64::from(*a).powi(2)).sum());
-            // This test rounds differences to f32, `check` does not.
+            // The tolerance is needed because this test rounds differences to f32 and `check` does not.
             assert!((changed.change - change).abs() <= 1e-6 * change, "{name} {changed:?} {change}");
             assert!((changed.base - was).abs() <= 1e-12 * was);
             assert_eq!(changed.differs, before != after, "{name}");
@@ -275,14 +282,14 @@ fn check_reports_changed_factors_and_norms() {
     }
 }
 
-/// Clients may store tensors in another order; the mean has the order of the base.
+/// Clients may store tensors in a different order. The mean has the order of the base.
 #[test]
 fn tensors_are_matched_by_name() {
     let base = Adapter::random(Dtype::F32, 8, 2, 12, 7);
     let all = clients(&base, RoundKind::Up, 3);
     let folder = Folder::new(&base, &all);
     let bytes = folder.mean(RoundKind::Up, None);
-    // The library sorts tensors; write them by hand in reverse order.
+    // The `safetensors` crate sorts tensors, so the test writes the file itself, in reverse order.
     for (path, client) in folder.clients.iter().zip(&all).take(2) {
         let (mut header, mut data) = (Vec::new(), Vec::new());
         for (name, (shape, values)) in client.tensors.iter().rev() {
@@ -300,7 +307,8 @@ fn tensors_are_matched_by_name() {
     assert_eq!(bytes, folder.mean(RoundKind::Up, None));
 }
 
-/// The Gram matrices have (clients + 1) r rows, which are bounded.
+/// The interference is not computed if the Gram matrices, with (clients + 1) r rows, would exceed the memory
+/// limit.
 #[test]
 fn interference_beyond_memory_limit_is_left_out() {
     let base = Adapter::random(Dtype::F16, 3, 900, 2, 3);

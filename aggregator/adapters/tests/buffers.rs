@@ -1,4 +1,4 @@
-//! Tests of tensors of other dtypes than the factors: integers, booleans, f64, packed floats.
+//! Tests of tensors with other dtypes than those of factors: integers, booleans, f64 and packed floats.
 
 use fedspan_adapters::files::{AdapterError, AverageReport, Dtype, RoundKind, average, check};
 use safetensors::{Dtype as FileDtype, SafeTensors};
@@ -7,7 +7,8 @@ use crate::common::{Adapter, Buffer, DOWN, Folder, UP};
 
 const NAME: &str = "base_model.model.normalization.num_batches_tracked";
 
-/// Folder with a base and clients of an up round, each with one more tensor, whose bytes are in `all`.
+/// Folder with a base and clients of an up round. Each adapter has an additional tensor, with the bytes in
+/// `all`.
 fn folder(dtype: FileDtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 2, 9, 4);
     let clients: Vec<Adapter> = (1..all.len() as u64).map(|seed| base.trained(RoundKind::Up, seed)).collect();
@@ -20,20 +21,21 @@ fn folder(dtype: FileDtype, shape: &[usize], all: &[Vec<u8>]) -> Folder {
     folder
 }
 
-/// Bytes of the further tensor after an average, and the report.
+/// Bytes of the additional tensor after an average, and the report.
 fn averaged(folder: &Folder, samples: Option<&[u64]>) -> (Vec<u8>, AverageReport) {
     let done = folder.average(RoundKind::Up, samples).unwrap();
     let read = |name: &str| std::fs::read(folder.at(name)).unwrap();
     let (next, base) = (read("next.safetensors"), read("base.safetensors"));
     let length = 8 + usize::try_from(u64::from_le_bytes(base[..8].try_into().unwrap())).unwrap();
     assert_eq!(next[..length], base[..length], "the base's header");
-    // More threads give the same bytes.
+    // The result is the same with more threads.
     let inputs = folder.inputs(samples).unwrap();
     average(&inputs, folder.job(RoundKind::Up, 3), &|_, _| true).unwrap();
     assert_eq!(read("next.safetensors"), next);
     (SafeTensors::deserialize(&next).unwrap().tensor(NAME).unwrap().data().to_vec(), done)
 }
 
+/// Error text of an average that must fail.
 fn refused(folder: &Folder, samples: Option<&[u64]>) -> String {
     let error: AdapterError = folder.average(RoundKind::Up, samples).unwrap_err();
     let text = error.to_string();
@@ -72,7 +74,8 @@ fn equal_integers_are_kept() {
     }
 }
 
-/// Largest value of every element in the clients with a weight, without the base.
+/// Different integers become the largest value of the clients with a weight. The value of the base is
+/// ignored.
 #[test]
 fn different_integers_become_the_largest() {
     for (dtype, least, most) in INTEGERS {
@@ -81,13 +84,13 @@ fn different_integers_become_the_largest() {
         let (found, done) = averaged(&folder, None);
         assert_eq!(found, integers(dtype, &[7, most - 1]), "{dtype:?}");
         assert_eq!((done.averaged, done.kept, done.largest), (3, 2, vec![NAME.to_owned()]));
-        // A client without samples is ignored.
+        // A client with 0 samples is ignored.
         let (found, _) = averaged(&folder, Some(&[1, 0, 1]));
         assert_eq!(found, integers(dtype, &[5, 4]));
         let (found, done) = averaged(&folder, Some(&[1, 0, 0]));
         assert_eq!((found, done.largest.len()), (integers(dtype, &[least, 3]), 0));
     }
-    // Longer than one block of each client.
+    // The tensors are longer than one block.
     let long: Vec<Vec<i128>> =
         (0..3).map(|client| (0..40_000).map(|place| (place * client) % 977).collect()).collect();
     let all: Vec<Vec<u8>> = long.iter().map(|values| integers(FileDtype::I64, values)).collect();
@@ -107,7 +110,7 @@ fn dtypes_without_mean_must_agree() {
         (FileDtype::C64, vec![1], [vec![0; 8], vec![7; 8]]),
     ] {
         let [one, other] = bytes;
-        // The clients agree in a value that differs from the base.
+        // The clients have equal values that differ from the base.
         let same = folder(dtype, &shape, &[one.clone(), other.clone(), other.clone()]);
         let (found, done) = averaged(&same, None);
         assert_eq!((&found, done.kept), (&other, 3), "{dtype:?}");
@@ -136,7 +139,7 @@ fn f64_values_are_averaged() {
         assert_eq!(averaged(&folder, None).0, bytes(&[3.0, f64::MAX, 1.0, tiny, 0.1, -0.0]));
         folder.clients.rotate_left(1);
     }
-    // (1 + 2 * 2 + 3 * 6) / 6, exact for values of different magnitude too.
+    // The first mean is (1 + 2 * 2 + 3 * 6) / 6. Means are exact for values of different magnitude.
     let found = averaged(&folder, Some(&[1, 2, 3])).0;
     let value = |place: usize| f64::from_le_bytes(found[place * 8..][..8].try_into().unwrap());
     assert_eq!((value(0), value(1), value(4)), (23.0 / 6.0, f64::MAX, 0.1));
@@ -151,7 +154,7 @@ fn f64_values_are_averaged() {
     }
 }
 
-/// Running means and variances in bf16 with factors in f32.
+/// Buffers in bf16, such as running means, are averaged although the factors are f32.
 #[test]
 fn bf16_buffers_are_averaged() {
     let bytes = |values: &[f32]| {
@@ -194,7 +197,7 @@ fn dtype_and_shape_must_match_base() {
     assert!(refused(&folder, None).contains("found shape [1], expected [] as in"));
 }
 
-/// A counter that goes from 0 to a million must not add a million to the norm.
+/// A counter that changes from 0 to 1,000,000 must not add 1,000,000 to the norm.
 #[test]
 fn norms_ignore_integers() {
     let bytes = |value| integers(FileDtype::I64, &[value]);

@@ -1,5 +1,5 @@
-//! Tests of PEFT configurations: values with the same meaning agree for all PEFT versions, others are refused or
-//! give a warning.
+//! Tests of PEFT configurations: values with the same meaning agree for all PEFT versions; different values
+//! are refused or cause a warning.
 
 use fedspan_adapters::files::{AdapterError, Config, Dtype, RoundKind, average, check};
 use serde_json::{Map, Value, json};
@@ -31,6 +31,7 @@ fn config(changes: &[(&str, Value)]) -> String {
     Value::Object(map).to_string()
 }
 
+/// Directories of a base and clients with these configurations.
 fn folder(configs: &[&str]) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 4, 9, 5);
     let clients = (1..configs.len() as u64).map(|seed| base.trained(RoundKind::Up, seed));
@@ -52,7 +53,8 @@ fn outcome(configs: &[&str]) -> Result<Vec<String>, String> {
     })
 }
 
-/// Asserts that two values of a key are refused between base and client and between clients, with the key and both files named.
+/// Asserts that two different values of a key are refused, between base and client and between two clients,
+/// and that the error names the key and both files.
 fn differs(key: &str, one: &Value, other: &Value) {
     let (with, without) = (config(&[(key, one.clone())]), config(&[(key, other.clone())]));
     for (configs, [first, second]) in [
@@ -68,7 +70,7 @@ fn differs(key: &str, one: &Value, other: &Value) {
     assert!(text.starts_with("1/adapter_config.json") && text.contains("0/adapter_config.json"), "{text}");
 }
 
-/// Asserts that all values of a key mean the same.
+/// Asserts that all values of a key have the same meaning.
 fn agree(key: &str, values: &[Value]) {
     for one in values {
         for other in values {
@@ -191,7 +193,7 @@ fn equivalent_values_agree() {
     agree("alpha_pattern", &[json!({"q_proj": 16}), json!({"q_proj": 16.0})]);
     agree("qalora_group_size", &[json!(16), absent()]);
     agree("trainable_token_indices", &[json!({"a": [1], "b": [2]}), json!({"b": [2], "a": [1.0]})]);
-    // Unknown keys: off in several spellings, then maps in another order.
+    // Unknown keys agree if they are off, in any spelling, or are maps in a different order.
     agree("some_future_key", &[absent(), json!(null), json!(false), json!([]), json!({})]);
     agree("some_future_key", &[json!({"a": 1, "b": [2]}), json!({"b": [2.0], "a": 1.0})]);
 }
@@ -220,7 +222,7 @@ fn training_settings_may_differ() {
     }
 }
 
-/// The average succeeds, with a warning.
+/// If the files name different models, the average succeeds with a warning.
 #[test]
 fn different_model_gives_a_warning() {
     for (key, one, other) in [
@@ -241,7 +243,7 @@ fn different_model_gives_a_warning() {
             assert!(warnings[0].contains(part), "{warnings:?}: {part}");
         }
     }
-    // If the base does not name a model, the first client that does is compared with the others.
+    // If the base does not name a model, the first client that names one is compared with the others.
     let [silent, first, second] =
         ["", "a", "b"].map(|name| config(&[("base_model_name_or_path", json!(name))]));
     assert_eq!(outcome(&[&silent, &first, &first]), Ok(Vec::new()));
@@ -255,7 +257,8 @@ fn different_model_gives_a_warning() {
     assert_eq!(checked.warnings.len(), 1);
 }
 
-/// The first matching key of a pattern counts, so the order matters only if two keys match the same module.
+/// The first matching key of a pattern applies, so the order of keys is relevant only if two keys match the
+/// same module.
 #[test]
 fn pattern_order_matters_if_two_keys_match() {
     let with = |pattern: &str| {
@@ -314,6 +317,6 @@ fn configuration_agrees_with_itself() {
     {
         map.insert(format!("key{index}"), value);
     }
-    let own = Config::parse(config(&[("more", Value::Object(map))]).as_bytes()).unwrap();
-    assert_eq!(own.difference(&own.clone()), None);
+    let parsed = Config::parse(config(&[("more", Value::Object(map))]).as_bytes()).unwrap();
+    assert_eq!(parsed.difference(&parsed.clone()), None);
 }

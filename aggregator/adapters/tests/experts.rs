@@ -1,4 +1,4 @@
-//! Tests of ranks, scales and experts of modules: the interference, compared with dense products.
+//! Tests of ranks, scales and experts of modules: the interference is compared with that of dense products.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,10 @@ use crate::common::{Adapter, Folder};
 
 const LAYER: &str = "base_model.model.model.layers.0.";
 
-/// Module: name in files, rank of an expert, number of experts, alpha, d_in, d_out.
+/// Module of an adapter: name in files, rank of an expert, number of experts, alpha, d_in, d_out.
 type Module = (&'static str, usize, usize, f64, usize, usize);
 
+/// Makes a random adapter with these modules.
 fn random(modules: &[Module], seed: u64) -> Adapter {
     let mut adapter = Adapter { dtype: Dtype::F32, tensors: BTreeMap::new() };
     for (index, (name, rank, experts, _, d_in, d_out)) in modules.iter().enumerate() {
@@ -23,6 +24,7 @@ fn random(modules: &[Module], seed: u64) -> Adapter {
     adapter
 }
 
+/// Text of a configuration with some keys changed.
 fn config(changes: &Value) -> String {
     let mut plain = json!({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]});
     for (key, value) in changes.as_object().unwrap() {
@@ -31,6 +33,8 @@ fn config(changes: &Value) -> String {
     plain.to_string()
 }
 
+/// Compares three random clients with a base, all with the same configuration. Returns the report and the
+/// clients.
 fn checked(modules: &[Module], config: &str) -> Result<(CheckReport, Vec<Adapter>), String> {
     let all: Vec<Adapter> = (0..4).map(|seed| random(modules, seed)).collect();
     let folder = Folder::directories(&all, &[config; 4]);
@@ -39,7 +43,8 @@ fn checked(modules: &[Module], config: &str) -> Result<(CheckReport, Vec<Adapter
     Ok((checked, all[1..].to_vec()))
 }
 
-/// Squared norms of the mean of products and of its difference from the product of means, for each expert, from dense products.
+/// Squared norms of two matrices for each expert, computed from dense products: the mean of products, and the
+/// difference between the mean of products and the product of means.
 fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> Vec<[f64; 2]> {
     let factor = |one: &Adapter, letter: &str| -> Vec<f64> {
         let (_, values) = &one.tensors[&format!("{LAYER}{name}.lora_{letter}.weight")];
@@ -51,24 +56,25 @@ fn dense((name, rank, experts, _, d_in, d_out): Module, clients: &[Adapter]) -> 
     };
     (0..experts)
         .map(|expert| {
-            // PEFT: B.reshape(out, r, E)[:, :, e] A.reshape(E, r, in)[e].
+            // The product of expert e in PEFT is B.reshape(out, r, E)[:, :, e] A.reshape(E, r, in)[e].
             let product = |a: &[f64], b: &[f64]| -> Vec<f64> {
                 let term = |o: usize, i: usize, j: usize| {
                     b[(o * rank + j) * experts + expert] * a[(expert * rank + j) * d_in + i]
                 };
                 (0..d_out * d_in).map(|at| (0..rank).map(|j| term(at / d_in, at % d_in, j)).sum()).collect()
             };
-            let own = clients.iter().map(|one| product(&factor(one, "A"), &factor(one, "B"))).collect();
+            let products = clients.iter().map(|one| product(&factor(one, "A"), &factor(one, "B"))).collect();
             let [a, b] =
                 ["A", "B"].map(|letter| mean(clients.iter().map(|one| factor(one, letter)).collect()));
-            let (all, plain) = (mean(own), product(&a, &b));
+            let (all, plain) = (mean(products), product(&a, &b));
             let lost = all.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
             [all.iter().map(|value| value * value).sum(), lost]
         })
         .collect()
 }
 
-/// Asserts that the interference of every module and expert and of all modules matches dense products with these scales.
+/// Asserts that the interference of every module, of every expert and of all modules equals that of dense
+/// products with these scales.
 fn agrees(modules: &[Module], changes: &Value, scale: impl Fn(&Module) -> f64) {
     let (found, clients) = checked(modules, &config(changes)).unwrap();
     assert_eq!((found.targets.len(), &found.warnings), (modules.len(), &Vec::new()));
@@ -142,13 +148,13 @@ fn experts_have_separate_interference() {
         let full = json!(["model.layers.0.mlp.experts.down_proj", "model.layers.1.mlp.experts.down_proj"]);
         agrees(&modules[..1], &json!({"target_parameters": full, "target_modules": []}), plain);
     }
-    // A router next to the experts is a plain matrix.
+    // A router next to the experts is a module with a single expert.
     let modules: [Module; 2] = [("mlp.experts", 4, 3, 8.0, 6, 10), ("mlp.router", 4, 1, 8.0, 6, 3)];
     agrees(&modules, &json!({"target_parameters": ["mlp.experts.down_proj", "mlp.router.weight"]}), plain);
 }
 
-/// Two parameters of one module with different ranks are identified by rank, since both have the same number of experts.
-/// Parameters with equal ranks and different alphas are not.
+/// Two parameters of one module with different ranks are identified by their ranks, because both have the
+/// same number of experts. Parameters with equal ranks and different alphas cannot be identified.
 #[test]
 fn ranks_identify_parameters_or_interference_is_unknown() {
     let plain = |module: &Module| module.3 / module.1 as f64;
@@ -211,7 +217,7 @@ fn unsupported_expression_leaves_interference_unknown() {
     assert!(found.warnings[0].contains("(?!k)_proj"), "{:?}", found.warnings);
 }
 
-/// Without a configuration all alphas count as equal, and a warning says so if ranks differ.
+/// Without a configuration all alphas are assumed to be equal, which causes a warning if ranks differ.
 #[test]
 fn missing_configuration_scales_by_rank() {
     let modules: [Module; 2] =
@@ -223,7 +229,7 @@ fn missing_configuration_scales_by_rank() {
     assert!(bare.warnings[0].contains("scaled by 1/r") && told.warnings.is_empty());
 }
 
-/// All clients share one factor of the experts, so averaging loses nothing.
+/// In up and down rounds of experts the interference is 0, because all clients have the same frozen factor.
 #[test]
 fn expert_rounds_have_no_interference() {
     let modules: [Module; 1] = [("mlp.experts", 4, 3, 8.0, 6, 10)];

@@ -1,5 +1,5 @@
-//! Tests of the header parser: accepted and refused files. The `safetensors` crate, which defines the format, is
-//! the oracle.
+//! Tests of the header parser: accepted and refused files. The expected results are those of the
+//! `safetensors` crate, which defines the format.
 
 use fedspan_adapters::files::{Dtype, Fault, Header, Layout};
 use proptest::prelude::*;
@@ -7,11 +7,13 @@ use safetensors::SafeTensors;
 
 use crate::common::Adapter;
 
+/// Bytes of a file with this header and `data` zero bytes of data.
 fn file(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
 }
 
-/// Parses a header. The `safetensors` crate must accept every header that our parser accepts, with the same tensors.
+/// Parses a header. Asserts that the `safetensors` crate accepts every header that this parser accepts, with
+/// the same tensors.
 fn read(bytes: &[u8]) -> Result<Header, (Option<String>, Fault)> {
     let header = Header::read(bytes, bytes.len() as u64)?;
     let theirs = SafeTensors::deserialize(bytes).expect("our parser accepted this header");
@@ -39,7 +41,7 @@ fn files_of_the_library_are_accepted() {
     let empty = read(&file(r#"{"__metadata__": {"a": "b \u00e9"}}  "#, 0)).unwrap();
     assert!(empty.tensors.is_empty());
     assert!(matches!(Layout::from_header(&empty), Err((None, Fault::NoFactors))));
-    // A scalar and an empty tensor.
+    // The file has a scalar and an empty tensor.
     let odd = r#"{"s": {"dtype": "F16", "shape": [], "data_offsets": [0, 2]},
                   "n": {"dtype": "F32", "shape": [7, 0], "data_offsets": [2, 2]}}"#;
     assert_eq!(read(&file(odd, 2)).unwrap().tensors.iter().map(|t| t.elements).collect::<Vec<_>>(), [1, 0]);
@@ -105,7 +107,7 @@ fn invalid_headers_are_refused_with_tensor() {
     }
     let long = format!(r#"{{"t": {{"dtype": "F32", "shape": "{}"}}}}"#, "x".repeat(100_000));
     assert!(read(&file(&long, 4)).unwrap_err().1.to_string().len() < 300);
-    // Nested more deeply than the stack allows.
+    // The nesting is deeper than the stack allows.
     assert!(read(&file(&"{\"a\":".repeat(100_000), 0)).is_err());
     assert!(read(&file(&format!("{{\"{}\":1}}", "n".repeat(1025)), 0)).is_err());
 }
@@ -121,7 +123,7 @@ proptest! {
         let mut bytes = Adapter::random(Dtype::F16, seed, 2, 3, 2).bytes();
         let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
         for (place, value) in places {
-            // Digits and punctuation reach more of the parser than random bytes.
+            // Digits and punctuation reach more code of the parser than random bytes do.
             let place = place.index(header);
             bytes[place] = if value < 128 { b"0123456789[]{},:\"-"[usize::from(value) % 18] } else { value };
         }
@@ -135,7 +137,8 @@ proptest! {
     }
 }
 
-/// The `safetensors` crate refuses such a header (found by fuzzing).
+/// The parser refuses invalid UTF-8 in an ignored value, like the `safetensors` crate. Fuzzing found this
+/// case.
 #[test]
 fn invalid_utf8_in_ignored_values_is_refused() {
     let mut bytes =

@@ -8,13 +8,14 @@ use fedspan_adapters::files::RoundKind;
 use crate::common::http::{read_response, send_raw};
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
 
+/// Head of an upload, with the given header for the length.
 fn head(length: &str) -> String {
     format!(
         "PUT /round/1/adapter_model.safetensors?samples=3 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n{length}\r\n\r\n"
     )
 }
 
-/// Asserts that no temporary files are left and that the round still accepts updates.
+/// Asserts that no temporary files exist and that the round still accepts updates.
 fn assert_clean(directory: &ServerDirectory, server: &RunningServer) {
     // The task that removes temporary files may end shortly after the connection.
     while list_files(&directory.at("state")).iter().any(|file| file.starts_with("incoming/")) {
@@ -30,13 +31,13 @@ fn wrong_body_lengths_are_refused() {
     let server = directory.serve(&[]);
     let body = directory.base.trained(RoundKind::Up, 1).bytes();
     let max_len = body.len() + (1 << 16);
-    // Content-Length beyond the limit: refused before the body is read.
+    // A Content-Length above the limit is refused before the body is read.
     let response = send_raw(server.address, &[head(&format!("Content-Length: {}", max_len + 1)).as_bytes()]);
     assert_eq!(response.unwrap().error(413).0, "too-long");
     let expect_continue = format!("Content-Length: {}\r\nExpect: 100-continue", max_len + 1);
     let response = send_raw(server.address, &[head(&expect_continue).as_bytes()]);
     assert_eq!(response.unwrap().error(413).0, "too-long");
-    // Chunked body beyond the limit.
+    // A chunked body above the limit is refused.
     let mut chunked = head("Transfer-Encoding: chunked\r\nConnection: close").into_bytes();
     let block = vec![b'x'; 1 << 14];
     for _ in 0..=max_len / block.len() {
@@ -46,7 +47,7 @@ fn wrong_body_lengths_are_refused() {
     }
     chunked.extend_from_slice(b"0\r\n\r\n");
     assert_eq!(send_raw(server.address, &[&chunked]).unwrap().error(413).0, "too-long");
-    // Connection closed in the middle of the body.
+    // A connection that is closed in the middle of the body is not an update.
     let length = format!("Content-Length: {}", body.len());
     let mut cut = TcpStream::connect(server.address).unwrap();
     cut.write_all(head(&length).as_bytes()).unwrap();
@@ -112,11 +113,11 @@ fn connection_limit_is_enforced() {
     let wait = "GET /round?after=1&wait=60 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer anton\r\n\r\n";
     let mut held: Vec<TcpStream> = (0..2).map(|_| TcpStream::connect(server.address).unwrap()).collect();
     held.iter_mut().for_each(|stream| stream.write_all(wait.as_bytes()).unwrap());
-    // The server accepts connections in order, so the two have the slots.
+    // The server accepts connections in order, so the first two connections have all slots.
     let response = send_raw(server.address, &[]).unwrap();
     assert_eq!((response.status, response.header("retry-after")), (503, Some("5")));
     drop(held);
-    // Closed connections give their slots back.
+    // Closed connections release their slots.
     let update = trained_part(&directory.base.trained(RoundKind::Up, 1), RoundKind::Up).bytes();
     let request =
         [head(&format!("Content-Length: {}\r\nConnection: close", update.len())).into_bytes(), update]

@@ -1,4 +1,5 @@
-//! Tests of refused uploads, requests and settings: status, error kind and text; refused uploads leave no files.
+//! Tests of refused uploads, requests and settings: the status, the kind and the text of the error. A refused
+//! upload leaves no files.
 
 use fedspan_adapters::files::RoundKind;
 use fedspan_adapters::http::Settings;
@@ -8,7 +9,7 @@ use crate::common::http::{request, send_raw};
 use crate::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, trained_part};
 use crate::common::{Adapter, DOWN, SAVED, UP};
 
-/// Asserts that the round has no updates and the state directory no further files.
+/// Asserts that the round has no updates and that the state directory has no additional files.
 fn assert_untouched(directory: &ServerDirectory, server: &RunningServer) {
     assert_eq!(server.get(CLIENTS[0], "/round").json(200)["updates"], 0);
     let found = list_files(&directory.at("state"));

@@ -7,12 +7,14 @@ use serde_json::json;
 use crate::common::Adapter;
 use crate::common::live::{CLIENTS, ServerDirectory, list_files, mean, parse, trained_part};
 
+/// Reads the record of a committed round.
 fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
     let path = directory.at(&format!("state/round-{round:04}/round.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// Runs all rounds and asserts that the adapter after each is the one that `adapter average` makes of the same files.
+/// Runs all rounds. Asserts that the adapter after each round equals the result of `adapter average` for the
+/// same files.
 fn run_rounds(directory: &ServerDirectory, changes: &[&str], kinds: [RoundKind; 3]) -> Vec<Vec<u8>> {
     let server = directory.serve(changes);
     let mut now = directory.base.clone();
@@ -26,7 +28,8 @@ fn run_rounds(directory: &ServerDirectory, changes: &[&str], kinds: [RoundKind; 
         );
         let updates: Vec<(u32, Adapter)> =
             (0..3).map(|client| (client + 2, now.trained(trains, u64::from(number * 10 + client)))).collect();
-        // Another client comes first in each round. One sends its whole adapter, the others only the trained tensors.
+        // A different client uploads first in each round. One client uploads its whole adapter, the others
+        // only the trained tensors.
         for turn in 0..3 {
             let client = (turn + number as usize) % 3;
             let (samples, update) = &updates[client];
@@ -127,7 +130,7 @@ fn first_arrivals_close_the_round() {
     server.round_after(CLIENTS[0], 1);
     let counted = [(1, updates[0].clone()), (1, updates[2].clone())];
     assert_eq!(server.model(), mean(&directory.base, &counted, RoundKind::Up));
-    // An accepted client gets the same response to a retry; a different update and a late one are refused.
+    // A retry of an accepted update gets the same response. A different update and a late update are refused.
     assert_eq!(server.put(CLIENTS[0], 1, 9, &updates[0].bytes()).json(200)["update"], "repeated");
     assert_eq!(server.put(CLIENTS[0], 1, 9, &updates[1].bytes()).error(409).0, "another");
     assert_eq!(server.put(CLIENTS[1], 1, 5, &updates[1].bytes()).error(409).0, "closed");
@@ -158,7 +161,7 @@ fn fraction_asks_a_random_cohort() {
     assert_eq!(asked.len(), 3, "every client is drawn in some round");
 }
 
-/// The deadline passes before the first update, which then closes the round.
+/// If the deadline passes before the first update, the first update closes the round.
 #[test]
 fn deadline_closes_round_with_minimum() {
     let directory = ServerDirectory::new();
@@ -178,7 +181,7 @@ fn deadline_closes_round_with_minimum() {
     assert_eq!(record(&directory, 1).clients.len(), 2);
 }
 
-/// Upload and download carry the values of one factor, half of all, and a header.
+/// An upload and a download contain the values of one factor, that is half of all values, and a header.
 #[test]
 fn rolora_halves_the_traffic() {
     let mut base = Adapter::random(Dtype::F32, 1, 8, 400, 400);
@@ -196,7 +199,7 @@ fn rolora_halves_the_traffic() {
     let got = server.get(CLIENTS[0], "/adapter/adapter_model.safetensors?since=0").expect(200);
     assert!(sent.len() < numbers / 2 + 400 && got.len() < numbers / 2 + 400, "{} {}", sent.len(), got.len());
     assert!(whole > numbers, "{whole}");
-    // A client with any other adapter gets the whole one.
+    // A client with any other adapter gets the whole adapter.
     for since in ["?since=1", "?since=7", ""] {
         let response = server.get(CLIENTS[0], &format!("/adapter/adapter_model.safetensors{since}"));
         assert_eq!((response.header("fedspan-part"), response.body.len()), (Some("whole"), whole));
@@ -208,7 +211,7 @@ fn example_shows_the_defaults() {
     let text = include_str!("../../examples/exchange.toml");
     let settings = Settings::parse("exchange.toml", text, &[]).unwrap();
     assert_eq!(settings.registry.names(), CLIENTS);
-    // All values in the example are defaults.
+    // All optional values in the example are the defaults.
     let required = "base = \"base\"\nclients = [\"anton\", \"beate\", \"carla\"]\nrounds = 10";
     let least = Settings::parse("exchange.toml", required, &[]).unwrap();
     assert_eq!(format!("{settings:?}"), format!("{least:?}"));

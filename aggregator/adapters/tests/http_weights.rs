@@ -1,5 +1,5 @@
-//! Tests of updates without samples, buffers that are not averaged, stacks of experts: every round can be
-//! committed.
+//! Tests that every round can be committed: with updates of 0 samples, with buffers that are not averaged,
+//! and with stacks of experts.
 
 use fedspan_adapters::files::{Dtype, RoundKind};
 use fedspan_adapters::http::RoundRecord;
@@ -9,15 +9,16 @@ use crate::common::http::request;
 use crate::common::live::{CLIENTS, ServerDirectory, mean};
 use crate::common::{Adapter, Buffer};
 
+/// Reads the record of a committed round.
 fn record(directory: &ServerDirectory, round: u32) -> RoundRecord {
     let path = directory.at(&format!("state/round-{round:04}/round.json"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// An update without samples is accepted and reported, and does not change the mean of the others.
+/// An update with 0 samples is accepted and reported, and does not change the mean.
 #[test]
 fn update_without_samples_has_no_weight() {
-    for (weights, own) in [("samples", [5, 3]), ("uniform", [1, 1])] {
+    for (weights, expected_samples) in [("samples", [5, 3]), ("uniform", [1, 1])] {
         let directory = ServerDirectory::new();
         let server = directory.serve(&[&format!("weights={weights:?}")]);
         let updates: Vec<Adapter> =
@@ -34,7 +35,7 @@ fn update_without_samples_has_no_weight() {
         assert_eq!(server.put(CLIENTS[1], 1, 5, &updates[1].bytes()).json(201)["weighs"], true);
         server.put(CLIENTS[2], 1, 3, &updates[2].bytes()).expect(201);
         server.round_after(CLIENTS[0], 1);
-        let counted = [(own[0], updates[1].clone()), (own[1], updates[2].clone())];
+        let counted = [(expected_samples[0], updates[1].clone()), (expected_samples[1], updates[2].clone())];
         assert_eq!(server.model(), mean(&directory.base, &counted, RoundKind::Up), "{weights}");
         assert_eq!((server.count("counted"), server.count("counted-without-weight")), (3, 1));
         let record = record(&directory, 1);
@@ -42,7 +43,7 @@ fn update_without_samples_has_no_weight() {
     }
 }
 
-/// If no update has samples, the adapter stays byte for byte and the next round opens, also after a restart.
+/// If all updates have 0 samples, the adapter does not change and the next round opens, even after a restart.
 #[test]
 fn round_without_samples_keeps_adapter() {
     for method in ["rolora", "lora"] {
@@ -87,7 +88,8 @@ fn sample_count_is_bounded() {
     server.put(CLIENTS[0], 1, 536_870_911, &body).expect(201);
 }
 
-/// Integers become the largest value. An update whose boolean differs from the base is refused and does not block the round.
+/// Integers become the largest value. An update whose boolean differs from that of the base is refused and
+/// does not block the round.
 #[test]
 fn buffers_are_merged_or_refused_on_upload() {
     let directory = ServerDirectory::new();
@@ -111,7 +113,7 @@ fn buffers_are_merged_or_refused_on_upload() {
         "{text}"
     );
     for (client, count) in [(0, 9), (1, 70), (2, 900)] {
-        // The client with the largest counter has no weight.
+        // The weight of the client with the largest counter is 0.
         server.put(CLIENTS[client as usize], 1, u32::from(client < 2), &update(client, count, 0)).expect(201);
     }
     server.round_after(CLIENTS[0], 1);

@@ -1,4 +1,5 @@
-//! Tests of invalid inputs and outputs: one line that names file and tensor, no output, no temporary files.
+//! Tests of invalid inputs and outputs: the error is one line that names file and tensor, and neither an
+//! output nor temporary files remain.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +21,13 @@ fn changed(change: impl FnOnce(&mut Adapter)) -> Folder {
     Folder::new(&base, &clients)
 }
 
-/// Asserts that an up round fails with an error text that contains all of `expected`, and leaves no files.
+/// Asserts that an up round fails with an error text that contains all texts in `expected`, and leaves no
+/// files.
 fn refused(folder: &Folder, expected: &[&str]) {
     refused_as(folder, RoundKind::Up, None, expected);
 }
 
+/// Asserts that a round of this kind with these samples fails, like [`refused`].
 fn refused_as(folder: &Folder, round: RoundKind, samples: Option<&[u64]>, expected: &[&str]) {
     let before = folder.names();
     let error = folder.average(round, samples).expect_err(&expected.join(" "));
@@ -62,7 +65,7 @@ fn changed_frozen_factor_is_refused() {
     refused(&wrong, &["1.safetensors", "lora_A", "frozen", "the wrong factor, or both"]);
     refused_as(&wrong, RoundKind::Down, None, &["0.safetensors", "lora_B", "frozen"]);
     refused(&changed(|one| *one = other), &["1.safetensors", "lora_A", "frozen"]);
-    // The last bit of the last value.
+    // Only the last bit of the last value is changed.
     let last = changed(|one| {
         let value = one.tensors.get_mut(DOWN).unwrap().1.last_mut().unwrap();
         *value = f32::from_bits(value.to_bits() ^ 1);
@@ -87,7 +90,7 @@ fn non_finite_values_are_refused() {
         }
         refused(&Folder::new(&base, &clients), &["base.safetensors", DOWN, "element 7 is", expected]);
     }
-    // The same error for any number of threads.
+    // The error is the same for any number of threads.
     let (base, mut clients) = valid();
     for (client, place) in [(2, 3), (0, 30), (1, 4)] {
         clients[client].tensors.get_mut(UP).unwrap().1[place] = f32::NAN;
@@ -131,7 +134,7 @@ fn invalid_files_are_refused() {
         assert!(made.unwrap().success());
         refused(&odd, &["1.safetensors", "not a regular file"]);
     }
-    // Sparse files of up to a terabyte whose header claims the largest allowed length, or more.
+    // The files are sparse, have up to a terabyte, and claim a header of the largest allowed length or more.
     for (header, length) in
         [(1_u64 << 24, 1_u64 << 24), (1 << 24, 1 << 40), ((1 << 24) + 1, 1 << 40), (u64::MAX, 1 << 40)]
     {
@@ -254,7 +257,7 @@ fn unwritable_outputs_are_refused() {
     std::os::unix::fs::symlink(folder.at("0.safetensors"), folder.at("link.safetensors")).unwrap();
     assert!(to(&folder.at("link.safetensors")).contains("link.safetensors: not a regular file"));
     assert_eq!(Adapter::read(&folder.at("link.safetensors")), clients[0]);
-    // A locked temporary file belongs to a running command; an unlocked one is left over from a killed command.
+    // A locked temporary file belongs to a running command. An unlocked one was left by a killed command.
     let partial = folder.at("next.safetensors.partial");
     let other = std::fs::File::create(&partial).unwrap();
     other.lock().unwrap();

@@ -1,4 +1,4 @@
-//! Tests of the round state machine: laws that hold for every order of uploads, pauses and commits.
+//! Tests of the round state machine: properties that hold for every order of uploads, pauses and commits.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ fn update(id: u8) -> UpdateSummary {
     UpdateSummary { samples: u32::from(id) + 1, digest: [id; 32] }
 }
 
-/// A client sends update `id` for the round `ahead` rounds from the open one after a pause; then a closed round may be committed.
+/// Step of the test: after a pause, a client sends update `id` for a round whose number is `ahead` above that
+/// of the open round. If `commits` is true, a closed round is then committed.
 #[derive(Clone, Debug)]
 struct Step {
     client: ClientIndex,
@@ -42,6 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
+/// First arrivals of `first` updates, or full participation.
 fn policy(first: Option<usize>) -> Box<dyn Participation> {
     match first {
         Some(n) => Box::new(FirstArrivals { n, cohort: Some(4), seed: 7 }),
@@ -109,7 +111,7 @@ proptest! {
                 prop_assert_eq!(rounds.current().map(|open| open.number), (number < 6).then_some(number + 1));
             }
         }
-        // A restart with the accepted updates restores the cohort and recognises the updates.
+        // A restart with the accepted updates restores the cohort and the updates.
         let pending = accepted.remove(&(rounds.committed() + 1)).unwrap_or_default();
         let mut restarted = RoundState::new(rules, policy(first), CLIENTS, rounds.committed(), AcceptedUpdates::new());
         restarted.open(Millis::ZERO, pending.clone());

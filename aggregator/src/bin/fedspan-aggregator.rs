@@ -1,4 +1,5 @@
-//! Command line of the FedSpan servers.
+//! Program that runs the FedSpan servers and their commands: device server, key store, status, check and
+//! export, and adapters.
 
 mod cli;
 
@@ -16,9 +17,9 @@ use fedspan_aggregator::server::fetch_export;
 use fedspan_engine::config::read_file;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit code: the command failed.
+/// Exit code of a command that failed.
 const FAILED: u8 = 1;
-/// Exit code: the command line or a file is wrong.
+/// Exit code if the command line or a file is wrong.
 const WRONG: u8 = 2;
 
 #[derive(Parser)]
@@ -109,8 +110,8 @@ enum FleetCommand {
     },
     /// Give devices keys, withdraw or renew them, write them out for flashing.
     ///
-    /// Through the running server, where it takes effect at once; otherwise straight to the key store's file. See
-    /// aggregator/KEYS.md.
+    /// Through the running server, where it takes effect at once; otherwise straight to the key store's file.
+    /// See aggregator/KEYS.md.
     #[command(
         after_help = "Exit codes: 0 done, 1 refused or failed, 2 the command line or the configuration is wrong."
     )]
@@ -133,6 +134,7 @@ fn main() -> ExitCode {
     }
 }
 
+/// Loads the configuration of a command and runs the command.
 fn with_fleet(command: FleetCommand) -> ExitCode {
     let config = match &command {
         FleetCommand::Serve { config, .. }
@@ -168,6 +170,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
     })
 }
 
+/// Runs a future on a tokio runtime.
 fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(work),
@@ -175,11 +178,13 @@ fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
+/// Reads and parses the configuration file.
 fn load(path: &Path) -> Result<Fleet, String> {
     let read = read_file(path).and_then(|text| Fleet::parse(&path.display().to_string(), &text));
     read.map_err(|problem| problem.to_string())
 }
 
+/// Prints an error message and returns the exit code.
 fn fail(code: u8, message: &str) -> ExitCode {
     eprintln!("fedspan-aggregator: {message}");
     ExitCode::from(code)
@@ -192,16 +197,17 @@ fn print(line: &str) -> std::io::Result<()> {
     out.flush()
 }
 
-/// Ends a command that prints. A closed pipe (`| head`) is not an error.
-fn printed(result: std::io::Result<ExitCode>, what: &str) -> ExitCode {
+/// Returns the exit code of a command that prints to the output `name`. A closed pipe (`| head`) is not an
+/// error.
+fn printed(result: std::io::Result<ExitCode>, name: &str) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => fail(FAILED, &format!("{what}: {error}")),
+        Err(error) => fail(FAILED, &format!("{name}: {error}")),
     }
 }
 
-/// Returns a future that completes on Ctrl-C or SIGTERM, which are handled from now on.
+/// Installs handlers of Ctrl-C and SIGTERM, and returns a future that completes on either signal.
 fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -213,7 +219,7 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Runs a command on adapter files. Ctrl-C ends it without a change to existing files.
+/// Runs a command on adapter files. Ctrl-C stops the command without a change to existing files.
 fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::clone(&stop);
@@ -238,7 +244,8 @@ fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
 /// Serves rounds of adapter files.
 fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
     with_runtime(async {
-        // Installed before anything is printed, as a script may stop the server once it listens.
+        // The handler is installed before the address is printed, because a script may stop the server as
+        // soon as it sees the address.
         let interrupted = match interrupted() {
             Ok(interrupted) => interrupted,
             Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),

@@ -1,5 +1,5 @@
-//! Journal check: verifies that the entries of a journal are consistent, and finds the gaps where none was
-//! kept.
+//! Journal check: verifies that the entries of a journal are consistent, and finds the ranges of rounds for
+//! which no journal was kept (gaps).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -7,34 +7,38 @@ use std::ops::Range;
 use crate::journal::{Answered, Committed, JournalEntry, Opened, Outcome};
 use fedspan_engine::DeviceId;
 
-/// State of the check after the entries so far.
+/// Check of a journal, fed with one entry after another.
 #[derive(Debug, Default)]
 pub(super) struct JournalCheck<'a> {
     /// Id of the last opened round.
     pub(super) last: u32,
-    /// Devices counted in the open round, according to the entries.
+    /// Devices counted in the open round according to the journal, in order.
     pub(super) open: Vec<DeviceId>,
-    /// Number of devices counted each time a server resumed: updates counted just before have no entry.
+    /// Length of `open` at each resumption of a server. Updates that were counted shortly before a resumption
+    /// may have no entry.
     pauses: Vec<usize>,
     /// Whether the last round was committed.
     is_over: bool,
+    /// Entries of committed rounds, in order.
     pub(super) commits: Vec<&'a Committed>,
     /// Ranges of round ids with missing entries, first to last, inclusive.
     gaps: BTreeMap<u32, u32>,
-    /// Rounds that were opened and closed while no journal was kept.
+    /// Ranges of round ids that were opened and closed while no journal was kept.
     skipped: Vec<Range<u32>>,
-    /// Rounds that were open when a server resumed and have no counted update since: they may have been over by
-    /// then.
+    /// Rounds that were open when a server resumed and have no later entry of a counted update. Such a round
+    /// may have ended before the server resumed.
     unsure: BTreeSet<u32>,
+    /// Inconsistencies, one line each.
     pub(super) wrong: Vec<String>,
 }
 
 impl<'a> JournalCheck<'a> {
+    /// Checks the entries of a journal.
     pub(super) fn new(lines: &'a [JournalEntry]) -> Self {
         let mut course = Self { is_over: true, ..Self::default() };
         for line in lines {
             match line {
-                // Entries above belong to another campaign.
+                // The entries before this one belong to an earlier campaign.
                 JournalEntry::Began(_) => {
                     let wrong = std::mem::take(&mut course.wrong);
                     course = Self { is_over: true, wrong, ..Self::default() };
@@ -51,6 +55,7 @@ impl<'a> JournalCheck<'a> {
         course
     }
 
+    /// Checks the entry of a server that resumed after round id `after`.
     fn resumed(&mut self, after: u32) {
         let Self { last, .. } = *self;
         if after < last {
@@ -68,6 +73,7 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
+    /// Checks the entry of an opened round.
     fn opened(&mut self, opened: &Opened) {
         let Self { last, .. } = *self;
         if opened.round <= last {
@@ -83,6 +89,7 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
+    /// Checks the entry of a counted update.
     fn counted(&mut self, answer: &Answered) {
         if answer.round > self.last || self.open.contains(&answer.device) {
             self.wrong.push(format!("device {} counted again in round id {}", answer.device, answer.round));
@@ -91,6 +98,7 @@ impl<'a> JournalCheck<'a> {
         self.unsure.remove(&self.last);
     }
 
+    /// Checks the entry of a committed round.
     fn committed(&mut self, committed: &'a Committed) {
         if committed.round != self.last || !self.has_counted(&committed.participants) {
             self.wrong.push(format!(
@@ -104,8 +112,8 @@ impl<'a> JournalCheck<'a> {
         self.is_over = true;
     }
 
-    /// Returns true if these devices, in this order, can be the ones counted in the open round. Devices without
-    /// an entry are possible only where a server resumed; that is recorded as a gap.
+    /// Returns true if the open round can have counted exactly the devices `all`, in this order. A device may
+    /// lack an entry only where a server resumed; the round is then recorded as a gap.
     pub(super) fn has_counted(&mut self, all: &[DeviceId]) -> bool {
         let (mut matched, mut is_whole) = (0, true);
         for device in all {
@@ -123,8 +131,8 @@ impl<'a> JournalCheck<'a> {
         matched == self.open.len()
     }
 
-    /// Ends the check of a journal that is no longer kept: the open round may have continued, and others may
-    /// have followed.
+    /// Ends the check of a journal that the current configuration does not keep. The open round may have
+    /// continued without entries, up to round id `last`.
     pub(super) fn ends_here(&mut self, last: u32) {
         if last > self.last {
             self.skip_to(last);
@@ -134,7 +142,8 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
-    /// Returns true if the commit of a round may be missing because no journal was kept.
+    /// Returns true if the journal may lack the commit of a round because no journal was kept then; records
+    /// the round as a gap.
     pub(super) fn may_miss(&mut self, exchange: u32) -> bool {
         let may =
             self.unsure.contains(&exchange) || self.skipped.iter().any(|range| range.contains(&exchange));
@@ -144,7 +153,7 @@ impl<'a> JournalCheck<'a> {
         may
     }
 
-    /// Returns a description of the gaps.
+    /// Returns a description of the gaps; `None` without gaps.
     pub(super) fn gaps(&self) -> Option<String> {
         let named: Vec<String> = self
             .gaps
@@ -162,13 +171,13 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
-    /// Records that entries of the open round may be missing here.
+    /// Records that entries of the open round may be missing after the last entry.
     fn pause(&mut self) {
         self.pauses.push(self.open.len());
         self.unsure.insert(self.last);
     }
 
-    /// Records a gap from the last entry to this round id.
+    /// Records a gap from the last entry to the round id `exchange`.
     fn skip_to(&mut self, exchange: u32) {
         let first = if self.is_over { self.last.saturating_add(1) } else { self.last };
         self.skipped.push(first..exchange);
@@ -178,12 +187,13 @@ impl<'a> JournalCheck<'a> {
         }
     }
 
-    /// Returns the end of the gap that contains a round id.
+    /// Returns the last round id of the gap that contains the round id `exchange`.
     fn gap_of(&mut self, exchange: u32) -> Option<&mut u32> {
         let (_, last) = self.gaps.range_mut(..=exchange).next_back()?;
         (exchange <= *last).then_some(last)
     }
 
+    /// Records a round as a gap unless an earlier gap contains the round.
     fn miss(&mut self, exchange: u32) {
         if self.gap_of(exchange).is_none() {
             self.gaps.insert(exchange, exchange);

@@ -1,5 +1,5 @@
-//! Check of a state directory: verifies that its content is consistent and fits a configuration (`fsck`).
-//! Changes nothing.
+//! Check of a state directory (`fsck`): verifies that the stored campaign is consistent and fits a
+//! configuration. The check writes nothing.
 
 mod journal_check;
 
@@ -26,7 +26,7 @@ pub struct CheckReport {
     pub faults: Vec<String>,
 }
 
-/// Checks the state directory of a configuration; `None` if no campaign was ever begun there.
+/// Checks the state directory of a configuration; returns `None` if the directory contains no campaign.
 ///
 /// # Errors
 /// [`StoreError`] if the database cannot be read at all.
@@ -52,10 +52,10 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let engine = taken.as_ref().ok();
     found.facts.push(describe_campaign(&stored));
     found.rounds(&rounds, &stored, engine);
-    let text = (0..).zip(&lines).map(|(place, (number, text))| {
+    let text = (0..).zip(&lines).map(|(index, (number, text))| {
         let first = lines.first().map_or(0, |(first, _)| *first);
-        if *number != first + place {
-            return Err(format!("the journal lacks line {}", first + place));
+        if *number != first + index {
+            return Err(format!("the journal lacks line {}", first + index));
         }
         serde_json::from_str::<JournalEntry>(text)
             .map_err(|error| format!("line {number} of the journal: {error}"))
@@ -68,17 +68,18 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     Ok(Some(found))
 }
 
-/// Adds the state directory to a resume error, since a configuration that points at the wrong directory is the
-/// usual cause.
+/// Formats a resume error with the path of the state directory, because the usual cause is a configuration
+/// with the wrong directory.
 #[must_use]
 pub fn locate_error(error: &ResumeError, state: &Path) -> String {
     match error {
-        // The message contains the path.
+        // The message of a store error contains the path already.
         ResumeError::Store(error) => error.to_string(),
         error => format!("{}: {error}", state.display()),
     }
 }
 
+/// Returns one line about the campaign: its number, progress, open round and privacy accounts.
 fn describe_campaign(stored: &CampaignState) -> String {
     let CampaignState { campaign, checkpoint, updates, accounts, .. } = stored;
     let Some(checkpoint) = checkpoint else { return format!("campaign {campaign}: no round was opened yet") };
@@ -102,26 +103,27 @@ fn describe_campaign(stored: &CampaignState) -> String {
 impl CheckReport {
     /// Checks the committed rounds against the campaign.
     fn rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
-        let mut wrong = |what: String| self.faults.push(format!("the rounds: {what}"));
+        let mut report = |text: String| self.faults.push(format!("the rounds: {text}"));
         let last = rounds.last();
         let exchange = last.map_or(0, |round| round.exchange);
         if stored.last_round().is_none_or(|id| id.round < exchange) && last.is_some() {
-            wrong(format!("round id {exchange} was committed but never opened"));
+            report(format!("round id {exchange} was committed but never opened"));
         }
         let now = engine.map(|engine| sha256(engine.representation()));
         if now.zip(last).is_some_and(|(now, last)| now != last.representation) {
-            wrong(format!("the stored representation differs from that of round id {exchange}"));
+            report(format!("the stored representation differs from that of round id {exchange}"));
         }
         for round in rounds {
             if !round.participants.iter().all(|device| round.cohort.binary_search(device).is_ok()) {
-                wrong(format!("round id {} counts devices that were not asked", round.exchange));
+                report(format!("round id {} counts devices that were not asked", round.exchange));
             }
         }
         self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
     }
 
-    /// Checks the journal against rounds and campaign. `is_kept`: a journal is kept now; rounds without entries
-    /// are gaps if none was kept then.
+    /// Checks the journal against the committed rounds and the campaign. `is_kept` is true if the
+    /// configuration keeps a journal. A round without entries is a gap if no journal was kept during the
+    /// round, and a fault otherwise.
     fn journal(
         &mut self,
         lines: &[JournalEntry],
@@ -141,7 +143,7 @@ impl CheckReport {
         let mut wrong = std::mem::take(&mut journal_check.wrong);
         for committed in &journal_check.commits {
             let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
-            let known = known.ok().and_then(|place| rounds.get(place));
+            let known = known.ok().and_then(|index| rounds.get(index));
             if known.is_none_or(|round| round.participants != committed.participants) {
                 wrong.push(format!("round id {} differs from the committed round", committed.round));
             }
@@ -149,7 +151,7 @@ impl CheckReport {
         let journalled: BTreeSet<u32> =
             journal_check.commits.iter().map(|committed| committed.round).collect();
         for CommittedRound { exchange, .. } in rounds {
-            // Rounds after the end of a journal that is kept are reported once, below.
+            // If a journal is kept, all rounds after its end are reported as one fault below.
             let has_entry = journalled.contains(exchange)
                 || is_kept && (*exchange > last || *exchange == last && now > last);
             if !has_entry && !journal_check.may_miss(*exchange) {
@@ -173,14 +175,14 @@ impl CheckReport {
             ));
         }
         let committed = journal_check.commits.last();
-        // A journal that lacks the last round was reported above.
+        // A journal without the last committed round was reported above.
         let is_last =
             rounds.last().zip(committed).is_none_or(|(round, journalled)| journalled.round >= round.exchange);
         let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
         if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
             wrong.push("the stored representation differs from that of the last commit".to_owned());
         }
-        self.faults.extend(wrong.into_iter().map(|what| format!("the journal: {what}")));
+        self.faults.extend(wrong.into_iter().map(|text| format!("the journal: {text}")));
         let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
         let gaps = journal_check.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
         self.facts.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
@@ -197,7 +199,7 @@ impl CheckReport {
             }
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
-        // The next start completes an unfinished line.
+        // The next start of a server completes an unfinished last line.
         let whole: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
         let next = lines.last().map_or(0, |(number, _)| number + 1);

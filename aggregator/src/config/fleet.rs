@@ -1,4 +1,4 @@
-//! Fleet configuration, `fleet.toml`: everything that `serve` needs.
+//! Configuration of the command `serve`: reads and checks `fleet.toml`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use fedspan_engine::participation::Policy;
 use fedspan_engine::privacy::PrivacyRequirement;
 use fedspan_engine::{CustomNames, CustomParts, DeviceId, Engine, Millis, Settings};
 
-/// Delay in ms before a round that too few devices could answer is tried again: devices may be switched on
-/// before they have samples.
+/// Delay before a retry of a round that too few devices could answer, in ms. The delay exists because devices
+/// may be switched on before they have samples.
 const PATIENCE: u64 = 5_000;
 
 /// Configuration of a device server.
@@ -51,33 +51,34 @@ pub struct Fleet {
     pub security: Security,
     /// Number of devices that must have joined before the first round opens.
     pub expected: usize,
-    /// Devices that may join; `None` for all.
+    /// Devices that may join; `None` if every device may join.
     pub allowed: Option<Vec<DeviceId>>,
-    /// Time after which a disconnected device is not asked until it has returned.
+    /// Time after which rounds are not sent to a disconnected device until it has joined again.
     pub absence: Duration,
-    /// Sizes of the data.
+    /// Dimensions of the data, such as the number of features.
     pub shape: Shape,
     /// Scale of the devices' samples.
     pub scale: ScaleSource,
-    /// Model section.
+    /// Section `[model]`.
     pub model: ModelSection,
-    /// Algorithm section.
+    /// Section `[algorithm]`.
     pub algorithm: AlgorithmSection,
     /// Aggregation rule.
     pub rule: Rule,
-    /// Participation section.
+    /// Participation policy, from `[participation]`.
     pub participation: Policy,
-    /// Least privacy that each device must provide.
+    /// Weakest privacy guarantee with which a device is admitted; `None` if no guarantee is required.
     pub privacy: Option<PrivacyRequirement>,
-    /// Motion of the representation below which training ends after a round.
+    /// Change of the representation in one round below which training ends; `None` to train for all rounds.
     pub stop_change: Option<f64>,
     /// Deadlines of rounds.
     pub rounds: RoundsSection,
     /// Limits on peers.
     pub limits: Limits,
-    /// Keys that the file sets. Other keys keep the values of a stored campaign.
+    /// Keys that the file sets. When a stored campaign is resumed, the other keys keep their stored values.
     pub given: GivenKeys,
-    /// Names of the algorithm and the policy that replace those above, as a server's builder sets them.
+    /// Names of the custom algorithm and the custom policy that replace `algorithm` and `participation`; set
+    /// by the server's builder.
     pub custom: CustomNames,
 }
 
@@ -90,12 +91,12 @@ impl Fleet {
         Self::read(&Source::parse(name, text, &[])?)
     }
 
-    /// Begins a configuration without a file.
+    /// Returns a builder of a configuration, for programs without a configuration file.
     pub fn builder() -> FleetBuilder {
         FleetBuilder::default()
     }
 
-    /// Reads and checks a configuration.
+    /// Reads and checks the configuration in a source.
     pub(super) fn read(source: &Source) -> Result<Self, Problem> {
         let root = source.root();
         let (listen, devices) = (root.section("listen")?, root.section("devices")?);
@@ -138,11 +139,12 @@ impl Fleet {
         if fleet.privacy.is_none() {
             return Ok(fleet);
         }
-        // Every initial model that passes the check has a noisy variant.
+        // Every initial model that is allowed with privacy has a noisy variant.
         let init = fleet.model.init.clone().with_noise().unwrap_or(Init::Random);
         Ok(Self { model: ModelSection { init, ..fleet.model }, ..fleet })
     }
 
+    /// Checks settings of different sections against each other.
     fn check(&self, root: &Section<'_>) -> Result<(), Problem> {
         let d = self.shape.features;
         self.check_network(root)?;
@@ -185,8 +187,8 @@ impl Fleet {
             let message = format!("{} devices are allowed, {} expected", allowed.len(), self.expected);
             return Err(root.section("devices")?.problem("allow", message));
         }
-        let most = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
-        let fits = self.participation.fits(self.expected, most);
+        let allowed_count = self.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let fits = self.participation.fits(self.expected, allowed_count);
         fits.map_err(|(key, message)| match root.section("participation") {
             Ok(section) => section.problem(key, message),
             Err(problem) => problem,
@@ -203,7 +205,7 @@ impl Fleet {
         }
     }
 
-    /// Checks that devices can train the network and frames can carry it.
+    /// Checks that devices can train the network and that frames can carry the tensors of the network.
     fn check_network(&self, root: &Section<'_>) -> Result<(), Problem> {
         let (Some(shape), Some(network)) = (network_shape(self.shape, &self.model), self.algorithm.network())
         else {
@@ -237,7 +239,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Returns true if some frame limit carries everything that a round sends in either direction.
+    /// Returns true if at least one frame limit allows all tensors that a round sends in either direction.
     fn fits_frames(&self) -> bool {
         let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let (d, k, outputs) = (small(self.shape.features), small(self.model.k), small(self.shape.outputs));
@@ -259,7 +261,7 @@ impl Fleet {
         })
     }
 
-    /// Returns advice to the operator about this configuration, if there is any.
+    /// Returns advice to the operator about this configuration; `None` if there is no advice.
     #[must_use]
     pub fn advice(&self) -> Option<String> {
         rule_advice(self.rule, &self.algorithm)
@@ -287,8 +289,8 @@ impl Fleet {
         self.custom_engine(CustomParts::default())
     }
 
-    /// Makes the engine of this campaign with the algorithm and the participation policy of `custom`, if it has
-    /// them. Its rule is not applied; see [`Self::with_rule`].
+    /// Makes the engine of this campaign. The algorithm and the participation policy of `custom` replace the
+    /// configured ones. The rule of `custom` is ignored; see [`Self::with_rule`].
     #[must_use]
     pub fn custom_engine(&self, custom: CustomParts) -> Engine {
         let settings = Settings {
@@ -316,11 +318,12 @@ impl Fleet {
             custom,
         )
         .with_scale(&self.scale, self.shape.features);
-        // Ridge scores are sent without noise.
+        // Devices send ridge scores without noise, so a campaign with privacy does not request them.
         if self.privacy.is_some() { engine.without_ridge_scores() } else { engine }
     }
 }
 
+/// Reads `[listen]`: the TCP address, the serial ports and their speed.
 fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Problem> {
     let allowed = "an address with a port, like \"127.0.0.1:4410\"";
     let tcp = section.string("tcp", Some("127.0.0.1:4410"), allowed)?;
@@ -342,6 +345,7 @@ fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Prob
     Ok((tcp, serial, u32::try_from(baud).unwrap_or(u32::MAX)))
 }
 
+/// Reads `[devices]`: the number of expected devices, the allowed devices and the time of absence.
 fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, Duration), Problem> {
     let expected = section.size("expected", None, 1..=1_000_000)?;
     let allowed = "a list of device numbers from 0";
@@ -357,6 +361,7 @@ fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, 
     Ok((expected, distinct, Duration::from_secs_f64(absence)))
 }
 
+/// Reads `[data]`: the dimensions of the data and the scale of samples.
 pub(super) fn read_data(section: &Section<'_>) -> Result<(Shape, ScaleSource), Problem> {
     let shape = Shape {
         features: section.size("d", None, 1..=65_535)?,
@@ -374,7 +379,7 @@ pub(super) fn read_data(section: &Section<'_>) -> Result<(Shape, ScaleSource), P
     Ok((shape, scale))
 }
 
-/// Reads the arrangement of a sample's values.
+/// Reads the key `image`: height, width and channels of samples that are images.
 fn read_image(section: &Section<'_>) -> Result<Option<Image>, Problem> {
     let allowed = "a list of 3 integers from 1: rows, pixels of a row, values of a pixel";
     let size = |value: &toml_edit::Value| {

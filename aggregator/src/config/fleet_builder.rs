@@ -1,4 +1,4 @@
-//! Configuration of a device server without a file.
+//! Builder of a device server's configuration, for programs that have no `fleet.toml`.
 
 use std::path::PathBuf;
 
@@ -9,11 +9,11 @@ use super::fleet::Fleet;
 /// Name that stands for the file in error messages.
 const NAME: &str = "Fleet::builder()";
 
-/// Builder of a [`Fleet`]. Settings that are not given have the defaults of `fleet.toml`, and [`Self::build`] checks
-/// all of them as it would check the file.
+/// Builder of a [`Fleet`]. Settings that are not given have the defaults of `fleet.toml`. [`Self::build`]
+/// makes the same checks as the parser of the file.
 ///
-/// Required are the number of devices, the number of features, the width of the model, the algorithm, and the
-/// algorithm's own required keys: for `"fedrep"` the rounds and the step size.
+/// The number of devices, the number of features, the width of the model and the algorithm are required, and
+/// so are the required keys of the algorithm: for `"fedrep"` the rounds and the step size.
 ///
 /// ```
 /// use fedspan_aggregator::config::Fleet;
@@ -38,7 +38,7 @@ const NAME: &str = "Fleet::builder()";
 #[must_use]
 pub struct FleetBuilder {
     values: Values,
-    /// State directory, which [`Self::build`] checks to be Unicode, as text in a file is.
+    /// State directory. [`Self::build`] rejects a path that is not Unicode.
     state: Option<PathBuf>,
 }
 
@@ -89,8 +89,8 @@ impl FleetBuilder {
         self.set("model.k", k)
     }
 
-    /// Sets the algorithm, as `fleet.toml` names it. A custom algorithm is given to the server's builder; this one
-    /// then determines which other settings apply.
+    /// Sets the algorithm, as `fleet.toml` names it. A custom algorithm is given to the server's builder
+    /// instead; the algorithm set here then determines which other keys are allowed.
     pub fn algorithm(self, name: &str) -> Self {
         self.set("algorithm.name", name)
     }
@@ -108,8 +108,8 @@ impl FleetBuilder {
     /// Checks all settings and makes the configuration.
     ///
     /// # Errors
-    /// [`Problem`] for the first mistake: a required key that is missing, an unknown key, or a value that is not
-    /// allowed.
+    /// [`Problem`] for the first mistake: a required key that is missing, an unknown key, or a value that is
+    /// not allowed.
     pub fn build(self) -> Result<Fleet, Problem> {
         let Self { mut values, state } = self;
         if let Some(state) = state {

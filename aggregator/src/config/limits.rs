@@ -1,4 +1,4 @@
-//! Sections `[rounds]` and `[limits]`: deadlines of rounds and limits on peers.
+//! Reader of the sections `[rounds]` and `[limits]`: deadlines of rounds and limits on peers.
 
 use std::time::Duration;
 
@@ -7,12 +7,13 @@ use fedspan_engine::config::Problem;
 use fedspan_engine::config::Section;
 use fedspan_engine::config::read_bounds;
 
-/// Default of the largest Frobenius norm of an update.
+/// Default of [`Limits::norm`].
 pub(super) const NORM: f64 = 1e4;
-/// Default of the largest sample count that has an effect: more than a microcontroller processes in a round.
+/// Default of the cap on sample counts: more samples than a microcontroller processes in a round.
 pub(super) const SAMPLES: u32 = 100_000;
-/// Smallest default of the pending connections. The default is a quarter of the connections, as a handshake is
-/// short, and at least this, so that a small fleet can reconnect all at once.
+/// Smallest default of [`Limits::unauthenticated`]. The default is a quarter of [`Limits::connections`],
+/// because a handshake is short, and never below this value, so that all devices of a small fleet can
+/// reconnect at the same time.
 const UNAUTHENTICATED_LEAST: usize = 64;
 
 /// Section `[rounds]`.
@@ -20,26 +21,29 @@ const UNAUTHENTICATED_LEAST: usize = 64;
 pub struct RoundsSection {
     /// Time after which a round closes; `None` to wait for all devices.
     pub deadline: Option<Duration>,
-    /// Fewest updates that a round closes with, at its deadline or when no other device can answer.
+    /// Smallest number of updates with which a round closes at its deadline, or when no other device can
+    /// answer.
     pub min_count: usize,
-    /// Ratio of the devices asked to the updates waited for.
+    /// Ratio of the number of selected devices to the number of updates that complete a round.
     pub over_select: f64,
 }
 
-/// Section `[limits]`: limits on each peer and on all together.
+/// Section `[limits]`: limits on each peer and on all peers together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Connected devices: connections that have proved their key, or in plaintext sent an admissible hello.
+    /// Largest number of connected devices: connections that have proved their key, or in plaintext have sent
+    /// an admissible hello.
     pub connections: usize,
-    /// Connected devices per address.
+    /// Largest number of connected devices per address.
     pub per_address: usize,
-    /// Pending connections, in addition to those of devices.
+    /// Largest number of connections before their handshake, in addition to those of devices.
     pub unauthenticated: usize,
-    /// Updates of one device examined per open round, and as many again for other rounds.
+    /// Largest number of updates of one device that are examined for the open round. The same limit applies
+    /// to updates of the device for other rounds.
     pub updates: u32,
-    /// Time until the hello.
+    /// Longest time until the hello.
     pub hello: Duration,
-    /// Longest silence of a connection.
+    /// Longest time without a valid message on a connection.
     pub idle: Duration,
     /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame.
     pub frame: Duration,
@@ -51,6 +55,7 @@ pub struct Limits {
     pub samples: SampleCap,
 }
 
+/// Reads `[rounds]`.
 pub(super) fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Problem> {
     let deadline = section.number("deadline", Some(60.0), 0.0..=1e7)?;
     let rounds = RoundsSection {
@@ -62,6 +67,7 @@ pub(super) fn read_rounds(section: &Section<'_>) -> Result<RoundsSection, Proble
     Ok(rounds)
 }
 
+/// Reads `[limits]`; the defaults depend on the aggregation rule.
 pub(super) fn read_limits(section: &Section<'_>, rule: Rule) -> Result<Limits, Problem> {
     let seconds =
         |key: &str, default: f64| section.number(key, Some(default), 0.01..=1e6).map(Duration::from_secs_f64);

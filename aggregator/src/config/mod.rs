@@ -1,5 +1,5 @@
-//! Configuration of the device server: the engine's sections with those for limits and security, and the
-//! fingerprints of stored campaigns.
+//! Configuration of the device server: the parser of `fleet.toml`, a builder for programs without a file, and
+//! the fingerprints with which stored campaigns are compared.
 
 mod fingerprint;
 mod fleet;

@@ -1,11 +1,11 @@
-//! Authentication of devices: keys, or plaintext on a test bench.
+//! Authentication settings: the key store of the devices, or plaintext on a test bench.
 
 use std::path::{Path, PathBuf};
 
 use fedspan_engine::config::Problem;
 use fedspan_engine::config::Section;
 
-/// Name of the key store in the state directory.
+/// Default file name of the key store, in the state directory.
 const STORE: &str = "keys";
 
 /// Authentication of devices, from `[listen] plaintext`, `[devices] keys` and `key_file`.
@@ -17,13 +17,14 @@ pub enum Security {
     Keys {
         /// Path of the key store.
         store: PathBuf,
-        /// Key file that opens it; `None` for a passphrase.
+        /// Path of the key file that unlocks the key store; `None` if a passphrase unlocks it.
         key_file: Option<PathBuf>,
     },
 }
 
 impl Security {
-    /// Returns the paths of the key store and its key file; in plaintext, the default ones.
+    /// Returns the paths of the key store and its key file. In plaintext, returns the default path of the key
+    /// store.
     #[must_use]
     pub fn store(&self, state: &Path) -> (PathBuf, Option<PathBuf>) {
         match self {
@@ -35,8 +36,8 @@ impl Security {
     /// Checks that the key store exists unless plaintext is configured.
     ///
     /// # Errors
-    /// A message with the two remedies. If the path cannot be examined the check passes, and opening the store
-    /// reports the error.
+    /// A message with the two remedies if the key store does not exist. If the path cannot be examined the
+    /// check passes; opening the key store then reports the error.
     pub fn check_store(&self) -> Result<(), String> {
         match self {
             Self::Keys { store, .. } if matches!(store.try_exists(), Ok(false)) => Err(format!(
@@ -50,13 +51,13 @@ impl Security {
     }
 }
 
-/// Reads `plaintext` of `[listen]`.
+/// Reads `plaintext` of `[listen]`; `None` if the key is absent.
 pub(super) fn read_plaintext(listen: &Section<'_>) -> Result<Option<bool>, Problem> {
     let plaintext = listen.boolean("plaintext", false)?;
     Ok(listen.has("plaintext").then_some(plaintext))
 }
 
-/// Reads `keys` and `key_file` of `[devices]`.
+/// Reads the paths `keys` and `key_file` of `[devices]`.
 pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, Option<PathBuf>), Problem> {
     let read = |key: &str, allowed: &str| -> Result<Option<PathBuf>, Problem> {
         match devices.optional_string(key, allowed)? {
@@ -72,7 +73,10 @@ pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, 
     ))
 }
 
-/// Combines the keys of the two sections.
+/// Decides between plaintext and keys.
+///
+/// # Errors
+/// [`Problem`] if the configuration asks for both.
 pub(super) fn decide(
     listen: &Section<'_>,
     plaintext: Option<bool>,

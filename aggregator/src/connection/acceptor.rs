@@ -1,5 +1,4 @@
-//! Acceptor: the admission requirements, the welcome and the keys with which all connections of a server answer
-//! hellos.
+//! Handshake parameters that all connections of a server share: admission requirements, welcome and keys.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +10,7 @@ use fedspan_protocol::secure::NONCE;
 use crate::keys::{ActiveKeys, Entropy};
 use fedspan_engine::admission::Requirements;
 
-/// Keys of a server, and its source of randomness.
+/// Keys of the devices, and the source of the server's nonces.
 struct Secrets {
     keys: ActiveKeys,
     entropy: Mutex<Box<dyn Entropy>>,
@@ -21,7 +20,7 @@ struct Secrets {
 pub struct Acceptor {
     requirements: Requirements,
     welcome: Welcome,
-    /// `None`: frames are not encrypted.
+    /// Keys and nonces; `None` if frames are not encrypted.
     secrets: Option<Secrets>,
 }
 

@@ -1,5 +1,5 @@
-//! Connection: the server half of the protocol for one device, without a socket. Bytes in, messages out;
-//! commands in, frames out. The server and the simulator use the same code.
+//! Server half of the protocol for one device, without a socket (sans-IO). A connection turns received bytes
+//! into messages, and commands into frames to send. The server and the simulator use the same code.
 
 mod acceptor;
 mod partial_update;
@@ -28,12 +28,12 @@ pub use traffic::Traffic;
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeerMessage {
     /// Hello of an admissible device, which has been welcomed and, under encryption, has proved its key. A
-    /// repeated hello means that the device has restarted or its welcome was lost; pending messages and the
-    /// open round are dropped.
+    /// repeated hello means that the device has restarted or that its welcome was lost; the connection then
+    /// drops unsent messages and the open round.
     Hello(Hello),
-    /// Hello of another device on a connection that has one; answered with a fault and dropped.
+    /// Hello of a second device on the connection of another device; answered with a fault and dropped.
     OtherDevice,
-    /// Hello of a device that is refused; the reason is queued, and nothing more is read.
+    /// Hello of a device that is refused. The reason is queued for sending, and all further input is ignored.
     Refused(Refusal),
     /// The device's key was revoked or replaced; nothing more is read or sent.
     Revoked,
@@ -49,13 +49,13 @@ pub enum PeerMessage {
     Fault(Fault),
 }
 
-/// Messages waiting for the socket at which further replies to the device are dropped.
+/// Length of the outbox from which on further replies to the device are dropped.
 pub const OUTBOX_MAX: usize = 6;
 
-/// Most messages in the outbox: replies, and a round that the core opens at the same time.
+/// Largest length of the outbox: replies, and a round that the core opens at the same time.
 const OUTBOX_CAPACITY: usize = OUTBOX_MAX + 2;
 
-/// Slots of the outbox that are kept while it is empty.
+/// Number of slots that stay allocated while the outbox is empty.
 const OUTBOX_IDLE_CAPACITY: usize = 4;
 
 /// Server half of the protocol for one device.
@@ -64,8 +64,8 @@ pub struct Connection {
     decoder: Decoder<Vec<u8>>,
     secure: SecureLayer,
     limit: usize,
-    /// Whether the link outlasts this connection; such a link asks for a hello when a device sends anything
-    /// else.
+    /// Whether the link outlasts this connection. On such a link the connection requests a hello when the
+    /// device begins with another message.
     persistent: bool,
     greeted: bool,
     /// Device that has said hello.
@@ -75,18 +75,19 @@ pub struct Connection {
     outbox: VecDeque<Outgoing>,
     /// Round that is open on this device, and the chunking of its tensors.
     open: Option<SentRound>,
-    /// Whether the open round has had no answer.
+    /// Whether the open round is still unanswered.
     unanswered: bool,
-    /// Requests for chunks of open rounds.
+    /// Number of requests for chunks of open rounds.
     chunk_requests: u64,
     incoming: Option<PartialUpdate>,
-    /// Round of the update that was last completed, declined, closed or replaced; its chunks may still arrive.
+    /// Round of the update that was last completed, declined, closed or replaced; its chunks may still
+    /// arrive.
     last_update: Option<RoundId>,
     traffic: Traffic,
 }
 
 impl Connection {
-    /// Makes a connection before its hello; frames are short until then.
+    /// Makes a connection for a new link. Until the hello, only short frames are accepted.
     #[must_use]
     pub fn new(acceptor: Arc<Acceptor>) -> Self {
         Self::on(acceptor, false)
@@ -111,7 +112,8 @@ impl Connection {
         }
     }
 
-    /// Makes a connection on a link that outlasts it, such as a serial port. It begins by asking for a hello.
+    /// Makes a connection on a link that outlasts it, such as a serial port. The connection begins with a
+    /// request for a hello.
     #[must_use]
     pub fn persistent(acceptor: Arc<Acceptor>) -> Self {
         let mut connection = Self::on(acceptor, true);
@@ -137,8 +139,8 @@ impl Connection {
         Traffic { frames, replayed, forged, unsealed, ..self.traffic }
     }
 
-    /// Returns the memory of the connection in bytes, without an incoming update and without the open round,
-    /// which connections share.
+    /// Returns the memory of the connection in bytes, excluding an incoming update and the open round, which
+    /// all connections share.
     #[must_use]
     pub fn memory(&self) -> usize {
         let outbox = self.outbox.capacity() * size_of::<Outgoing>();
@@ -146,8 +148,8 @@ impl Connection {
         size_of::<Self>() + self.frame_capacity() + outbox + answers_round + self.secure.memory()
     }
 
-    /// Returns an upper bound of [`Self::memory`] over all inputs, provided that the core's commands are sent
-    /// before the next ones are queued.
+    /// Returns an upper bound of [`Self::memory`] over all inputs. The bound holds if the caller sends the
+    /// core's commands before it queues further ones.
     #[must_use]
     pub fn memory_max(&self) -> usize {
         let outbox = OUTBOX_CAPACITY * size_of::<Outgoing>();
@@ -155,7 +157,7 @@ impl Connection {
         size_of::<Self>() + self.secure.acceptor().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
     }
 
-    /// Returns the memory of the incoming update in bytes, decoded.
+    /// Returns the memory of the decoded part of the incoming update in bytes.
     #[must_use]
     pub fn update_memory(&self) -> usize {
         self.incoming.as_ref().map_or(0, PartialUpdate::memory)
@@ -166,7 +168,7 @@ impl Connection {
         if self.greeted { self.secure.acceptor().longest_frame(self.limit) } else { HELLO_FRAME_MAX }
     }
 
-    /// Resets the byte counters, as hello and welcome belong to no round.
+    /// Resets the byte counters. Used after the hello and the welcome, which belong to no round.
     pub fn reset_traffic(&mut self) {
         self.traffic = Traffic { up: 0, down: 0, ..self.traffic };
     }
@@ -177,7 +179,7 @@ impl Connection {
         self.secure.is_revoked()
     }
 
-    /// Returns the key of the last message; `None` before the handshake and in plaintext.
+    /// Returns the device key of the last message; `None` before the handshake and in plaintext.
     #[must_use]
     pub fn key(&self) -> Option<Arc<AcceptedKey>> {
         self.secure.key()
@@ -195,7 +197,7 @@ impl Connection {
         self.incoming.is_some()
     }
 
-    /// Returns the number of chunks received of the incomplete update, without duplicates.
+    /// Returns the number of distinct chunks received of the incomplete update.
     #[must_use]
     pub fn chunks(&self) -> u32 {
         self.incoming.as_ref().map_or(0, |update| update.chunks)

@@ -1,5 +1,5 @@
-//! Receiving half of a connection: frames to messages. Updates are checked against the request before memory is
-//! allocated, and are complete in one message or assembled from chunks.
+//! Receiving half of a connection: decodes frames into messages and assembles chunked updates. An update is
+//! checked against the request of the open round before memory is allocated.
 
 use fedspan_protocol::assembly::{Assembly, split_body};
 use fedspan_protocol::frame::FeedResult;
@@ -16,7 +16,7 @@ use super::{Connection, PeerMessage};
 use fedspan_engine::{Tensor, Update};
 
 impl Connection {
-    /// Takes bytes from the device and appends its messages.
+    /// Decodes bytes from the device and appends the resulting messages to `messages`.
     pub fn receive(&mut self, bytes: &[u8], messages: &mut Vec<PeerMessage>) {
         let mut input = bytes;
         while let Some(message) = self.next_message(&mut input) {
@@ -24,7 +24,8 @@ impl Connection {
         }
     }
 
-    /// Takes bytes up to the end of the next frame that yields a message. `None` once the input is used up.
+    /// Consumes `input` up to the end of the next frame that yields a message. Returns `None` if the rest of
+    /// the input yields no message.
     pub fn next_message(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         let (counts, before) = (self.greeted, input.len());
         let messages = self.next(input);
@@ -34,11 +35,12 @@ impl Connection {
         messages
     }
 
+    /// Implements [`Self::next_message`], without counting bytes.
     fn next(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         loop {
             let known = self.device;
-            // The decoder lends its buffer, so the frame is converted to an owned value before `self` is used
-            // again.
+            // The frame borrows the decoder's buffer, so it is converted to an owned value before `self` is
+            // used again.
             let decrypted = match self.decoder.feed(input) {
                 FeedResult::NeedMore => return None,
                 FeedResult::Dropped(_) => continue,
@@ -91,7 +93,7 @@ impl Connection {
                     return Some(PeerMessage::OtherDevice);
                 }
                 Ok(Dispatch::Reply(answer)) => {
-                    // The device uses the last of several answers.
+                    // The device uses only the newest answer, so older unsent answers are dropped.
                     self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
                     self.queue(Outgoing::Encoded(answer));
                 }
@@ -108,7 +110,7 @@ impl Connection {
         }
     }
 
-    /// Asks for a hello on a persistent link.
+    /// Requests a hello from the device on a persistent link.
     fn request_hello(&mut self) {
         if self.persistent && !self.greeted && self.outbox.is_empty() {
             self.send(ToDevice::Fault(Fault::Greet));
@@ -125,6 +127,7 @@ impl Connection {
         PeerMessage::Fault(fault)
     }
 
+    /// Checks a message and handles the parts of an update. The result is the reaction of the connection.
     fn dispatch(
         incoming: &mut Option<PartialUpdate>,
         last_update: &mut Option<RoundId>,
@@ -136,7 +139,8 @@ impl Connection {
         match message {
             _ if !greeted => Err(Fault::Unexpected),
             ToServer::Update(head) if open.is_none_or(|cut| cut.opening.id != head.id) => {
-                // There is no request to validate the update against; the engine decides what to do with it.
+                // Without a request the update cannot be validated or decoded; only its round id is passed to
+                // the engine.
                 *last_update = Some(head.id);
                 Ok(Dispatch::Deliver(PeerMessage::UnreadUpdate(head.id)))
             }
@@ -152,6 +156,7 @@ impl Connection {
         }
     }
 
+    /// Adopts the capabilities of a device whose hello was admitted, and queues the welcome in plaintext.
     fn greet(&mut self, hello: &Hello) {
         self.greeted = true;
         self.device = Some(hello.device);
@@ -186,6 +191,7 @@ fn requests_chunks(message: &ToServer, round: RoundId) -> bool {
     matches!(message, ToServer::Missing(missing) if missing.id == round)
 }
 
+/// Reaction of a connection to a message.
 enum Dispatch {
     Hello(Hello),
     Reply(Vec<u8>),
@@ -195,7 +201,8 @@ enum Dispatch {
     Nothing,
 }
 
-/// Begins an update. Memory is allocated only for tensors that the open round asks for.
+/// Begins an update. An update that announces more values than the open round requests is rejected before
+/// memory is allocated.
 fn begin_update(
     partial: &mut Option<PartialUpdate>,
     open: Option<&SentRound>,
@@ -230,6 +237,7 @@ fn begin_update(
     Ok(if replaced.is_some() { Dispatch::Stale } else { Dispatch::Nothing })
 }
 
+/// Decodes a chunk into the unfinished update; delivers the update if it is complete.
 fn take_chunk(
     partial: &mut Option<PartialUpdate>,
     last_update: &mut Option<RoundId>,
@@ -258,6 +266,7 @@ fn take_chunk(
     }
 }
 
+/// Makes the engine's update from the first message and the decoded tensors.
 fn assembled(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
     Update {
         id: head.id,

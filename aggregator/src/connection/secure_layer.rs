@@ -1,4 +1,5 @@
-//! Secure layer between a connection and its link: answers hellos, decrypts incoming and seals outgoing frames.
+//! Secure layer between a connection and its link: answers hellos, decrypts incoming and seals outgoing
+//! frames.
 
 use std::sync::Arc;
 
@@ -18,12 +19,12 @@ pub(super) enum Decrypted<'a> {
     Message(ToServer, &'a [u8]),
     /// Hello of a device that is admitted and, under encryption, has proved its key.
     Admitted(Hello),
-    /// Finished frame to send in reply.
+    /// Encoded frame to send in reply.
     Reply(Vec<u8>),
-    /// The device is refused. The reason is sealed in the frame if there is one, and sent unencrypted
-    /// otherwise.
+    /// The device is refused. The frame, if there is one, contains the sealed reason; without a frame the
+    /// reason is sent unencrypted.
     Refused(Refusal, Option<Vec<u8>>),
-    /// Another device has proved its key.
+    /// A second device has proved its key on the connection of another device.
     OtherDevice,
     /// The device's key was revoked or replaced.
     Revoked,
@@ -41,7 +42,7 @@ struct PendingHandshake {
     open: SecureSession,
 }
 
-/// Session keys and the device key they are derived from.
+/// Session keys, and the device key from which they are derived.
 #[derive(Debug)]
 struct SecureSession {
     /// Hash of the hello that the session keys belong to.
@@ -50,15 +51,20 @@ struct SecureSession {
     key: Arc<AcceptedKey>,
 }
 
-/// Counters of sealed frames, and of frames that should have been sealed.
+/// Counters of received frames under encryption.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SealCounters {
+    /// Frames that were decrypted.
     pub opened: u32,
+    /// Frames that were received before, or too late to decide.
     pub replayed: u32,
+    /// Frames that failed authentication.
     pub forged: u32,
+    /// Unsealed frames where sealing is required.
     pub unsealed: u32,
 }
 
+/// Encryption state of one connection.
 #[derive(Debug)]
 pub(super) struct SecureLayer {
     acceptor: Arc<Acceptor>,
@@ -70,13 +76,14 @@ pub(super) struct SecureLayer {
     seals: SealCounters,
 }
 
-/// Hellos of one connection answered before a handshake is completed, since each derives keys. A device repeats
-/// the same hello, which costs nothing, and sends another one only after a reset.
+/// Largest number of hellos of one connection that are answered before a handshake is completed. Each answer
+/// costs a key derivation. A device repeats the same hello, for which no keys are derived again, and sends a
+/// different one only after a reset.
 const HANDSHAKES_MAX: u32 = 16;
 
 impl SecureLayer {
-    /// Makes a secure layer. A `persistent` link answers any number of hellos: its speed bounds them, and the
-    /// device has no other connection.
+    /// Makes a secure layer. On a `persistent` link any number of hellos is answered: the speed of the link
+    /// limits them, and the device has no other connection.
     pub(super) fn new(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
         let handshakes_max = if persistent { u32::MAX } else { HANDSHAKES_MAX };
         Self {
@@ -89,19 +96,22 @@ impl SecureLayer {
         }
     }
 
+    /// Returns the handshake parameters.
     pub(super) fn acceptor(&self) -> &Acceptor {
         &self.acceptor
     }
 
+    /// Returns the counters of received frames.
     pub(super) fn seals(&self) -> SealCounters {
         self.seals
     }
 
+    /// Returns true if the server requires encryption.
     pub(super) fn is_encrypted(&self) -> bool {
         self.acceptor.keys().is_some()
     }
 
-    /// Returns its heap bytes.
+    /// Returns the size of the heap memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.pending.as_ref().map_or(0, |pending| size_of::<PendingHandshake>() + pending.answer.capacity())
     }
@@ -134,6 +144,7 @@ impl SecureLayer {
         decrypted
     }
 
+    /// Checks a hello, and answers it under encryption.
     fn hello(&mut self, hello: Hello, body: &[u8], bytes: &[u8]) -> Decrypted<'static> {
         let greeting = match HandshakeInit::read(body) {
             None if !body.is_empty() => return Decrypted::Fault(Fault::Malformed),
@@ -152,11 +163,12 @@ impl SecureLayer {
                 if let Some(pending) =
                     self.pending.as_ref().filter(|pending| pending.open.transcript == transcript)
                 {
-                    // The answer was lost or is on its way.
+                    // A repeated hello: the answer was lost, or is still in transit.
                     return Decrypted::Reply(pending.answer.clone());
                 }
                 if self.open.as_ref().is_some_and(|open| open.transcript == transcript) {
-                    // A copy of the hello that began this session: delayed, or recorded by an attacker.
+                    // This hello began the current session; the copy was delayed by the network or replayed
+                    // by an attacker.
                     return Decrypted::Dropped;
                 }
                 match keys.lookup(DeviceId(hello.device), greeting.epoch) {
@@ -167,7 +179,7 @@ impl SecureLayer {
         }
     }
 
-    /// Answers the hello of a known device. `None` if the source of randomness fails.
+    /// Answers the hello of a known device; returns `None` if the source of randomness fails.
     fn answer_hello(
         &mut self,
         hello: Hello,
@@ -198,8 +210,9 @@ impl SecureLayer {
         Some(Decrypted::Reply(answer))
     }
 
-    /// Processes a sealed frame. The first one after an answer completes the handshake, and its content is not
-    /// looked at. `known` is the device that has completed an earlier handshake.
+    /// Processes a sealed frame. The first sealed frame after an answer completes the handshake; the content
+    /// of that frame is ignored. `known` is the device that has completed an earlier handshake on the
+    /// connection.
     pub(super) fn process_sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Decrypted<'a> {
         let confirmed =
             self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
@@ -240,8 +253,8 @@ impl SecureLayer {
         }
     }
 
-    /// Encodes a message, sealed once the handshake is completed. Before that only messages without private
-    /// content are encoded.
+    /// Encodes a message; seals it once the handshake is completed. Before the handshake only messages
+    /// without private content are encoded.
     pub(super) fn encode(
         &mut self,
         message: &ToDevice,
@@ -279,6 +292,7 @@ fn version_refusal(message: &[u8]) -> Option<Refusal> {
     (hello.schema_hash != SCHEMA_HASH).then_some(Refusal::Schema { served: SCHEMA_HASH })
 }
 
+/// Increments a counter, which saturates.
 fn count(counter: &mut u32) {
     *counter = counter.saturating_add(1);
 }

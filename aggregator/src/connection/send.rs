@@ -1,4 +1,5 @@
-//! Sending half of a connection: the outbox of messages, and of rounds whose tensors are sent in chunks.
+//! Sending half of a connection: queues messages and rounds in an outbox and encodes them into frames.
+//! Tensors that exceed a frame are sent in chunks.
 
 use std::sync::Arc;
 
@@ -19,14 +20,16 @@ impl Connection {
         self.outbox.push_back(Outgoing::Message(message));
     }
 
-    /// Replaces an unsent welcome by a retry delay, as no connection slot is free.
+    /// Turns a device away because no connection slot is free: replaces the unsent welcome by a retry delay
+    /// in ms.
     pub fn turn_away(&mut self, milliseconds: u32) {
         self.outbox.clear();
         self.send(ToDevice::RetryAfter { milliseconds });
     }
 
-    /// Opens a round on the device: queues `RoundOpen`, and its tensors in chunks if they do not fit the frame.
-    /// A device that cannot choose a ridge is asked for a head with the fallback ridge instead.
+    /// Opens a round on the device: queues `RoundOpen`, and the tensors in chunks if they do not fit one
+    /// frame. A device that cannot choose the ridge of its head receives a task with the fallback ridge
+    /// instead.
     pub fn open(&mut self, opening: &Arc<RoundBroadcast>) {
         let encoding = opening.request.encoding;
         let mut tensors: Descriptors =
@@ -46,6 +49,7 @@ impl Connection {
         self.send_open();
     }
 
+    /// Queues the open round.
     fn send_open(&mut self) {
         let Some(cut) = &self.open else { return };
         let chunks = cut.tensors.iter().any(|t| t.chunk > 0);
@@ -55,9 +59,9 @@ impl Connection {
         }
     }
 
-    /// Returns the number of chunk requests so far if the open round has been sent and not been answered. While
-    /// the number grows the device is still receiving the round; if it stays the device may have restarted or
-    /// never received it.
+    /// Returns the number of chunk requests so far if the open round has been sent and is unanswered. While
+    /// the number grows, the device is still receiving the round. If the number does not grow, the device may
+    /// have restarted or may have missed the round.
     #[must_use]
     pub fn unanswered(&self) -> Option<u64> {
         (self.unanswered && self.outbox.is_empty()).then_some(self.chunk_requests)
@@ -77,13 +81,14 @@ impl Connection {
             self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
             self.unanswered = false;
         }
-        // The device stops sending its update, so waiting for the rest would end in a timeout.
+        // The device stops sending its update, so the missing chunks will not arrive.
         if self.incoming.as_ref().is_some_and(|update| update.head.id == id) {
             discard_partial(&mut self.incoming, &mut self.last_update);
         }
         self.send(ToDevice::RoundClosed(id));
     }
 
+    /// Queues chunks that the device has requested again.
     pub(super) fn resend(&mut self, mut missing: Missing) -> Result<(), Fault> {
         let Some(cut) = self.open.as_ref().filter(|cut| cut.opening.id == missing.id) else {
             self.traffic.stale = self.traffic.stale.saturating_add(1);
@@ -99,7 +104,8 @@ impl Connection {
         if all { Ok(()) } else { Err(Fault::Tensors) }
     }
 
-    /// Queues a reply, unless too many are waiting: the device can cause any number of them.
+    /// Queues a reply, unless too many replies are waiting. The limit is needed because a device can cause
+    /// any number of replies.
     pub(super) fn queue(&mut self, out: Outgoing) {
         if self.outbox.len() < OUTBOX_MAX {
             self.outbox.push_back(out);
@@ -138,29 +144,30 @@ impl Connection {
 /// Round that is open on a device, and the chunking of its tensors.
 #[derive(Debug)]
 pub(super) struct SentRound {
+    /// Round as the engine opened it.
     pub opening: Arc<RoundBroadcast>,
-    /// Task sent to this device: the opening's task, or its variant without a ridge choice that the device
-    /// cannot make.
+    /// Task sent to this device: the task of the round, with a fixed ridge if the device cannot choose one.
     pub task: Task,
+    /// Tensors of the round, with the chunk sizes for this device.
     pub tensors: Descriptors,
 }
 
-/// Outbox entry. Entries other than messages and frames belong to the open round; opening another one removes
-/// them.
+/// Outbox entry. Entries other than messages and frames belong to the open round and are removed when another
+/// round is opened.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Message(ToDevice),
-    /// Finished frame.
+    /// Encoded frame.
     Encoded(Vec<u8>),
     Open,
-    /// Chunks from this tensor and chunk index to the end of the last tensor.
+    /// Chunks of the open round, from a tensor and chunk index to the end of the last tensor.
     Chunks(usize, usize),
     /// Chunks that the device has requested again.
     Resend(Missing),
 }
 
 impl Outgoing {
-    /// Encodes the next frame of this entry, and returns the rest of the entry, which is to be sent next.
+    /// Encodes the next frame of this entry, and returns the unsent part of the entry.
     pub(super) fn encode(
         self,
         open: Option<&SentRound>,
@@ -199,12 +206,14 @@ impl Outgoing {
     }
 }
 
+/// Copies an encoded frame to `out`.
 fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     let (needed, got) = (bytes.len(), out.len());
     out.get_mut(..needed).ok_or(Error::BufferTooSmall { needed, got })?.copy_from_slice(bytes);
     Ok(needed)
 }
 
+/// Encodes the first message of a round, with the tensors if they fit.
 fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Result<usize, Error> {
     let SentRound { opening, task, tensors } = cut;
     let inline = tensors.iter().all(|t| t.chunk == 0);
@@ -222,6 +231,7 @@ fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Res
     secure.encode(&message, body, fill, out)
 }
 
+/// Encodes one chunk of a tensor.
 fn encode_chunk(
     opening: &RoundBroadcast,
     tensors: &Descriptors,

@@ -1,7 +1,8 @@
 //! Command queue from the server core to a peer session: bounded, and allocated only while it is in use.
 //!
-//! There is one per connected device, and it is mostly empty. A channel that allocates blocks of slots, or all
-//! slots at once, would take more memory than anything else the server keeps for a device.
+//! The server has one queue per connected device, and most queues are empty most of the time. A channel that
+//! allocates blocks of slots, or all slots at once, would need more memory than everything else that the
+//! server stores for a device.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,22 +11,24 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Slots kept while the queue is empty: an acknowledgement and the next round.
+/// Number of slots that stay allocated while the queue is empty: for an acknowledgement and the next round.
 const IDLE_CAPACITY: usize = 2;
 
+/// Items and state of a queue, behind the lock.
 #[derive(Debug)]
 struct Queue<T> {
     waiting: VecDeque<T>,
     capacity: usize,
     /// Whether one of the two ends has been dropped.
     closed: bool,
-    /// Waker of the task that found the queue empty. It is stored under the queue's lock, so that no wake-up is
-    /// lost.
+    /// Waker of the task that found the queue empty. It is stored under the queue's lock, so that no wake-up
+    /// is lost.
     waker: Option<Waker>,
 }
 
 impl<T> Queue<T> {
-    /// Takes the next item. `None`: the queue is empty; `Some(None)`: it is empty and closed.
+    /// Takes the next item. Returns `None` if the queue is empty, and `Some(None)` if the queue is empty and
+    /// closed.
     fn take(&mut self) -> Option<Option<T>> {
         let next = self.waiting.pop_front();
         if self.waiting.is_empty() && self.waiting.capacity() > IDLE_CAPACITY {
@@ -38,12 +41,14 @@ impl<T> Queue<T> {
     }
 }
 
+/// Queue shared by the two ends.
 #[derive(Debug)]
 struct Shared<T> {
     queue: Mutex<Queue<T>>,
 }
 
 impl<T> Shared<T> {
+    /// Locks the queue.
     fn queue(&self) -> MutexGuard<'_, Queue<T>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,8 +93,8 @@ impl<T> Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Waits for the next item. `None` once the queue is closed and empty. Cancel-safe: no item is lost if the
-    /// future is dropped.
+    /// Waits for the next item. `None` once the queue is closed and empty. Cancel-safe: no item is lost if
+    /// the future is dropped.
     pub(crate) async fn recv(&mut self) -> Option<T> {
         poll_fn(|context| self.poll_recv(context)).await
     }
@@ -99,7 +104,7 @@ impl<T> Receiver<T> {
         if let Some(taken) = queue.take() {
             return Poll::Ready(taken);
         }
-        // Another task may be waiting now.
+        // The receiver may have moved to another task, so the waker is replaced.
         let before = queue.waker.replace(context.waker().clone());
         drop(queue);
         drop(before);
@@ -136,10 +141,10 @@ impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
         queue.closed = true;
-        // The sender may live long: free the items now.
-        let left = (std::mem::take(&mut queue.waiting), queue.waker.take());
+        // Frees the items at once, because the sender may live much longer.
+        let discarded = (std::mem::take(&mut queue.waiting), queue.waker.take());
         drop(queue);
-        drop(left);
+        drop(discarded);
     }
 }
 
@@ -150,7 +155,7 @@ fn wake<T>(mut queue: MutexGuard<'_, Queue<T>>) {
     waker.into_iter().for_each(Waker::wake);
 }
 
-/// Heap bytes of a queue that holds `waiting` items.
+/// Returns the heap memory of a queue with `waiting` items, in bytes.
 #[cfg(test)]
 pub(crate) fn memory<T>(waiting: usize) -> usize {
     size_of::<Shared<T>>() + 2 * size_of::<usize>() + (waiting + IDLE_CAPACITY) * size_of::<T>()
@@ -165,7 +170,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compared with a `VecDeque`: order, capacity, and the memory that is kept.
+        /// Compares the queue with a `VecDeque`: order of items, capacity, and memory that stays allocated.
         #[test]
         fn command_queue_is_bounded_fifo(steps in prop::collection::vec(any::<bool>(), 0..300), capacity in 1usize..20) {
             let (sender, mut receiver) = command_queue(capacity);
@@ -212,7 +217,8 @@ mod tests {
             });
             let mut taken = Vec::new();
             loop {
-                // A peer task does the same: it drops the wait for something else and waits again.
+                // A peer task does the same: it drops the future when another event occurs, and then waits
+                // again.
                 tokio::select! {
                     item = receiver.recv() => match item {
                         Some(item) => taken.push(item),

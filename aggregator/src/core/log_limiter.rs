@@ -1,12 +1,12 @@
-//! Log rate limiter: at most [`LINES`] lines of each kind in a window, followed by the number of suppressed
-//! ones, since any number of peers may each cause any number of lines. The counters of the status count
-//! everything.
+//! Log rate limiter: at most [`LINES`] lines of each kind in a time window, followed by the number of
+//! suppressed lines. The limit is needed because peers can cause any number of log lines. The counters of the
+//! status include suppressed events.
 
 use std::fmt;
 
 use fedspan_engine::Millis;
 
-/// Lines of one kind per window: enough to identify the peers.
+/// Largest number of lines of one kind per window: enough to identify the peers.
 const LINES: u32 = 20;
 
 /// Length of a window, in ms.
@@ -65,6 +65,7 @@ struct Window {
 }
 
 impl Window {
+    /// Returns the time at which the window ends.
     fn end(&self) -> Millis {
         self.began + WINDOW
     }
@@ -75,7 +76,7 @@ impl Window {
 pub(super) struct LogRateLimiter([Window; LogKind::ALL.len()]);
 
 impl LogRateLimiter {
-    /// Returns true if a line may be logged now and counts it as suppressed otherwise. Call
+    /// Returns true if a line may be logged now; otherwise counts the line as suppressed. Call
     /// [`Self::drain_expired`] first.
     #[must_use]
     pub(super) fn allow(&mut self, kind: LogKind, now: Millis) -> bool {
@@ -91,7 +92,8 @@ impl LogRateLimiter {
         false
     }
 
-    /// Ends expired windows and returns the kinds with suppressed lines, with their numbers.
+    /// Ends expired windows. Returns the kinds of which lines were suppressed, with the number of suppressed
+    /// lines.
     #[must_use]
     pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(LogKind, u64)> {
         let mut suppressed = Vec::new();

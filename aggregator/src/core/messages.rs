@@ -16,11 +16,11 @@ use fedspan_engine::{DeviceId, RoundBroadcast, Update};
 pub struct PeerEvent {
     /// Number of the peer session; never reused.
     pub peer: u64,
-    /// Remote end of the connection.
+    /// Remote end of the peer session's connection.
     pub from: Origin,
     /// Key that the connection uses; `None` before the handshake and in plaintext.
     pub key: Option<Arc<AcceptedKey>>,
-    /// Event itself.
+    /// Kind of the event, with its content.
     pub kind: PeerEventKind,
     /// Traffic counted since the previous event.
     pub traffic: Traffic,
@@ -47,13 +47,14 @@ impl fmt::Display for Origin {
 /// Kind of a peer event, with its content.
 #[derive(Debug)]
 pub enum PeerEventKind {
-    /// An admissible device has completed its handshake; with the queue for its commands.
+    /// An admissible device has completed its handshake. Contains the sending end of the device's command
+    /// queue.
     Hello(DeviceId, Privacy, Sender<Command>),
     /// The same device has said hello again on the same connection.
     HelloAgain(Privacy),
     /// The device was refused.
     Refused(Refusal),
-    /// The device is admissible but no connection slot is free.
+    /// The device is admissible, but was turned away because no connection slot is free.
     TurnedAway,
     /// A complete update.
     Update(Box<Update>),
@@ -61,7 +62,7 @@ pub enum PeerEventKind {
     UnreadUpdate(RoundId),
     /// The device declines a round.
     Decline(Decline),
-    /// No message, only traffic counters, sent when protocol errors pile up.
+    /// Traffic counters without a message; sent after many protocol errors.
     TrafficOnly,
     /// The session has ended; this is its last event.
     Gone(DisconnectReason),
@@ -96,7 +97,7 @@ pub enum DisconnectReason {
     Slow,
     /// Too many protocol errors or repeated hellos.
     Flood,
-    /// The device was refused and has been sent the reason.
+    /// The device was refused, and the reason was sent to it.
     Refused,
     /// The device's key was revoked or replaced.
     Revoked,

@@ -1,12 +1,12 @@
-//! Server core: turns peer events into engine events and engine actions into commands, makes decisions durable,
-//! limits what peers may send, and publishes the status.
+//! Server core: turns peer events into engine events and engine actions into commands, makes decisions
+//! durable, limits the messages of peers, and publishes the status.
 //!
-//! It has no sockets, threads or clock and needs no runtime (its channels are tokio's, which work without one):
-//! the server drives it with real time, simulated disasters with virtual time and lossy links. Times are
-//! milliseconds since the core was made.
+//! The core has no sockets, threads or clock, and needs no async runtime (its tokio channels work without
+//! one). The server drives the core with real time; fault simulations drive it with virtual time and lossy
+//! links. Times are milliseconds since the core was made.
 //!
 //! ```text
-//!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command, through a queue --> PeerSession
+//!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command (queue) --> PeerSession
 //! ```
 
 mod command_queue;
@@ -52,7 +52,7 @@ pub enum CoreError {
     /// The stored campaign cannot be resumed, or the store has become unusable.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The engine has given up the campaign.
+    /// The engine has stopped the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] Failure),
     /// A custom algorithm, policy or rule does not fit the configuration.
@@ -60,6 +60,7 @@ pub enum CoreError {
     Custom(#[from] CustomError),
 }
 
+/// Peer session with a device.
 struct Peer {
     device: DeviceId,
     from: Origin,
@@ -81,21 +82,21 @@ pub struct ServerCore {
     quota: UpdateQuota,
     /// Whether training is over and the key store has been notified.
     rounds_over: bool,
-    /// Devices that were cut off and whose departure the engine has yet to be given.
+    /// Devices that were disconnected by the core and whose departure has not been passed to the engine.
     cut_off: Vec<DeviceId>,
     connections: ConnectionCounters,
     log: LogRateLimiter,
-    /// Delta of the published privacy loss.
+    /// Delta of the published (epsilon, delta) privacy loss.
     delta: Delta,
     privacy: Option<Arc<PrivacyStatus>>,
     /// Campaign time at which this core was made.
     clock: Millis,
-    /// Total time the campaign clock was paused by write stalls since then, in ms.
+    /// Total time for which write stalls have paused the campaign clock since this core was made, in ms.
     paused_for: Millis,
     status: watch::Sender<Status>,
     round_feed_sender: broadcast::Sender<String>,
     failure: Option<Failure>,
-    /// The current write stall; `stalls` counts them.
+    /// The current write stall; `None` if the store can be written.
     write_stall: Option<Stall>,
     stalls: u64,
     /// Advice to the operator about the configuration.
@@ -119,7 +120,7 @@ impl std::fmt::Debug for ServerCore {
 }
 
 impl ServerCore {
-    /// Returns the time at which [`Self::tick`] is due if nothing else happens.
+    /// Returns the time at which [`Self::tick`] is due if no event arrives before.
     #[must_use]
     pub fn wake(&self) -> Option<Millis> {
         if self.is_stalled() {
@@ -135,7 +136,7 @@ impl ServerCore {
         Arc::clone(&self.acceptor)
     }
 
-    /// Returns advice to the operator about the configuration of the campaign, if there is any.
+    /// Returns advice to the operator about the configuration of the campaign; `None` if there is no advice.
     #[must_use]
     pub fn advice(&self) -> Option<&str> {
         self.advice.as_deref()
@@ -177,7 +178,7 @@ impl ServerCore {
         self.durable.store().read_snapshot()
     }
 
-    /// Counts a connection that was closed on arrival.
+    /// Counts a connection that was closed immediately after it was accepted.
     pub fn connection_dropped(&mut self) {
         self.connections.dropped += 1;
         self.publish_status();
@@ -204,13 +205,15 @@ impl ServerCore {
         self.log.allow(kind, now)
     }
 
+    /// Logs the numbers of suppressed lines of expired windows.
     fn log_suppressed(&mut self, now: Millis) {
         for (kind, lines) in self.log.drain_expired(now) {
             tracing::warn!(kind = %kind, lines, "similar messages suppressed in the last minute");
         }
     }
 
-    /// Applies what is due at the time returned by [`Self::wake`].
+    /// Applies timeouts of the engine, retries a stalled write and logs suppressed lines. Call at the time
+    /// that [`Self::wake`] returns.
     ///
     /// # Errors
     /// [`CoreError`] as for [`Self::flush`].
@@ -222,8 +225,8 @@ impl ServerCore {
         self.flush(now)
     }
 
-    /// Handles one peer event. Its effects are held until [`Self::flush`], so that several events share one
-    /// sync. Must not be called during a write stall ([`Self::is_stalled`]).
+    /// Handles one peer event. The effects are held back until [`Self::flush`], so that several events share
+    /// one sync to disk. Must not be called during a write stall ([`Self::is_stalled`]).
     pub fn handle(&mut self, now: Millis, event: PeerEvent) {
         let PeerEvent { peer, from, key, kind, traffic } = event;
         self.connections.add_traffic(&traffic);
@@ -243,7 +246,8 @@ impl ServerCore {
             (PeerEventKind::Hello(device, privacy, commands), None) => {
                 self.connections.welcomed += 1;
                 if let Some(old) = self.current.insert(device, peer) {
-                    // The device has reconnected before its old connection timed out.
+                    // The device has reconnected before its old connection timed out, so the old session is
+                    // dropped.
                     self.peers.remove(&old);
                 }
                 if self.may_log(now, LogKind::Joined) {
@@ -298,20 +302,21 @@ impl ServerCore {
                     self.apply_event(now, Event::Left(device));
                 }
             }
-            // The event comes from a session that was replaced or cut off.
+            // The event comes from a session that was replaced or disconnected.
             _ => {
                 self.connections.stale += 1;
             }
         }
     }
 
+    /// Logs the departure of a device.
     fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
         if self.may_log(now, LogKind::Left) {
             tracing::info!(device = device.0, %from, reason = ?gone, "device left");
         }
     }
 
-    /// Discards an event whose key was revoked while the event was in the inbox, and cuts the session off.
+    /// Discards an event whose key was revoked while the event was in the inbox, and disconnects the device.
     fn revoked(&mut self, now: Millis, peer: u64) {
         self.connections.revoked_messages += 1;
         match self.peers.remove(&peer) {
@@ -333,19 +338,20 @@ impl ServerCore {
         self.joined(now, device, privacy);
     }
 
+    /// Passes the join of a device to the engine, with the privacy state that the device reports.
     fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
         self.durable.record_privacy(device, privacy);
         if self.is_fitting() {
-            // Every returning device fits its head again, and no later round resets the quota.
+            // Every returning device fits its head again, and no later round will reset the quota.
             self.quota.reset_device(device);
         }
         self.apply_event(now, Event::Joined(device));
     }
 
-    /// Applies one event to the engine; its effects are held until [`Self::flush`].
+    /// Applies one event to the engine; the effects are held back until [`Self::flush`].
     ///
-    /// The campaign clock is paused during a write stall, so that a device whose update waited in the inbox is
-    /// not late.
+    /// The campaign clock is paused during a write stall, so that an update that waited in the inbox does not
+    /// miss the deadline.
     fn apply_event(&mut self, now: Millis, event: Event) {
         let before = self.engine().counters();
         self.durable.handle(self.clock + (now - self.paused_for), event);
@@ -356,12 +362,12 @@ impl ServerCore {
         if after.renamed > before.renamed {
             tracing::warn!("some devices lost their cached update; the round continues under a new id");
         }
-        // Every opened round has its own quota.
+        // The quota is reset whenever another round is open.
         self.quota.reset_for_round(self.engine().open_round().map(|round| round.broadcast.id));
     }
 
-    /// Writes pending records and performs the actions that depend on them. A write error that may pass starts
-    /// a write stall ([`Self::is_stalled`]) instead of failing.
+    /// Writes pending records and performs the actions that depend on them. A temporary write error starts a
+    /// write stall ([`Self::is_stalled`]) instead of failing.
     ///
     /// # Errors
     /// [`CoreError`] if the store is unusable or the campaign has failed.
@@ -382,14 +388,14 @@ impl ServerCore {
             if let Some(journal) = &mut self.journal {
                 journal.append(&lines);
             }
-            // Only after the write: a power cut before it would reopen the last round, which needs the replaced
-            // keys.
+            // Replaced keys are revoked only after the write: after a power cut before the write, the last
+            // round would be reopened, and devices would still need the replaced keys.
             if self.engine().is_trained() {
                 self.rounds_are_over();
             }
             let mut acknowledged = BTreeMap::new();
             for action in actions {
-                // Copies of one update that arrived during a write stall are answered once.
+                // If copies of an update arrived during a write stall, only one acknowledgement is sent.
                 if let Action::Acknowledge(device, ack) = &action {
                     let first = acknowledged.get(&(*device, ack.id));
                     if first.is_some_and(|first| *first == ack.outcome || *first == AckOutcome::Counted) {
@@ -400,7 +406,8 @@ impl ServerCore {
                 }
                 self.perform(now, action)?;
             }
-            // The engine must be given the departures; its actions may cut off more devices.
+            // Departures of disconnected devices are passed to the engine; the resulting actions may
+            // disconnect further devices.
             if self.cut_off.is_empty() {
                 break;
             }
@@ -412,12 +419,12 @@ impl ServerCore {
         Ok(())
     }
 
-    /// Starts or prolongs a write stall: nothing is acknowledged and no event is taken until the store can be
-    /// written.
+    /// Starts or prolongs a write stall: no event is handled and no update is acknowledged until the store
+    /// can be written.
     fn stall(&mut self, now: Millis, error: &StoreError) {
         let since = self.write_stall.map_or(now, |stall| stall.since);
-        let again = Stall { since, retry_at: now + WRITE_RETRY };
-        if self.write_stall.replace(again).is_none() {
+        let stall = Stall { since, retry_at: now + WRITE_RETRY };
+        if self.write_stall.replace(stall).is_none() {
             tracing::error!(%error, "store cannot be written and nothing is acknowledged; retrying every second");
             self.stalls += 1;
         }
@@ -430,6 +437,7 @@ impl ServerCore {
         self.write_stall.is_some()
     }
 
+    /// Performs an action of the engine whose records are durable.
     fn perform(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
         match action {
             Action::Open(device, opening) => self.command(now, device, Command::Open(opening)),
@@ -454,6 +462,7 @@ impl ServerCore {
         Ok(())
     }
 
+    /// Revokes replaced keys and publishes the privacy loss, once, after training has ended.
     fn rounds_are_over(&mut self) {
         if !std::mem::replace(&mut self.rounds_over, true) {
             self.expire_replaced_keys(SharedKeyStore::rounds_over);
@@ -461,14 +470,14 @@ impl ServerCore {
         }
     }
 
-    /// Ends the grace of replaced keys, as `end` decides.
+    /// Revokes replaced keys by calling `end` on the key store; logs a failure.
     fn expire_replaced_keys(&self, end: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>) {
         if let Some(Err(error)) = self.key_store.as_ref().map(end) {
             tracing::error!(%error, "replaced keys cannot be revoked");
         }
     }
 
-    /// Returns true once training is over: devices that join fit their heads and upload nothing.
+    /// Returns true once training is over; devices that join then only fit their heads and send no updates.
     fn is_fitting(&self) -> bool {
         matches!(self.engine().phase(), Phase::FitHead | Phase::Finished)
     }
@@ -478,6 +487,7 @@ impl ServerCore {
         self.current.get(&device).and_then(|peer| self.peers.get(peer))
     }
 
+    /// Logs the reason of a rejected update.
     fn log_rejected(&mut self, now: Millis, device: DeviceId, ack: &Ack) {
         if let AckOutcome::Rejected(reason) = ack.outcome
             && self.may_log(now, LogKind::Rejected)
@@ -487,6 +497,7 @@ impl ServerCore {
         }
     }
 
+    /// Queues a command for a device; disconnects the device if its queue is full.
     fn command(&mut self, now: Millis, device: DeviceId, command: Command) {
         let Some(known) = self.peer(device) else { return };
         // A closed queue means that the peer session has ended; its `Gone` event is in the inbox already.
@@ -504,7 +515,8 @@ impl ServerCore {
     fn cut_off(&mut self, device: DeviceId) {
         if let Some(peer) = self.current.remove(&device) {
             self.peers.remove(&peer);
-            // The departure may close the round, so the engine is given it only after the current actions.
+            // The departure may close the round, so it is passed to the engine only after the current
+            // actions.
             self.cut_off.push(device);
         }
     }
@@ -514,6 +526,7 @@ impl ServerCore {
         self.quota.is_over(device, id, is_read, self.durable.engine().open_round())
     }
 
+    /// Disconnects a device that has exceeded the update quota.
     fn cut_off_over_quota(&mut self, now: Millis, device: DeviceId, from: &Origin) {
         if self.may_log(now, LogKind::CutOff) {
             tracing::warn!(device = device.0, %from, "device cut off: update quota exceeded");

@@ -1,5 +1,6 @@
-//! Peer session: the server half of one device's session, without a link. Bytes, commands and time go in;
-//! frames and peer events come out. Misbehaviour of a device affects only its own session.
+//! Peer session: the server half of one device's session, without a link (sans-IO). The inputs are bytes,
+//! commands and the time; the outputs are frames and peer events. A misbehaving device affects only its own
+//! session.
 //!
 //! ```text
 //!  link -- receive --> PeerSession -- next: Report --> ServerCore
@@ -14,33 +15,36 @@ use crate::config::Limits;
 use crate::connection::{Connection, PeerMessage, Traffic};
 use fedspan_engine::{DeviceId, Millis};
 
-/// Capacity of a device's command queue. A device that lets it fill up is cut off.
+/// Capacity of a device's command queue. A device whose queue is full is disconnected.
 pub(crate) const COMMAND_CAPACITY: usize = 16;
 
-/// Retry delay of a device that is turned away, in ms; a range, so that devices do not return at the same
-/// moment.
+/// Range of the retry delays of devices that are turned away, in ms. The delays differ so that the devices do
+/// not reconnect at the same time.
 const RETRY: std::ops::Range<u32> = 15_000..30_000;
 
-/// Pause in an update's chunks after which the missing ones are requested, in ms.
+/// Time without a new chunk of an update after which missing chunks are requested, in ms.
 const MISSING_INTERVAL: Millis = Millis::new(1_000);
 
-/// Repeated hellos allowed on one connection.
+/// Largest number of repeated hellos on one connection.
 const HELLOS_MAX: u32 = 16;
 
-/// Protocol errors after which the core is sent the traffic counters even without a message.
+/// Number of protocol errors after which the traffic counters are reported to the core even without a
+/// message.
 const ERRORS_BEFORE_REPORT: u32 = 16;
 
-/// Protocol errors after which a connection is closed: line noise is tolerated, a flood is not.
+/// Number of protocol errors after which a connection is closed. The limit tolerates line noise but not a
+/// flood.
 const FAULTS_MAX: u32 = 64;
 
 /// Timeouts of a peer session.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Time until the hello, in ms.
+    /// Longest time until the hello, in ms.
     pub hello: Millis,
-    /// Longest silence, in ms.
+    /// Longest time without a valid message, in ms.
     pub idle: Millis,
-    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame, in ms.
+    /// Longest time for receiving one frame, between two chunks of an update, and for sending one frame, in
+    /// ms.
     pub frame: Millis,
     /// Time after which an unanswered round is sent again, in ms.
     pub repeat: Millis,
@@ -57,25 +61,25 @@ impl From<&Limits> for Timeouts {
     }
 }
 
-/// Returns the retry delay of a turned-away device, in ms. Consecutive peer numbers get evenly spread delays by
-/// multiplicative hashing with the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+/// Returns the retry delay of a device that is turned away, in ms. Multiplicative hashing with the golden
+/// ratio (Knuth, The Art of Computer Programming, 6.4) spreads the delays of consecutive peer numbers evenly.
 fn retry_delay(peer: u64) -> u32 {
     const RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let width = u64::from(RETRY.end - RETRY.start);
     let fraction = peer.wrapping_mul(RATIO) >> 32;
-    let place = (fraction * width) >> 32;
-    RETRY.start + u32::try_from(place).unwrap_or_default()
+    let offset = (fraction * width) >> 32;
+    RETRY.start + u32::try_from(offset).unwrap_or_default()
 }
 
-/// Next step that the driver of a session has to take.
+/// Next step that the caller of [`PeerSession::next`] has to perform.
 #[derive(Debug)]
 #[must_use]
 pub enum PeerAction {
     /// Write the frame.
     Send,
-    /// Call [`PeerSession::admit`] or [`PeerSession::turn_away`]: a device has said hello.
+    /// Call [`PeerSession::admit`] or [`PeerSession::turn_away`], because a device has said hello.
     Admit,
-    /// Send this to the core.
+    /// Send the event to the core.
     Report(PeerEvent),
     /// Send [`PeerSession::gone`] to the core and close the link, unless it is persistent.
     Close(DisconnectReason),
@@ -83,7 +87,7 @@ pub enum PeerAction {
     Wait,
 }
 
-/// Progress of handling one received message.
+/// State of a session: progress in handling one received message.
 #[derive(Debug)]
 enum State {
     /// No message is being handled.
@@ -96,6 +100,7 @@ enum State {
     Reply,
     /// Send replies, report to the core, then close.
     FinalReply(PeerEventKind, DisconnectReason),
+    /// The session has ended.
     Closed(DisconnectReason),
 }
 
@@ -106,7 +111,7 @@ enum Timer {
     End,
     /// Sends the open round again.
     OpenAgain,
-    /// Requests missing chunks.
+    /// Requests missing chunks of an update.
     AskMissing,
 }
 
@@ -117,14 +122,15 @@ pub struct PeerSession {
     from: Origin,
     connection: Connection,
     timeouts: Timeouts,
-    /// Whether the link outlasts the session. Such a link carries nothing else, so there is no hello timeout.
+    /// Whether the link outlasts the session. A persistent link is reserved for one device, so it has no
+    /// hello timeout.
     persistent: bool,
     /// Sending end of the command queue, handed to the core with the hello.
     commands: Option<Sender<Command>>,
     state: State,
     /// Received bytes after the message that is being handled.
     unprocessed: Vec<u8>,
-    /// Time of the last valid message; before the hello, time at which the session began.
+    /// Time of the last valid message; before the hello, the time at which the session began.
     last_message: Millis,
     /// Time since which a frame or a chunked update has been incomplete.
     frame_since: Option<Millis>,
@@ -132,19 +138,19 @@ pub struct PeerSession {
     missing_requested: Option<Millis>,
     /// Time since which the open round has been unanswered, and the number of chunk requests at that time.
     unanswered_since: Option<(Millis, u64)>,
-    /// Traffic that has been reported to the core.
+    /// Traffic counters at the last event, which have been reported to the core.
     reported: Traffic,
-    /// Frames accepted before the last bytes arrived.
+    /// Number of frames that had been accepted when the last progress was recorded.
     accepted: u32,
     chunks: u32,
-    /// Hellos after the first.
+    /// Number of hellos after the first.
     hellos: u32,
 }
 
 impl PeerSession {
     /// Begins a session on a new connection; a [persistent](Connection::persistent) connection makes a
     /// persistent session. `peer` is the number of the session and must be unique. Also returns the receiving
-    /// end of the command queue, which is used from the hello on.
+    /// end of the command queue, from which commands arrive after the hello.
     #[must_use]
     pub fn new(
         peer: u64,
@@ -175,7 +181,7 @@ impl PeerSession {
         (session, receiver)
     }
 
-    /// Returns the remote end.
+    /// Returns the remote end of the connection.
     #[must_use]
     pub fn from(&self) -> &Origin {
         &self.from
@@ -187,26 +193,27 @@ impl PeerSession {
         self.timeouts
     }
 
-    /// Returns true until a device has been admitted; there are no commands until then.
+    /// Returns true until a device has been admitted. No commands arrive before.
     #[must_use]
     pub fn awaits_hello(&self) -> bool {
         self.commands.is_some()
     }
 
-    /// Takes bytes from the device; [`Self::next`] yields their effects.
+    /// Accepts bytes from the device; [`Self::next`] returns their effects.
     pub fn receive(&mut self, bytes: &[u8]) {
         let mut input = bytes;
         if matches!(self.state, State::Idle) {
             let message = self.connection.next_message(&mut input);
             self.state = self.on_message(message);
         }
-        // Most reads hold a single message.
+        // Most reads contain a single message, so the copy is rarely needed.
         if !input.is_empty() {
             self.unprocessed.extend_from_slice(input);
         }
     }
 
-    /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty otherwise.
+    /// Returns the next step. `frame` holds the frame to write for [`PeerAction::Send`] and is empty
+    /// otherwise.
     pub fn next(&mut self, now: Millis, frame: &mut Vec<u8>) -> PeerAction {
         loop {
             match std::mem::replace(&mut self.state, State::Idle) {
@@ -260,7 +267,7 @@ impl PeerSession {
         }
     }
 
-    /// Refuses the device for lack of a connection slot and tells it when to retry.
+    /// Refuses the device because no connection slot is free, and sends the device a retry delay.
     pub fn turn_away(&mut self) {
         if matches!(self.state, State::Greeting(..)) {
             self.connection.turn_away(retry_delay(self.peer));
@@ -284,7 +291,8 @@ impl PeerSession {
         self.state = State::Closed(reason);
     }
 
-    /// Returns the time at which [`Self::on_timer`] is due if nothing else happens.
+    /// Returns the time at which [`Self::on_timer`] is due if neither bytes nor a command arrive before;
+    /// `None` if no timer runs.
     #[must_use]
     pub fn due(&mut self, now: Millis) -> Option<Millis> {
         let (at, _) = self.next_timer(now);
@@ -307,8 +315,8 @@ impl PeerSession {
         }
     }
 
-    /// Returns the next timer: the end of the session after silence or an unfinished frame, unless something is
-    /// due before.
+    /// Returns the next timer: the end of the session after silence or an unfinished frame, or an earlier
+    /// retransmission or request.
     fn next_timer(&mut self, now: Millis) -> (Millis, Timer) {
         let silence = match self.awaits_hello() {
             true if self.persistent => Millis::MAX,
@@ -328,7 +336,8 @@ impl PeerSession {
         earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Timer::End))
     }
 
-    /// Returns the time since which the open round has been unanswered, and updates it.
+    /// Updates and returns the time since which the open round has been unanswered. Every request for chunks
+    /// of the round restarts that time.
     fn unanswered_since_update(&mut self, now: Millis) -> Option<Millis> {
         let watched = self.connection.unanswered().map(|missing_requested| (now, missing_requested));
         let since = self
@@ -338,6 +347,7 @@ impl PeerSession {
         self.unanswered_since.map(|(since, _)| since)
     }
 
+    /// Returns the reason for the end of a session whose timer has expired.
     fn timed_out(&self, now: Millis) -> DisconnectReason {
         match self.frame_since {
             _ if self.awaits_hello() => DisconnectReason::NoHello,
@@ -346,13 +356,14 @@ impl PeerSession {
         }
     }
 
+    /// Writes the next frame to `frame`; returns false if there is none.
     fn next_frame(&mut self, frame: &mut Vec<u8>) -> bool {
         loop {
             frame.clear();
             if !self.connection.next_frame(frame) {
                 return false;
             }
-            // A message that did not fit was counted and left no bytes.
+            // A message that does not fit a frame is counted and yields an empty frame.
             if !frame.is_empty() {
                 return true;
             }
@@ -362,7 +373,7 @@ impl PeerSession {
     /// Advances to the next received message once the current one has been answered.
     fn advance(&mut self, now: Millis) -> State {
         let errors = self.connection.traffic().protocol_errors();
-        // A serial link cannot be flooded beyond its speed, and noise on it is not the device's fault.
+        // The speed of a serial link limits a flood, and noise on the link is not the device's fault.
         if errors > FAULTS_MAX && !self.persistent {
             return State::Closed(DisconnectReason::Flood);
         }
@@ -380,20 +391,21 @@ impl PeerSession {
         let accepted = self.connection.traffic().frames.accepted;
         let progressed = std::mem::replace(&mut self.accepted, accepted) != accepted;
         self.watch_frame(now, progressed);
-        // The hello timeout counts from the start of the session, whatever else is received.
+        // The hello timeout counts from the start of the session and is not extended by other messages.
         if progressed && !self.awaits_hello() {
             self.last_message = now;
         }
         State::Idle
     }
 
+    /// Updates the time since which a frame or a chunked update has been incomplete.
     fn watch_frame(&mut self, now: Millis, progressed: bool) {
         let mid_update = self.connection.is_mid_update();
-        let most = if mid_update { self.chunks } else { 0 };
-        self.chunks = most.max(self.connection.chunks());
-        // Only new chunks count as progress of a chunked update: neither other messages nor a restart of the
-        // update.
-        let progressed = if mid_update { self.chunks > most } else { progressed };
+        let chunks_before = if mid_update { self.chunks } else { 0 };
+        self.chunks = chunks_before.max(self.connection.chunks());
+        // Only new chunks count as progress of a chunked update; other messages and a restart of the update
+        // do not.
+        let progressed = if mid_update { self.chunks > chunks_before } else { progressed };
         if !self.connection.is_mid_message() {
             self.frame_since = None;
         } else if self.frame_since.is_none() || progressed {
@@ -409,8 +421,9 @@ impl PeerSession {
             PeerMessage::Hello(hello) if self.awaits_hello() => {
                 State::Greeting(DeviceId(hello.device), hello.capabilities.privacy)
             }
-            // Each hello is answered with a whole round. A device whose welcome was lost repeats it once or
-            // twice; on a persistent link every restart adds one.
+            // Each hello is answered with a whole round, so the number of hellos is limited. A device whose
+            // welcome was lost repeats its hello once or twice. A persistent link has no limit, because every
+            // restart of the device adds a hello.
             PeerMessage::Hello(_) if !self.persistent && self.hellos >= HELLOS_MAX => {
                 State::Closed(DisconnectReason::Flood)
             }
@@ -418,7 +431,7 @@ impl PeerSession {
                 self.hellos = self.hellos.saturating_add(1);
                 State::Report(PeerEventKind::HelloAgain(hello.capabilities.privacy))
             }
-            // The other device repeats its hello in a new session.
+            // The session ends; the second device will repeat its hello in a new session.
             PeerMessage::OtherDevice if self.persistent => State::Closed(DisconnectReason::Ended),
             PeerMessage::Refused(refusal) => {
                 State::FinalReply(PeerEventKind::Refused(refusal), DisconnectReason::Refused)

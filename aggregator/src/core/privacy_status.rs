@@ -1,4 +1,4 @@
-//! Privacy loss of the devices, as printed by `status`.
+//! Privacy loss of the devices, as the command `status` prints it.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use fedspan_engine::privacy::{Delta, Ledger};
 /// Privacy loss of all releases so far, as reported by the devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PrivacyStatus {
-    /// Delta that the epsilons hold for.
+    /// Delta of the (epsilon, delta) guarantee.
     pub delta: f64,
     /// Largest epsilon of any device.
     pub epsilon: f64,
-    /// Epsilon of each device.
+    /// Epsilon of each device, by device number.
     pub devices: BTreeMap<DeviceId, f64>,
-    /// Number of times a device reported less spending than before.
+    /// Number of reports with less privacy spending than an earlier report of the same device.
     pub fell_back: u64,
 }
 

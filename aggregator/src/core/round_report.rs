@@ -1,4 +1,4 @@
-//! Reports of the server core: a line for every committed round, and the status.
+//! Reports of the server core: a log line and a JSON line for every committed round, and the status.
 
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl ServerCore {
         if let (Some(privacy), Some(line)) = (&self.privacy, line.as_object_mut()) {
             line.insert("epsilon".to_owned(), privacy.epsilon.into());
         }
-        // An error only means that nothing is subscribed.
+        // Sending fails only if the feed has no subscriber.
         let _ = self.round_feed_sender.send(line.to_string());
     }
 
@@ -86,8 +86,8 @@ impl ServerCore {
         }
     }
 
-    /// Recomputes the published privacy loss. It visits every device, hence once per round rather than with
-    /// every event.
+    /// Recomputes the published privacy loss. Called once per round and not for every event, because the
+    /// computation visits every device.
     pub(super) fn update_privacy(&mut self) {
         self.privacy = PrivacyStatus::of(self.engine().ledger(), self.delta).map(Arc::new);
     }
@@ -98,6 +98,7 @@ impl ServerCore {
         self.status.borrow().clone()
     }
 
+    /// Publishes the current status to the subscribers.
     pub(super) fn publish_status(&mut self) {
         let engine = self.durable.engine();
         let phase = match engine.phase() {

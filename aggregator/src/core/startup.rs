@@ -21,11 +21,12 @@ use fedspan_engine::privacy::{Delta, PrivacyRequirement};
 use fedspan_engine::{CustomParts, Millis, Phase};
 
 impl ServerCore {
-    /// Makes a server core for the campaign in a store, or begins one with this number. `keys` holds the key
-    /// store and the source of the server's nonces; without it frames are not encrypted and device identities
-    /// are not verified. `file` is the journal file to keep up to date, if the configuration keeps a journal.
+    /// Makes a server core. Resumes the campaign in the store, or begins a new one with the number
+    /// `campaign`. `keys` holds the key store and the source of the server's nonces; without `keys` frames
+    /// are not encrypted and device identities are not verified. `file` is the journal file to keep up to
+    /// date, if the configuration keeps a journal.
     ///
-    /// The caller's clock must read 0 on return.
+    /// The times that the caller passes to the core must count from the return of this function.
     ///
     /// # Errors
     /// [`CoreError`] if the stored campaign cannot be resumed.
@@ -39,8 +40,8 @@ impl ServerCore {
         Self::with_custom_parts(fleet, store, campaign, keys, file, CustomParts::default())
     }
 
-    /// Makes a server core as [`Self::new`] does, with custom parts in place of the configuration's algorithm and
-    /// participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
+    /// Makes a server core as [`Self::new`] does, with custom parts in place of the configuration's algorithm
+    /// and participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
     ///
     /// # Errors
     /// [`CoreError`] if the stored campaign cannot be resumed, or a part does not fit the configuration.
@@ -70,7 +71,7 @@ impl ServerCore {
         let (durable, clock) = DurableEngine::new(engine, store, &about)?;
         let campaign = durable.campaign();
         if let Some(journal) = &mut journal {
-            // Entries that are durable but missing from the file.
+            // Entries that are in the database but missing from the journal file.
             let missing = durable.store().journal(journal.lines()).map_err(ResumeError::from)?;
             journal.catch_up(&missing);
         }
@@ -126,14 +127,15 @@ impl ServerCore {
             stalls: 0,
             advice: fleet.advice(),
         };
-        // Writes the journal's first entry, and the end of a round whose commit was interrupted.
+        // Writes the first journal entry of this server, and the commit of a round if that commit was
+        // interrupted.
         host.flush(Millis::ZERO)?;
         Ok(host)
     }
 }
 
-/// Returns the configuration under the settings that the stored campaign began with; unchanged if no round was
-/// ever opened.
+/// Returns the configuration with the settings of the stored campaign; returns the configuration unchanged if
+/// no round of the campaign was opened.
 fn resumed_fleet(fleet: &Fleet, store: &Store) -> Result<Fleet, ResumeError> {
     let Some(stored) = store.settings()? else { return Ok(fleet.clone()) };
     let Resumed { fleet, kept } = with_stored_settings(fleet, &stored)?;

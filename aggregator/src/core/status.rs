@@ -1,4 +1,5 @@
-//! Status: the campaign's progress and a counter for every kind of event, printed by `status` as JSON.
+//! Status of a server: progress of the campaign and a counter for every kind of event. The command `status`
+//! prints it as JSON.
 
 use std::sync::Arc;
 
@@ -11,28 +12,29 @@ use fedspan_engine::Counters;
 /// Status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Status {
-    /// "waiting", "start", "training", "scoring ridges", "fitting heads", "finished" or "failed".
+    /// Phase of the campaign: "waiting", "start", "training", "scoring ridges", "fitting heads", "finished"
+    /// or "failed".
     pub phase: String,
-    /// Training rounds committed.
+    /// Number of committed training rounds.
     pub round: u32,
-    /// Training rounds to do.
+    /// Number of training rounds in the campaign.
     pub rounds: u32,
-    /// Devices that have ever joined.
+    /// Number of devices that have ever joined.
     pub devices: usize,
-    /// Devices connected now.
+    /// Number of connected devices.
     pub connected: usize,
-    /// Updates counted in the open round.
+    /// Number of updates counted in the open round.
     pub answers: usize,
-    /// Updates that complete the open round.
+    /// Number of updates that complete the open round.
     pub target: usize,
-    /// Counters of the engine.
+    /// Update counters of the engine.
     pub updates: Counters,
-    /// Whether the store cannot be written at present, for example because the disk is full; nothing is
-    /// acknowledged meanwhile.
+    /// Whether the store cannot be written, for example because the disk is full. No update is acknowledged
+    /// during such a write stall.
     pub stalled: bool,
     /// Number of write stalls.
     pub stalls: u64,
-    /// Journal lines that could not be written.
+    /// Number of journal lines that could not be written.
     pub journal_lost: u64,
     /// Counters of connections.
     pub connections: ConnectionCounters,
@@ -41,11 +43,13 @@ pub struct Status {
     pub privacy: Option<Arc<PrivacyStatus>>,
 }
 
+/// Serialises a shared privacy status.
 fn shared<S: Serializer>(privacy: &Option<Arc<PrivacyStatus>>, serializer: S) -> Result<S::Ok, S::Error> {
     privacy.as_deref().serialize(serializer)
 }
 
-/// Counters of connections and their traffic. Every connection that ends increments exactly one of its reasons.
+/// Counters of connections and their traffic. The end of a connection increments exactly one counter, that of
+/// the reason for the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionCounters {
     /// Devices that were welcomed.
@@ -54,17 +58,18 @@ pub struct ConnectionCounters {
     pub welcomed_again: u64,
     /// Connections closed after a refused hello.
     pub refused: u64,
-    /// Admissible devices that found no connection slot and were told to retry.
+    /// Admissible devices that were turned away with a retry delay because no connection slot was free.
     pub turned_away: u64,
-    /// Unauthenticated connections closed to make room for newer ones.
+    /// Unauthenticated connections that were evicted to make room for newer ones.
     pub evicted: u64,
-    /// Connections closed on arrival because too many evicted ones were still closing.
+    /// Connections closed immediately after they were accepted, because too many evicted connections were
+    /// still closing.
     pub dropped: u64,
     /// Failed accepts.
     pub accept_errors: u64,
     /// Connections closed by the remote end.
     pub closed: u64,
-    /// Connections without a hello in time.
+    /// Connections closed because no hello arrived in time.
     pub no_hello: u64,
     /// Connections closed by the idle timeout.
     pub idle: u64,
@@ -78,23 +83,23 @@ pub struct ConnectionCounters {
     pub ended: u64,
     /// Messages discarded because their key was revoked or replaced while they were in the core's inbox.
     pub revoked_messages: u64,
-    /// Devices cut off for exceeding the update quota.
+    /// Devices disconnected because they exceeded the update quota.
     pub over_quota: u64,
-    /// Devices cut off because their command queue was full.
+    /// Devices disconnected because their command queue was full.
     pub congested: u64,
-    /// Messages that the protocol does not allow at that point.
+    /// Messages that the protocol does not allow in the state of the connection.
     pub faults: u64,
     /// Messages that did not fit the device's frames.
     pub unsent: u64,
     /// Replies dropped because too many were waiting for the device to read them.
     pub unheeded: u64,
-    /// Copies of an update that arrived during a write stall and were answered together with the first.
+    /// Copies of an update that arrived during a write stall and got no acknowledgement of their own.
     pub answered_already: u64,
     /// Rounds sent again because they were not answered.
     pub reopened: u64,
     /// Final heads requested with a fixed ridge, from devices that cannot choose one.
     pub unchosen_ridges: u64,
-    /// Chunks that were repeated or of a finished update, and messages of replaced connections.
+    /// Repeated chunks, chunks of finished updates, and messages of replaced connections.
     pub stale: u64,
     /// Frames dropped: too long, invalid COBS, wrong checksum, or unknown header.
     pub dropped_frames: u64,
@@ -104,7 +109,7 @@ pub struct ConnectionCounters {
     pub forged_frames: u64,
     /// Unsealed frames received where sealing is required.
     pub unsealed_frames: u64,
-    /// Bytes received from devices after their hello. The sums over connections are updated with every peer
+    /// Bytes received from devices after their hello. The sum over all connections is updated with every peer
     /// event.
     pub bytes_up: u64,
     /// Bytes sent to devices after their hello.

@@ -26,16 +26,19 @@ use crate::store::{RoundKeyStorage, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{RoundBroadcast, Update};
 
+/// Makes a core in plaintext mode, with the configuration [`text`].
 fn core(state: &std::path::Path) -> ServerCore {
     core_with(state, None)
 }
 
+/// Makes a core with the configuration [`text`] and the given keys.
 fn core_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
     let fleet = Fleet::parse("fleet.toml", &text(state)).unwrap();
     let file = Journal::open(state).unwrap();
     ServerCore::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
 }
 
+/// Returns a configuration for two devices.
 fn text(state: &std::path::Path) -> String {
     format!(
         "state = {:?}\n[devices]\nexpected = 2\nabsence = 0\n[data]\nd = 6\n[model]\nk = 2\n[algorithm]\n\
@@ -44,7 +47,7 @@ fn text(state: &std::path::Path) -> String {
     )
 }
 
-/// Storage in memory that is full while [`Disk::set_full`] says so.
+/// Storage in memory. Writes fail with a full disk while [`Disk::set_full`] is set.
 #[derive(Clone, Debug, Default)]
 struct Disk(Arc<(InMemoryBackend, AtomicBool)>);
 
@@ -53,6 +56,7 @@ impl Disk {
         self.0.1.store(is_full, Ordering::Relaxed);
     }
 
+    /// Returns the storage, or an error while the disk is full.
     fn if_not_full(&self) -> std::io::Result<&InMemoryBackend> {
         let is_full = self.0.1.load(Ordering::Relaxed);
         if is_full { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(&self.0.0) }
@@ -81,7 +85,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// Key storage for these tests.
+/// Storage of the round key in memory.
 #[derive(Clone, Default)]
 struct Slot(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -105,15 +109,15 @@ impl RoundKeyStorage for Slot {
     }
 }
 
-/// While the disk is full, the server acknowledges nothing and the status reports the write stall. When there is
-/// room, the server acknowledges each pending update once.
+/// While the disk is full, the server acknowledges nothing and the status reports the write stall. When the
+/// disk has room again, the server acknowledges each pending update once.
 #[test]
 fn full_disk_delays_acknowledgements() {
     let state = tempfile::tempdir().unwrap();
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
-    let own = disk.clone();
-    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let shared_disk = disk.clone();
+    let store = Store::over(move || shared_disk.clone(), Slot::default(), SysRng).unwrap();
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(64);
     let (other, mut others) = command_queue(64);
@@ -135,21 +139,22 @@ fn full_disk_delays_acknowledgements() {
     let acknowledged =
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
     assert!(acknowledged(commands.try_recv()) && commands.try_recv().is_none());
-    // The round continues.
+    // The round continues after the write stall.
     handle_and_flush(&mut core, 1, update(&round));
     assert_eq!(opened(&mut others).len(), 2);
     assert_eq!(core.status().updates.counted, 2);
 }
 
-/// A device whose update waited during a write stall is not late, and the server answers copies of the update once.
+/// The time of a write stall does not count towards the deadline: an update that waited is not late, and
+/// copies of the update are answered once.
 #[test]
 fn campaign_clock_pauses_during_write_stall() {
     let state = tempfile::tempdir().unwrap();
     let (disk, text) = (Disk::default(), text(state.path()));
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     assert_eq!(fleet.rounds.deadline, Some(std::time::Duration::from_secs(60)));
-    let own = disk.clone();
-    let store = Store::over(move || own.clone(), Slot::default(), SysRng).unwrap();
+    let shared_disk = disk.clone();
+    let store = Store::over(move || shared_disk.clone(), Slot::default(), SysRng).unwrap();
     let mut core = ServerCore::new(&fleet, store, 1, None, None).unwrap();
     let (sender, mut commands) = command_queue(4);
     let (other, mut others) = command_queue(4);
@@ -164,7 +169,7 @@ fn campaign_clock_pauses_during_write_stall() {
         core.tick(Millis::new(second * 1_000)).unwrap();
     }
     disk.set_full(false);
-    // When there is room the timer fires before the waiting events are handled.
+    // After the write stall the timer fires before the waiting events are handled.
     core.tick(Millis::new(200_000)).unwrap();
     assert!(!core.is_stalled());
     assert_eq!(core.wake(), Some(Millis::new(230_000)), "the deadline moves by the length of the stall");
@@ -197,23 +202,26 @@ fn trained(core: &mut ServerCore) -> Vec<Receiver<Command>> {
     queues
 }
 
-fn handle_and_flush(core: &mut ServerCore, peer: u64, what: PeerEventKind) {
-    handle_and_flush_under(core, peer, None, what);
+/// Handles one event of a peer in plaintext mode, and flushes the core.
+fn handle_and_flush(core: &mut ServerCore, peer: u64, kind: PeerEventKind) {
+    handle_and_flush_under(core, peer, None, kind);
 }
 
+/// Handles one event that arrives under a key, and flushes the core.
 fn handle_and_flush_under(
     core: &mut ServerCore,
     peer: u64,
     key: Option<&Arc<AcceptedKey>>,
-    what: PeerEventKind,
+    kind: PeerEventKind,
 ) {
-    core.handle(Millis::ZERO, message(peer, key, what));
+    core.handle(Millis::ZERO, message(peer, key, kind));
     core.flush(Millis::ZERO).unwrap();
 }
 
-fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, what: PeerEventKind) -> PeerEvent {
+/// Makes an event of a peer.
+fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, kind: PeerEventKind) -> PeerEvent {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
-    PeerEvent { peer, from, key: key.cloned(), kind: what, traffic: Default::default() }
+    PeerEvent { peer, from, key: key.cloned(), kind, traffic: Default::default() }
 }
 
 /// Makes an update of zeros.
@@ -227,6 +235,7 @@ fn update(opening: &RoundBroadcast) -> PeerEventKind {
     }))
 }
 
+/// Splits an array of pairs into two arrays.
 fn unzip<A, B>([a, b, c]: [(A, B); 3]) -> ([A; 3], [B; 3]) {
     ([a.0, b.0, c.0], [a.1, b.1, c.1])
 }
@@ -237,6 +246,7 @@ fn is_over(commands: &mut Receiver<Command>) -> bool {
     commands.is_closed()
 }
 
+/// Takes all queued commands and returns the rounds that they open.
 fn opened(queues: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>> {
     let mut opened = Vec::new();
     while let Some(command) = queues.try_recv() {
@@ -247,7 +257,7 @@ fn opened(queues: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>> {
     opened
 }
 
-/// A peer can cause a journal entry with a few bytes, so repeated declines must not make the journal grow.
+/// Repeated declines must not make the journal grow, because a peer can send a decline with a few bytes.
 #[test]
 fn repeated_declines_are_journalled_once() {
     let state = tempfile::tempdir().unwrap();
@@ -271,13 +281,13 @@ fn repeated_declines_are_journalled_once() {
     assert_eq!(core.status().updates.declined, 150);
 }
 
-/// Cutting off the last awaited device closes the round, and the actions that follow are performed as well.
+/// If the core disconnects the last awaited device, the round closes and the resulting actions are performed.
 #[test]
 fn cutting_off_last_device_commits_round() {
     let state = tempfile::tempdir().unwrap();
     let mut core = core(state.path());
     let (honest, mut queues) = command_queue(16);
-    // The queue has room for one opening, which stays in it.
+    // The queue has room for one command and is not read, so the opening of the round fills the queue.
     let (stalled, _unread) = command_queue(1);
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, stalled));
@@ -293,8 +303,8 @@ fn cutting_off_last_device_commits_round() {
     assert_eq!(core.status().connections.congested, 1);
 }
 
-/// The core does not cut off a session that has ended, as it would for a full queue, because the `Gone` event of
-/// the session comes next.
+/// A closed command queue, unlike a full one, does not make the core disconnect the device: the session has
+/// ended, and its `Gone` event will follow.
 #[test]
 fn ended_session_is_not_cut_off() {
     let state = tempfile::tempdir().unwrap();
@@ -314,7 +324,7 @@ fn ended_session_is_not_cut_off() {
     assert_eq!(core.done, 1, "its update counts");
 }
 
-/// A key is revoked while an event under it waits in the event queue.
+/// An event is discarded if its key is revoked while the event waits in the inbox.
 #[test]
 fn queued_event_under_revoked_key_is_discarded() {
     for waiting in ["hello", "hello again", "update", "decline"] {
@@ -340,13 +350,13 @@ fn queued_event_under_revoked_key_is_discarded() {
         );
         let round = opened(&mut queues).pop().expect("a round");
         table.revoke(&[DeviceId(1)], 1).unwrap();
-        let (peer, what) = match waiting {
+        let (peer, kind) = match waiting {
             "hello" => (2, PeerEventKind::Hello(DeviceId(1), Privacy::None, again)),
             "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
             "update" => (1, update(&round)),
             _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
-        handle_and_flush_under(&mut core, peer, Some(&keys[1]), what);
+        handle_and_flush_under(&mut core, peer, Some(&keys[1]), kind);
         let (updates, connections) = (core.status().updates, core.status().connections);
         assert_eq!((updates.counted, updates.declined, connections.revoked_messages), (0, 0, 1), "{waiting}");
         assert_eq!((connections.welcomed, connections.welcomed_again), (2, 0), "{waiting}");
@@ -356,7 +366,7 @@ fn queued_event_under_revoked_key_is_discarded() {
             assert!(is_over(&mut gone), "{waiting}: its connection ends");
             assert_eq!(core.status().connected, 1, "{waiting}");
         }
-        // The session still ends as usual, and other devices are not disturbed.
+        // The session still ends with its `Gone` event, and other devices are not affected.
         handle_and_flush_under(
             &mut core,
             peer,
@@ -387,7 +397,7 @@ impl std::io::Write for Written {
     }
 }
 
-/// A peer can cause a log line with a few bytes, so the number of lines must stay bounded.
+/// The number of log lines is bounded, because a peer can cause a log line with a few bytes.
 #[test]
 fn log_limits_refusals_and_declines() {
     let state = tempfile::tempdir().unwrap();
@@ -418,19 +428,20 @@ fn log_limits_refusals_and_declines() {
         core.close_peers();
     });
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    for what in ["refused", "declined"] {
-        let own = || text.lines().filter(|line| line.contains(what));
-        let logged = own().filter(|line| line.contains("from=192.0.2.7:4410")).count();
-        let suppressed = own().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
+    for kind in ["refused", "declined"] {
+        let matching = || text.lines().filter(|line| line.contains(kind));
+        let logged = matching().filter(|line| line.contains("from=192.0.2.7:4410")).count();
+        let suppressed = matching().filter_map(|line| line.split_once("lines=")).map(|(_, rest)| rest.trim());
         let suppressed: u64 = suppressed.map(|number| number.parse::<u64>().unwrap()).sum();
-        assert_eq!(logged as u64 + suppressed, hellos, "{what}");
-        assert!(logged < 200, "{what}: {logged} lines");
+        assert_eq!(logged as u64 + suppressed, hellos, "{kind}");
+        assert!(logged < 200, "{kind}: {logged} lines");
     }
     let status = core.status();
     assert_eq!((status.connections.refused, status.updates.declined), (hellos, hellos));
 }
 
-/// A FitHead round stays open when updates arrive, so only the quota limits how many a device sends.
+/// A round in phase `FitHead` stays open when updates arrive, so only the quota limits the updates of a
+/// device.
 #[test]
 fn quota_resets_with_each_join_while_heads_are_fitted() {
     let state = tempfile::tempdir().unwrap();
@@ -467,7 +478,8 @@ fn quota_resets_with_each_join_while_heads_are_fitted() {
     assert!(lines < 5 * core.quota.most as usize, "{lines} lines");
 }
 
-/// While the sensors of all devices saturate, the server repeats the round. Each repetition has its own quota.
+/// If the updates of all devices are rejected, here because of their norm, the server repeats the round. Each
+/// repetition has its own quota.
 #[test]
 fn repeated_round_has_own_quota() {
     let state = tempfile::tempdir().unwrap();
@@ -498,8 +510,9 @@ fn repeated_round_has_own_quota() {
     assert_eq!(core.done, 1);
 }
 
-/// A network delivers delayed traffic at once: hellos, each with an update that the device sent before the round
-/// was reopened. None of these updates can count, but the update after the last opening must.
+/// A network delivers delayed traffic all at once: several hellos of a device, each followed by an update
+/// that the device sent before the round was reopened. These updates do not count, but the update after the
+/// last opening does.
 #[test]
 fn unread_updates_use_no_quota_of_reopened_round() {
     let state = tempfile::tempdir().unwrap();
@@ -523,14 +536,15 @@ fn unread_updates_use_no_quota_of_reopened_round() {
     handle_and_flush(&mut core, 1, update(&round));
     let status = core.status();
     assert_eq!((core.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
-    // The server answers updates that it does not decode for another reason, within a quota.
+    // Updates that are not decoded for another reason are answered within the quota.
     for _ in 0..=core.quota.most {
         handle_and_flush(&mut core, 1, PeerEventKind::UnreadUpdate(round.id));
     }
     assert_eq!(core.status().connections.over_quota, 1);
 }
 
-/// A device that is cut off for updates to a closed round reconnects, and its next update counts.
+/// A device that was disconnected for too many updates to a closed round reconnects, and its next update
+/// counts.
 #[test]
 fn late_updates_use_no_quota_of_next_round() {
     let state = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Update quota: limits how many updates of one device are examined in one round. Nothing else slows down a
-//! device that sends without pause.
+//! Update quota: limits how many updates of one device are examined in one round. No other mechanism slows
+//! down a device that sends updates without pause.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use fedspan_protocol::message::RoundId;
 
 use fedspan_engine::{DeviceId, OpenRound};
 
-/// Updates received from one device. Those for the open round are counted apart: a device that was cut off for
-/// stale ones reconnects and may still answer the round.
+/// Numbers of updates received from one device. Updates for the open round have a separate count, so that a
+/// device that was disconnected for stale updates can reconnect and answer the open round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
-    /// Updates for the open round.
+    /// Number of updates for the open round.
     open: u32,
-    /// Updates for other rounds, and updates that were not decoded.
+    /// Number of updates for other rounds and of updates that were not decoded.
     other: u32,
 }
 
-/// Updates received since the last round was opened.
+/// Update quota of all devices. The counts are reset when a round is opened.
 #[derive(Debug)]
 pub(super) struct UpdateQuota {
-    /// Updates of each kind that are examined.
+    /// Largest number of updates of each kind that are examined.
     pub most: u32,
     sent: BTreeMap<DeviceId, Sent>,
     /// Round that the counts belong to.
@@ -28,6 +28,7 @@ pub(super) struct UpdateQuota {
 }
 
 impl UpdateQuota {
+    /// Makes a quota of `most` updates of each kind.
     pub(super) fn new(most: u32) -> Self {
         Self { most, sent: BTreeMap::new(), counted_in: None }
     }
@@ -45,7 +46,8 @@ impl UpdateQuota {
         self.sent.remove(&device);
     }
 
-    /// Counts an update of a device, on any of its connections, and returns true if it exceeds the quota.
+    /// Counts an update of a device, over all of its connections, and returns true if the update exceeds the
+    /// quota.
     pub(super) fn is_over(
         &mut self,
         device: DeviceId,
@@ -60,8 +62,9 @@ impl UpdateQuota {
                 sent.open = sent.open.saturating_add(1);
                 false
             }
-            // The update was sent before the round was opened on this connection, and will be sent again. A
-            // network that delays traffic delivers many of these at once.
+            // The update was sent before the round was opened on this connection, and the device will send it
+            // again. Such updates are not counted, because a network that delays traffic may deliver many of
+            // them at once.
             (false, Some(round)) if round.awaits(device) => false,
             _ => {
                 sent.other = sent.other.saturating_add(1);

@@ -1,5 +1,5 @@
-//! Atomic directory: appears complete and durable, or not at all. Only directories made here are removed on
-//! failure.
+//! Directory that is written atomically: after a failure, no part of it remains. Only directories that this
+//! module created are removed.
 
 use std::fs::{DirBuilder, File};
 use std::io::ErrorKind;
@@ -8,21 +8,26 @@ use std::path::{Path, PathBuf};
 use super::ExportError;
 use fedspan_files::{make_directories, parent, sync_directory, with_suffix};
 
-/// Temporary names to try, since some may exist: another user's, or left by a crash.
+/// Number of temporary names to try. A name may be taken by another user or by a directory that a crash has
+/// left.
 const NAMES: u32 = 16;
 
-/// Directory that is written under a temporary name, and removed on drop unless it was [committed](Self::commit).
+/// Directory that is written under a temporary name, and removed on drop unless it was
+/// [committed](Self::commit).
 #[derive(Debug)]
 pub(super) struct AtomicDir {
     to: PathBuf,
     /// Current path of the directory.
     path: Option<PathBuf>,
-    /// Parent directories that were created for it, outermost first.
+    /// Parent directories that were created for the directory, outermost first.
     created_parents: Vec<PathBuf>,
 }
 
 impl AtomicDir {
-    /// Makes a temporary directory for a target that does not exist yet.
+    /// Makes a temporary directory for a target path.
+    ///
+    /// # Errors
+    /// [`ExportError::Exists`] if the target exists, [`ExportError::Io`].
     pub(super) fn begin(to: &Path) -> Result<Self, ExportError> {
         // Removes a trailing slash.
         let to: PathBuf = to.components().collect();
@@ -33,7 +38,7 @@ impl AtomicDir {
         Ok(directory)
     }
 
-    /// Makes the first temporary directory whose name is free.
+    /// Creates a temporary directory with the first name that is free.
     fn partial(&self) -> Result<PathBuf, ExportError> {
         let first = with_suffix(&self.to, ".partial");
         let others = (2..=NAMES).map(|number| with_suffix(&first, &format!("-{number}")));
@@ -61,7 +66,7 @@ impl AtomicDir {
         written.map_err(io(&path))
     }
 
-    /// Renames the directory to its target and syncs it.
+    /// Syncs the directory and renames it to its target.
     pub(super) fn commit(mut self) -> Result<(), ExportError> {
         if let Some(partial) = &self.path {
             File::open(partial).and_then(|path| path.sync_all()).map_err(io(partial))?;
@@ -85,12 +90,12 @@ impl Drop for AtomicDir {
         if let Some(path) = &self.path {
             let _ = std::fs::remove_dir_all(path);
         }
-        // Parent directories are removed only while they are empty.
+        // `remove_dir` removes a parent directory only if the directory is empty.
         self.created_parents.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
     }
 }
 
-/// Refuses a target that exists, before anything else is examined.
+/// Returns [`ExportError::Exists`] if the target exists.
 pub(super) fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
     let to: PathBuf = to.components().collect();
     match to.symlink_metadata() {

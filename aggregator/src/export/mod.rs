@@ -1,4 +1,4 @@
-//! Export: writes the content of a state directory for other programs: model, rounds, privacy ledger, journal.
+//! Export of a state directory for other programs: writes model, rounds, privacy ledger and journal as files.
 
 mod atomic_dir;
 
@@ -23,7 +23,7 @@ pub enum ExportError {
     /// The state cannot be read or resumed.
     #[error(transparent)]
     State(#[from] ResumeError),
-    /// The state directory holds no campaign.
+    /// The state directory contains no campaign.
     #[error("{}: no campaign was begun here", path.display())]
     Nothing {
         /// State directory.
@@ -40,7 +40,7 @@ pub enum ExportError {
     Io {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
 }
@@ -51,14 +51,18 @@ impl From<StoreError> for ExportError {
     }
 }
 
-/// Writes a directory `to`, completely or not at all: `representation.npy` (f64, d x k), `model.safetensors`
-/// (f32: the model that devices fit their heads on, and the scale of their samples), `scale.npy` if there is a
-/// scale (f64, 2 x d: subtracted, then multiplied by), `rounds.jsonl`, `ledger.json`, `arrivals.jsonl`,
-/// `configuration.txt`; `ridge.json` if the fleet has chosen a ridge for final heads.
+/// Writes the stored campaign to a new directory `to`, which is removed after an error. The directory
+/// contains:
+///
+/// * `representation.npy`: the representation (f64, d x k);
+/// * `model.safetensors`: the model with which devices fit their heads, and the scale of their samples (f32);
+/// * `scale.npy`, if samples are scaled: the values to subtract and the factors to multiply by (f64, 2 x d);
+/// * `rounds.jsonl`, `ledger.json`, `arrivals.jsonl` and `configuration.txt`;
+/// * `ridge.json`, if the fleet has chosen a ridge for final heads.
 ///
 /// # Errors
-/// [`ExportError::Nothing`] without a campaign, [`ExportError::Exists`] if `to` exists, [`ExportError::State`]
-/// if the campaign cannot be read or resumed, [`ExportError::Io`].
+/// [`ExportError::Nothing`] without a campaign, [`ExportError::Exists`] if `to` exists,
+/// [`ExportError::State`] if the campaign cannot be read or resumed, [`ExportError::Io`].
 pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     refuse_to_overwrite(to)?;
     let nothing = || ExportError::Nothing { path: fleet.state.clone() };
@@ -71,7 +75,7 @@ pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
 /// Stored campaign to export.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExportedState {
-    /// Campaign without the updates of its open round.
+    /// Stored campaign, without the updates of the open round.
     pub stored: CampaignState,
     /// Committed rounds, in order.
     pub rounds: Vec<CommittedRound>,
@@ -79,11 +83,11 @@ pub struct ExportedState {
     pub lines: Vec<String>,
 }
 
-/// Writes the same directory from a state fetched from a running server
-/// ([`fetch_export`](crate::server::fetch_export)).
+/// Writes the same directory as [`export`], from a state that was fetched from a running server with
+/// [`fetch_export`](crate::server::fetch_export).
 ///
 /// # Errors
-/// As [`export`].
+/// Same as [`export`].
 pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(), ExportError> {
     let ExportedState { stored, rounds, lines } = state;
     refuse_to_overwrite(to)?;
@@ -135,13 +139,14 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     directory.commit()
 }
 
-/// Content of a file. Lines are written one by one, as there may be many.
+/// Content of an exported file. Lines are written one by one, because a campaign may have many.
 enum Content<'a> {
     Bytes(Vec<u8>),
     Lines(&'a [String]),
 }
 
 impl Content<'_> {
+    /// Writes the content to a file.
     fn write(&self, file: &File) -> std::io::Result<()> {
         let mut to = BufWriter::new(file);
         match self {
@@ -157,7 +162,7 @@ impl Content<'_> {
     }
 }
 
-/// Serialises rounds, one line each; every round serialises.
+/// Serialises rounds as JSON, one line each. Serialisation of a round cannot fail.
 fn in_json(rounds: &[CommittedRound]) -> Vec<String> {
     rounds.iter().filter_map(|round| serde_json::to_string(round).ok()).collect()
 }

@@ -1,4 +1,5 @@
-//! Committed round: one line of JSON that is kept for every round, with or without a journal.
+//! Record of a committed round: one line of JSON, which the store keeps for every round even if no journal is
+//! kept.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -7,10 +8,10 @@ use super::JournalPhase;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{DeviceId, Millis, RoundRecord};
 
-/// Committed round.
+/// Record of a committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CommittedRound {
-    /// Id of the round on the wire; the last one if it was renumbered.
+    /// Id of the round on the wire; the last id if the round was renumbered.
     pub exchange: u32,
     /// Phase of the campaign.
     pub phase: JournalPhase,
@@ -18,24 +19,24 @@ pub struct CommittedRound {
     pub round: u32,
     /// Participation stage.
     pub stage: u16,
-    /// Campaign time at which it was opened, in ms.
+    /// Campaign time at which the round was opened, in ms.
     pub opened_at: Millis,
-    /// Campaign time at which it was closed, in ms.
+    /// Campaign time at which the round was closed, in ms.
     pub closed_at: Millis,
-    /// Devices that were asked, ascending.
+    /// Devices that were selected for the round, in ascending order.
     pub cohort: Vec<DeviceId>,
     /// Devices whose updates counted, in order of arrival.
     pub participants: Vec<DeviceId>,
-    /// Updates rejected while it was open.
+    /// Number of updates that were rejected while the round was open.
     pub rejected: u32,
-    /// Number of updates it waited for, if it closed with fewer.
+    /// Number of updates that would have completed the round; `None` if the round was completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub short_of: Option<usize>,
-    /// Motion of the representation (sine of the largest principal angle), if the policy or stop rule measures
-    /// it.
+    /// Change of the representation in the round (sine of the largest principal angle); `None` unless the
+    /// participation policy or the stop rule measures the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<f64>,
-    /// Interference of averaging the factors of a product, if it is known.
+    /// Interference: the error of averaging the factors of a product one by one; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interference: Option<f64>,
     /// SHA-256 of the representation after the round, as little-endian f64 in column-major order, in
@@ -44,7 +45,7 @@ pub struct CommittedRound {
 }
 
 impl CommittedRound {
-    /// Makes the record of a round that has led to `representation`.
+    /// Makes the record of a round whose result is `representation`.
     #[must_use]
     pub fn new(record: &RoundRecord, representation: &Matrix) -> Self {
         let (phase, round) = JournalPhase::of(record.phase);

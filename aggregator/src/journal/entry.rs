@@ -1,4 +1,4 @@
-//! Journal entries of an engine's records.
+//! Conversion of the engine's records into journal entries.
 
 use fedspan_protocol::frame::crc32c;
 use fedspan_protocol::message::AckOutcome;
@@ -8,8 +8,8 @@ use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Millis, Record, RoundOpening};
 
 impl JournalEntry {
-    /// Returns the entry of a record of an event at time `at`, if the journal has such entries.
-    /// `representation` is the engine's after the event.
+    /// Returns the journal entry of a record; `None` if the journal has no entries for that kind of record.
+    /// `at` is the time of the event, and `representation` is the engine's representation after the event.
     #[must_use]
     pub fn of(at: Millis, record: &Record, representation: &Matrix) -> Option<Self> {
         match record {
@@ -48,6 +48,7 @@ impl JournalEntry {
     }
 }
 
+/// Makes the entry of an opened round.
 fn opened(opening: &RoundOpening) -> Opened {
     let (phase, number) = JournalPhase::of(opening.phase);
     Opened {

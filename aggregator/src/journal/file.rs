@@ -1,4 +1,5 @@
-//! Journal file: appended to, flushed at every commit. Errors never stop the campaign.
+//! Writer of the journal file. Lines are appended and flushed at every commit of a round; write errors do not
+//! stop the campaign.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -8,31 +9,31 @@ use super::JournalEntry;
 use crate::store::StoreError;
 use fedspan_files::regular;
 
-/// Name of the file in the state directory.
+/// File name of the journal in the state directory.
 pub const FILE: &str = "arrivals.jsonl";
 
-/// Bytes that are buffered before they are written without a commit.
+/// Length of the buffer, in bytes, from which on the buffer is written without waiting for a commit.
 const PENDING_MAX: usize = 1 << 16;
 
 /// Open journal file. Lines are buffered until [`Journal::flush`], until the buffer is full, or until drop.
 ///
-/// A write error does not stop the campaign. The first one is logged and ends the journal, since a gap would be
-/// read as events that did not happen; lines lost from then on are counted.
+/// A write error does not stop the campaign. The first error is logged and ends the journal file, because a
+/// file with a gap would misrepresent the campaign. All lines after the error are counted as lost.
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
     file: Option<File>,
     pending: Vec<u8>,
-    /// Lines in the file and in `pending`.
+    /// Number of lines in the file and in `pending`.
     lines: u64,
-    /// Lines in `pending`.
+    /// Number of lines in `pending`.
     pending_lines: u64,
     lost: u64,
 }
 
 impl Journal {
-    /// Opens the journal file of a state directory, or creates it. An incomplete last line, left by a crash, is
-    /// cut off.
+    /// Opens the journal file of a state directory, or creates it. An incomplete last line, which a crash may
+    /// have left, is removed.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the file cannot be used.
@@ -64,7 +65,7 @@ impl Journal {
         self.lines
     }
 
-    /// Appends lines that the store has and the file lacks after a crash.
+    /// Appends lines that are in the store but, after a crash, missing from the file.
     pub fn catch_up(&mut self, lines: &[String]) {
         for line in lines {
             self.pending.extend_from_slice(line.as_bytes());
@@ -80,7 +81,7 @@ impl Journal {
         for line in lines {
             self.lines += 1;
             self.pending_lines += 1;
-            // Every entry serialises to JSON; if one does not, it is counted as lost.
+            // Serialisation of an entry is not expected to fail; a failed entry is counted as lost.
             match serde_json::to_writer(&mut self.pending, line) {
                 Ok(()) => self.pending.push(b'\n'),
                 Err(error) => self.fail(&error.into()),
@@ -93,7 +94,7 @@ impl Journal {
         }
     }
 
-    /// Writes the buffer to the file. It is not synced: lines may be missing after a power cut.
+    /// Writes the buffer to the file without a sync, so lines may be missing after a power cut.
     pub fn flush(&mut self) {
         let Some(file) = &mut self.file else { return };
         match file.write_all(&self.pending) {
@@ -111,12 +112,14 @@ impl Journal {
         self.lost
     }
 
+    /// Logs a write error and ends the journal file.
     fn fail(&mut self, error: &std::io::Error) {
         tracing::warn!(path = %self.path.display(), %error, "journal cannot be written and ends here; the campaign continues");
         self.file = None;
         self.drop_pending();
     }
 
+    /// Counts the buffered lines as lost and discards them.
     fn drop_pending(&mut self) {
         self.lost += std::mem::take(&mut self.pending_lines);
         self.pending.clear();
@@ -129,6 +132,7 @@ impl Drop for Journal {
     }
 }
 
+/// Returns the number of lines of a file.
 fn count_lines(file: &mut File) -> std::io::Result<u64> {
     let (mut lines, mut block) = (0, vec![0; 1 << 16]);
     file.seek(SeekFrom::Start(0))?;

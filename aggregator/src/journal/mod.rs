@@ -1,9 +1,10 @@
-//! Journal: `arrivals.jsonl` in the state directory, one JSON object a line, appended as events happen, from
-//! which every decision of a campaign can be replayed. `JOURNAL.md` in the crate describes it for other
-//! programs.
+//! Journal of a campaign: the file `arrivals.jsonl` in the state directory, with one JSON object per line,
+//! from which every decision of the campaign can be replayed. `JOURNAL.md` in the crate specifies the format
+//! for other programs.
 //!
-//! [`JournalEntry::of`] makes entries of an engine's records, [`Journal`] writes them, [`read`] reads them back.
-//! The simulator makes its entries in the same way, so that entries of the same decision are equal.
+//! [`JournalEntry::of`] converts records of the engine into entries, [`Journal`] writes entries, and [`read`]
+//! reads them back. The simulator uses the same conversion, so its entries of a decision equal those of the
+//! server.
 
 mod committed_round;
 mod entry;
@@ -25,21 +26,20 @@ use fedspan_engine::{DeviceId, Millis, Phase};
 pub enum JournalEntry {
     /// A campaign was begun.
     Began(Server),
-    /// A server resumed the campaign of the entries before.
+    /// A server resumed the campaign of the preceding entries.
     Resumed(Server),
     /// A round was opened.
     Opened(Opened),
-    /// An update was judged or declined.
+    /// An update was counted or rejected, or a device declined the round.
     Answered(Answered),
     /// A round was committed.
     Committed(Committed),
 }
 
-/// Server that wrote the entries that follow.
+/// Start of the server that wrote the following entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// Round id after which the campaign continues, 0 for a new one. Entries above about later rounds were lost
-    /// with the server that wrote them.
+    /// Id of the last opened round of the stored campaign; 0 for a new campaign.
     pub after: u32,
     /// Number of devices that the first round waits for.
     pub expected: usize,
@@ -54,7 +54,8 @@ pub struct Opened {
     pub at: Millis,
     /// Id of the round on the wire.
     pub round: u32,
-    /// Previous id if an open round was renumbered; updates counted under it stay counted.
+    /// Previous id of an open round that was renumbered. Updates that were counted under the previous id stay
+    /// counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continues: Option<u32>,
     /// Phase of the campaign.
@@ -65,14 +66,16 @@ pub struct Opened {
     pub stage: u16,
     /// Number of updates that complete the round.
     pub target: usize,
-    /// Number of samples that complete the round with fewer updates, if the policy counts samples.
+    /// Number of samples that completes the round even with fewer updates; `None` unless the participation
+    /// policy counts samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Devices that are asked, ascending. More may be asked later if too few answer.
+    /// Devices that are selected for the round, in ascending order. More devices may be selected later if too
+    /// few answer.
     pub cohort: Vec<DeviceId>,
 }
 
-/// Judgement of an update, or a decline.
+/// Answer of a device to a round: an update or a decline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answered {
     /// Time of arrival.
@@ -81,7 +84,7 @@ pub struct Answered {
     pub round: u32,
     /// Device that answers.
     pub device: DeviceId,
-    /// Outcome for the device.
+    /// Outcome of the answer.
     pub outcome: Outcome,
     /// Reason of a rejection or decline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +113,7 @@ pub enum JournalPhase {
     Start,
     /// Training.
     Training,
-    /// Fitting of heads on the devices; never committed.
+    /// Fitting of heads on the devices; such a round is never committed.
     Heads,
     /// Scoring of ridges for final heads.
     Ridge,
@@ -135,7 +138,7 @@ impl JournalPhase {
 pub enum Outcome {
     /// The update counts.
     Counted,
-    /// The update was counted before.
+    /// The same update was counted before.
     Duplicate,
     /// The round was over.
     Late,
@@ -146,7 +149,7 @@ pub enum Outcome {
 }
 
 impl JournalEntry {
-    /// Returns the round id that the entry concerns.
+    /// Returns the round id of the entry; `None` for the start of a server.
     #[must_use]
     pub fn round(&self) -> Option<u32> {
         match self {

@@ -1,4 +1,4 @@
-//! Journal reader.
+//! Reader of journal files.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub enum JournalError {
     Io {
         /// Path of the file.
         path: String,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// A line is not a journal entry of this version.
@@ -41,8 +41,8 @@ pub fn read(path: &Path) -> Result<Vec<JournalEntry>, JournalError> {
     }
 }
 
-/// Parses the content of a file, which errors call `name`. Bytes after the last line feed are an entry whose
-/// writing was interrupted, and are ignored.
+/// Parses the content of a journal file. `name` is the name of the file in errors. Bytes after the last line
+/// feed are ignored: they belong to an entry whose writing was interrupted.
 ///
 /// # Errors
 /// [`JournalError::Line`] for the first malformed line.

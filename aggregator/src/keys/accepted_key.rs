@@ -1,4 +1,4 @@
-//! Accepted key: a device's key that can be revoked while connections use it.
+//! Device key that can be revoked while connections use it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use fedspan_protocol::secure::Key;
 use crate::sync::AtomicBool;
 use fedspan_engine::DeviceId;
 
-/// Key of one device. A connection holds it for its lifetime and checks before every frame whether it is [still
-/// accepted](Self::is_accepted).
+/// Key of one device. A connection holds the key for its lifetime and checks before every frame whether the
+/// key is [still accepted](Self::is_accepted).
 pub struct AcceptedKey {
     device: DeviceId,
     key: Key,
@@ -18,6 +18,7 @@ pub struct AcceptedKey {
 }
 
 impl AcceptedKey {
+    /// Makes an accepted key.
     pub(super) fn new(device: DeviceId, key: Key) -> Arc<Self> {
         Arc::new(Self { device, key, accepted: AtomicBool::new(true) })
     }
@@ -40,13 +41,14 @@ impl AcceptedKey {
         &self.key
     }
 
-    /// Returns true while frames under this key are accepted. Once false it stays false: the key was revoked,
-    /// or replaced and its grace is over. The check is one atomic load without a lock.
+    /// Returns true while frames under this key are accepted. A key that was revoked, or replaced by a
+    /// rotation whose grace is over, is never accepted again. The check is one atomic load without a lock.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.accepted.load(Ordering::Acquire)
     }
 
+    /// Marks the key as not accepted, for all connections that hold it.
     pub(super) fn withdraw(&self) {
         self.accepted.store(false, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Active keys: a handle to the key table that connections share.
+//! Handle to the key table that all connections share.
 
 use std::sync::{Arc, PoisonError};
 
@@ -19,14 +19,14 @@ impl ActiveKeys {
         Self(Arc::new(RwLock::new(table)))
     }
 
-    /// Returns the device's key of this epoch if it is accepted.
+    /// Returns the device's key of an epoch; `None` if there is no such key, or it is not accepted.
     #[must_use]
     pub fn lookup(&self, device: DeviceId, epoch: u16) -> Option<Arc<AcceptedKey>> {
         self.read(|table| table.lookup(device, epoch).ok())
     }
 
-    /// Looks up a key like [`Self::lookup`], with the reason of a failure for the operator. An unauthenticated
-    /// peer must not learn it.
+    /// Looks up a key as [`Self::lookup`] does and returns the reason of a failure. The reason is for the
+    /// operator and must not be sent to an unauthenticated peer.
     ///
     /// # Errors
     /// [`LookupError`] if there is no such key, or it is no longer accepted.
@@ -34,9 +34,10 @@ impl ActiveKeys {
         self.read(|table| table.lookup(device, epoch))
     }
 
-    /// Ends the grace of replaced keys after a round has closed, and returns their number. Where there is a key
-    /// store [`KeyStore::round_closed`](super::KeyStore::round_closed) must be called instead, which also
-    /// writes the file: a request that the store is writing meanwhile would restore those keys.
+    /// Revokes replaced keys after a round has closed, and returns the number of revoked keys. If the keys
+    /// belong to a key store, call [`KeyStore::round_closed`](super::KeyStore::round_closed) instead, which
+    /// also writes the file: otherwise a request that the store is performing at the same time would restore
+    /// the revoked keys.
     pub fn round_closed(&self) -> usize {
         self.change(KeyTable::round_closed)
     }
@@ -51,13 +52,13 @@ impl ActiveKeys {
         self.change(|current| *current = table);
     }
 
-    /// Calls `look` with the table.
+    /// Calls `look` with a reference to the table.
     pub fn read<T>(&self, look: impl FnOnce(&KeyTable) -> T) -> T {
-        // A panic elsewhere cannot leave the table half changed.
+        // The lock may be poisoned: a panic in another thread cannot leave the table half changed.
         look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Calls `change` with the table.
+    /// Calls `change` with a mutable reference to the table.
     fn change<T>(&self, change: impl FnOnce(&mut KeyTable) -> T) -> T {
         change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,5 @@
-//! Binary format of a key store: header, sealed rows, checksum. `KEYS.md` has the tables.
+//! Encoder and decoder of key store files: a header, encrypted rows and a checksum. `KEYS.md` specifies the
+//! format.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,23 +18,24 @@ use fedspan_engine::DeviceId;
 
 const MAGIC: [u8; 8] = *b"FEDSPKEY";
 
-/// Version that is written; no other is read.
+/// Version of the format; files of other versions are rejected.
 const VERSION: u16 = 1;
 
 const NONCE: usize = 24;
 const TAG: usize = 16;
 const CRC: usize = 4;
 
-/// Header length: magic, version, derivation with its three parameters, salt, nonce, length of the rows.
+/// Length of the header: magic, version, derivation with its three parameters, salt, nonce, length of the
+/// rows.
 const HEADER: usize = 8 + 2 + 2 + 4 + 4 + 4 + SALT + NONCE + 4;
 
-/// Row length: device, epoch, number of accepted keys, three times, two keys.
+/// Length of a row: device, epoch, number of accepted keys, three times, two keys.
 const ROW: usize = 8 + 2 + 1 + 8 + 8 + 8 + KEY + KEY;
 
-/// Length of the longest file.
+/// Length of the longest file, in bytes.
 pub(super) const FILE_MAX: usize = HEADER + DEVICES_MAX * ROW + TAG + CRC;
 
-/// Time that stands for none.
+/// Time field of an event that has not happened.
 const NEVER: u64 = u64::MAX;
 
 /// Key store file, parsed but not decrypted.
@@ -41,14 +43,14 @@ pub(super) struct Envelope<'a> {
     pub(super) derivation: Derivation,
     pub(super) salt: [u8; SALT],
     nonce: [u8; NONCE],
-    /// Header, which is authenticated but not encrypted.
+    /// Header of the file, which is authenticated but not encrypted.
     header: &'a [u8],
     rows: &'a [u8],
     tag: [u8; TAG],
 }
 
 impl<'a> Envelope<'a> {
-    /// Parses a file.
+    /// Parses a file and verifies its checksum.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let got = bytes.len();
         let short = |needed| Corruption::Truncated { needed, got };
@@ -109,12 +111,13 @@ impl<'a> Envelope<'a> {
     }
 }
 
-/// Encodes and encrypts a table. The nonce must not have been used with this secret before, which 24 random
-/// bytes ensure.
+/// Encodes and encrypts a table. A nonce must not be used twice with the same secret; 24 random bytes ensure
+/// that.
 pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Result<Vec<u8>, Corruption> {
     let length = table.rows.len() * ROW;
     let too_long = Corruption::Length { length };
-    // Allocated at its full length: a growing vector would leave copies of secrets behind.
+    // The vector has its full capacity from the start: a growing vector would leave copies of secrets in
+    // freed memory.
     let mut file = Zeroizing::new(Vec::with_capacity(HEADER + length + TAG + CRC));
     let (kind, cost): (u16, _) = match secret.derivation() {
         Derivation::KeyFile => (0, [0; 3]),
@@ -134,10 +137,11 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
     file.extend_from_slice(&tag.map_err(|_| too_long)?);
     let check = crc32c(&file);
     file.extend_from_slice(&check.to_le_bytes());
-    // The content is encrypted now and need not be zeroised.
+    // The content is encrypted and need not be zeroised.
     Ok(std::mem::take(&mut *file))
 }
 
+/// Appends the row of a device.
 fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
     let accepted = u8::from(row.current.is_some()) + u8::from(row.previous.is_some());
     file.extend_from_slice(&device.0.to_le_bytes());
@@ -151,7 +155,7 @@ fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
     }
 }
 
-/// Decodes the rows: devices must ascend, and keys that are not accepted must be zero.
+/// Decodes rows. Devices must be in ascending order, and keys that are not accepted must be zero.
 fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
     let mut table = BTreeMap::new();
     for (number, mut fields) in rows.chunks(ROW).enumerate() {
@@ -164,6 +168,7 @@ fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
     Ok(KeyTable { rows: table })
 }
 
+/// Decodes one row; `None` if the row is invalid.
 fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
     let device = u64::from_le_bytes(take(fields)?);
     let epoch = u16::from_le_bytes(take(fields)?);
@@ -183,7 +188,7 @@ fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
     Some((DeviceId(device), Row { epoch, created, rotated, revoked, current, previous }))
 }
 
-/// Takes the next field.
+/// Takes the next `N` bytes from a row.
 fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
     let (field, rest) = fields.split_first_chunk()?;
     *fields = rest;

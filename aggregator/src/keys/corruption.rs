@@ -1,4 +1,4 @@
-//! Corruption of a key store file.
+//! Error type for corrupt key store files.
 
 /// Reason why the bytes of a key store cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,15 +15,15 @@ pub enum Corruption {
         /// Version that is supported.
         known: u16,
     },
-    /// The file is shorter than its header says.
+    /// The file is shorter than the length in its header.
     #[error("truncated: {got} bytes of {needed}")]
     Truncated {
-        /// Length according to the header, at least that of the header.
+        /// Length according to the header; at least the length of a header.
         needed: usize,
         /// Length of the file.
         got: usize,
     },
-    /// The file is longer than its header says.
+    /// The file is longer than the length in its header.
     #[error("{extra} bytes after the end")]
     Trailing {
         /// Number of bytes too many.
@@ -37,7 +37,7 @@ pub enum Corruption {
         /// CRC-32C of the content.
         computed: u32,
     },
-    /// The header asks for an unknown key derivation, or for more memory or time than any key store needs.
+    /// The header names an unknown key derivation, or one that needs more memory or time than is allowed.
     #[error(
         "the header asks for key derivation {kind} with {memory} KiB, {passes} passes, {lanes} lanes: refused"
     )]
@@ -46,12 +46,12 @@ pub enum Corruption {
         kind: u16,
         /// Memory in KiB.
         memory: u32,
-        /// Passes over the memory.
+        /// Number of passes over the memory.
         passes: u32,
-        /// Lanes.
+        /// Number of lanes.
         lanes: u32,
     },
-    /// The length of the rows is not a multiple of a row's.
+    /// The length of the rows is not a multiple of the length of one row.
     #[error("contents of {length} bytes, which is not a number of rows")]
     Length {
         /// Length in bytes.
@@ -60,7 +60,7 @@ pub enum Corruption {
     /// The authentication tag does not verify although the checksum matches.
     #[error("wrong {}, or the file was tampered with", if *.passphrase { "passphrase" } else { "key file" })]
     Secret {
-        /// Whether the store opens with a passphrase; with a key file otherwise.
+        /// Whether a passphrase opens the store; otherwise a key file does.
         passphrase: bool,
     },
     /// The content is authentic but not valid in this version.

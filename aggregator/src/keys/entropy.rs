@@ -1,15 +1,16 @@
-//! Source of randomness for keys, salts and nonces; its failure is an error value.
+//! Trait for the source of randomness for keys, salts and nonces.
 
 use rand_core::TryCryptoRng;
 
 use super::KeyError;
 
-/// Source of randomness that is fit for secrets; every [`TryCryptoRng`] is one. The program uses the system's.
+/// Source of randomness for secrets. Every [`TryCryptoRng`] implements the trait; the program uses the
+/// operating system's.
 pub trait Entropy: Send {
     /// Fills `bytes`.
     ///
     /// # Errors
-    /// [`KeyError::NoEntropy`] if the source failed; `bytes` must not be used then.
+    /// [`KeyError::NoEntropy`] if the source failed; `bytes` must not be used after an error.
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), KeyError>;
 }
 

@@ -1,8 +1,8 @@
-//! Errors of operations on the key table.
+//! Error type of operations on the key table.
 
 use fedspan_engine::DeviceId;
 
-/// Reason why an operation was refused; nothing was changed.
+/// Reason why an operation was refused. A refused operation changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -11,7 +11,7 @@ pub enum KeyError {
     Exists {
         /// Device number.
         device: DeviceId,
-        /// Epoch of its key.
+        /// Epoch of the device's key.
         epoch: u16,
     },
     /// The device has never had a key.
@@ -27,7 +27,7 @@ pub enum KeyError {
     Revoked {
         /// Device number.
         device: DeviceId,
-        /// Epoch of its last key.
+        /// Epoch of the device's last key.
         epoch: u16,
     },
     /// The grace of an earlier rotation has not ended.
@@ -38,7 +38,7 @@ pub enum KeyError {
     Rotating {
         /// Device number.
         device: DeviceId,
-        /// Epoch of its newer key.
+        /// Epoch of the device's newer key.
         epoch: u16,
     },
     /// The device has used all epochs.
@@ -61,7 +61,7 @@ pub enum KeyError {
         /// Largest number allowed.
         most: usize,
     },
-    /// The operation names no device, or `--all` selects none.
+    /// The operation names no device, or `--all` selects no device.
     #[error("no device selected")]
     NoDevices,
     /// The source of randomness failed.

@@ -1,13 +1,14 @@
-//! Keys of a fleet: which key each device has, which are accepted, and how they are stored.
+//! Device keys of a fleet: the rules by which keys are accepted, and the encrypted file in which they are
+//! stored.
 //!
 //! ```text
-//!  connection -- lookup, is_accepted --> ActiveKeys --> KeyTable <-- KeyStore <--> file (encrypted, owner only)
+//!  connection -- lookup, is_accepted --> ActiveKeys --> KeyTable <-- KeyStore <--> encrypted file
 //!                                                                       ^
 //!                                            `keys add | revoke | rotate | ...`, end of a round
 //! ```
 //!
-//! [`KeyTable`] holds the rules, [`ActiveKeys`] shares it with connections. `KEYS.md` describes the life of a
-//! key and the formats.
+//! [`KeyTable`] implements the rules, and [`ActiveKeys`] shares a table with connections. `KEYS.md` describes
+//! the life cycle of a key and specifies the file formats.
 //!
 //! ```
 //! use fedspan_aggregator::keys::{ActiveKeys, KeyTable};

@@ -1,4 +1,4 @@
-//! Requests to a key store, from the command line directly or through a server's control socket.
+//! Requests to a key store, from the command line or through a server's control socket, and their answers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,6 +20,7 @@ pub struct DeviceRange {
 }
 
 impl DeviceRange {
+    /// Returns the number of devices in the range.
     fn len(self) -> usize {
         let steps = usize::try_from(self.last.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX);
         steps.saturating_add(1)
@@ -27,7 +28,7 @@ impl DeviceRange {
 }
 
 impl From<(DeviceId, DeviceId)> for DeviceRange {
-    /// Accepts the ends in either order.
+    /// Makes a range from two ends in any order.
     fn from((one, other): (DeviceId, DeviceId)) -> Self {
         Self { first: one.min(other), last: one.max(other) }
     }
@@ -67,7 +68,7 @@ impl fmt::Display for DeviceRange {
     }
 }
 
-/// Formats devices as text, with neighbours merged into ranges.
+/// Formats devices as text; consecutive numbers are merged into ranges.
 #[must_use]
 pub fn ranges(devices: impl IntoIterator<Item = DeviceId>) -> String {
     let mut ranges: Vec<DeviceRange> = Vec::new();
@@ -98,7 +99,7 @@ pub enum Request {
     Add {
         /// Devices by number.
         devices: Vec<DeviceRange>,
-        /// Whether revoked devices get new keys as well.
+        /// Whether revoked devices get new keys too.
         again: bool,
     },
     /// Revokes the keys of devices.
@@ -120,7 +121,7 @@ impl Request {
         self.devices(&KeyTable::new()).map(|_| ())
     }
 
-    /// Returns the devices of the request.
+    /// Returns the devices that the request selects in a table.
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
             Self::Add { devices, .. } | Self::Revoke(devices) => expand(devices),
@@ -133,6 +134,7 @@ impl Request {
     }
 }
 
+/// Returns the devices of several ranges.
 fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
     let devices = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.len()));
     if devices > DEVICES_MAX {
@@ -166,13 +168,13 @@ impl Answer {
     /// Serialises the answer as one line of JSON with a newline.
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
-        // Escaping adds a backslash to every line of exported keys.
+        // JSON escapes the line feed of every exported key with an additional byte.
         let room = match self {
             Self::Exported(text) => text.len() + text.len() / 16,
             _ => 0,
         };
         let mut line = Zeroizing::new(Vec::with_capacity(room + 64));
-        // Strings and numbers always serialise.
+        // Serialisation of strings and numbers cannot fail.
         let _ = serde_json::to_writer(&mut *line, self);
         line.push(b'\n');
         Zeroizing::new(String::from_utf8(std::mem::take(&mut *line)).unwrap_or_default())

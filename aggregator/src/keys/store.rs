@@ -1,4 +1,4 @@
-//! Key store of a server: the key table, its file, and the lock that excludes a second writer.
+//! Key store of a server: the key table, its encrypted file, and a lock that excludes a second writer.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
@@ -22,7 +22,7 @@ pub enum KeyStoreError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The operation was refused; nothing was changed.
+    /// The operation was refused and changed nothing.
     #[error(transparent)]
     Refused(#[from] KeyError),
     /// The key store does not exist.
@@ -45,12 +45,12 @@ pub enum KeyStoreError {
         /// Kind of corruption.
         damage: Corruption,
     },
-    /// The store opens with a passphrase and a key file was given, or the reverse.
+    /// A key file was given for a store that a passphrase opens, or the reverse.
     #[error("{}: it opens with a {}", path.display(), if *.passphrase { "passphrase, not with a key file" } else { "key file, not with a passphrase" })]
     OtherKind {
         /// Path of the key store.
         path: PathBuf,
-        /// Whether the store opens with a passphrase.
+        /// Whether a passphrase opens the store; otherwise a key file does.
         passphrase: bool,
     },
     /// The passphrase of a new store is too short.
@@ -70,32 +70,33 @@ pub enum KeyStoreError {
 }
 
 impl KeyStoreError {
-    /// Returns true if the file has the change in spite of the error.
+    /// Returns true if the file contains the change in spite of the error.
     fn is_in_place(&self) -> bool {
         matches!(self, Self::File(FileError::NotDurable { .. }))
     }
 }
 
-/// Open key store. The handles returned by [`Self::keys`] see every change at once.
+/// Open key store. Every change is immediately visible through the handles that [`Self::keys`] returns.
 pub struct KeyStore {
     path: PathBuf,
     secret: Secret,
     keys: ActiveKeys,
     entropy: Box<dyn Entropy>,
-    /// Whether the file may still hold revoked keys, now or after a power cut.
+    /// Whether the file may contain revoked keys, or may do so after a power cut.
     unwritten: bool,
-    /// Whether training is over: rotations get no grace, as no round will end it.
+    /// Whether training is over. Rotations then have no grace, because no further round would end it.
     rounds_over: bool,
     sync: private_file::Sync,
-    /// Lock of the file.
+    /// Lock on the file.
     _lock: FileLock,
 }
 
 impl KeyStore {
-    /// Returns how the store at `path` is opened; `None` if there is none.
+    /// Returns the key derivation of the store at `path`; `None` if there is no store.
     ///
     /// # Errors
-    /// [`KeyStoreError::File`], [`Damaged`](KeyStoreError::Damaged).
+    /// [`KeyStoreError::File`] if the file cannot be read, [`Damaged`](KeyStoreError::Damaged) if it is
+    /// corrupt.
     pub fn derivation(path: &Path) -> Result<Option<Derivation>, KeyStoreError> {
         let Some(bytes) = private_file::read(path, FILE_MAX)? else { return Ok(None) };
         let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
@@ -106,15 +107,15 @@ impl KeyStore {
     ///
     /// # Errors
     /// [`KeyStoreError`]: [`Missing`](KeyStoreError::Missing), [`Locked`](KeyStoreError::Locked),
-    /// [`OtherKind`](KeyStoreError::OtherKind), [`Damaged`](KeyStoreError::Damaged), also for a wrong
-    /// passphrase, and [`File`](KeyStoreError::File), also for a file that others can read.
+    /// [`OtherKind`](KeyStoreError::OtherKind), [`Damaged`](KeyStoreError::Damaged) (also for a wrong
+    /// passphrase) and [`File`](KeyStoreError::File) (also for a file that other users can read).
     pub fn open(
         path: &Path,
         unlock: &Unlock,
         entropy: impl Entropy + 'static,
     ) -> Result<Self, KeyStoreError> {
         let missing = || KeyStoreError::Missing { path: path.to_owned() };
-        // Checked before locking, so that no lock file is left next to a missing store.
+        // Checked before locking, so that no lock file is created next to a missing store.
         if private_file::read(path, FILE_MAX)?.is_none() {
             return Err(missing());
         }
@@ -139,7 +140,8 @@ impl KeyStore {
         })
     }
 
-    /// Creates an empty store at `path`, and its directory. `cost` is the cost of one guess at a passphrase.
+    /// Creates an empty store at `path`, and the directory if necessary. `cost` is the cost of one key
+    /// derivation from a passphrase.
     ///
     /// # Errors
     /// [`KeyStoreError`]: [`FileError::Exists`], [`Locked`](KeyStoreError::Locked),
@@ -183,10 +185,10 @@ impl KeyStore {
         self.keys.clone()
     }
 
-    /// Adds keys as [`KeyTable::add`] does; they are durable on return.
+    /// Adds keys as [`KeyTable::add`] does. The keys are durable when the call returns.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing is changed, except for
+    /// [`KeyStoreError::Refused`] or [`File`](KeyStoreError::File). An error changes nothing, except for
     /// [`FileError::NotDurable`].
     pub fn add(&mut self, devices: &[DeviceId], again: bool, now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
@@ -194,10 +196,10 @@ impl KeyStore {
         self.replace_table(table)
     }
 
-    /// Rotates keys as [`KeyTable::rotate`] does; they are durable on return.
+    /// Rotates keys as [`KeyTable::rotate`] does. The new keys are durable when the call returns.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`], or [`File`](KeyStoreError::File); nothing is changed, except for
+    /// [`KeyStoreError::Refused`] or [`File`](KeyStoreError::File). An error changes nothing, except for
     /// [`FileError::NotDurable`].
     pub fn rotate(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         let mut table = self.keys.read(KeyTable::clone);
@@ -205,20 +207,20 @@ impl KeyStore {
         self.replace_table(table)
     }
 
-    /// Revokes keys as [`KeyTable::revoke`] does. Connections reject frames under these keys from here on, even
-    /// if writing the file fails.
+    /// Revokes keys as [`KeyTable::revoke`] does. Connections then reject frames under these keys, even if
+    /// writing the file fails.
     ///
     /// # Errors
-    /// [`KeyStoreError::Refused`]; [`Unwritten`](KeyStoreError::Unwritten) if the file still has the revoked
-    /// keys, [`FileError::NotDurable`] if it may have them again after a power cut. The next operation writes
-    /// the file again.
+    /// [`KeyStoreError::Refused`]; [`Unwritten`](KeyStoreError::Unwritten) if the file still contains the
+    /// revoked keys; [`FileError::NotDurable`] if the file may contain the revoked keys after a power cut.
+    /// The next operation writes the file again.
     pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyStoreError> {
         self.keys.revoke(devices, now)?;
         self.save_revocation()
     }
 
-    /// Ends the grace of replaced keys as [`KeyTable::round_closed`] does, and writes the file if there are
-    /// any. Returns their number.
+    /// Revokes replaced keys as [`KeyTable::round_closed`] does, writes the file if a key was revoked, and
+    /// returns the number of revoked keys.
     ///
     /// # Errors
     /// [`KeyStoreError::Unwritten`] and [`FileError::NotDurable`], as for [`Self::revoke`].
@@ -230,10 +232,11 @@ impl KeyStore {
         Ok(count)
     }
 
-    /// Ends every grace: no round closes after this, and later rotations in [`Self::perform`] have none.
+    /// Records that no further round will close: revokes replaced keys, and lets later rotations in
+    /// [`Self::perform`] revoke the replaced key at once.
     ///
     /// # Errors
-    /// As [`Self::round_closed`].
+    /// Same as [`Self::round_closed`].
     pub fn rounds_over(&mut self) -> Result<usize, KeyStoreError> {
         self.rounds_over = true;
         self.round_closed()
@@ -267,7 +270,7 @@ impl KeyStore {
         Ok(Answer::Changed(self.keys.read(rows)))
     }
 
-    /// Writes the file before the keys become active: an unwritten key must not be used.
+    /// Replaces the table after the file was written, because a key must be durable before it is used.
     fn replace_table(&mut self, table: KeyTable) -> Result<(), KeyStoreError> {
         let written = self.write(&table);
         if written.as_ref().err().is_none_or(KeyStoreError::is_in_place) {
@@ -286,6 +289,7 @@ impl KeyStore {
         })
     }
 
+    /// Encrypts a table and replaces the file.
     fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
         let mut nonce = [0; 24];
         self.entropy.fill(&mut nonce)?;
@@ -309,10 +313,15 @@ impl std::fmt::Debug for KeyStore {
     }
 }
 
+/// Makes a function that adds the path to a corruption.
 fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
 
+/// Locks a key store.
+///
+/// # Errors
+/// [`KeyStoreError::Locked`] if another process holds the lock.
 fn locked(path: &Path) -> Result<FileLock, KeyStoreError> {
     private_file::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
 }
@@ -325,7 +334,7 @@ pub struct SharedKeyStore {
 }
 
 impl SharedKeyStore {
-    /// Shares a store.
+    /// Makes a shared key store.
     #[must_use]
     pub fn new(store: KeyStore) -> Self {
         Self { keys: store.keys(), store: Arc::new(Mutex::new(store)) }
@@ -337,24 +346,24 @@ impl SharedKeyStore {
         self.keys.clone()
     }
 
-    /// Ends the grace of replaced keys as [`KeyStore::round_closed`] does. It waits for the disk only if there
-    /// are any.
+    /// Revokes replaced keys as [`KeyStore::round_closed`] does. Waits for the disk only if the file must be
+    /// written.
     ///
     /// # Errors
-    /// As [`KeyStore::round_closed`]; the campaign can continue.
+    /// Same as [`KeyStore::round_closed`]; the campaign can continue.
     pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
         self.with(KeyStore::round_closed)
     }
 
-    /// Ends every grace as [`KeyStore::rounds_over`] does.
+    /// Records the end of training as [`KeyStore::rounds_over`] does.
     ///
     /// # Errors
-    /// As [`KeyStore::rounds_over`].
+    /// Same as [`KeyStore::rounds_over`].
     pub fn rounds_over(&self) -> Result<usize, KeyStoreError> {
         self.with(KeyStore::rounds_over)
     }
 
-    /// Answers a request of the control socket, a line of JSON, with a line of JSON. Waits for the disk.
+    /// Performs a request of the control socket. Request and answer are lines of JSON. Waits for the disk.
     #[must_use]
     pub fn answer(&self, request: &str, now: u64) -> Zeroizing<String> {
         let answer = match serde_json::from_str::<Request>(request) {
@@ -364,8 +373,9 @@ impl SharedKeyStore {
         answer.unwrap_or_else(Answer::Error).to_line()
     }
 
+    /// Calls `act` with the locked store.
     fn with<T>(&self, act: impl FnOnce(&mut KeyStore) -> T) -> T {
-        // After a panic, memory and file agree, or `unwritten` says that they do not.
+        // The lock may be poisoned: after a panic, either memory and file agree or `unwritten` is set.
         act(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -389,7 +399,8 @@ mod tests {
 
     type Step = fn(&mut KeyStore) -> Result<(), KeyStoreError>;
 
-    /// If only the sync of the directory fails, memory, file and message agree that the change is in place.
+    /// If only the sync of the directory fails, the change is in memory and in the file, and the error says
+    /// so.
     #[test]
     fn unsynced_change_is_in_place_and_reported() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! Key table: the keys that each device has had, and the rules by which they are accepted; no files, no
-//! sockets.
+//! Key table: the keys of each device and the rules by which keys are accepted, without files and sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use super::accepted_key::AcceptedKey;
 use super::{Entropy, KeyError};
 use fedspan_engine::DeviceId;
 
-/// Devices in a table at most, which bounds the file and its readers.
+/// Largest number of devices in a table. The limit bounds the size of the file and the memory of its readers.
 pub const DEVICES_MAX: usize = 1 << 20;
 
 /// State of a device's keys.
@@ -21,19 +20,19 @@ pub const DEVICES_MAX: usize = 1 << 20;
 pub enum KeyState {
     /// One key is accepted.
     Active,
-    /// The new key is accepted, and the old one until a round closes.
+    /// The new key is accepted. The previous key is accepted until a round closes.
     Rotating,
-    /// No key is accepted. The row stays, so that the device number is not reused by mistake.
+    /// No key is accepted. The row remains in the table, so that the device number is not reused by mistake.
     Revoked,
 }
 
-/// Reason why a key is not accepted.
+/// Reason why a key cannot be looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LookupError {
     /// The device has never had a key.
     Unknown,
-    /// The device was revoked.
+    /// The device's keys were revoked.
     Revoked,
     /// The device's key has another epoch.
     Epoch {
@@ -47,33 +46,37 @@ pub enum LookupError {
 pub struct KeyStatus {
     /// Device number.
     pub device: DeviceId,
-    /// Epoch of its newest key.
+    /// Epoch of the device's newest key.
     pub epoch: u16,
-    /// State of its keys.
+    /// State of the device's keys.
     pub state: KeyState,
-    /// Time at which it was added first.
+    /// Time at which the device got its first key.
     pub created: u64,
-    /// Time of its last rotation or renewal.
+    /// Time of the last rotation or renewal; `None` if the device has its first key.
     pub rotated: Option<u64>,
-    /// Time at which its keys were revoked; `None` while a key is accepted.
+    /// Time at which the device's keys were revoked; `None` while a key is accepted.
     pub revoked: Option<u64>,
 }
 
 /// Keys of one device.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// Epoch of the newest key, accepted or not. It never decreases, so that no epoch repeats.
+    /// Epoch of the newest key, accepted or not. The epoch never decreases, so that no epoch is used twice.
     pub(super) epoch: u16,
+    /// Time at which the device got its first key.
     pub(super) created: u64,
+    /// Time of the last rotation or renewal.
     pub(super) rotated: Option<u64>,
+    /// Time at which the device's keys were revoked.
     pub(super) revoked: Option<u64>,
-    /// Newest key; `None` once revoked.
+    /// Newest key; `None` if the device's keys were revoked.
     pub(super) current: Option<Arc<AcceptedKey>>,
     /// Previous key during the grace of a rotation.
     pub(super) previous: Option<Arc<AcceptedKey>>,
 }
 
 impl Row {
+    /// Returns the state of the keys.
     fn state(&self) -> KeyState {
         match (&self.current, &self.previous) {
             (None, _) => KeyState::Revoked,
@@ -82,6 +85,7 @@ impl Row {
         }
     }
 
+    /// Returns the row as the status of a device.
     fn listed(&self, device: DeviceId) -> KeyStatus {
         let &Self { epoch, created, rotated, revoked, .. } = self;
         KeyStatus { device, epoch, state: self.state(), created, rotated, revoked }
@@ -90,14 +94,16 @@ impl Row {
 
 /// Keys of a fleet.
 ///
-/// Every operation applies to all devices that it names, or to none. Times are given in seconds since 1970.
+/// An operation changes either all devices that it names or, after an error, no device. Times are seconds
+/// since 1970.
 ///
 /// # Grace of a rotation
 /// After [`rotate`](Self::rotate) both keys are accepted until the next [`round_closed`](Self::round_closed),
-/// whether or not a round was open at the time; after that the old one is never accepted again. So at most two
-/// keys of a device are accepted at any time, and a device cannot be rotated again before a round has closed.
+/// whether or not a round was open at the rotation. The previous key is never accepted again after that. At
+/// most two keys of a device are therefore accepted at any time, and a device cannot be rotated again before
+/// a round has closed.
 ///
-/// Clones share the keys themselves: a key revoked in one clone is rejected by connections of the other.
+/// Clones of a table share the keys: connections of any clone reject a key that was revoked in one of them.
 #[derive(Clone, Debug, Default)]
 pub struct KeyTable {
     pub(super) rows: BTreeMap<DeviceId, Row>,
@@ -156,10 +162,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Inserts a given key of a device that has none.
+    /// Inserts a given key for a device without keys.
     ///
     /// # Errors
-    /// [`KeyError::Exists`] or [`Revoked`](KeyError::Revoked) if the device has or had one,
+    /// [`KeyError::Exists`] or [`Revoked`](KeyError::Revoked) if the device has or had a key,
     /// [`Full`](KeyError::Full).
     pub fn insert(&mut self, device: DeviceId, key: Key, now: u64) -> Result<(), KeyError> {
         self.room_for(1)?;
@@ -173,7 +179,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Gives each device a new key of the next epoch; the old one is accepted until a round closes.
+    /// Gives each device a new key of the next epoch. The previous key is accepted until a round closes.
     ///
     /// # Errors
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), [`Rotating`](KeyError::Rotating),
@@ -202,7 +208,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Revokes and forgets every key of each device.
+    /// Revokes and removes all keys of each device.
     ///
     /// # Errors
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), and those of every operation.
@@ -218,16 +224,17 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Ends the grace of rotations after a round has closed: revokes the older keys and returns their number.
+    /// Ends the grace of rotations after a round has closed. Revokes the replaced keys and returns their
+    /// number.
     pub fn round_closed(&mut self) -> usize {
         let replaced = self.rows.values_mut().filter_map(|row| row.previous.take());
         replaced.inspect(|key| key.withdraw()).count()
     }
 
-    /// Returns the device's key of this epoch.
+    /// Returns the device's key of an epoch.
     ///
     /// # Errors
-    /// [`LookupError`] if it is not accepted.
+    /// [`LookupError`] if there is no such key, or it is not accepted.
     pub fn lookup(&self, device: DeviceId, epoch: u16) -> Result<Arc<AcceptedKey>, LookupError> {
         let row = self.rows.get(&device).ok_or(LookupError::Unknown)?;
         let current = row.current.as_ref().ok_or(LookupError::Revoked)?;
@@ -236,7 +243,7 @@ impl KeyTable {
         found.cloned().ok_or(LookupError::Epoch { current: row.epoch })
     }
 
-    /// Returns the status of one device.
+    /// Returns the status of one device; `None` if the device has never had a key.
     #[must_use]
     pub fn get(&self, device: DeviceId) -> Option<KeyStatus> {
         self.rows.get(&device).map(|row| row.listed(device))
@@ -275,12 +282,13 @@ impl KeyTable {
         }
     }
 
+    /// Checks that the table has room for `new` more devices.
     fn room_for(&self, new: usize) -> Result<(), KeyError> {
         let devices = self.rows.len().saturating_add(new);
         if devices > DEVICES_MAX { Err(KeyError::Full { devices, most: DEVICES_MAX }) } else { Ok(()) }
     }
 
-    /// Sets the key of a device that has no accepted one.
+    /// Sets the key of a device without an accepted key.
     fn set_key(&mut self, device: DeviceId, key: Key, now: u64) {
         let epoch = key.epoch();
         let current = Some(AcceptedKey::new(device, key));
@@ -301,10 +309,12 @@ fn distinct(devices: &[DeviceId]) -> Result<BTreeSet<DeviceId>, KeyError> {
     }
 }
 
+/// Returns the epoch of a device's next key.
 fn next_epoch(device: DeviceId, row: &Row) -> Result<u16, KeyError> {
     row.epoch.checked_add(1).ok_or(KeyError::UsedUp { device })
 }
 
+/// Draws a random key.
 fn fresh(epoch: u16, entropy: &mut dyn Entropy) -> Result<Key, KeyError> {
     let mut bytes = Zeroizing::new([0; KEY]);
     entropy.fill(bytes.as_mut_slice())?;

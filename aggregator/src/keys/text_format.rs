@@ -1,5 +1,5 @@
-//! Text format of keys, for hosts that emulate many devices: one line `device epoch key` each, the key as 64
-//! hexadecimal digits.
+//! Text format of device keys, for hosts that emulate many devices. Each line is `device epoch key`, with the
+//! key as 64 hexadecimal digits.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,20 @@ use fedspan_engine::DeviceId;
 use fedspan_files::hex;
 use fedspan_files::{FileError, private_file};
 
-/// First line of a written file, a comment.
+/// First line of a written file; a comment.
 const TITLE: &str = "# fedspan keys 1: device epoch key\n";
 
-/// Length of the longest line: two numbers at their longest, a key, separators.
+/// Length of the longest line, in bytes: two numbers, a key and separators.
 const LINE_MAX: usize = 20 + 1 + 5 + 1 + 64 + 1;
 
-/// Length of the longest file: as many lines as a table has rows, and a few comments.
+/// Length of the longest file, in bytes: as many lines as a table has rows, and some comments.
 const FILE_MAX: usize = DEVICES_MAX * LINE_MAX + (1 << 16);
 
 /// Reason why a file of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyTextError {
-    /// The file cannot be read, or others can read it.
+    /// The file cannot be read, or other users can read it.
     #[error(transparent)]
     File(#[from] FileError),
     /// The file does not exist.
@@ -34,7 +34,7 @@ pub enum KeyTextError {
         /// Path of the missing file.
         path: std::path::PathBuf,
     },
-    /// A line is not `device epoch key`. Its text is not shown, as it may be a key.
+    /// A line is not `device epoch key`. The error does not contain the text of the line, which may be a key.
     #[error("{}:{line}: {}", path.display(), mistake.what())]
     Line {
         /// Path of the file.
@@ -50,7 +50,7 @@ pub enum KeyTextError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LineMistake {
-    /// The file is not UTF-8.
+    /// The line is not UTF-8.
     Encoding,
     /// The line does not have three fields.
     Fields,
@@ -65,6 +65,7 @@ pub enum LineMistake {
 }
 
 impl LineMistake {
+    /// Returns a description for the error message.
     fn what(self) -> &'static str {
         match self {
             Self::Encoding => "not UTF-8",
@@ -77,10 +78,11 @@ impl LineMistake {
     }
 }
 
-/// Formats keys.
+/// Formats keys as text.
 pub(super) fn write<'a>(keys: impl ExactSizeIterator<Item = (DeviceId, &'a Key)>) -> Zeroizing<String> {
     use std::fmt::Write;
-    // Allocated at its full length: a growing string would leave copies of secrets behind.
+    // The string has its full capacity from the start: a growing string would leave copies of secrets in
+    // freed memory.
     let mut text = Zeroizing::new(String::with_capacity(TITLE.len() + keys.len() * LINE_MAX));
     text.push_str(TITLE);
     for (device, key) in keys {
@@ -95,7 +97,7 @@ pub(super) fn write<'a>(keys: impl ExactSizeIterator<Item = (DeviceId, &'a Key)>
 /// Parses keys. Empty lines and lines that begin with `#` are skipped.
 ///
 /// # Errors
-/// Number of the first wrong line, from 1, with its mistake.
+/// The number of the first wrong line, from 1, and the mistake in that line.
 pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMistake)> {
     let mut keys = BTreeMap::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -123,7 +125,7 @@ pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMis
 /// Reads a file written by `keys export`, or a pipe with its content.
 ///
 /// # Errors
-/// [`KeyTextError`] if it cannot be read, others can read it, or a line is wrong.
+/// [`KeyTextError`] if the file cannot be read, other users can read it, or a line is wrong.
 pub fn read_keys(path: &Path) -> Result<BTreeMap<DeviceId, Key>, KeyTextError> {
     let bytes = match private_file::read_secret(path, FILE_MAX) {
         Err(FileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Unlocking of a key store: passphrase or key file, and the secret derived from it.
+//! Unlocking of a key store: the passphrase or key file, and the derivation of the encryption key.
 
 use std::fmt;
 use std::path::Path;
@@ -11,21 +11,22 @@ use fedspan_files::{FileError, private_file};
 
 use super::{Entropy, KeyError};
 
-/// Length of a key file's key, in bytes.
+/// Length of the key in a key file, in bytes.
 const KEY_FILE: usize = 32;
 
-/// Length of the longest key file: hexadecimal digits and a line end.
+/// Length of the longest key file, in bytes: hexadecimal digits and a line end.
 const KEY_FILE_MAX: usize = 2 * KEY_FILE + 2;
 
 /// Longest passphrase, in bytes.
 const PASSPHRASE_MAX: usize = 1024;
 
-/// Shortest passphrase that a new key store takes, in bytes (NIST SP 800-63B asks for 8 characters).
+/// Shortest passphrase of a new key store, in bytes (NIST SP 800-63B requires 8 characters).
 pub const PASSPHRASE_MIN: usize = 8;
 
+/// Length of a salt, in bytes.
 pub(super) const SALT: usize = 16;
 
-/// Means of opening a key store.
+/// Secret that opens a key store.
 pub enum Unlock {
     /// Passphrase, from which Argon2id derives the key.
     Passphrase(Zeroizing<Vec<u8>>),
@@ -34,10 +35,10 @@ pub enum Unlock {
 }
 
 impl Unlock {
-    /// Makes an unlock from a passphrase, without its line end.
+    /// Makes the secret from a passphrase; a line end is removed.
     ///
     /// # Errors
-    /// [`UnlockError::Passphrase`] if it is empty or too long.
+    /// [`UnlockError::Passphrase`] if the passphrase is empty or too long.
     pub fn passphrase(words: &str) -> Result<Self, UnlockError> {
         let words = words.strip_suffix('\n').map_or(words, |line| line.strip_suffix('\r').unwrap_or(line));
         match words.len() {
@@ -49,18 +50,18 @@ impl Unlock {
     /// Reads a passphrase from a pipe or from a file that only its owner can read.
     ///
     /// # Errors
-    /// [`UnlockError`] if it cannot be read, others can read it, or it holds no passphrase.
+    /// [`UnlockError`] if the file cannot be read, other users can read it, or it contains no passphrase.
     pub fn from_passphrase_file(path: &Path) -> Result<Self, UnlockError> {
         let bytes = private_file::read_secret(path, PASSPHRASE_MAX + 2)?;
         let words = std::str::from_utf8(&bytes).map_err(|_| UnlockError::NotText { path: path.into() })?;
         Self::passphrase(words)
     }
 
-    /// Reads a key of 32 bytes, or of 64 hexadecimal digits, from a pipe or from a file that only its owner can
-    /// read.
+    /// Reads a key of 32 bytes, or of 64 hexadecimal digits, from a pipe or from a file that only its owner
+    /// can read.
     ///
     /// # Errors
-    /// [`UnlockError`] if it cannot be read, others can read it, or it holds no such key.
+    /// [`UnlockError`] if the file cannot be read, other users can read it, or it contains no key.
     pub fn from_key_file(path: &Path) -> Result<Self, UnlockError> {
         let bytes = private_file::read_secret(path, KEY_FILE_MAX)?;
         let raw: Result<[u8; KEY_FILE], _> = bytes.as_slice().try_into();
@@ -98,7 +99,7 @@ pub enum UnlockError {
         /// Path of the file.
         path: std::path::PathBuf,
     },
-    /// The file does not hold a key.
+    /// The file does not contain a key.
     #[error(
         "{}: found {bytes} bytes, allowed for a key file: {KEY_FILE} random bytes or {} hexadecimal digits",
         path.display(), 2 * KEY_FILE
@@ -106,12 +107,12 @@ pub enum UnlockError {
     KeyFile {
         /// Path of the file.
         path: std::path::PathBuf,
-        /// Length of the file in bytes, as far as it was read.
+        /// Number of bytes that were read from the file.
         bytes: usize,
     },
 }
 
-/// Cost of one Argon2id derivation, that is of one guess at a passphrase.
+/// Cost of one Argon2id derivation, and thus of one guess at a passphrase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argon2Cost {
     memory: u32,
@@ -123,8 +124,9 @@ impl Argon2Cost {
     /// Second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory: 1 << 16, passes: 3, lanes: 4 };
 
-    /// Makes a cost from KiB of memory, passes over it, and lanes. `None` if Argon2 does not accept them, or if
-    /// opening would take more than 1 GiB or more than two passes over it: the header of an untrusted file is
+    /// Makes a cost from the memory in KiB, the number of passes over the memory, and the number of lanes.
+    /// Returns `None` if Argon2 does not accept the values, or if a derivation would use more than 1 GiB, or
+    /// more work than two passes over 1 GiB. The limits are needed because the header of an untrusted file is
     /// used before it can be authenticated.
     #[must_use]
     pub fn new(memory: u32, passes: u32, lanes: u32) -> Option<Self> {
@@ -139,13 +141,13 @@ impl Argon2Cost {
         self.memory
     }
 
-    /// Returns the passes over the memory.
+    /// Returns the number of passes over the memory.
     #[must_use]
     pub fn passes(self) -> u32 {
         self.passes
     }
 
-    /// Returns the lanes.
+    /// Returns the number of lanes.
     #[must_use]
     pub fn lanes(self) -> u32 {
         self.lanes
@@ -158,16 +160,16 @@ impl Default for Argon2Cost {
     }
 }
 
-/// Derivation of a store's key.
+/// Derivation of the key that encrypts a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Derivation {
-    /// Key of a key file.
+    /// The key in a key file is used as it is.
     KeyFile,
-    /// Argon2id from a passphrase.
+    /// Argon2id derives the key from a passphrase.
     Argon2id(Argon2Cost),
 }
 
-/// Key of one store and its derivation. Zeroised on drop.
+/// Encryption key of one store, with its derivation. The key is zeroised on drop.
 pub(super) struct Secret {
     derivation: Derivation,
     salt: [u8; SALT],
@@ -175,7 +177,7 @@ pub(super) struct Secret {
 }
 
 impl Secret {
-    /// Makes the secret of a new store; a passphrase gets a new salt.
+    /// Makes the secret of a new store; a passphrase is combined with a new salt.
     pub(super) fn fresh(
         unlock: &Unlock,
         cost: Argon2Cost,
@@ -192,7 +194,8 @@ impl Secret {
         Self::derive(unlock, derivation, salt).ok_or(KeyError::NoEntropy)
     }
 
-    /// Derives the secret of an existing store; `None` if it opens with the other kind.
+    /// Derives the secret of an existing store; `None` if the store is opened with the other kind of
+    /// [`Unlock`].
     pub(super) fn derive(unlock: &Unlock, derivation: Derivation, salt: [u8; SALT]) -> Option<Self> {
         let key = match (unlock, derivation) {
             (Unlock::KeyFile(key), Derivation::KeyFile) => key.clone(),

@@ -1,4 +1,5 @@
-//! Builder of a server: its configuration, and what replaces the configuration's algorithm, policy and rule.
+//! Builder of a server, for programs that replace the configured algorithm, participation policy or
+//! aggregation rule.
 
 use fedspan_engine::CustomParts;
 use fedspan_engine::aggregate::Rule;
@@ -11,9 +12,9 @@ use super::{Listener, Protection, ServeError, Server, open_store};
 use crate::config::{Fleet, Security};
 use crate::keys::{Entropy, KeyError};
 
-/// Builder of a [`Server`], from [`Server::builder`]. The defaults serve the configuration as the program does:
-/// its own algorithm, participation policy and aggregation rule, the system's entropy, and a campaign number that
-/// differs from one call to the next.
+/// Builder of a [`Server`], made by [`Server::builder`]. The defaults are those of the program
+/// `fedspan-aggregator`: the algorithm, participation policy and aggregation rule of the configuration, the
+/// operating system's source of randomness, and a new campaign number for every call.
 #[must_use]
 pub struct ServerBuilder {
     fleet: Fleet,
@@ -23,7 +24,7 @@ pub struct ServerBuilder {
     entropy: BoxedEntropy,
 }
 
-/// Source of randomness of any type.
+/// Source of randomness behind a trait object.
 struct BoxedEntropy(Box<dyn Entropy>);
 
 impl Entropy for BoxedEntropy {
@@ -45,6 +46,7 @@ impl std::fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
+    /// Makes a builder with the defaults for a configuration.
     pub(super) fn new(fleet: Fleet) -> Self {
         Self {
             fleet,
@@ -55,8 +57,8 @@ impl ServerBuilder {
         }
     }
 
-    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. The configuration's algorithm still decides
-    /// which model devices announce, how many rounds are trained, and how final heads are fitted.
+    /// Replaces the algorithm; see [`CustomParts::with_algorithm`]. The configured algorithm still determines
+    /// the model that devices announce, the number of training rounds, and the fitting of final heads.
     pub fn algorithm(self, name: impl Into<String>, algorithm: Box<dyn Algorithm>) -> Self {
         Self { custom: self.custom.with_algorithm(name, algorithm), ..self }
     }
@@ -66,42 +68,44 @@ impl ServerBuilder {
         Self { custom: self.custom.with_participation(name, participation), ..self }
     }
 
-    /// Replaces the aggregation rule, by one of FedSpan's or by a [`Rule::custom`]. A custom algorithm combines
-    /// updates itself, so that the two together are refused.
+    /// Replaces the aggregation rule by one of FedSpan's rules or by a [`Rule::custom`]. A custom algorithm
+    /// combines updates itself, so a server with both a custom algorithm and a rule is refused.
     pub fn rule(self, rule: Rule) -> Self {
         Self { custom: self.custom.with_rule(rule), ..self }
     }
 
-    /// Adds a setting of a custom algorithm or policy, such as a momentum: a stored campaign is not resumed with
-    /// another value.
+    /// Adds a setting of a custom algorithm or policy, such as a momentum, to the fingerprint: a stored
+    /// campaign with another value is not resumed.
     pub fn setting(self, key: impl Into<String>, value: f64) -> Self {
         Self { custom: self.custom.with_setting(key, value), ..self }
     }
 
-    /// Sets the protection of frames. A configuration with `plaintext` needs none; one with keys must be given
-    /// [`Protection::Keys`].
+    /// Sets the protection of frames. Optional for a configuration with `plaintext`. A configuration with
+    /// keys requires [`Protection::Keys`].
     pub fn protection(self, protection: Protection) -> Self {
         Self { protection: Some(protection), ..self }
     }
 
-    /// Sets the number of a new campaign, which must differ from earlier ones of the same configuration, whose round
-    /// numbers devices may remember. A resumed campaign keeps its number.
+    /// Sets the number of a new campaign. The number must differ from those of earlier campaigns with the
+    /// same configuration, because devices may remember the round ids of those campaigns. A resumed campaign
+    /// keeps its number.
     pub fn campaign(self, number: u64) -> Self {
         Self { campaign: Some(number), ..self }
     }
 
-    /// Sets the source of the keys of stored updates, which is the system's otherwise.
+    /// Sets the source of randomness for the keys of stored updates. The default is the operating system's.
     pub fn entropy(self, entropy: impl Entropy + 'static) -> Self {
         Self { entropy: BoxedEntropy(Box::new(entropy)), ..self }
     }
 
-    /// Binds the configured address, and resumes the campaign of the state directory or begins one.
+    /// Binds the configured address, and resumes the campaign in the state directory or begins a new one.
     ///
     /// # Errors
-    /// [`ServeError`] if a custom part does not fit the configuration, the listener cannot be bound, or the campaign
-    /// cannot be begun or resumed.
+    /// [`ServeError`] if a custom part does not fit the configuration, the listener cannot be bound, or the
+    /// campaign cannot be begun or resumed.
     pub async fn bind(self) -> Result<Server, ServeError> {
-        // A directory in use, or a bad disk, is reported before an address in use.
+        // The store is opened first, so that an error of the state directory is reported before an address in
+        // use.
         let (parts, store) = self.open()?;
         let address = &parts.fleet.tcp;
         let listener = TcpListener::bind(address)
@@ -119,6 +123,7 @@ impl ServerBuilder {
         Server::with_store(parts, listener, store)
     }
 
+    /// Checks the custom parts and the protection, and opens the store.
     fn open(self) -> Result<(ServerParts, crate::store::Store), ServeError> {
         let Self { fleet, custom, protection, campaign, entropy } = self;
         let fleet = match custom.rule() {
@@ -136,7 +141,7 @@ impl ServerBuilder {
     }
 }
 
-/// Everything that a server is made of besides its listener and its store.
+/// Parts of a server except the listener and the store.
 pub(super) struct ServerParts {
     pub(super) fleet: Fleet,
     pub(super) custom: CustomParts,
@@ -144,7 +149,7 @@ pub(super) struct ServerParts {
     pub(super) campaign: u64,
 }
 
-/// Returns a number that differs from one campaign to the next; it need not be secret.
+/// Returns a new campaign number, which need not be secret.
 fn campaign_number() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let nanoseconds = u64::from(since.subsec_nanos());

@@ -1,4 +1,4 @@
-//! Clock of the server, in milliseconds since it was made.
+//! Monotonic clock of the server, in milliseconds since its creation.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use fedspan_engine::Millis;
 
-/// Monotonic clock that starts at 0.
+/// Monotonic clock that starts at 0 ms.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock(Instant);
 
@@ -19,7 +19,7 @@ impl Clock {
         self.0.elapsed().into()
     }
 
-    /// Waits until the given time; for ever if there is none.
+    /// Waits until the time `at`; waits for ever if `at` is `None`.
     pub(super) async fn sleep_until(self, at: Option<Millis>) {
         match at.and_then(|at| self.0.checked_add(Duration::from_millis(at.as_u64()))) {
             Some(at) => tokio::time::sleep_until(at).await,

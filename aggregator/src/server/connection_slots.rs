@@ -1,9 +1,9 @@
-//! Connection slots: one pool for devices, one for connections before their handshake.
+//! Limits on connections: a pool of slots for devices, and a pool for connections before their handshake.
 //!
-//! A connection begins in the second pool and moves to the first once its device has proved its key (in
-//! plaintext, once its hello is accepted). A flood of unauthenticated connections, from any number of
-//! addresses, therefore takes no slot from a device and ends no device's connection; nor can it keep devices
-//! out, since [`PendingPool`] always admits the newest connection.
+//! A connection begins in the pool of pending connections. It moves to the pool of devices when the device
+//! has proved its key (in plaintext, when the hello is accepted). A flood of unauthenticated connections,
+//! from any number of addresses, therefore neither uses slots of devices nor ends connections of devices. New
+//! devices can connect during a flood, because [`PendingPool`] always admits the newest connection.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,23 +14,25 @@ use super::pending_pool::PendingPool;
 use super::per_address::{PerAddressCount, network};
 use crate::config::Limits;
 
-/// Connections without a slot that may wait for their peer to read the last message; further ones close at
-/// once.
+/// Largest number of connections without a slot that wait for the peer to read the last message. Further such
+/// connections are closed at once.
 const LINGERING_MAX: usize = 64;
 
-/// Evicted connections that may still be closing; beyond it new connections are closed on arrival, so that a
-/// flood cannot use up tasks and file descriptors.
+/// Largest number of evicted connections that are still closing. At the limit, new connections are closed
+/// immediately after they are accepted, so that a flood cannot exhaust tasks and file descriptors.
 const LEAVING_MAX: usize = 256;
 
+/// Numbers of connections of each kind.
 #[derive(Debug)]
 struct State {
     devices: PerAddressCount,
-    /// Connections before their handshake. Dropping the sender evicts the connection.
+    /// Pool of connections before their handshake. Dropping the sender of a connection evicts the connection.
     pending: PendingPool<oneshot::Sender<()>>,
     leaving: usize,
     lingering: usize,
 }
 
+/// Limits and state, shared by all slots of a server.
 #[derive(Debug)]
 struct Shared {
     connections: usize,
@@ -39,6 +41,7 @@ struct Shared {
 }
 
 impl Shared {
+    /// Locks the state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,13 +74,14 @@ pub(super) struct Slot {
 /// Reason why a device gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotError {
-    /// All slots, or all slots for its address, are taken.
+    /// All device slots, or all device slots for the address of the connection, are taken.
     Full,
     /// The connection has been evicted.
     Evicted,
 }
 
 impl ConnectionSlots {
+    /// Makes the slots of a server with these limits.
     pub(super) fn new(limits: &Limits) -> Self {
         let pending = PendingPool::new(limits.unauthenticated);
         let state = State { devices: PerAddressCount::default(), pending, leaving: 0, lingering: 0 };
@@ -85,7 +89,7 @@ impl ConnectionSlots {
         Self(Arc::new(Shared { connections, per_address, state: Mutex::new(state) }))
     }
 
-    /// Returns a slot for a new connection, or `None` if too many evicted ones are still closing.
+    /// Returns a slot for a new connection; `None` if too many evicted connections are still closing.
     pub(super) fn enter(&self, from: SocketAddr) -> Option<Slot> {
         let address = network(from.ip());
         let mut state = self.0.state();
@@ -106,7 +110,7 @@ impl ConnectionSlots {
 }
 
 impl Slot {
-    /// Completes when the connection is evicted; never for a device.
+    /// Completes when the connection is evicted. Never completes for a device.
     pub(super) async fn evicted(&mut self) {
         match &mut self.kind {
             Kind::Unauthenticated(evicted_signal) => drop(evicted_signal.await),
@@ -117,7 +121,8 @@ impl Slot {
     /// Moves the connection to a device's slot, which cannot be evicted.
     ///
     /// # Errors
-    /// [`SlotError`] if no slot is free or the connection has been evicted; it keeps the slot it has.
+    /// [`SlotError`] if no slot is free or the connection has been evicted. The connection keeps its current
+    /// slot.
     pub(super) fn authenticate(&mut self) -> Result<(), SlotError> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
@@ -138,7 +143,8 @@ impl Slot {
     }
 
     /// Returns true if the connection may wait for its peer to read the last message. A device keeps its slot
-    /// meanwhile; others free theirs first, and at most [`LINGERING_MAX`] of them may wait.
+    /// while it waits. Another connection frees its slot first, and at most [`LINGERING_MAX`] such
+    /// connections may wait.
     pub(super) fn may_linger(&mut self) -> bool {
         if matches!(self.kind, Kind::Authenticated) {
             return true;
@@ -154,6 +160,7 @@ impl Slot {
         true
     }
 
+    /// Frees the slot.
     fn free(&self, state: &mut State) {
         match self.kind {
             Kind::Unauthenticated(_) => {
@@ -200,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Numbers of devices, pending, evicted and lingering connections.
+    /// Returns the numbers of device, pending, evicted and lingering connections.
     fn used(slots: &ConnectionSlots) -> (usize, usize, usize, usize) {
         let state = slots.0.state();
         let pending = (1..=9).map(|last| network(from(last).ip()));
@@ -222,7 +229,7 @@ mod tests {
         next.authenticate().unwrap();
         next.authenticate().unwrap();
         assert_eq!(used(&slots), (2, 1, 7, 0));
-        // An evicted connection gets no device's slot, even with a valid key.
+        // An evicted connection cannot move to a device slot, even with a valid key.
         assert_eq!(strangers.first_mut().unwrap().authenticate(), Err(SlotError::Evicted));
         // Both device slots are taken.
         let mut third = slots.enter(from(3)).unwrap();
@@ -261,7 +268,8 @@ mod tests {
         assert_eq!(used(&slots), (0, 0, 0, 0));
     }
 
-    /// An evicted connection still has a task and a socket.
+    /// Evicted connections that are still closing are bounded, because each of them still uses a task and a
+    /// socket.
     #[test]
     fn leaving_connections_are_bounded() {
         let slots = slots(1, 1, 1);

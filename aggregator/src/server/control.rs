@@ -1,9 +1,10 @@
-//! Control socket: a Unix socket in the state directory, for the owner only. A request is one line:
+//! Control socket: a Unix socket in the state directory that only the owner can use. A request is one line of
+//! text:
 //!
-//! * `status`: one line of JSON;
-//! * `watch`: one line after every round, until the connection ends;
-//! * `keys` with a [`crate::keys::Request`] in JSON: one line of JSON;
-//! * `export`: the stored campaign, see [`super::export_stream`].
+//! * `status`: answered with one line of JSON;
+//! * `watch`: answered with one line after every round, until the connection ends;
+//! * `keys`, followed by a [`crate::keys::Request`] in JSON: answered with one line of JSON;
+//! * `export`: answered with the stored campaign, see [`super::export_stream`].
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +18,10 @@ use crate::core::Status;
 use crate::keys::{Answer, SharedKeyStore};
 use fedspan_files::user;
 
-/// Longest request in bytes, with its newline: several thousand ranges of devices.
+/// Longest request in bytes, including the newline: enough for several thousand ranges of devices.
 const REQUEST_MAX: u64 = 1 << 16;
 
-/// Bound control socket; its file is removed on drop.
+/// Bound control socket. The socket file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Control {
     listener: UnixListener,
@@ -28,8 +29,9 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// Binds the socket. The directory is locked, so an existing socket is left from an earlier server. A
-    /// server that cannot bind it logs a warning and serves without it.
+    /// Binds the socket. Returns `None` and logs a warning if the socket cannot be bound; the server then
+    /// runs without a control socket. The state directory is locked, so an existing socket file belongs to an
+    /// earlier server and is replaced.
     pub(super) fn bind(directory: &Path) -> Option<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = directory.join(SOCKET);
@@ -54,7 +56,7 @@ impl Drop for Control {
     }
 }
 
-/// Accepts the next client; waits for ever without a socket.
+/// Accepts the next client; waits for ever if there is no control socket.
 pub(super) async fn accept(control: Option<&Control>) -> Option<UnixStream> {
     match control {
         Some(control) => control.listener.accept().await.ok().map(|(stream, _)| stream),
@@ -70,7 +72,7 @@ pub(super) async fn serve_client(
     keys: Option<SharedKeyStore>,
     core: mpsc::Sender<SnapshotRequest>,
 ) {
-    // The socket's permissions ensure the same, but are set only after it was bound.
+    // The permissions of the socket ensure the same, but they are set only after the socket is bound.
     let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
     let mut request = String::new();
@@ -83,7 +85,7 @@ pub(super) async fn serve_client(
         return;
     }
     if !request.ends_with('\n') {
-        // A truncated request might be a valid one with another meaning.
+        // A truncated request is refused, because it might be a valid request with another meaning.
         let error = format!("a request is one line of at most {REQUEST_MAX} bytes");
         let line = serde_json::json!({ "error": error });
         let _ = write.write_all(format!("{line}\n").as_bytes()).await;
@@ -94,7 +96,7 @@ pub(super) async fn serve_client(
             None => Answer::NoStore.to_line(),
             Some(key_store) => {
                 let request = request.to_owned();
-                // It waits for the disk.
+                // Requests to the key store wait for the disk, so they run on a blocking thread.
                 match tokio::task::spawn_blocking(move || key_store.answer(&request, now())).await {
                     Ok(line) => line,
                     Err(_) => return,

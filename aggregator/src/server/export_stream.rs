@@ -1,10 +1,12 @@
-//! Export stream: the answer to the control request `export`, from which a client writes files.
+//! Stream of a stored campaign: the answer to the control request `export`, from which a client writes files.
 //!
 //! ```text
-//!  {"version":"0.1.0","campaign":"...","rounds":12}   version of the server; the campaign, postcard in hexadecimal; number of rounds
-//!  ...                                                the rounds, a line each
-//!  ...                                                the journal, line by line
-//!  {"end":1234}                                       number of lines above; without it the answer is incomplete
+//!  {"version":"0.1.0","campaign":"...","rounds":12}   version of the server; campaign (postcard, in
+//!                                                     hexadecimal digits); number of rounds
+//!  ...                                                rounds, one line each
+//!  ...                                                lines of the journal
+//!  {"end":1234}                                       number of lines between the first and this one;
+//!                                                     an answer without this line is incomplete
 //! ```
 //!
 //! The lines come from a read snapshot of the database, which the core opens; reading does not delay the
@@ -23,19 +25,20 @@ use crate::export::ExportedState;
 use crate::journal::CommittedRound;
 use crate::store::{CampaignState, ReadSnapshot, StoreError};
 
-/// Request for a read snapshot of the store, with the channel for the reply.
+/// Request to the core for a read snapshot of the store; the reply is sent through the channel.
 pub(super) type SnapshotRequest = oneshot::Sender<Result<ReadSnapshot, StoreError>>;
 
-/// Name of the request.
+/// Name of the control request.
 pub(super) const REQUEST: &str = "export";
 
-/// Approximate number of bytes sent at once.
+/// Approximate length of a chunk that is sent at once, in bytes.
 const CHUNK_LEN: usize = 1 << 16;
 
-/// Longest time a client may take to read a chunk; the database keeps old pages meanwhile.
+/// Longest time that a client may take to read a chunk. The time is limited because the database cannot free
+/// old pages while a snapshot is open.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Version that client and server must share.
+/// Version of the program, which must be the same for client and server.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Sends the stored campaign to a client.
@@ -63,7 +66,7 @@ pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<Snapsho
     }
 }
 
-/// Passes the stream to `send_chunk` in chunks, until that returns false.
+/// Passes the stream to `send_chunk` in chunks, until `send_chunk` returns false.
 fn write_stream(
     snapshot: &ReadSnapshot,
     mut send_chunk: impl FnMut(String) -> bool,
@@ -103,6 +106,7 @@ fn write_stream(
     Ok(())
 }
 
+/// First line of an answer.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Header {
@@ -117,6 +121,7 @@ enum Header {
     },
 }
 
+/// Last line of an answer.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Trailer {
@@ -124,11 +129,11 @@ enum Trailer {
     End { end: usize },
 }
 
-/// Fetches the stored campaign from the server of a state directory; `None` if no server runs there. Updates of
-/// the open round are not included.
+/// Fetches the stored campaign from the server of a state directory; `None` if no server runs there. Updates
+/// of the open round are not included.
 ///
 /// # Errors
-/// Errors of the control socket, errors that the server reports, and [`std::io::ErrorKind::Other`] for an
+/// Errors of the control socket. [`std::io::ErrorKind::Other`] for errors that the server reports and for an
 /// incomplete or malformed answer.
 pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedState>> {
     let mut lines = Vec::new();
@@ -142,6 +147,7 @@ pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedSt
     }
 }
 
+/// Parses the lines of an answer.
 fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
     let cut = || "incomplete answer of the server: it stopped while sending".to_owned();
     let last = lines.pop().ok_or_else(cut)?;
@@ -172,6 +178,7 @@ fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
     Ok(ExportedState { stored, rounds, lines })
 }
 
+/// Decodes the campaign from hexadecimal digits.
 fn decode_campaign(digits: &str) -> Option<CampaignState> {
     let nibble = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
     let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };

@@ -1,13 +1,14 @@
 //! Device server on tokio: a listener, a task per connection, and one task that owns the server core.
 //!
 //! ```text
-//!  socket, serial port <-> peer task (PeerSession) <-- bounded channels --> core task (ServerCore: Engine, Store)
-//!                                                                                    |
-//!                                                          control socket: status, watch, keys, export
+//!  socket, serial port <-> peer task (PeerSession) <- bounded channels -> core task (ServerCore: Engine, Store)
+//!                                                                               |
+//!                                                     control socket: status, watch, keys, export
 //! ```
 //!
-//! Back-pressure: while the core is busy nothing is read from peers; a peer that does not read is cut off.
-//! Shutdown: [`Server::serve`] returns when its `shutdown` future completes; committed rounds are on disk.
+//! Back-pressure: while the core is busy, the server reads no data from peers. A peer that does not read its
+//! messages is disconnected. Shutdown: [`Server::serve`] returns when its `shutdown` future completes; all
+//! committed rounds are then on disk.
 
 mod builder;
 mod clock;
@@ -49,14 +50,14 @@ pub use export_stream::fetch_export;
 pub use listener::Listener;
 pub use query::{query, socket_is_stale};
 
-/// Capacity of the channel from peers to the core; when it is full, peers wait.
+/// Capacity of the channel from peer tasks to the core. While the channel is full, peer tasks wait.
 const INBOX: usize = 1024;
 
-/// File that is created and removed at startup to test the directory's permissions.
+/// Name of a file that is created and removed at startup to test the permissions of the state directory.
 const PROBE: &str = "probe";
 
-/// Pause after a failed accept, in ms: most likely file descriptors have run out, and some must be closed
-/// first.
+/// Pause after a failed accept, in ms. The usual cause is a lack of file descriptors, which must first be
+/// closed elsewhere.
 const ACCEPT_PAUSE: Millis = Millis::new(100);
 
 /// Reason why a server cannot start or continue.
@@ -76,7 +77,7 @@ pub enum ServeError {
     /// The stored campaign cannot be resumed.
     #[error(transparent)]
     Resume(#[from] ResumeError),
-    /// The engine has given up the campaign.
+    /// The engine has stopped the campaign.
     #[error("the campaign stopped: {0}")]
     Failed(#[from] fedspan_engine::Failure),
     /// A custom algorithm, policy or rule does not fit the configuration.
@@ -85,7 +86,7 @@ pub enum ServeError {
     /// The given aggregation rule does not fit the configuration.
     #[error(transparent)]
     Rule(#[from] Problem),
-    /// The configuration asks for keys, but the builder was given none.
+    /// The configuration requires keys, but the builder was not given a key store.
     #[error(
         "devices prove keys of {}, but the server was given none; allowed: protection(Protection::Keys(..)), or plaintext in the \
          configuration of a test bench",
@@ -107,27 +108,27 @@ impl From<CoreError> for ServeError {
     }
 }
 
-/// Server that is bound and has its campaign, but does not serve yet.
+/// Device server whose listener is bound and whose campaign is loaded. [`Self::serve`] runs the server.
 #[derive(Debug)]
 pub struct Server<L = TcpListener> {
-    /// Control socket; clients that connect before [`Server::serve`] are answered by it. Dropped before the core,
-    /// which holds the lock of the state directory.
+    /// Control socket. Clients that connect before [`Server::serve`] are answered by that call. The field is
+    /// dropped before `core`, which holds the lock on the state directory.
     control: Option<Control>,
     fleet: Fleet,
     listener: L,
     core: ServerCore,
-    /// Clock that started when the campaign was begun or resumed.
+    /// Clock that starts when the campaign is begun or resumed.
     clock: Clock,
     key_store: Option<SharedKeyStore>,
-    lines: Vec<(String, Box<dyn PersistentLink>)>,
+    links: Vec<(String, Box<dyn PersistentLink>)>,
 }
 
 /// Protection of frames.
 pub enum Protection {
-    /// Checksums only; the device number in a hello is not verified. For test benches.
+    /// Frames have only checksums, and the device number in a hello is not verified. For test benches.
     Plaintext,
-    /// Encryption with the devices' keys. The server owns the key store, so `keys` commands go through it; with
-    /// the source of the server's nonces.
+    /// Frames are encrypted with the keys in the key store. The second value is the source of the server's
+    /// nonces. The server owns the key store, so `keys` commands are sent to the running server.
     Keys(KeyStore, Box<dyn Entropy>),
 }
 
@@ -143,15 +144,14 @@ pub trait PersistentLink: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debu
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + std::fmt::Debug> PersistentLink for T {}
 
 impl Server {
-    /// Begins a server of a configuration: [`ServerBuilder::bind`] makes it.
+    /// Returns a builder of a server for a configuration.
     pub fn builder(fleet: Fleet) -> ServerBuilder {
         ServerBuilder::new(fleet)
     }
 
-    /// Binds the listener and the control socket, and resumes the campaign of the state directory or begins one. `campaign` is the
-    /// number of a new campaign and must differ from earlier ones of the same configuration, whose round
-    /// numbers devices may remember; a resumed campaign keeps its number. `entropy` supplies the keys of stored
-    /// updates.
+    /// Binds the listener and the control socket, and resumes the campaign in the state directory or begins a
+    /// new one. `campaign` is the number of a new campaign; see [`ServerBuilder::campaign`]. `entropy`
+    /// supplies the keys of stored updates.
     ///
     /// # Errors
     /// [`ServeError`] if the listener cannot be bound or the campaign cannot be begun or resumed.
@@ -165,8 +165,8 @@ impl Server {
     }
 }
 
-/// Opens the store and checks that files can be created in the state directory, as the server does all the
-/// time. A full disk is accepted, since it may have room later.
+/// Opens the store and checks that files can be created in the state directory. A full disk is accepted,
+/// because it may have room later.
 fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let store = Store::open(&fleet.state, entropy)?;
@@ -195,6 +195,7 @@ impl<L: Listener> Server<L> {
         Server::builder(fleet).campaign(campaign).entropy(entropy).protection(protection).over(listener)
     }
 
+    /// Makes a server from its parts, a listener and an open store.
     fn with_store(parts: ServerParts, listener: L, store: Store) -> Result<Self, ServeError> {
         let ServerParts { fleet, custom, protection, campaign } = parts;
         let (key_store, nonces) = match protection {
@@ -205,7 +206,7 @@ impl<L: Listener> Server<L> {
         let keys = key_store.clone().zip(nonces);
         let core = ServerCore::with_custom_parts(&fleet, store, campaign, keys, file, custom)?;
         let control = Control::bind(&fleet.state);
-        Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, lines: Vec::new() })
+        Ok(Self { control, fleet, listener, core, clock: Clock::new(), key_store, links: Vec::new() })
     }
 
     /// Returns the status of the campaign.
@@ -214,16 +215,17 @@ impl<L: Listener> Server<L> {
         self.core.status()
     }
 
-    /// Returns the checkpoint from which the campaign was resumed, if any of its rounds was ever opened.
+    /// Returns the checkpoint from which the campaign was resumed; `None` if no round of the campaign was
+    /// opened.
     #[must_use]
     pub fn resume_checkpoint(&self) -> Option<Checkpoint> {
         Some(self.core.durable().engine().checkpoint()).filter(|checkpoint| checkpoint.id.round > 0)
     }
 
-    /// Adds a persistent link, such as an emulated board or a modem. `name` appears in the log. Serial ports of
-    /// the configuration need not be added.
-    pub fn attach_link(&mut self, name: impl Into<String>, line: impl PersistentLink + 'static) {
-        self.lines.push((name.into(), Box::new(line)));
+    /// Adds a persistent link, such as an emulated board or a modem. `name` appears in the log. The serial
+    /// ports of the configuration are served without this call.
+    pub fn attach_link(&mut self, name: impl Into<String>, link: impl PersistentLink + 'static) {
+        self.links.push((name.into(), Box::new(link)));
     }
 
     /// Returns the address of the listener, with the actual port if the configured one was 0.
@@ -235,34 +237,34 @@ impl<L: Listener> Server<L> {
         self.listener.address().map_err(unknown)
     }
 
-    /// Serves until `shutdown` completes or the campaign fails; with `until_finished`, also until every known
-    /// device has fitted its head.
+    /// Runs the server until `shutdown` completes or the campaign fails. With `until_finished`, the server
+    /// also stops once every known device has fitted its head.
     ///
     /// # Errors
-    /// [`ServeError`] if the store becomes unusable or the engine gives up the campaign.
+    /// [`ServeError`] if the store becomes unusable or the engine stops the campaign.
     pub async fn serve(
         self,
         shutdown: impl Future<Output = ()>,
         until_finished: bool,
     ) -> Result<Status, ServeError> {
-        let Self { fleet, mut listener, mut core, clock, key_store, lines: attached, control } = self;
+        let Self { fleet, mut listener, mut core, clock, key_store, links: attached, control } = self;
         let limits = fleet.limits;
         let (inbox, mut messages) = mpsc::channel(INBOX);
-        let (fetch_export, mut asked) = mpsc::channel::<export_stream::SnapshotRequest>(1);
+        let (fetch_export, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
         let slots = ConnectionSlots::new(&limits);
         let mut accept_again = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
         let peer_ids = serial::PeerIds::default();
-        let mut lines = tokio::task::JoinSet::new();
+        let mut link_tasks = tokio::task::JoinSet::new();
         let context =
             PeerContext { acceptor: core.acceptor(), timeouts: Timeouts::from(&limits), clock, inbox };
         for path in fleet.serial.iter().cloned() {
-            lines.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
+            link_tasks.spawn(serial::serve_port(path, fleet.baud, peer_ids.clone(), context.clone()));
         }
         for (name, stream) in attached {
             let (peer_ids, context) = (peer_ids.clone(), context.clone());
-            lines.spawn(async move { serial::serve_stream(&name, stream, &peer_ids, &context).await });
+            link_tasks.spawn(async move { serial::serve_stream(&name, stream, &peer_ids, &context).await });
         }
         tokio::pin!(shutdown);
         tracing::info!(state = %fleet.state.display(), "listening");
@@ -272,8 +274,8 @@ impl<L: Listener> Server<L> {
         let result = loop {
             let wake = core.wake();
             tokio::select! {
-                // Shutdown and deadlines come first, so that a flood of messages or connections cannot starve
-                // them.
+                // Shutdown and deadlines are polled first, so that a flood of messages or connections cannot
+                // starve them.
                 biased;
                 () = &mut shutdown => break Ok(()),
                 () = clock.sleep_until(wake) => {
@@ -287,7 +289,7 @@ impl<L: Listener> Server<L> {
                 message = messages.recv(), if !core.is_stalled() => {
                     let Some(message) = message else { break Ok(()) };
                     core.handle(clock.now(), message);
-                    // Events that have arrived meanwhile share the next sync.
+                    // Handles all events that have arrived, so that they share one sync to disk.
                     for _ in 1..INBOX {
                         let Ok(message) = messages.try_recv() else { break };
                         core.handle(clock.now(), message);
@@ -303,11 +305,11 @@ impl<L: Listener> Server<L> {
                     let (status, rounds) = (core.status_feed(), core.round_feed());
                     controls.spawn(control::serve_client(client, status, rounds, key_store.clone(), fetch_export.clone()));
                 }
-                // The requesting client may have disconnected.
-                Some(asker) = asked.recv() => drop(asker.send(core.read_snapshot())),
+                // Sending fails if the requesting client has disconnected.
+                Some(requester) = snapshot_requests.recv() => drop(requester.send(core.read_snapshot())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
-                Some(_) = lines.join_next(), if !lines.is_empty() => {}
+                Some(_) = link_tasks.join_next(), if !link_tasks.is_empty() => {}
                 () = clock.sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
                 accepted = listener.accept(), if accept_again.is_none() => match accepted {
                     Ok((socket, address)) => match slots.enter(address) {
@@ -325,17 +327,17 @@ impl<L: Listener> Server<L> {
                 },
             }
         };
-        // Remove the control socket first: `watch` clients use its absence to tell a clean shutdown from a
-        // crash.
+        // Removes the control socket first: `watch` clients distinguish a clean shutdown from a crash by its
+        // absence.
         drop(control);
-        // Peer tasks still send what is queued, such as the last acknowledgements.
+        // Peer tasks then send their queued messages, such as the last acknowledgements.
         messages.close();
         core.close_peers();
         drop(context);
         let drained = async { while peers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_secs(2), drained).await;
-        // A link without a device does not end by itself.
-        let drained = async { while lines.join_next().await.is_some() {} };
+        // The session on a link without a device does not end by itself, so the wait is short.
+        let drained = async { while link_tasks.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(300), drained).await;
         result.map(|()| core.status())
     }

@@ -1,5 +1,5 @@
-//! Peer task: moves bytes between a stream and the sans-IO [`PeerSession`], enforces its timeouts, and forwards
-//! its events to the core.
+//! Task that serves one peer: moves bytes between a stream and the sans-IO [`PeerSession`], runs the timers
+//! of the session, and forwards its events to the core.
 
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -20,55 +20,60 @@ use crate::core::{
     Command, DisconnectReason, Origin, PeerAction, PeerEvent, PeerSession, Receiver, Timeouts,
 };
 
-/// Longest time that a connection ended by the server stays open for the remote end to close.
+/// Longest time that a connection stays open after the server has ended it, so that the remote end can read
+/// the last message and close.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes per read: an update of a small model. Bytes after a message are kept by the session.
+/// Largest number of bytes per read: enough for an update of a small model.
 const READ_LEN: usize = 1280;
 
-/// Reads allowed after a timer has expired, for bytes that arrived before: the longest frame, and one that was
-/// begun.
+/// Largest number of reads after a timer has expired, for bytes that arrived before the timer: enough for the
+/// longest frame.
 const LATE_READS_MAX: usize = FRAME_LIMIT_MAX.div_ceil(READ_LEN) + 1;
 
 /// Parameters that all peer tasks of a server share.
 #[derive(Clone, Debug)]
 pub(super) struct PeerContext {
+    /// Handshake parameters.
     pub acceptor: Arc<Acceptor>,
+    /// Timeouts of sessions.
     pub timeouts: Timeouts,
+    /// Clock of the server.
     pub clock: Clock,
+    /// Channel for events to the core.
     pub inbox: mpsc::Sender<PeerEvent>,
 }
 
-/// Serves one connection to its end and frees its slot.
+/// Serves one connection until it ends, and frees its slot.
 ///
-/// This is not an `async fn` because such a future keeps its arguments besides the `Peer` made of them, and
-/// there is one per device.
+/// This is not an `async fn`, because the future would store its arguments in addition to the `Peer` made
+/// from them. The server has one such future per device.
 pub(super) fn run(
     id: u64,
     socket: impl AsyncRead + AsyncWrite + Unpin,
     address: SocketAddr,
     context: PeerContext,
-    place: Slot,
+    slot: Slot,
 ) -> impl Future<Output = ()> {
-    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(place));
+    let mut peer = Peer::new(id, Origin::Address(address), socket, context, Some(slot));
     async move {
         let reason = peer.run_session().await;
         if matches!(reason, DisconnectReason::Ended | DisconnectReason::Refused)
-            && peer.place.as_mut().is_some_and(Slot::may_linger)
+            && peer.slot.as_mut().is_some_and(Slot::may_linger)
         {
             peer.linger().await;
         }
         tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
         peer.report(reason).await;
-        // The socket closes after the report and after the slot is freed: a client that sees it closed may rely on
-        // the server having noticed.
-        peer.place = None;
+        // The socket is closed only after the report is sent and the slot is freed, so that a client whose
+        // connection is closed can reconnect at once.
+        peer.slot = None;
         drop(peer);
     }
 }
 
-/// Runs one session on a persistent link and leaves the link open. [`DisconnectReason::Closed`] means that the
-/// link has ended.
+/// Runs one session on a persistent link, which stays open. [`DisconnectReason::Closed`] means that the link
+/// has ended.
 pub(super) async fn run_on_link(
     id: u64,
     name: Arc<str>,
@@ -81,44 +86,46 @@ pub(super) async fn run_on_link(
     reason
 }
 
+/// Session with its stream and channels.
 struct Peer<S> {
     session: PeerSession,
     /// Receiving end of the command queue.
     commands: Receiver<Command>,
     socket: S,
-    /// `None` on a persistent link.
-    place: Option<Slot>,
+    /// Slot of the connection; `None` on a persistent link.
+    slot: Option<Slot>,
     clock: Clock,
     inbox: mpsc::Sender<PeerEvent>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
-    fn new(id: u64, from: Origin, socket: S, context: PeerContext, place: Option<Slot>) -> Self {
+    fn new(id: u64, from: Origin, socket: S, context: PeerContext, slot: Option<Slot>) -> Self {
         let PeerContext { acceptor, timeouts, clock, inbox } = context;
         let connection =
-            if place.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
+            if slot.is_none() { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
         let (session, commands) = PeerSession::new(id, from, connection, timeouts, clock.now());
-        Self { session, commands, socket, place, clock, inbox }
+        Self { session, commands, socket, slot, clock, inbox }
     }
 
+    /// Sends the last event of the session to the core.
     async fn report(&mut self, reason: DisconnectReason) {
-        // The core is gone only if the server is stopping.
-        if let Ok(slot) = self.inbox.reserve().await {
-            slot.send(self.session.gone(reason));
+        // Fails only if the core has ended, that is, when the server is stopping.
+        if let Ok(permit) = self.inbox.reserve().await {
+            permit.send(self.session.gone(reason));
         }
     }
 
-    /// Waits for the device to read the last message: closing a socket with unread input resets the connection
-    /// and loses output that is in flight.
+    /// Waits for the device to read the last message. Closing a socket with unread input would reset the
+    /// connection and lose output in transit.
     async fn linger(&mut self) {
         let _ = self.socket.shutdown().await;
         let drained = async { while matches!(read(&mut self.socket, |_| {}).await, Ok(1..)) {} };
         let _ = timeout(LINGER, drained).await;
     }
 
-    /// Runs the session to its end.
+    /// Runs the session until it ends.
     async fn run_session(&mut self) -> DisconnectReason {
-        // Reads since the timer expired.
+        // Number of reads since the timer expired.
         let mut late = 0;
         loop {
             if let Err(reason) = self.take_steps().await {
@@ -132,15 +139,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
             }
             let greeting = self.session.awaits_hello();
             tokio::select! {
-                // Bytes that have arrived are read before the timer is acted on, as the core may have been busy
-                // or this task not scheduled. The number of such reads is limited, since a peer can keep the
-                // socket readable for ever.
+                // Bytes that have arrived are read before the timer is handled, because they may have arrived
+                // in time while the core was busy or this task was not scheduled. The number of such reads is
+                // limited, because a peer can keep the socket readable for ever.
                 biased;
                 command = self.commands.recv(), if !greeting => match command {
                     Some(command) => self.session.execute(command),
                     None => self.session.close(),
                 },
-                () = evicted(&mut self.place), if greeting => return DisconnectReason::Evicted,
+                () = evicted(&mut self.slot), if greeting => return DisconnectReason::Evicted,
                 read = read(&mut self.socket, |bytes| self.session.receive(bytes)), if late < LATE_READS_MAX => {
                     late += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
@@ -152,13 +159,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
         }
     }
 
-    /// Takes every step that needs no waiting for input.
+    /// Performs all steps of the session that are possible without further input.
     async fn take_steps(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
             match self.session.next(self.clock.now(), &mut frame) {
                 PeerAction::Send => {
-                    // Writing may take long.
+                    // Frees spare capacity, because writing may take long.
                     frame.shrink_to_fit();
                     let timeouts = Duration::from_millis(self.session.timeouts().frame.as_u64());
                     match timeout(timeouts, self.socket.write_all(&frame)).await {
@@ -167,14 +174,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
                         Err(_) => return Err(DisconnectReason::Slow),
                     }
                 }
-                PeerAction::Admit => match self.place.as_mut().map_or(Ok(()), Slot::authenticate) {
+                PeerAction::Admit => match self.slot.as_mut().map_or(Ok(()), Slot::authenticate) {
                     Ok(()) => self.session.admit(),
                     Err(SlotError::Evicted) => return Err(DisconnectReason::Evicted),
                     Err(SlotError::Full) => self.session.turn_away(),
                 },
                 PeerAction::Report(event) => {
                     frame = Vec::new();
-                    // `send` would hold a second copy of the event in this task's memory.
+                    // `Sender::send` would need space for a second copy of the event in the memory of this
+                    // task.
                     self.inbox.reserve().await.map_err(|_| DisconnectReason::Ended)?.send(event);
                 }
                 PeerAction::Close(reason) => return Err(reason),
@@ -185,15 +193,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
 }
 
 /// Completes when the connection is evicted.
-async fn evicted(place: &mut Option<Slot>) {
-    match place {
-        Some(place) => place.evicted().await,
+async fn evicted(slot: &mut Option<Slot>) {
+    match slot {
+        Some(slot) => slot.evicted().await,
         None => std::future::pending().await,
     }
 }
 
-/// Reads once and returns the number of bytes, 0 at the end of the stream. The buffer lives only during the
-/// call, since most connections are idle.
+/// Reads once from the socket, passes the bytes to `take`, and returns their number; 0 at the end of the
+/// stream. The buffer is on the stack and not part of the task, because most connections are idle.
 async fn read(socket: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) -> std::io::Result<usize> {
     std::future::poll_fn(|context| {
         let mut bytes = [MaybeUninit::uninit(); READ_LEN];

@@ -1,22 +1,25 @@
-//! Pending pool: connections before their handshake, and the rule that evicts one of them for a newer one.
+//! Pool of connections before their handshake, with the rule by which a full pool evicts a connection for a
+//! newer one.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// Bounded pool of pending connections, by address and in order of arrival. `T` is the handle that is returned
-/// on eviction.
+/// Bounded pool of pending connections, by address and in order of arrival. `T` is the type of the handle
+/// that is returned on eviction.
 ///
 /// When the pool is full, **the oldest connection of the address with the most connections is evicted for the
-/// newest**. An honest handshake takes milliseconds; an attacker holds each slot as long as the timeout allows.
-/// Refusing the newest connection would keep honest devices out for that long, and one connection per slot
-/// would suffice. With eviction the newest is always admitted:
+/// newest**. A handshake of a device takes milliseconds, but an attacker holds a slot as long as the timeout
+/// allows. If the newest connection were refused instead, an attacker could exclude devices for that time
+/// with one connection per slot. With eviction, the newest connection is always admitted:
 ///
 /// * A connection from an address with fewer pending connections than another address is never evicted, at
-///   whatever rate the others connect. To reach it an attacker needs as many addresses as there are slots.
-/// * An attacker with that many addresses, or with the address of the honest device, evicts the oldest first: a
-///   handshake completes unless as many newer connections as there are slots arrive while it lasts. Evicting at
-///   random would give slower attackers a chance as well, and would take this guarantee from every connection.
+///   any rate of new connections. To evict a connection, an attacker therefore needs as many addresses as the
+///   pool has slots.
+/// * An attacker with that many addresses, or with the address of the device, evicts the oldest connections
+///   first. A handshake then completes unless as many newer connections as the pool has slots arrive during
+///   the handshake. Random eviction would not give that guarantee to any connection, and slower attacks could
+///   succeed.
 #[derive(Debug)]
 pub(super) struct PendingPool<T> {
     capacity: usize,
@@ -24,13 +27,13 @@ pub(super) struct PendingPool<T> {
     /// Number of the next connection.
     next: u64,
     addresses: HashMap<IpAddr, BTreeMap<u64, T>>,
-    /// Every address with its number of connections and its oldest one, in order of eviction: the last entry is
-    /// evicted first.
+    /// Every address with its number of connections and the number of its oldest connection. The oldest
+    /// connection of the last entry is evicted first.
     eviction_order: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
 }
 
 impl<T> PendingPool<T> {
-    /// Makes a pool of `capacity` slots, and of one at least.
+    /// Makes a pool of `capacity` slots, or of one slot if `capacity` is 0.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, count: 0, next: 0, addresses: HashMap::new(), eviction_order: BTreeSet::new() }
     }
@@ -40,28 +43,30 @@ impl<T> PendingPool<T> {
         self.count >= self.capacity
     }
 
-    /// Adds a connection; returns its number and the handle of the connection evicted for it, if any.
+    /// Adds a connection. Returns the number of the connection, and the handle of the connection that was
+    /// evicted, if any.
     pub(super) fn insert(&mut self, address: IpAddr, handle: T) -> (u64, Option<T>) {
         let evicted = if self.is_full() { self.evict() } else { None };
         let number = self.next;
         self.next += 1;
-        self.change(address, |own| own.insert(number, handle));
+        self.change(address, |connections| connections.insert(number, handle));
         self.count += 1;
         (number, evicted)
     }
 
     /// Returns true if a connection is in the pool.
     pub(super) fn contains(&self, address: IpAddr, number: u64) -> bool {
-        self.addresses.get(&address).is_some_and(|own| own.contains_key(&number))
+        self.addresses.get(&address).is_some_and(|connections| connections.contains_key(&number))
     }
 
     /// Removes a connection; `None` if it has been evicted.
     pub(super) fn remove(&mut self, address: IpAddr, number: u64) -> Option<T> {
-        let left = self.change(address, |own| own.remove(&number));
-        self.count -= usize::from(left.is_some());
-        left
+        let removed = self.change(address, |connections| connections.remove(&number));
+        self.count -= usize::from(removed.is_some());
+        removed
     }
 
+    /// Evicts a connection by the rule of the pool.
     fn evict(&mut self) -> Option<T> {
         let &(_, Reverse(oldest), address) = self.eviction_order.last()?;
         self.remove(address, oldest)
@@ -69,15 +74,15 @@ impl<T> PendingPool<T> {
 
     /// Changes the connections of an address and updates its place in the eviction order.
     fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
-        let rank = |own: &BTreeMap<u64, T>| {
-            own.first_key_value().map(|(oldest, _)| (own.len(), Reverse(*oldest), address))
+        let rank = |connections: &BTreeMap<u64, T>| {
+            connections.first_key_value().map(|(oldest, _)| (connections.len(), Reverse(*oldest), address))
         };
-        let own = self.addresses.entry(address).or_default();
-        if let Some(rank) = rank(own) {
+        let connections = self.addresses.entry(address).or_default();
+        if let Some(rank) = rank(connections) {
             self.eviction_order.remove(&rank);
         }
-        let changed = change(own);
-        match rank(own) {
+        let changed = change(connections);
+        match rank(connections) {
             Some(rank) => drop(self.eviction_order.insert(rank)),
             None => drop(self.addresses.remove(&address)),
         }
@@ -99,8 +104,8 @@ mod tests {
         Ipv4Addr::new(10, 0, 0, last).into()
     }
 
-    /// The same rule, by linear search.
-    fn goes(model: &[(u64, IpAddr)]) -> Option<u64> {
+    /// Returns the connection that the rule evicts, found by linear search.
+    fn evicted_by_rule(model: &[(u64, IpAddr)]) -> Option<u64> {
         let count = |address| model.iter().filter(|(_, other)| *other == address).count();
         let capacity = model.iter().map(|(_, address)| count(*address)).max()?;
         model.iter().filter(|(_, address)| count(*address) == capacity).map(|(number, _)| *number).min()
@@ -115,7 +120,7 @@ mod tests {
             let (mut pool, mut model) = (PendingPool::new(capacity), Vec::<(u64, IpAddr)>::new());
             for (last, enters, which) in steps {
                 if enters {
-                    let expected = if model.len() == capacity { goes(&model) } else { None };
+                    let expected = if model.len() == capacity { evicted_by_rule(&model) } else { None };
                     model.retain(|(number, _)| Some(*number) != expected);
                     let next = pool.next;
                     let (number, evicted) = pool.insert(address(last), next);
@@ -138,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Three addresses flood the pool; the one connection of a fourth address is never evicted.
+    /// If three addresses flood the pool, the only connection of a fourth address is never evicted.
     #[test]
     fn flood_does_not_evict_other_address() {
         let mut pool = PendingPool::new(8);
@@ -155,8 +160,8 @@ mod tests {
         assert_eq!(pool.remove(address(9), honest), Some(()));
     }
 
-    /// A flood from the device's own address: its handshake is completed unless as many newer connections
-    /// arrive as there are slots.
+    /// During a flood from the address of a device, a handshake of the device completes unless as many newer
+    /// connections arrive as the pool has slots.
     #[test]
     fn oldest_of_an_address_is_evicted_first() {
         let mut pool = PendingPool::new(8);

@@ -1,9 +1,9 @@
-//! Number of connections per address: one address must not take all slots.
+//! Counter of connections per address, which prevents that one address takes all slots.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Connections, counted by address.
+/// Number of connections of each address.
 #[derive(Debug, Default)]
 pub(super) struct PerAddressCount {
     count: usize,
@@ -21,11 +21,13 @@ impl PerAddressCount {
         self.by_address.get(&address).copied().unwrap_or(0)
     }
 
+    /// Counts a new connection.
     pub(super) fn enter(&mut self, address: IpAddr) {
         self.count += 1;
         *self.by_address.entry(address).or_default() += 1;
     }
 
+    /// Removes a connection from the count.
     pub(super) fn leave(&mut self, address: IpAddr) {
         let Some(count) = self.by_address.get_mut(&address) else { return };
         self.count -= 1;
@@ -36,8 +38,8 @@ impl PerAddressCount {
     }
 }
 
-/// Returns the address that connections are counted under: an IPv4 address, or the /64 prefix of an IPv6
-/// address, which is what one customer gets.
+/// Returns the address under which connections are counted: an IPv4 address, or the /64 prefix of an IPv6
+/// address, because a provider usually assigns a /64 prefix to each customer.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(long) => {
@@ -68,16 +70,16 @@ mod tests {
     #[test]
     fn empty_addresses_are_removed() {
         let mut addresses = PerAddressCount::default();
-        let (one, other) = (from("10.0.0.1"), from("10.0.0.2"));
-        for address in [one, other, one] {
+        let (first, second) = (from("10.0.0.1"), from("10.0.0.2"));
+        for address in [first, second, first] {
             addresses.enter(address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(one), addresses.count_from(other)), (3, 2, 1));
-        for address in [one, one, other] {
+        assert_eq!((addresses.count(), addresses.count_from(first), addresses.count_from(second)), (3, 2, 1));
+        for address in [first, first, second] {
             addresses.leave(address);
         }
-        assert_eq!((addresses.count(), addresses.count_from(one), addresses.by_address.len()), (0, 0, 0));
-        addresses.leave(one);
+        assert_eq!((addresses.count(), addresses.count_from(first), addresses.by_address.len()), (0, 0, 0));
+        addresses.leave(first);
         assert_eq!(addresses.count(), 0);
     }
 }

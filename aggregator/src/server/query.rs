@@ -7,14 +7,14 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use zeroize::Zeroizing;
 
-/// Name of the socket in the state directory.
+/// File name of the control socket in the state directory.
 pub(super) const SOCKET: &str = "control.sock";
 
-/// Request without an end.
+/// Name of the request whose answer does not end.
 pub(super) const WATCH: &str = "watch";
 
-/// Returns true if the control socket still exists. After its connection has closed, a client concludes from
-/// this that the server crashed: a clean shutdown removes the socket first.
+/// Returns true if the file of the control socket still exists. After the connection has closed, an existing
+/// file means that the server has crashed, because a clean shutdown removes the file first.
 #[must_use]
 pub fn socket_is_stale(directory: &Path) -> bool {
     directory.join(SOCKET).symlink_metadata().is_ok()
@@ -23,8 +23,8 @@ pub fn socket_is_stale(directory: &Path) -> bool {
 /// Longest wait for an answer of the server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sends a request to the server of a state directory and passes each line of the answer to `each`. `None` if
-/// no server runs there. `watch` may wait any time for its next line, other requests 10 s.
+/// Sends a request to the server of a state directory and passes each line of the answer to `each`. Returns
+/// `None` if no server runs there. The time between two lines is limited to 10 s, except for `watch`.
 ///
 /// # Errors
 /// [`std::io::ErrorKind::TimedOut`] if the server accepts the connection but does not answer; otherwise the
@@ -41,13 +41,13 @@ pub async fn query(
                 error.kind(),
                 std::io::ErrorKind::NotFound
                     | std::io::ErrorKind::ConnectionRefused
-                    // The path is too long for a socket, so no server can be listening there.
+                    // The path is too long for a socket, so no server can listen on it.
                     | std::io::ErrorKind::InvalidInput
             ) =>
         {
             return Ok(None);
         }
-        // The socket's backlog is full of clients that wait for an answer.
+        // The backlog of the socket is full of waiting clients.
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(timed_out()),
         Err(error) => return Err(error),
     };
@@ -59,19 +59,20 @@ pub async fn query(
             _ => with_timeout(lines.next_line()).await?,
         };
         let Some(line) = line else { return Ok(Some(())) };
-        // The line may hold keys.
+        // The line may contain keys, so it is zeroised after use.
         each(&Zeroizing::new(line))?;
     }
 }
 
+/// Runs `work` for at most [`REQUEST_TIMEOUT`].
 async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
     tokio::time::timeout(REQUEST_TIMEOUT, work).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
 fn timed_out() -> std::io::Error {
     let seconds = REQUEST_TIMEOUT.as_secs();
-    let what = format!(
+    let message = format!(
         "the running server has not answered within {seconds} s: it is suspended, or waits for its disk"
     );
-    std::io::Error::new(std::io::ErrorKind::TimedOut, what)
+    std::io::Error::new(std::io::ErrorKind::TimedOut, message)
 }

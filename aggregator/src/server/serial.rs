@@ -1,5 +1,5 @@
-//! Persistent links such as serial ports: links that outlast peer sessions. They have no connect and no close,
-//! only bytes while a device is attached.
+//! Tasks that serve persistent links such as serial ports, which outlast peer sessions. A persistent link has
+//! no connect and close events, only bytes while a device is attached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,23 +11,24 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::peer::{self, PeerContext};
 use crate::core::DisconnectReason;
 
-/// Interval at which a missing port is tried.
+/// Interval between attempts to open a missing port.
 const PORT_RETRY: Duration = Duration::from_secs(1);
 
-/// Pause after a session that ended on noise alone.
+/// Pause between two sessions, which limits the rate of sessions that end because of line noise.
 const NOISE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Numbers of peer sessions, shared by all links of a server.
+/// Generator of peer session numbers, shared by all links of a server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerIds(Arc<AtomicU64>);
 
 impl PeerIds {
+    /// Returns a number that has not been used before.
     pub(super) fn next(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Serves a serial port for ever, whenever it is plugged in.
+/// Serves a serial port until the server stops. A missing port is opened again when it is plugged in.
 pub(super) async fn serve_port(path: String, baud: u32, peer_ids: PeerIds, context: PeerContext) {
     let mut missing = false;
     loop {
@@ -58,10 +59,10 @@ pub(super) async fn serve_stream(
     peer_ids: &PeerIds,
     context: &PeerContext,
 ) {
-    let own: Arc<str> = name.into();
+    let link_name: Arc<str> = name.into();
     loop {
         let number = peer_ids.next();
-        let reason = peer::run_on_link(number, Arc::clone(&own), &mut stream, context.clone()).await;
+        let reason = peer::run_on_link(number, Arc::clone(&link_name), &mut stream, context.clone()).await;
         tracing::debug!(peer = number, link = name, ?reason, "session ended");
         if reason == DisconnectReason::Closed || context.inbox.is_closed() {
             return;

@@ -1,4 +1,4 @@
-//! Database backend: opens the database as often as needed, and detects that its file was replaced.
+//! Database backend: opens and reopens the database, and detects that the database file was replaced.
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use redb::{Database, StorageBackend};
 use super::builder;
 use super::error::DatabaseError;
 
-/// Opener of a database in a file, or in the storage of a test.
+/// Source from which the database is opened: a file, or the storage of a test.
 pub(super) struct Backend {
     open: Box<dyn Fn() -> Result<Database, redb::Error> + Send>,
     file: Option<PathBuf>,
@@ -24,14 +24,14 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Makes a backend for an existing file, which is never created.
+    /// Makes a backend for an existing file.
     pub fn file(path: &Path) -> Self {
-        let own = path.to_owned();
-        let open = Box::new(move || Ok(builder().open(&own)?));
+        let owned_path = path.to_owned();
+        let open = Box::new(move || Ok(builder().open(&owned_path)?));
         Self { open, file: Some(path.to_owned()), opened: Cell::new(None) }
     }
 
-    /// Makes a backend for any storage.
+    /// Makes a backend for any other storage.
     pub fn storage<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Self {
         let open = Box::new(move || Ok(builder().create_with_backend(storage())?));
         Self { open, file: None, opened: Cell::new(None) }
@@ -44,7 +44,8 @@ impl Backend {
         Ok(database)
     }
 
-    /// Checks that the path still leads to the file that was opened: writes to a removed file would be lost.
+    /// Checks that the path still refers to the opened file, because writes to a removed or replaced file
+    /// would be lost.
     pub fn check_same_file(&self) -> std::io::Result<()> {
         if self.identity()? == self.opened.get() {
             return Ok(());
@@ -52,6 +53,7 @@ impl Backend {
         Err(std::io::Error::other("the file was replaced after it was opened"))
     }
 
+    /// Returns device and inode of the file; `None` for other storage.
     fn identity(&self) -> std::io::Result<Option<(u64, u64)>> {
         let about = self.file.as_ref().map(std::fs::metadata).transpose()?;
         Ok(about.map(|about| (about.dev(), about.ino())))

@@ -1,4 +1,4 @@
-//! State of a stored campaign, as it is read back.
+//! State of a stored campaign, as read from the database.
 
 use fedspan_protocol::message::RoundId;
 use serde::{Deserialize, Serialize};
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, CountedUpdate, DeadlineState, DeviceId, Millis};
 
-/// Stored campaign.
+/// State of a stored campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CampaignState {
     /// Number that identifies the campaign on the wire.
     pub campaign: u64,
-    /// Settings that the campaign was begun with.
+    /// Settings with which the campaign was begun.
     pub configuration: String,
     /// Campaign time of the last write.
     pub clock: Millis,
@@ -19,7 +19,7 @@ pub struct CampaignState {
     pub checkpoint: Option<Checkpoint>,
     /// Later ids of the open round, oldest first.
     pub round_aliases: Vec<RoundId>,
-    /// Updates counted since, in order of arrival.
+    /// Updates counted in the open round, in order of arrival.
     pub updates: Vec<(DeviceId, CountedUpdate)>,
     /// Devices that will not answer the open round, ascending.
     pub excluded: Vec<DeviceId>,

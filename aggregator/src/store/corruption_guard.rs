@@ -1,4 +1,4 @@
-//! Corruption guard: turns panics of the database over corrupt pages into errors.
+//! Conversion of the database's panics on corrupt pages into errors.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -7,14 +7,15 @@ use std::sync::Once;
 use super::error::DatabaseError;
 
 thread_local! {
-    /// Whether panics of this thread are returned as errors instead of printed.
+    /// Whether panics of this thread are not printed, because they are returned as errors.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Installation of the panic hook.
 static HOOK: Once = Once::new();
 
-/// Runs `work`, which reads possibly corrupt pages, and catches its panics. State that `work` changes must not
-/// be used after an error.
+/// Runs `work`, which reads possibly corrupt pages, and catches its panics. State that `work` changes must
+/// not be used after an error.
 ///
 /// # Errors
 /// The error of `work`, or [`DatabaseError::Damaged`] after a panic.
@@ -30,7 +31,7 @@ pub(super) fn catch_corruption<T>(
         }));
     });
     let before = QUIET.replace(true);
-    let done = catch_unwind(AssertUnwindSafe(work));
+    let result = catch_unwind(AssertUnwindSafe(work));
     QUIET.set(before);
-    done.unwrap_or_else(|_| Err(DatabaseError::Damaged("corrupt pages".to_owned())))
+    result.unwrap_or_else(|_| Err(DatabaseError::Damaged("corrupt pages".to_owned())))
 }

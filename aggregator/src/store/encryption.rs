@@ -1,10 +1,10 @@
-//! Encryption of stored updates. They are encrypted with a key of their round, in a small file of its own that
-//! is overwritten and removed when the round is over. Deleted data stay in a database's file for a while, and
-//! in backups for ever; without the key they are unreadable. This does not protect against an attacker who
-//! searches the raw disk for the overwritten key: file systems and flash keep copies.
+//! Encryption of stored updates. Each round has its own key, in a small file that is overwritten and removed
+//! when the round is over. Deleted rows stay in the database file for a while, and in backups for ever, but
+//! without the key they are unreadable. The encryption does not protect against an attacker who searches the
+//! raw disk for the overwritten key, because file systems and flash memory keep copies.
 //!
-//! A stored update is a nonce of 24 bytes and the XChaCha20-Poly1305 encryption of its record, with (round,
-//! stage, device) as associated data, so that it cannot be moved to another row.
+//! A stored update consists of a nonce of 24 bytes and the XChaCha20-Poly1305 encryption of its record. The
+//! associated data are (round, stage, device), so that an update cannot be moved to another row.
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{Tag, XChaCha20Poly1305, XNonce};
@@ -26,11 +26,11 @@ const ENCODED_LEN: usize = MAGIC.len() + ID + KEY + CHECKSUM;
 /// Length of an encoded round id, in bytes.
 const ID: usize = 6;
 
-/// Encryption with the key of the open round, and the storage of that key.
+/// Encryption with the key of the open round, and storage of the key.
 pub(super) struct UpdateCipher {
     storage: Box<dyn RoundKeyStorage>,
     entropy: Box<dyn Entropy>,
-    /// Stored key, once it has been read or written.
+    /// Round and key in the storage; `None` until the key is read or written.
     current: Option<(RoundId, XChaCha20Poly1305)>,
 }
 
@@ -39,15 +39,15 @@ impl UpdateCipher {
         Self { storage, entropy, current: None }
     }
 
-    /// Makes sure that a key for the updates of `round` is stored.
+    /// Ensures that a key for the updates of `round` is stored.
     pub(super) fn begin(&mut self, round: RoundId) -> Result<(), DatabaseError> {
-        if self.current.as_ref().is_some_and(|(of, _)| *of == round) {
+        if self.current.as_ref().is_some_and(|(key_round, _)| *key_round == round) {
             return Ok(());
         }
         self.current = match Self::read_key(self.storage.as_ref())? {
-            Some((of, cipher)) if of == round => {
+            Some((key_round, cipher)) if key_round == round => {
                 self.storage.sync().map_err(DatabaseError::RoundKeyFile)?;
-                Some((of, cipher))
+                Some((key_round, cipher))
             }
             _ => {
                 self.storage.erase().map_err(DatabaseError::RoundKeyFile)?;
@@ -60,21 +60,24 @@ impl UpdateCipher {
         Ok(())
     }
 
-    /// Erases the key of a closed round, so that its updates cannot be read any more.
+    /// Erases the key of a closed round, so that the updates of that round become unreadable.
     pub(super) fn end(&mut self) -> Result<(), DatabaseError> {
         self.current = None;
         self.storage.erase().map_err(DatabaseError::RoundKeyFile)
     }
 
-    /// Encrypts an update of the round that [`Self::begin`] was called for.
+    /// Encrypts an update. [`Self::begin`] must have been called for the same round.
     pub(super) fn seal(
         &mut self,
         round: RoundId,
         device: DeviceId,
         update: &[u8],
     ) -> Result<Vec<u8>, DatabaseError> {
-        let (_, cipher) =
-            self.current.as_ref().filter(|(of, _)| *of == round).ok_or(DatabaseError::NoEntropy)?;
+        let (_, cipher) = self
+            .current
+            .as_ref()
+            .filter(|(key_round, _)| *key_round == round)
+            .ok_or(DatabaseError::NoEntropy)?;
         let mut nonce = [0; NONCE];
         self.entropy.fill(&mut nonce).map_err(|_| DatabaseError::NoEntropy)?;
         let mut sealed = [nonce.as_slice(), update].concat();
@@ -86,10 +89,13 @@ impl UpdateCipher {
         Ok(sealed)
     }
 
-    /// Returns the decryption of a round's updates.
+    /// Returns a decryptor for the updates of a round.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Key`] if the stored key is missing, damaged or of another round.
     pub(super) fn decryptor(&self, round: RoundId) -> Result<UpdateDecryptor, DatabaseError> {
         match Self::read_key(self.storage.as_ref())? {
-            Some((of, cipher)) if of == round => Ok(UpdateDecryptor { round, cipher }),
+            Some((key_round, cipher)) if key_round == round => Ok(UpdateDecryptor { round, cipher }),
             Some((RoundId { round: number, stage }, _)) => Err(DatabaseError::Key(format!(
                 "key of round {number}, stage {stage}, but updates of round {}, stage {} are stored",
                 round.round, round.stage
@@ -101,6 +107,7 @@ impl UpdateCipher {
         }
     }
 
+    /// Reads the stored key; `None` if there is none, or it is damaged.
     fn read_key(
         storage: &dyn RoundKeyStorage,
     ) -> Result<Option<(RoundId, XChaCha20Poly1305)>, DatabaseError> {
@@ -121,6 +128,7 @@ pub(super) struct UpdateDecryptor {
 }
 
 impl UpdateDecryptor {
+    /// Decrypts the update of a device.
     pub(super) fn open(&self, device: DeviceId, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, DatabaseError> {
         let open_database = sealed.split_first_chunk::<NONCE>().and_then(|(nonce, sealed)| {
             let (text, tag) = sealed.split_last_chunk::<TAG>()?;
@@ -138,15 +146,18 @@ impl UpdateDecryptor {
     }
 }
 
+/// Encodes a round id.
 fn identity(round: RoundId) -> [u8; ID] {
     let ([a, b, c, d], [e, f]) = (round.round.to_le_bytes(), round.stage.to_le_bytes());
     [a, b, c, d, e, f]
 }
 
+/// Returns the associated data of an update.
 fn associated_data(round: RoundId, device: DeviceId) -> Vec<u8> {
     [identity(round).as_slice(), &device.0.to_le_bytes()].concat()
 }
 
+/// Encodes a key file.
 fn encode(round: RoundId, key: &[u8; KEY]) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(ENCODED_LEN));
     bytes.extend_from_slice(MAGIC);

@@ -1,4 +1,4 @@
-//! Errors of the store.
+//! Error types of the store.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub enum StoreError {
     Io {
         /// Path of the file.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system.
         error: std::io::Error,
     },
     /// Another server uses this directory.
@@ -33,12 +33,12 @@ pub enum StoreError {
         /// Format of this version.
         expected: u32,
     },
-    /// The database is missing although other files of a campaign are there.
+    /// The database is missing although other files of a campaign exist.
     #[error("{}: missing, although {} of a campaign is here; restore the database, or move the other file away to start a new campaign", path.display(), beside.display())]
     Missing {
         /// Path of the missing database.
         path: PathBuf,
-        /// Path of a file that is there.
+        /// Path of an existing file of the campaign.
         beside: PathBuf,
     },
     /// The file is corrupt, or not a database of this version.
@@ -55,20 +55,20 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if the error may pass by itself, such as a full disk or a failing source of randomness.
+    /// Returns true if the error may be temporary, such as a full disk or a failing source of randomness.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::NoEntropy)
     }
 }
 
-/// Error of the database, before the path is known.
+/// Error of the database, without the path of the file.
 #[derive(Debug)]
 pub(super) enum DatabaseError {
     Database(redb::Error),
     Version(u32, u32),
     Damaged(String),
-    /// The file with the round's key cannot be used.
+    /// The file with the key of the round cannot be used.
     RoundKeyFile(std::io::Error),
     /// The key does not decrypt the stored updates.
     Key(String),
@@ -82,6 +82,7 @@ impl<E: Into<redb::Error>> From<E> for DatabaseError {
 }
 
 impl DatabaseError {
+    /// Adds the path of the database to the error.
     pub(super) fn at(self, path: &Path) -> StoreError {
         let path = path.to_owned();
         match self {
@@ -99,7 +100,7 @@ impl DatabaseError {
             }
             Self::Database(redb::Error::Io(error)) => StoreError::Io { path, error },
             Self::Database(redb::Error::PreviousIo) => {
-                // The next write reopens the database.
+                // The database is closed after a failed write; the next write reopens it.
                 let what =
                     "a write has failed and the server waits for its disk; try again once it can be written";
                 StoreError::Io { path, error: std::io::Error::other(what) }

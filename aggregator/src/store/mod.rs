@@ -1,5 +1,5 @@
-//! Store: the campaign in a transactional database in the state directory. Rows given to [`Store::apply`] are
-//! durable, all or none of them, when it returns.
+//! Store of a campaign: a transactional database in the state directory. [`Store::apply`] writes rows, which
+//! are durable when the call returns.
 //!
 //! ```text
 //!  about        format, campaign, configuration
@@ -13,7 +13,7 @@
 //!  journal      number -> line of arrivals.jsonl
 //! ```
 //!
-//! Updates are encrypted with a key that is erased when their round is over, see `encryption`.
+//! Updates are encrypted with a key that is erased when the round is over; see `encryption`.
 
 mod backend;
 mod campaign_state;
@@ -49,26 +49,28 @@ pub use read_snapshot::ReadSnapshot;
 pub use round_key_file::{KEY_FILE, RoundKeyStorage};
 pub use write::Row;
 
-/// Name of the database in the state directory.
+/// File name of the database in the state directory.
 pub const FILE: &str = "campaign.redb";
 
-/// Name of the database while it is created.
+/// Name of the database file while it is being created.
 const PARTIAL: &str = "campaign.partial";
 
-/// File of the versions before the first database.
+/// File name of the campaign in versions without a database.
 const LEGACY_FILE: &str = "campaign.bin";
 
 /// Size of the database's cache, in bytes.
 const CACHE: usize = 8 << 20;
 
-/// Longest wait for readers of the directory, and the interval of attempts.
+/// Longest wait for other programs that read the state directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between attempts to lock the state directory.
 const LOCK_RETRY: Duration = Duration::from_millis(20);
 
 /// Database of a campaign, locked for one server.
 #[derive(Debug)]
 pub struct Store {
-    /// `None` after a failed write: the cache may differ from the disk, so the next write reopens the database.
+    /// Open database. `None` after a failed write, because the cache may differ from the disk; the next write
+    /// reopens the database.
     database: Option<Database>,
     backend: Backend,
     /// Number of the last transaction.
@@ -80,13 +82,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the database of a state directory, or creates it. `entropy` supplies the keys of rounds.
+    /// Opens the database of a state directory, or creates it. `entropy` supplies the keys of stored updates.
     ///
     /// # Errors
-    /// [`StoreError::Locked`] if another server uses it, [`StoreError::Version`], [`StoreError::Missing`] or
-    /// [`StoreError::Damaged`] for the file, [`StoreError::Io`].
+    /// [`StoreError::Locked`] if another server uses the directory; [`StoreError::Version`],
+    /// [`StoreError::Missing`], [`StoreError::Damaged`] or [`StoreError::Io`] if the database cannot be
+    /// opened.
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
-        // The mode of an existing directory is the owner's choice.
+        // The mode applies only to new directories; the owner chooses the mode of an existing one.
         make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io(directory))?;
         let path = directory.join("lock");
         regular(&path).map_err(io(&path))?;
@@ -118,11 +121,11 @@ impl Store {
             .with_database()
     }
 
-    /// Opens a database in any storage, such as a test's with injected faults; it is opened again after every
-    /// failed write.
+    /// Opens a database in any storage, such as one with injected faults for tests. `storage` is called again
+    /// after every failed write.
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// Same as [`Self::open`].
     pub fn over<S: StorageBackend>(
         storage: impl Fn() -> S + Send + 'static,
         key_storage: impl RoundKeyStorage + 'static,
@@ -134,6 +137,7 @@ impl Store {
             .with_database()
     }
 
+    /// Opens the database and returns the store.
     fn with_database(mut self) -> Result<Self, StoreError> {
         self.database = Some(self.open_database()?);
         Ok(self)
@@ -145,8 +149,9 @@ impl Store {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Opens the database and verifies every page: a page changed from outside must not be taken for a crash,
-    /// after which the last commits would be rolled back. An older copy of the database is refused as well.
+    /// Opens the database and verifies every page. Otherwise the database would treat a page that was changed
+    /// from outside as the result of a crash, and would roll back the last commits. An older copy of the
+    /// database is refused too.
     fn open_database(&mut self) -> Result<Database, StoreError> {
         let open_database = catch_corruption(|| {
             let mut database = self.backend.open()?;
@@ -155,7 +160,7 @@ impl Store {
             }
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
-            // The failed transaction may have been written in spite of the error.
+            // After a failed write, the transaction may nevertheless be on disk.
             if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
                 return Err(DatabaseError::Damaged(
                     "not the database that this server wrote last".to_owned(),
@@ -168,22 +173,25 @@ impl Store {
         Ok(database)
     }
 
+    /// Returns the open database; an error after a failed write.
     fn database(&self) -> Result<&Database, StoreError> {
         let failed = || DatabaseError::Database(redb::Error::PreviousIo).at(&self.path);
         self.database.as_ref().ok_or_else(failed)
     }
 
-    /// Begins a campaign: removes everything but the journal and the privacy accounts.
+    /// Begins a campaign: removes all rows of the previous campaign except the journal and the privacy
+    /// accounts.
     ///
     /// # Errors
-    /// [`StoreError`]; the previous campaign is unchanged.
+    /// [`StoreError`] if the database cannot be written, in which case the previous campaign is unchanged, or
+    /// if the key storage fails.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
         let with_database = write::begin(self.database()?, campaign, configuration);
         self.last = Some(with_database.map_err(|error| error.at(&self.path))?);
         self.erase_key()
     }
 
-    /// Erases the key of a round without stored updates, which a crash may have left.
+    /// Erases the stored key of a round. Used if no updates are stored, because a crash may have left a key.
     ///
     /// # Errors
     /// [`StoreError`] if the key storage fails.
@@ -191,7 +199,7 @@ impl Store {
         self.cipher.end().map_err(|error| error.at(&self.path))
     }
 
-    /// Loads the stored campaign, if there is one.
+    /// Loads the stored campaign; `None` if there is no campaign.
     ///
     /// # Errors
     /// [`StoreError`] if the database cannot be read or is inconsistent.
@@ -200,10 +208,10 @@ impl Store {
         catch_corruption(|| tables::load(database, &self.cipher)).map_err(|error| error.at(&self.path))
     }
 
-    /// Loads the settings of the campaign, if any of its rounds was ever opened.
+    /// Loads the settings of the campaign; `None` if no round of the campaign was opened.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn settings(&self) -> Result<Option<String>, StoreError> {
         let database = self.database()?;
         catch_corruption(|| tables::settings(database)).map_err(|error| error.at(&self.path))
@@ -212,7 +220,7 @@ impl Store {
     /// Opens a read snapshot of the database.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
         let read =
             self.database()?.begin_read().map_err(|error| DatabaseError::from(error).at(&self.path))?;
@@ -222,7 +230,7 @@ impl Store {
     /// Loads the journal lines from number `first` on.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// Same as [`Self::load`].
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
         let database = self.database()?;
         let lines = catch_corruption(|| tables::journal_lines(database, first))
@@ -231,7 +239,7 @@ impl Store {
     }
 }
 
-/// Returns a file of a campaign whose database is missing.
+/// Returns the path of another file of a campaign, if the directory contains one.
 fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in [journal::FILE, KEY_FILE] {
         let path = directory.join(name);
@@ -244,8 +252,8 @@ fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(None)
 }
 
-/// Takes the exclusive lock. A server holds it for its lifetime; `check` and `export` share it for a moment, so
-/// they are waited for.
+/// Locks the state directory exclusively. A server holds the lock for its lifetime. The commands `check` and
+/// `export` hold a shared lock for a short time, so the server waits for them.
 fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     let began = Instant::now();
     let mut is_first = true;
@@ -273,7 +281,8 @@ fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
     }
 }
 
-/// Creates an empty database under a temporary name and renames it, so that a crash leaves no incomplete one.
+/// Creates an empty database under a temporary name and renames the file, so that a crash leaves no
+/// incomplete database.
 fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
     let partial = directory.join(PARTIAL);
     match std::fs::remove_file(&partial) {
@@ -285,6 +294,7 @@ fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))
 }
 
+/// Returns a database builder with the cache size of the store.
 fn builder() -> redb::Builder {
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE);
@@ -295,10 +305,10 @@ fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
     move |error| StoreError::Io { path: path.to_owned(), error }
 }
 
-/// Reads the campaign of a state directory without a server; changes nothing.
+/// Reads the campaign of a state directory on which no server runs. Changes no files.
 ///
 /// # Errors
-/// As [`OfflineStore::open`] and [`OfflineStore::load`].
+/// Same as [`OfflineStore::open`] and [`OfflineStore::load`].
 pub fn read(directory: &Path) -> Result<Option<CampaignState>, StoreError> {
     OfflineStore::open(directory)?.map_or(Ok(None), |snapshot| snapshot.load())
 }

@@ -1,5 +1,5 @@
-//! Offline store: reads a state directory on which no server runs. The database is copied to memory, where an
-//! interrupted transaction is rolled back; the directory is not changed and need not be writable.
+//! Reader of a state directory on which no server runs. The database is copied to memory, where an
+//! interrupted transaction is rolled back. The directory is not changed and need not be writable.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,23 @@ use crate::journal::CommittedRound;
 use crate::keys::{Entropy, KeyError};
 use fedspan_files::{FileLock, regular};
 
-/// Database of a state directory, in memory.
+/// Copy of a state directory's database in memory.
 #[derive(Debug)]
 pub struct OfflineStore {
     database: Database,
     cipher: UpdateCipher,
     path: PathBuf,
     bytes: u64,
-    /// Shared lock that keeps servers from starting.
+    /// Shared lock on the state directory, which prevents a server from starting.
     _lock: Option<FileLock>,
 }
 
 impl OfflineStore {
-    /// Reads the database of a state directory and verifies every page; `None` if there never was one.
+    /// Reads the database of a state directory and verifies every page. Returns `None` if no server has used
+    /// the directory.
     ///
     /// # Errors
-    /// [`StoreError`]; [`StoreError::Locked`] while a server runs.
+    /// [`StoreError`] if the database cannot be read; [`StoreError::Locked`] while a server runs.
     pub fn open(directory: &Path) -> Result<Option<Self>, StoreError> {
         let old = directory.join(LEGACY_FILE);
         if exists(&old)? {
@@ -79,7 +80,7 @@ impl OfflineStore {
     /// Returns the number of updates counted in the open round.
     ///
     /// # Errors
-    /// As [`Self::campaign`].
+    /// Same as [`Self::campaign`].
     pub fn count_updates(&self) -> Result<u64, StoreError> {
         catch_corruption(|| tables::count_updates(&self.database.begin_read()?))
             .map_err(|error| error.at(&self.path))
@@ -96,7 +97,7 @@ impl OfflineStore {
     /// Loads the committed rounds, in order.
     ///
     /// # Errors
-    /// [`StoreError`] if they cannot be read.
+    /// [`StoreError`] if the rounds cannot be read.
     pub fn rounds(&self) -> Result<Vec<CommittedRound>, StoreError> {
         catch_corruption(|| tables::rounds(&self.database.begin_read()?))
             .map_err(|error| error.at(&self.path))
@@ -105,19 +106,19 @@ impl OfflineStore {
     /// Loads all journal lines with their numbers.
     ///
     /// # Errors
-    /// [`StoreError`] if they cannot be read.
+    /// [`StoreError`] if the lines cannot be read.
     pub fn journal(&self) -> Result<Vec<(u64, String)>, StoreError> {
         catch_corruption(|| tables::journal_lines(&self.database, 0)).map_err(|error| error.at(&self.path))
     }
 }
 
-/// Returns true if the file exists. Errors are reported for the directory, since it is unknown whether the file
-/// is there.
+/// Returns true if a file exists. An error names the directory, because it is unknown whether the file
+/// exists.
 fn exists(path: &Path) -> Result<bool, StoreError> {
     path.try_exists().map_err(io(path.parent().unwrap_or(path)))
 }
 
-/// Takes the shared lock; `None` if no server was ever started.
+/// Locks the state directory for reading; `None` if no server was ever started in the directory.
 fn lock_shared(path: &Path) -> Result<Option<FileLock>, StoreError> {
     let lock = match regular(path).and_then(|()| File::open(path)) {
         Ok(lock) => lock,
@@ -141,6 +142,7 @@ impl MemoryBackend {
     }
 }
 
+/// Converts a range of the file to indices.
 fn byte_range(offset: u64, length: usize) -> std::io::Result<std::ops::Range<usize>> {
     let outside = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
     let start = usize::try_from(offset).map_err(|_| outside())?;
@@ -162,9 +164,9 @@ impl StorageBackend for MemoryBackend {
     fn set_len(&self, length: u64) -> std::io::Result<()> {
         let byte_range = byte_range(length, 0)?;
         let mut bytes = self.bytes();
-        let more = byte_range.start.saturating_sub(bytes.len());
-        // A corrupt header may ask for any length.
-        bytes.try_reserve(more).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+        let additional = byte_range.start.saturating_sub(bytes.len());
+        // A corrupt header may request any length, so the allocation may fail.
+        bytes.try_reserve(additional).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
         bytes.resize(byte_range.start, 0);
         Ok(())
     }
@@ -181,7 +183,7 @@ impl StorageBackend for MemoryBackend {
     }
 }
 
-/// Source of randomness that always fails; reading needs none.
+/// Source of randomness that always fails. Reading needs no randomness.
 struct NoEntropy;
 
 impl Entropy for NoEntropy {

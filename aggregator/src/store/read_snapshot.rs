@@ -1,5 +1,5 @@
-//! Read snapshot: the database as of one moment, read while writers continue (MVCC). Its pages are not reused
-//! before it is dropped.
+//! Read snapshot: the state of the database at one moment, which can be read while writes continue (MVCC).
+//! The database does not reuse pages of a snapshot until the snapshot is dropped.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use redb::ReadTransaction;
 use super::corruption_guard::catch_corruption;
 use super::{CampaignState, StoreError, tables};
 
-/// Database as of one moment.
+/// State of the database at one moment.
 pub struct ReadSnapshot {
     read: ReadTransaction,
     path: PathBuf,
@@ -19,7 +19,7 @@ impl ReadSnapshot {
         Self { read, path }
     }
 
-    /// Loads the campaign without the updates of the open round, which stay private until the round is over.
+    /// Loads the campaign without the updates of the open round, which remain encrypted.
     ///
     /// # Errors
     /// [`StoreError`] if the database cannot be read or is inconsistent.
@@ -30,24 +30,24 @@ impl ReadSnapshot {
     /// Returns the number of committed rounds.
     ///
     /// # Errors
-    /// As [`Self::campaign`].
+    /// Same as [`Self::campaign`].
     pub fn count_rounds(&self) -> Result<u64, StoreError> {
         catch_corruption(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
     }
 
-    /// Passes the committed rounds, one line of JSON each, to `each` in order, until it returns false.
+    /// Passes the committed rounds, one line of JSON each, to `each` in order, until `each` returns false.
     ///
     /// # Errors
-    /// As [`Self::campaign`].
+    /// Same as [`Self::campaign`].
     pub fn rounds(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
         catch_corruption(|| tables::for_each_round(&self.read, |_, line| each(line)))
             .map_err(|error| error.at(&self.path))
     }
 
-    /// Passes the journal lines to `each` in order, until it returns false.
+    /// Passes the journal lines to `each` in order, until `each` returns false.
     ///
     /// # Errors
-    /// [`StoreError`] if they cannot be read.
+    /// [`StoreError`] if the lines cannot be read.
     pub fn journal(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
         catch_corruption(|| tables::for_each_journal_line(&self.read, 0, |_, line| each(line)))
             .map_err(|error| error.at(&self.path))

@@ -1,4 +1,4 @@
-//! Storage of the key of the open round: the trait, and a file.
+//! Storage of the key of the open round: a trait, and its implementation with a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -9,27 +9,28 @@ use zeroize::Zeroizing;
 use fedspan_files::regular;
 use fedspan_files::{create_private, sync_directory, with_suffix};
 
-/// Name of the file in the state directory.
+/// File name of the key in the state directory.
 pub const KEY_FILE: &str = "round.key";
 
-/// Length of the longest file that is read.
+/// Length of the longest file that is read, in bytes.
 const LONGEST: u64 = 4096;
 
-/// Storage of the open round's key. The effect of every method is durable when it returns.
+/// Storage of the open round's key. The effect of every method is durable when the method returns.
 pub trait RoundKeyStorage: Send {
-    /// Reads the stored key file.
+    /// Reads the stored key; `None` if no key is stored.
     ///
     /// # Errors
     /// Error of the storage.
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>>;
 
-    /// Stores a key, all of it or nothing; none may be stored.
+    /// Stores a key atomically. No other key may be stored.
     ///
     /// # Errors
     /// Error of the storage.
     fn write(&self, key: &[u8]) -> std::io::Result<()>;
 
-    /// Makes the stored key durable, as an earlier write may have stored it and then failed.
+    /// Makes the stored key durable. Needed because an earlier write may have stored the key before it
+    /// failed.
     ///
     /// # Errors
     /// Error of the storage.
@@ -38,11 +39,11 @@ pub trait RoundKeyStorage: Send {
     /// Overwrites and removes the stored key, if there is one, and the remains of an unfinished write.
     ///
     /// # Errors
-    /// Error of the storage; the key may still be there, or overwritten but not removed.
+    /// Error of the storage; the key may still exist, or may be overwritten but not removed.
     fn erase(&self) -> std::io::Result<()>;
 }
 
-/// Small file that only its owner can read.
+/// Key in a small file that only its owner can read.
 #[derive(Debug)]
 pub(super) struct RoundKeyFile {
     path: PathBuf,
@@ -53,6 +54,7 @@ impl RoundKeyFile {
         Self { path: directory.join(KEY_FILE) }
     }
 
+    /// Returns the temporary path to which a key is written first.
     fn partial(&self) -> PathBuf {
         with_suffix(&self.path, ".partial")
     }
@@ -62,7 +64,7 @@ impl RoundKeyStorage for RoundKeyFile {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         regular(&self.path)?;
         match std::fs::metadata(&self.path) {
-            // A longer file is not a key.
+            // A longer file is not a key; an empty value makes the caller treat it as damaged.
             Ok(about) if about.len() > LONGEST => Ok(Some(Zeroizing::default())),
             Ok(_) => std::fs::read(&self.path).map(|bytes| Some(Zeroizing::new(bytes))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -89,7 +91,7 @@ impl RoundKeyStorage for RoundKeyFile {
     }
 }
 
-/// Overwrites and removes a file. File systems may keep a copy nevertheless.
+/// Overwrites and removes a file. The file system may still keep a copy.
 fn erase(path: &Path) -> std::io::Result<()> {
     let mut file: File = match OpenOptions::new().write(true).open(path) {
         Ok(file) => file,

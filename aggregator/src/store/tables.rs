@@ -1,4 +1,4 @@
-//! Tables of the database, and what is read from them.
+//! Tables of the database, and the functions that read them.
 
 use fedspan_protocol::message::RoundId;
 use redb::{
@@ -13,25 +13,33 @@ use crate::journal::CommittedRound;
 use fedspan_engine::privacy::Account;
 use fedspan_engine::{Checkpoint, CountedUpdate, DeviceId, Millis};
 
-/// Format written by this version. 1 was not a database; 2 did not encrypt updates; 3 had no rounds, 4 no
-/// clock.
+/// Database format of this version. Format 1 was not a database, format 2 did not encrypt updates, format 3
+/// did not store rounds, and format 4 did not store the clock.
 pub(super) const FORMAT: u32 = 5;
 
+/// Type of encoded values.
 pub(super) type Bytes = &'static [u8];
 
+/// Format, campaign, configuration, clock and number of the last transaction.
 pub(super) const ABOUT: TableDefinition<'_, &str, Bytes> = TableDefinition::new("about");
+/// State of the engine at the last opening or commit of a round.
 pub(super) const CHECKPOINT: TableDefinition<'_, (), Bytes> = TableDefinition::new("checkpoint");
+/// Encrypted updates counted in the open round, by round, stage and device.
 pub(super) const UPDATES: TableDefinition<'_, (u32, u16, u64), Bytes> = TableDefinition::new("updates");
-/// Later ids of the open round; the first id is in its checkpoint.
+/// Later ids of the open round; the first id is in the checkpoint.
 pub(super) const NAMES: TableDefinition<'_, (u32, u16), ()> = TableDefinition::new("names");
+/// Devices that will not answer the open round.
 pub(super) const OUT: TableDefinition<'_, u64, ()> = TableDefinition::new("out");
 /// Deadline override of the open round.
 pub(super) const WAITS: TableDefinition<'_, (), Bytes> = TableDefinition::new("waits");
+/// Privacy account of each device.
 pub(super) const ACCOUNTS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("accounts");
+/// Committed rounds in JSON, by round id.
 pub(super) const ROUNDS: TableDefinition<'_, u32, &str> = TableDefinition::new("rounds");
+/// Journal lines, by number.
 pub(super) const JOURNAL: TableDefinition<'_, u64, &str> = TableDefinition::new("journal");
 
-/// Refuses a database of another format; an empty one is accepted.
+/// Returns an error if the database has another format. An empty database is accepted.
 pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), DatabaseError> {
     let read = database.begin_read()?;
     let about = match read.open_table(ABOUT) {
@@ -56,7 +64,7 @@ pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, 
     }
 }
 
-/// Returns the settings of the campaign, if any of its rounds was ever opened.
+/// Returns the settings of the campaign; `None` if no round of the campaign was opened.
 pub(super) fn settings(database: &impl ReadableDatabase) -> Result<Option<String>, DatabaseError> {
     let read = database.begin_read()?;
     let stored = load_without_updates(&read)?.filter(|stored| stored.checkpoint.is_some());
@@ -112,6 +120,7 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
     }))
 }
 
+/// Loads the campaign and decrypts the updates of the open round.
 pub(super) fn load(
     database: &impl ReadableDatabase,
     cipher: &UpdateCipher,
@@ -172,7 +181,7 @@ pub(super) fn count_updates(read: &ReadTransaction) -> Result<u64, DatabaseError
     Ok(read.open_table(UPDATES)?.len()?)
 }
 
-/// Passes the committed rounds with their ids to `each`, until it returns false.
+/// Passes the committed rounds with their ids to `each`, until `each` returns false.
 pub(super) fn for_each_round(
     read: &ReadTransaction,
     mut each: impl FnMut(u32, &str) -> bool,
@@ -199,7 +208,7 @@ pub(super) fn journal_lines(
     Ok(found)
 }
 
-/// Passes the journal lines from number `first` on to `each`, until it returns false.
+/// Passes the journal lines from number `first` on to `each`, until `each` returns false.
 pub(super) fn for_each_journal_line(
     read: &ReadTransaction,
     first: u64,
@@ -219,10 +228,12 @@ pub(super) fn for_each_journal_line(
     Ok(())
 }
 
+/// Decodes a little-endian number of 8 bytes; any other length gives `u64::MAX`.
 pub(super) fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
+/// Decodes a value; `what` names the value in the error.
 fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),

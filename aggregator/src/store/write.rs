@@ -1,4 +1,4 @@
-//! Writes to the database: the engine's records become rows, and rows go to their tables.
+//! Writer of the database: conversion of the engine's records into rows, and of rows into entries of tables.
 
 use redb::{Database, ReadableTable, Table, WriteTransaction};
 use serde::Serialize;
@@ -14,10 +14,10 @@ use crate::journal::CommittedRound;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Millis, Record};
 
-/// Unit that is written to the store.
+/// Row that is written to the store.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Row {
-    /// Record of the engine. A checkpoint removes updates, aliases, exclusions and deadline of earlier
+    /// Record of the engine. A checkpoint removes the updates, aliases, exclusions and deadline of earlier
     /// rounds.
     Engine(Record),
     /// Committed round.
@@ -29,7 +29,8 @@ pub enum Row {
 }
 
 impl Row {
-    /// Returns the row of an engine's record, if a restart needs it. `representation` is the engine's.
+    /// Returns the row of a record of the engine; `None` if a restart does not need the record.
+    /// `representation` is the engine's current representation.
     #[must_use]
     pub fn of(record: Record, representation: &Matrix) -> Option<Self> {
         match record {
@@ -47,13 +48,15 @@ impl Row {
 }
 
 impl Store {
-    /// Writes rows in order; they are durable on return. If they close a round and count updates of the next
-    /// one, the closed round and its key are erased before the first new update is written.
+    /// Writes rows in order. The rows are durable when the call returns. If the rows close a round and also
+    /// count updates of the next round, then the updates and the key of the closed round are erased before
+    /// the first new update is written.
     ///
     /// # Errors
-    /// [`StoreError`]: a suffix of the rows is not written. The call may be repeated, and reopens the database.
+    /// [`StoreError`] if some or all of the rows were not written; the written rows are a prefix. The call
+    /// may be repeated, which reopens the database.
     pub fn apply(&mut self, rows: &[Row]) -> Result<(), StoreError> {
-        // Updates that the same rows count in the closed round need not be written.
+        // Updates of the round that these rows close need not be written.
         let closed = rows.iter().rposition(|row| matches!(row, Row::Engine(Record::Checkpoint(_))));
         let counts = |row: &Row| matches!(row, Row::Engine(Record::Counted(..)));
         let (before, after) = rows.split_at(closed.map_or(0, |closed| closed + 1));
@@ -67,7 +70,7 @@ impl Store {
         if second.is_empty() { Ok(()) } else { self.write(second, 0) }
     }
 
-    /// Writes rows in one transaction, except those before index `closed` that concern updates.
+    /// Writes rows in one transaction. Rows before index `closed` that concern updates are skipped.
     fn write(&mut self, rows: &[Row], closed: usize) -> Result<(), StoreError> {
         let database = match self.database.take() {
             Some(database) => database,
@@ -81,10 +84,10 @@ impl Store {
     }
 }
 
-/// Begins a transaction with two-phase commit: its pages are synced first, then the header that makes them
-/// current. After a crash the database then never falls back to an older transaction because of a page or
-/// header with a wrong checksum; and after a failed sync, when the system may show data that never reach the
-/// disk, nothing written later depends on them.
+/// Begins a transaction with two-phase commit: the pages are synced before the header that makes them
+/// current. After a crash, the database therefore never returns to an older transaction because of a page or
+/// header with a wrong checksum. After a failed sync, when the operating system may show data that never
+/// reach the disk, later transactions do not depend on such data.
 fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
     let mut write = database.begin_write()?;
     write.set_two_phase_commit(true);
@@ -112,7 +115,7 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
         write.open_table(OUT)?.retain(|_, ()| false)?;
         write.open_table(WAITS)?.retain(|(), _| false)?;
         write.open_table(ROUNDS)?.retain(|_, _| false)?;
-        // Privacy accounts and the journal outlast the campaign.
+        // Privacy accounts and the journal are kept; their tables are only created.
         write.open_table(ACCOUNTS)?;
         write.open_table(JOURNAL)?;
         next_transaction(&mut about)?
@@ -122,7 +125,7 @@ pub(super) fn begin(database: &Database, campaign: u64, configuration: &str) -> 
 }
 
 /// Writes rows and returns the number of the transaction. Rows before index `closed` that concern updates are
-/// skipped, since the checkpoint at `closed` would remove them.
+/// skipped, because the checkpoint at `closed` would remove them.
 fn write_rows(
     database: &Database,
     cipher: &mut UpdateCipher,
@@ -155,7 +158,7 @@ fn write_rows(
                 ) if place < closed => {}
                 Row::Engine(Record::Renumbered(opening)) => {
                     round_aliases.insert((opening.id.round, opening.id.stage), ())?;
-                    // After renumbering these devices are asked again.
+                    // After renumbering, the excluded devices are asked again.
                     excluded.retain(|_, ()| false)?;
                 }
                 Row::Engine(Record::Counted(id, device, counted)) => {
@@ -169,7 +172,7 @@ fn write_rows(
                 Row::Engine(Record::Account(device, account)) => {
                     accounts.insert(device.0, encode(account)?.as_slice())?;
                 }
-                // [`Row::of`] makes no such rows.
+                // [`Row::of`] makes no rows of these records.
                 Row::Engine(
                     Record::Committed(_)
                     | Record::Answered(..)
@@ -193,6 +196,7 @@ fn write_rows(
     Ok(number)
 }
 
+/// Encodes a value in postcard format.
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
     postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Commands `adapter average` and `adapter check`.
+//! Tests of the commands `adapter average` and `adapter check`: output, exit codes and files.
 
 use std::process::Command;
 
@@ -7,6 +7,7 @@ use fedspan_adapters::files::{Dtype, RoundKind};
 use super::common::{Adapter, Folder};
 use crate::common::said;
 
+/// Runs a command line in the directory. Returns exit code, standard output and standard error.
 fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     let program = env!("CARGO_BIN_EXE_fedspan-aggregator");
     let shell = ["-c", &line.replace("adapter ", &format!("{program} adapter "))].map(str::to_owned);
@@ -14,6 +15,7 @@ fn run(folder: &Folder, line: &str) -> (i32, String, String) {
     said(&output)
 }
 
+/// Makes a directory with a base and three clients.
 fn folder(round: RoundKind) -> Folder {
     let base = Adapter::random(Dtype::F32, 1, 4, 30, 10);
     let clients: Vec<Adapter> = (1..4).map(|seed| base.trained(round, seed)).collect();
@@ -107,7 +109,7 @@ fn errors_name_the_cause_and_leave_nothing() {
     }
 }
 
-/// With 24 file descriptors in all, files are opened again for every block.
+/// With a limit of 24 file descriptors, files are opened again for every block.
 #[test]
 fn few_descriptors_suffice() {
     let base = Adapter::random(Dtype::F32, 1, 2, 9, 4);
@@ -125,7 +127,7 @@ fn few_descriptors_suffice() {
     assert_eq!(run(&folder, check), run(&folder, &format!("ulimit -n 24; {check}")));
 }
 
-/// Shells sort `10` before `2`, so the output must show which file got which weight.
+/// The output shows the weight of every file, because shells sort `10` before `2`.
 #[test]
 fn average_prints_weight_of_every_file() {
     let folder = folder(RoundKind::Up);
@@ -198,7 +200,7 @@ fn interrupted_command_leaves_nothing() {
     let line = "adapter average --plain --base base.safetensors ?.safetensors ??.safetensors -o next.safetensors & \
         id=$!; while ! [ -e next.safetensors.partial ]; do :; done; kill -INT $id; wait $id";
     let (code, _, err) = run(&folder, line);
-    // A fast machine may finish before the signal.
+    // On a fast machine the command may finish before the signal.
     if code != 0 {
         assert_eq!(code, 1, "{err}");
         assert!(err.contains("interrupted, nothing was written"), "{err}");

@@ -1,4 +1,4 @@
-//! Command `adapter serve`: kills, restarts and signals; acknowledged updates are never lost.
+//! Tests of the command `adapter serve`: after kills, restarts and signals no acknowledged update is lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use super::common::http::request;
 use super::common::live::{CLIENTS, RunningServer, ServerDirectory, list_files, mean, parse, trained_part};
 use crate::common::said;
 
-/// Server process, and a client of it.
+/// Server process, with a handle for requests.
 struct Program {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -28,6 +28,7 @@ fn command(directory: &ServerDirectory, more: &[&str]) -> Command {
     command
 }
 
+/// Starts a server and waits until it listens.
 fn start(directory: &ServerDirectory, more: &[&str]) -> Program {
     let mut child = command(directory, more).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -63,7 +64,8 @@ fn fails(directory: &ServerDirectory, more: &[&str]) -> (i32, String) {
     (code, errors)
 }
 
-/// The server is killed after every acknowledgement, while another upload is in progress.
+/// Acknowledged updates are kept although the server is killed after every acknowledgement, while another
+/// upload is in progress.
 #[test]
 fn acknowledged_updates_survive_kill() {
     let directory = ServerDirectory::new();
@@ -90,7 +92,7 @@ fn acknowledged_updates_survive_kill() {
         program.server.round_after(CLIENTS[0], number);
         let expected = mean(&now, &updates, trains);
         assert_eq!(program.server.model(), expected);
-        // A client that lost the acknowledgement gets it again.
+        // A client that missed the acknowledgement gets it again.
         let last = trained_part(&updates[2].1, trains).bytes();
         assert_eq!(program.server.put(CLIENTS[2], number, 3, &last).json(200)["update"], "repeated");
         program.kill();
@@ -142,12 +144,12 @@ fn state_directory_belongs_to_one_configuration() {
     let (code, text) = fails(&directory, &[]);
     assert!(code == 2 && text.contains("the base of SHA-256"), "{text}");
     directory.base.write(&directory.at("base.safetensors"));
-    // A directory with a similar name is no round.
+    // A directory with a similar name is not treated as a round.
     std::fs::create_dir(directory.at("state/round-7")).unwrap();
     let program = start(&directory, &[]);
     program.server.put(CLIENTS[1], 1, 1, &directory.base.trained(RoundKind::Up, 1).bytes()).expect(201);
     program.kill();
-    // A typing error in the list of clients must not drop an acknowledged update.
+    // A misspelt name in the list of clients must not drop an acknowledged update.
     let (code, text) = fails(&directory, &["--set", "clients=[\"anton\", \"bete\", \"carla\"]"]);
     assert!(
         code == 2 && text.contains("beate.1.") && text.contains("no client of the configuration"),

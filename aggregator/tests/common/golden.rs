@@ -1,4 +1,5 @@
-//! Test support for golden files: writes, reads and resumes campaigns that a server left in the middle of a round.
+//! Helpers of tests of golden files: they write, read and resume campaigns of a server that stopped in the
+//! middle of a round.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,13 +20,13 @@ use getrandom::SysRng;
 
 use super::campaign::honest;
 
-/// Files that a server leaves.
+/// Names of the files that a server leaves.
 pub const FILES: [&str; 3] = ["campaign.redb", "round.key", "arrivals.jsonl"];
 
-/// Configuration, without the line that names the state directory.
+/// Name of the configuration file, which lacks the line with the state directory.
 pub const CONFIGURATION: &str = "fleet.toml";
 
-/// Results after the restart, one line per round.
+/// Name of the file with the results after the restart, one line per round.
 pub const RESUMED: &str = "resumed.txt";
 
 /// Returns a directory in `tests/golden`.
@@ -33,13 +34,13 @@ pub fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Returns the configuration of a golden directory for a copy of it in `state`.
+/// Returns the configuration of a golden directory whose copy is in `state`.
 pub fn configuration(name: &str, state: &Path) -> String {
     let text = std::fs::read_to_string(directory(name).join(CONFIGURATION)).unwrap();
     format!("state = {:?}\n{text}", state.display().to_string())
 }
 
-/// Copies the files of a server.
+/// Copies the files of a golden directory to `state`.
 pub fn copy(name: &str, state: &Path) {
     std::fs::create_dir_all(state).unwrap();
     for file in FILES {
@@ -52,8 +53,8 @@ fn response_time(device: DeviceId) -> u64 {
     50 + 2 * device.0
 }
 
-/// Returns the update of a device. For FedRep it is an honest gradient. For other tasks it is random numbers that
-/// depend on the round; the tensors that must be orthonormal are orthonormalised.
+/// Returns the update of a device. For FedRep the update is an honest gradient. For other tasks the update
+/// consists of random numbers that depend on the round; tensors that must be orthonormal are orthonormalised.
 fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
     if let Task::FedRep { upload: Upload::Gradient, .. } = opening.request.task {
         return honest(device, opening);
@@ -71,7 +72,7 @@ fn update_of(device: DeviceId, opening: &RoundBroadcast) -> Update {
     super::update(opening.id, 1 + device.0 as u32 % 5, &opening.request.expects, tensors.collect())
 }
 
-/// Campaign with all its devices.
+/// Campaign of a durable engine with simulated devices.
 pub struct GoldenCampaign {
     pub coordinator: DurableEngine,
     fleet: Fleet,
@@ -89,7 +90,7 @@ impl GoldenCampaign {
     pub fn new(text: &str) -> Self {
         let fleet = Fleet::parse("fleet.toml", text).unwrap();
         let store = Store::open(&fleet.state, SysRng).unwrap();
-        // A server resumes with the stored settings, too.
+        // Like a server, the campaign resumes with the stored settings.
         let fleet = match store.settings().unwrap() {
             Some(stored) => fleet.resumed(&stored).unwrap().fleet,
             None => fleet,
@@ -105,7 +106,7 @@ impl GoldenCampaign {
         Self { coordinator, fleet, now: now.as_u64(), open_requests, lines, rounds }
     }
 
-    /// Lets all devices join.
+    /// Makes all devices join.
     pub fn with_all_joined(mut self) -> Self {
         for device in 0..self.fleet.expected as u64 {
             if self.fleet.privacy.is_some() {
@@ -118,6 +119,7 @@ impl GoldenCampaign {
         self
     }
 
+    /// Flushes the engine and handles the released actions.
     fn settle(&mut self) {
         let settled = self.coordinator.flush().unwrap();
         self.lines.extend(settled.lines.iter().map(|line| serde_json::to_string(line).unwrap()));
@@ -141,7 +143,7 @@ impl GoldenCampaign {
         }
     }
 
-    /// Lets the device with the earliest response time answer; false if no request is open.
+    /// Makes the device with the earliest response time answer. Returns false if no request is open.
     pub fn step(&mut self) -> bool {
         let next = self.open_requests.iter().min_by_key(|(device, (due, _))| (*due, **device));
         let Some((device, due)) = next.map(|(device, (due, _))| (*device, *due)) else { return false };
@@ -164,7 +166,7 @@ impl GoldenCampaign {
         }
     }
 
-    /// Runs to the end; returns a line per round, and the privacy accounts.
+    /// Runs the campaign to its end. Returns one line per round, and the privacy accounts.
     pub fn finished(mut self) -> String {
         while self.coordinator.engine().phase() != Phase::FitHead {
             assert!(self.step(), "{:?}", self.coordinator.engine().phase());
@@ -195,8 +197,8 @@ impl GoldenCampaign {
     }
 }
 
-/// Writes a golden directory from its configuration: a server that stops in this round after this many updates,
-/// and the results of the campaign after its restart.
+/// Writes a golden directory from its configuration: the files of a server that stopped in the round of
+/// `phase` after `counted` updates, and the results of the campaign after a restart.
 pub fn make(name: &str, (phase, counted): (Phase, usize), state: &Path) {
     let text = configuration(name, state);
     let mut campaign = GoldenCampaign::new(&text).with_all_joined();

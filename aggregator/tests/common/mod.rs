@@ -1,4 +1,4 @@
-//! Shared helpers: directories, frames, devices and gradients.
+//! Helpers of tests: directories, processes, frames, devices and gradients.
 #![allow(dead_code)]
 
 #[path = "../../engine/tests/common/campaign.rs"]
@@ -28,7 +28,7 @@ pub struct Scratch(TempDir);
 
 impl Scratch {
     pub fn new() -> Self {
-        // Other users may look into it, as they may into most parents of a state directory.
+        // Other users may read the directory, as is usual for the parent of a state directory.
         let mode = Permissions::from_mode(0o755);
         Self(tempfile::Builder::new().prefix("fedspan-agg-").permissions(mode).tempdir().unwrap())
     }
@@ -38,10 +38,11 @@ impl Scratch {
     }
 }
 
+/// Lock of [`alone`].
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Takes a lock under which locked files are closed, programs are written, and programs are started: between
-/// fork and exec a program has copies of this process's open files, and with them their locks.
+/// Takes the lock under which the tests close locked files, write programs and start programs. Between fork
+/// and exec a new process has copies of this process's open files, and thus holds their locks.
 pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -58,14 +59,14 @@ pub fn output(command: &mut Command) -> Output {
     spawned(piped).wait_with_output().unwrap()
 }
 
-/// Exit code, standard output and standard error of a program.
+/// Returns exit code, standard output and standard error of a program.
 pub fn said(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Reads lines up to the first that contains `says`, and returns it. The reader must be kept, as a program may
-/// not be able to write to a closed pipe.
+/// Reads lines up to the first line that contains `says`, and returns that line. The caller must keep the
+/// reader, because a program may fail to write to a closed pipe.
 pub fn line_with(reader: &mut impl BufRead, says: &str) -> String {
     let mut all = String::new();
     loop {
@@ -80,7 +81,7 @@ pub fn line_with(reader: &mut impl BufRead, says: &str) -> String {
 /// Process of `serve`, killed on drop.
 pub struct ServerProcess {
     pub child: Child,
-    /// Line that the program printed once it listened. The control socket exists since then.
+    /// Line that the program printed when it began to listen. The control socket exists from then on.
     pub line: String,
 }
 
@@ -90,13 +91,13 @@ impl ServerProcess {
         Self::listening(spawned(command.stdout(Stdio::piped())))
     }
 
-    /// Waits until a process whose standard output is piped listens.
+    /// Waits until a server process listens. The standard output of the process must be piped.
     pub fn listening(mut child: Child) -> Self {
         let line = line_with(&mut BufReader::new(child.stdout.take().unwrap()), "listening on ");
         Self { child, line }
     }
 
-    /// Ends the process by a signal and returns its exit status.
+    /// Sends a signal to the process, waits for its end and returns the exit status.
     pub fn end(mut self, signal: &str) -> ExitStatus {
         let mut kill = Command::new("kill");
         assert!(spawned(kill.args([signal, &self.child.id().to_string()])).wait().unwrap().success());
@@ -111,7 +112,7 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Closes a locked file.
+/// Closes a locked file by dropping its owner.
 pub fn closed<T>(locked: T) {
     let _alone = alone();
     drop(locked);
@@ -145,7 +146,7 @@ pub fn frame(message: &ToServer, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Decodes the messages in bytes from the server. Panics on a bad frame.
+/// Decodes the messages in bytes from the server. Panics on an invalid frame.
 pub fn messages(mut bytes: &[u8]) -> Vec<(ToDevice, Vec<u8>)> {
     let mut decoder = Decoder::new(vec![0u8; 4096]);
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Configurations of every shape, from `tests/golden/fingerprints`.
+//! Helpers of tests: the configurations of every kind in `tests/golden/fingerprints`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,8 @@ use fedspan_engine::participation::Policy;
 
 use super::golden::directory;
 
-/// Parses a configuration for a server or a simulation, which has methods without firmware.
+/// Parses a configuration of a server, or of a simulation, which has methods that the firmware does not
+/// support.
 pub fn fleet(text: &str) -> Fleet {
     let base = "[listen]\nplaintext = true\n[devices]\nexpected = 8\n[data]\nd = 12\n[model]\nk = 3\n[algorithm]\nname = \"fedrep\"\n\
                 rounds = 5\nstep_size = 0.3\n";
@@ -31,7 +32,7 @@ pub fn fleet(text: &str) -> Fleet {
     fleet
 }
 
-/// Returns every configuration with the path of its text.
+/// Returns the text and the path of every configuration.
 pub fn all() -> Vec<(String, PathBuf)> {
     let files = std::fs::read_dir(directory("fingerprints")).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().unwrap() == "toml").collect();

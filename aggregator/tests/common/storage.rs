@@ -1,5 +1,5 @@
-//! Disk for tests: at a power cut each unsynced write is lost, kept or torn, as a seed decides; faults can be
-//! injected.
+//! Helpers of tests: a disk in memory with injected faults. At a power cut each unsynced write is lost, kept
+//! or torn, depending on a seed.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -9,7 +9,7 @@ use rand_core::{Rng, SeedableRng};
 use redb::StorageBackend;
 use zeroize::Zeroizing;
 
-/// Bytes that the disk writes atomically.
+/// Number of bytes that the disk writes atomically.
 const SECTOR: usize = 512;
 
 /// Faults to inject.
@@ -18,20 +18,23 @@ pub enum Faults {
     /// No fault.
     #[default]
     None,
-    /// Every write and sync after this many fails.
+    /// Every write and sync fails after this number of successful ones.
     After(u32),
-    /// Every sync after this many fails: the data are visible, and never reach the disk by themselves.
+    /// Every sync fails after this number of successful ones. Written data are visible but do not reach the
+    /// disk.
     Sync(u32),
-    /// The power is cut at the write, sync or key change after this many.
+    /// The power is cut after this number of writes, syncs and key changes.
     Cut(u32),
 }
 
+/// Write that has not been synced.
 #[derive(Debug)]
 enum Write {
     Bytes(u64, Vec<u8>),
     Length(u64),
 }
 
+/// State of a disk.
 #[derive(Debug)]
 struct Inner {
     /// Data as the server reads them.
@@ -42,22 +45,23 @@ struct Inner {
     pending: Vec<Write>,
     /// Key of the open round. Changes are durable unless they fail.
     key: Option<Vec<u8>>,
-    /// Whether the key stems from a failed write, so that the next power cut may remove it.
+    /// Whether the key is from a failed write, so that the next power cut may remove it.
     is_key_unsynced: bool,
     /// Every key that was ever stored.
     keys: Vec<Vec<u8>>,
     faults: Faults,
     random: ChaCha8Rng,
-    /// Number of power cuts: storage handed out before one writes nothing any more.
+    /// Number of power cuts. Storage that was opened before a power cut can no longer write.
     life: u32,
-    /// Power cuts with unsynced writes.
+    /// Number of power cuts with unsynced writes.
     torn: u32,
 }
 
-/// Handle to a disk, shared with the storage made of it.
+/// Handle to a disk, which shares the disk with its storage.
 #[derive(Clone, Debug)]
 pub struct Disk(Arc<Mutex<Inner>>);
 
+/// Storage of a database on a disk, valid until the next power cut.
 #[derive(Debug)]
 pub struct Storage {
     disk: Disk,
@@ -107,7 +111,7 @@ impl Disk {
         (inner.key.clone(), inner.keys.clone())
     }
 
-    /// Reserves memory, so that growing does not reallocate.
+    /// Reserves memory, so that growth does not reallocate.
     pub fn reserve(&self, bytes: usize) {
         let mut inner = self.inner();
         inner.seen.reserve(bytes);
@@ -120,11 +124,12 @@ impl Disk {
         inner.seen.capacity() + inner.durable.capacity()
     }
 
-    /// Returns the content that a backup would have.
+    /// Returns the content of the disk as a backup would contain it.
     pub fn image(&self) -> Vec<u8> {
         self.inner().seen.clone()
     }
 
+    /// Sets the faults to inject.
     pub fn fail(&self, faults: Faults) {
         self.inner().faults = faults;
     }
@@ -146,7 +151,7 @@ impl Disk {
 }
 
 impl Inner {
-    /// Keeps, drops or tears each write since the last sync, in any order.
+    /// Keeps, drops or tears each write since the last sync, at random.
     fn cut(&mut self) {
         self.life += 1;
         self.torn += u32::from(!self.pending.is_empty());
@@ -176,11 +181,13 @@ impl Inner {
 }
 
 impl Storage {
+    /// Locks the disk; an error after a power cut.
     fn inner(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let inner = self.disk.inner();
         if inner.life == self.life { Ok(inner) } else { Err(off()) }
     }
 
+    /// Locks the disk for a change, which fails if a fault is due.
     fn changing(&self) -> std::io::Result<MutexGuard<'_, Inner>> {
         let mut inner = self.inner()?;
         match &mut inner.faults {
@@ -197,6 +204,7 @@ impl Storage {
     }
 }
 
+/// Returns the error of storage after a power cut.
 fn off() -> std::io::Error {
     std::io::Error::other("switched off")
 }
@@ -258,8 +266,8 @@ impl StorageBackend for Storage {
     }
 }
 
-/// A failing operation is done, not done, or half done: a key being erased is overwritten first, one being
-/// written exists or not.
+/// Key storage with faults. A failing operation is done completely, partly or not at all: a key that is being
+/// erased may be only overwritten, and a key that is being written may exist or not.
 impl RoundKeyStorage for Storage {
     fn read(&self) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
         Ok(self.inner()?.key.clone().map(Zeroizing::new))
@@ -268,7 +276,7 @@ impl RoundKeyStorage for Storage {
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
         drop(self.inner()?);
         let failed = self.changing().err();
-        // Also if the power is cut at this moment.
+        // The key may be stored even if the power is cut at this moment.
         let mut inner = self.disk.inner();
         assert_eq!(inner.key, None, "where a key is");
         if failed.is_none() || inner.random.next_u32().is_multiple_of(2) {

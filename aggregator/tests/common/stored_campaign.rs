@@ -1,4 +1,5 @@
-//! State directory of a campaign of five devices in its third round, with the updates of two devices.
+//! Helpers of tests: the state directory of a campaign of five devices in its third round, with the updates
+//! of two devices.
 
 use std::path::Path;
 
@@ -20,17 +21,17 @@ pub fn configuration(state: &Path) -> String {
     )
 }
 
-/// Begins the campaign of a state directory, or resumes it, with a journal.
+/// Begins or resumes the campaign of a state directory, with a journal.
 pub fn durable_engine(state: &Path) -> DurableEngine {
     engine_with_journal(state, Some(0))
 }
 
-/// Begins the campaign of a state directory, or resumes it. `journal` is the number of lines in the journal file;
-/// `None` keeps no journal.
+/// Begins or resumes the campaign of a state directory. `journal` is the number of lines in the journal file,
+/// or `None` to keep no journal.
 fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     let fleet = Fleet::parse("fleet.toml", &configuration(state)).unwrap();
     let store = Store::open(&fleet.state, SysRng).unwrap();
-    // Resumes under the stored settings, as a server does.
+    // Like a server, the campaign resumes with the stored settings.
     let fleet = match store.settings().unwrap() {
         Some(stored) => fleet.resumed(&stored).unwrap().fleet,
         None => fleet,
@@ -39,8 +40,8 @@ fn engine_with_journal(state: &Path, journal: Option<u64>) -> DurableEngine {
     DurableEngine::new(fleet.engine(), store, &about).unwrap().0
 }
 
-/// Writes the state directory; returns the configuration, and the representation after two rounds in row-major
-/// order.
+/// Writes the state directory. Returns the configuration, and the representation after two rounds in
+/// row-major order.
 pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     let mut durable_engine = durable_engine(state);
     (0..5).for_each(|device| durable_engine.handle(Millis::ZERO, Event::Joined(DeviceId(device))));
@@ -68,8 +69,8 @@ pub fn create_state(state: &Path) -> (String, Vec<f64>) {
     (configuration(state), representation)
 }
 
-/// Begins or resumes the campaign, with or without a journal. Adds updates to each of the next rounds until it has
-/// the number in `counted`.
+/// Begins or resumes the campaign, with or without a journal. Adds updates to the next rounds until each
+/// round has the number of updates in `counted`.
 pub fn run_campaign(state: &Path, journal: bool, counted: &[usize]) {
     let mut durable_engine = engine_with_journal(state, journal.then_some(0));
     (0..5).for_each(|device| durable_engine.handle(Millis::new(10), Event::Joined(DeviceId(device))));

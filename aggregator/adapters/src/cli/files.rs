@@ -1,4 +1,4 @@
-//! Commands `adapter average` and `adapter check`, which work on adapter files without a server.
+//! Commands `adapter average` and `adapter check`: average and compare adapter files without a server.
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
@@ -13,13 +13,13 @@ use crate::files::{
 };
 use clap::{Args, Subcommand, ValueEnum};
 
-/// Time before progress is shown on a terminal.
+/// Time after which progress is first shown on a terminal.
 const PROGRESS_DELAY: Duration = Duration::from_millis(500);
 
-/// Interval of progress lines that do not go to a terminal.
+/// Interval of progress lines if standard error is not a terminal.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Most threads; more would wait for the disk.
+/// Largest number of threads. More threads would only wait for the disk.
 const THREADS_MAX: usize = 8;
 
 /// Commands on adapter files.
@@ -39,8 +39,8 @@ pub enum FilesCommand {
         /// Base and client files.
         #[command(flatten)]
         files: InputOptions,
-        /// Output: a file NAME.safetensors, or a directory in PEFT's layout with the base's configuration. An existing output
-        /// is replaced once everything is written.
+        /// Output: a file NAME.safetensors, or a directory in PEFT's layout with the base's configuration. An
+        /// existing output is replaced once everything is written.
         #[arg(short, long, value_name = "NEXT")]
         output: PathBuf,
         /// Output format: a few lines, or one line of JSON with all details.
@@ -69,7 +69,8 @@ pub struct RoundSelection {
     /// Average the factor that the round trained; the other one must equal the base's.
     #[arg(long, value_enum)]
     round: Option<TrainedFactor>,
-    /// Average both factors, each separately. This differs from the mean of products; `adapter check` prints by how much.
+    /// Average both factors, each separately. This differs from the mean of products; `adapter check` prints
+    /// by how much.
     #[arg(long)]
     plain: bool,
 }
@@ -101,12 +102,14 @@ pub struct InputOptions {
     /// Adapters that the clients trained: files or directories.
     #[arg(required = true, value_name = "CLIENT")]
     clients: Vec<PathBuf>,
-    /// Number of samples of each client in the order of the files, as its weight. Without them all weights are equal.
+    /// Number of samples of each client in the order of the files, as its weight. Without them all weights
+    /// are equal.
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = parse_samples)]
     samples: Option<Vec<u64>>,
 }
 
 impl InputOptions {
+    /// Opens the base and the clients' files.
     fn open(&self) -> Result<Inputs, AdapterError> {
         Inputs::open(&self.base, &self.clients, self.samples.as_deref())
     }
@@ -116,15 +119,15 @@ impl InputOptions {
 fn print_warnings(warnings: &[String]) {
     let mut error = std::io::stderr().lock();
     for warning in warnings {
-        // Ignored if standard error is closed.
+        // Errors are ignored: standard error may be closed.
         drop(writeln!(error, "warning: {warning}"));
     }
 }
 
-/// Runs a command and returns the text to print. Setting `interrupted` stops it.
+/// Runs a command and returns the text to print. Setting `interrupted` stops the command.
 ///
 /// # Errors
-/// As [`Inputs::open`], [`average`] and [`check`].
+/// Same as [`Inputs::open`], [`average`] and [`check`].
 pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<String, AdapterError> {
     match command {
         FilesCommand::Average { selection, files, output, format } => {
@@ -139,7 +142,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
             let output = Output::from_path(output);
             let name = output.file().display().to_string();
             let job = AverageJob { kind, output, threads: threads() };
-            let result = average(&inputs, job, &|read, of| progress.show(read, of));
+            let result = average(&inputs, job, &|read, total| progress.show(read, total));
             progress.clear();
             let report = result?;
             Ok(match format {
@@ -157,7 +160,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
         FilesCommand::Check { files, tensors, format } => {
             let progress = Progress::new("checking", interrupted);
             let inputs = files.open()?;
-            let result = check(&inputs, &|read, of| progress.show(read, of));
+            let result = check(&inputs, &|read, total| progress.show(read, total));
             progress.clear();
             let report = result?;
             print_warnings(&report.warnings);
@@ -174,7 +177,8 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
 }
 
-/// Text of an average: a summary line, a line for every client with its weight, and one for every tensor with different integers.
+/// Text of an average: a summary line, a line for every client with its weight, and a line for every integer
+/// tensor in which clients differ.
 fn average_text(name: &str, kind: RoundKind, report: &AverageReport) -> String {
     let AverageReport { clients, averaged, kept, largest, bytes } = report;
     let count = clients.len();
@@ -204,7 +208,8 @@ fn average_text(name: &str, kind: RoundKind, report: &AverageReport) -> String {
     text
 }
 
-/// Progress on standard error: one line that is rewritten on a terminal, a line every 10 s elsewhere, nothing for short work.
+/// Progress on standard error. On a terminal one line is rewritten; otherwise a line is printed every 10 s.
+/// Short work prints nothing.
 struct Progress {
     activity: &'static str,
     terminal: bool,
@@ -223,10 +228,10 @@ impl Progress {
         }
     }
 
-    /// Shows the progress; false once the user has interrupted the command.
-    fn show(&self, read: u64, of: u64) -> bool {
+    /// Shows the progress: `read` of `total` bytes. Returns false once the user has interrupted the command.
+    fn show(&self, read: u64, total: u64) -> bool {
         if let Ok(mut shown) = self.shown.try_lock() {
-            let percent = (u128::from(read) * 100 / u128::from(of.max(1))).try_into().unwrap_or(100);
+            let percent = (u128::from(read) * 100 / u128::from(total.max(1))).try_into().unwrap_or(100);
             let due = match shown.1 {
                 None if self.terminal => shown.0.elapsed() >= PROGRESS_DELAY,
                 None => shown.0.elapsed() >= PROGRESS_INTERVAL,
@@ -237,7 +242,7 @@ impl Progress {
                 shown.1 = Some((Instant::now(), percent));
                 let end = if self.terminal { "" } else { "\n" };
                 let start = if self.terminal { "\r" } else { "" };
-                // Ignored if standard error is closed.
+                // Errors are ignored: standard error may be closed.
                 let mut error = std::io::stderr().lock();
                 drop(
                     write!(error, "{start}{}: {percent} %{end}", self.activity).and_then(|()| error.flush()),

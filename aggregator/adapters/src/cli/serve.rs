@@ -1,4 +1,4 @@
-//! Command `adapter serve`: federated rounds of adapter files over HTTP.
+//! Command `adapter serve`: serves federated rounds of adapter files over HTTP.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -15,7 +15,8 @@ pub struct ServeOptions {
     /// Configuration file; aggregator/examples/exchange.toml is a commented example.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Override a key of the configuration, such as rounds=20 or participation.policy="full"; may be repeated.
+    /// Override a key of the configuration, such as rounds=20 or participation.policy="full"; may be
+    /// repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     changes: Vec<String>,
     /// Stop once every client has requested the last round's adapter.
@@ -31,10 +32,11 @@ pub enum ServeError {
     InvalidInput(String),
 }
 
-/// Serves until `interrupted` resolves. `print_line` prints a line on standard output.
+/// Runs the server until `interrupted` completes. `print_line` prints a line on standard output.
 ///
 /// # Errors
-/// [`ServeError::InvalidInput`] for the configuration and the files that it names, [`ServeError::Failed`] for failed operations.
+/// [`ServeError::InvalidInput`] if the configuration or a file that the configuration names is wrong,
+/// [`ServeError::Failed`] if an operation fails.
 pub async fn serve(
     options: &ServeOptions,
     interrupted: impl Future<Output = ()>,

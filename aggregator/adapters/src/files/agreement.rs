@@ -1,4 +1,5 @@
-//! Agreement of configurations: all must mean the same as the first; differences that may be intended become warnings.
+//! Comparison of the PEFT configurations of all input files: each must have the same meaning as the first.
+//! Differences that may be intended become warnings.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +8,12 @@ use super::config_keys::{KEYS, KeyUse};
 use super::scaling::{ModuleScalings, module_scalings};
 use super::{AdapterError, Fault, Layout};
 
-/// Configurations read so far. The first one applies to all files.
+/// Set of the configurations read so far. The first configuration applies to all files.
 #[derive(Default)]
 pub(super) struct ConfigSet {
     /// Path, contents and module scalings of the first configuration.
     first: Option<(PathBuf, Config, ModuleScalings)>,
-    /// Values of the keys that name the model.
+    /// Values of the keys that name the model, one entry per key.
     statements: Vec<ModelStatement>,
 }
 
@@ -24,15 +25,17 @@ struct ModelStatement {
     first: (PathBuf, String, String),
     /// Path and text of the first different value.
     other: Option<(PathBuf, String)>,
-    /// Number of files that differ from the first.
+    /// Number of files whose value differs from the first.
     differing: usize,
 }
 
 impl ConfigSet {
-    /// Checks the configuration of an adapter file, if it has one, against the first one, and returns its bytes.
+    /// Checks the configuration of an adapter file against the first configuration. Returns the bytes of the
+    /// configuration; `None` if the file has none.
     ///
     /// # Errors
-    /// [`AdapterError::File`] if the configuration is invalid, means something else than the first one, or contradicts a rank.
+    /// [`AdapterError::File`] if the configuration is invalid, differs in meaning from the first one, or
+    /// contradicts the rank of a factor.
     pub(super) fn check(&mut self, file: &Path, layout: &Layout) -> Result<Option<Vec<u8>>, AdapterError> {
         let Some((path, bytes, config)) = config::read_beside(file)? else { return Ok(None) };
         self.add_statements(&path, &config);
@@ -47,16 +50,16 @@ impl ConfigSet {
             return Err(AdapterError::file(&path, fault));
         }
         if !config.has_order_of(other) {
-            let own =
+            let scalings =
                 module_scalings(Some(&config), layout).map_err(|found| AdapterError::located(file, found))?;
-            let differing = own.iter().zip(all).position(|(own, other)| own != other);
+            let differing = scalings.iter().zip(all).position(|(scaling, other)| scaling != other);
             if let Some(index) = differing {
                 let text = |scalings: &ModuleScalings| match scalings.get(index) {
                     Some(Ok(scaling)) => format!("{} and scale {}", scaling.rank, scaling.scale),
                     _ => "unknown".to_owned(),
                 };
                 let fault = Fault::PatternOrderMismatch {
-                    found: text(&own),
+                    found: text(&scalings),
                     expected: text(all),
                     first: first.clone(),
                 };
@@ -67,7 +70,7 @@ impl ConfigSet {
         Ok(Some(bytes))
     }
 
-    /// First configuration.
+    /// First configuration; `None` if no file has one.
     pub(super) fn first(&self) -> Option<&Config> {
         self.first.as_ref().map(|(_, config, _)| config)
     }
@@ -77,6 +80,7 @@ impl ConfigSet {
         self.first.as_ref().map(|(_, _, scalings)| scalings.clone())
     }
 
+    /// Compares the keys that name the model with the values of earlier configurations.
     fn add_statements(&mut self, path: &Path, config: &Config) {
         for (key, reason) in KEYS.iter().filter_map(|(key, kind)| match kind {
             KeyUse::Warn(reason) => Some((*key, *reason)),
@@ -102,13 +106,13 @@ impl ConfigSet {
         let line = |statement: &ModelStatement| {
             let ModelStatement { key, reason, first: (first, _, expected), other, differing } = statement;
             let (path, found) = other.as_ref()?;
-            let more = match differing - 1 {
+            let others_text = match differing - 1 {
                 0 => String::new(),
                 1 => ", and 1 more file differs".to_owned(),
-                more => format!(", and {more} more files differ"),
+                count => format!(", and {count} more files differ"),
             };
             let (path, first) = (path.display(), first.display());
-            Some(format!("{path}: {key} is {found}, but {expected} in {first}{more}: {reason}"))
+            Some(format!("{path}: {key} is {found}, but {expected} in {first}{others_text}: {reason}"))
         };
         self.statements.iter().filter_map(line).collect()
     }

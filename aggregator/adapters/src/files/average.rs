@@ -1,4 +1,4 @@
-//! Mean of the clients' adapters, computed block by block.
+//! Averaging of clients' adapters: computes the mean block by block, with several threads.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,9 +20,9 @@ use super::{
 pub struct AverageJob {
     /// Factors that the clients trained.
     pub kind: RoundKind,
-    /// Path of the mean.
+    /// Path of the output.
     pub output: Output,
-    /// Number of threads. The result does not depend on it.
+    /// Number of threads. The result does not depend on the number.
     pub threads: usize,
 }
 
@@ -33,22 +33,25 @@ pub struct AverageReport {
     pub clients: Vec<ClientWeight>,
     /// Number of tensors that were averaged.
     pub averaged: usize,
-    /// Number of tensors that were kept: frozen factors, and integers and booleans in which all clients agree.
+    /// Number of tensors that were copied: frozen factors, and integers and booleans that are equal in all
+    /// clients.
     pub kept: usize,
-    /// Names of integer tensors in which clients differ; the largest value of each element was taken.
+    /// Names of integer tensors in which clients differ. The output has the largest value of each element.
     pub largest: Vec<String>,
     /// Length of the output file, in bytes.
     pub bytes: u64,
 }
 
-/// Averages the factors that the round trained and the saved modules; frozen factors must equal the base's. The output has the
-/// base's header byte for byte. Every element of the mean lies between the smallest and the largest value of the clients. Integers
-/// become the largest value; booleans and other dtypes must be equal in all clients with a weight.
+/// Averages the factors that the round trained and the saved modules. Frozen factors must equal those of the
+/// base. The header of the output equals that of the base, byte for byte. Every element of the mean lies
+/// between the smallest and the largest value of the clients. Integers become the largest value; booleans and
+/// other dtypes must be equal in all clients with a weight.
 ///
 /// # Errors
-/// [`AdapterError::File`] for an invalid value or a changed input, the first in the order of the base and then of the clients for
-/// any number of threads; [`AdapterError::Interrupted`] if `progress` returns false; [`AdapterError::Output`] and
-/// [`AdapterError::NotDurable`]. Nothing is written then, except with the last one.
+/// [`AdapterError::File`] for an invalid value or a changed input: the first one in the order of the base's
+/// tensors and then of the clients, for any number of threads. [`AdapterError::Interrupted`] if `progress`
+/// returns false. [`AdapterError::Output`] if the output cannot be written. In these cases no output was
+/// written. [`AdapterError::NotDurable`] if the output was written but could not be synced.
 pub fn average(
     inputs: &Inputs,
     job: AverageJob,
@@ -86,8 +89,9 @@ pub fn average(
 /// Block of a tensor: index of the tensor, offset in the tensor, length in bytes.
 type Block = (usize, u64, usize);
 
-/// State shared by the threads. Each thread takes the next block in order. When one fails, all earlier blocks have been taken,
-/// so the earliest failure is among those recorded at the end.
+/// State shared by the threads. Each thread processes the next unprocessed block. When a thread fails, other
+/// threads have already begun all earlier blocks and will finish them, so the failure with the smallest block
+/// number is recorded.
 struct Work<'a> {
     inputs: &'a Inputs,
     kind: RoundKind,
@@ -95,14 +99,14 @@ struct Work<'a> {
     progress: &'a ProgressFn<'a>,
     /// Length of a block of one client, in bytes.
     block_len: usize,
-    /// Bytes to read in all.
+    /// Total number of bytes to read.
     bytes: u64,
-    /// Number of the first block of each tensor, then the number of blocks in all.
+    /// Number of the first block of each tensor, followed by the total number of blocks.
     first_blocks: Vec<usize>,
     next_block: AtomicUsize,
     bytes_read: AtomicU64,
     stop: AtomicBool,
-    /// Earliest failure so far, with the number of its block.
+    /// Failure with the smallest block number so far.
     failure: Mutex<Option<(usize, AdapterError)>>,
     /// Indices of integer tensors in which clients differ.
     differing_integers: Mutex<BTreeSet<usize>>,
@@ -149,7 +153,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Block with this number, `None` after the last.
+    /// Block with this number; `None` after the last block.
     fn block(&self, number: usize) -> Option<Block> {
         let tensor_index = self.first_blocks.partition_point(|first| *first <= number).checked_sub(1)?;
         let bytes = self.inputs.layout.tensors.get(tensor_index)?.tensor.bytes();
@@ -162,7 +166,7 @@ impl<'a> Work<'a> {
         ))
     }
 
-    /// Processes blocks until none is left or a thread fails.
+    /// Processes blocks until all are processed or a thread fails.
     fn run(&self) {
         let count = self.inputs.clients();
         let mut buffers = Buffers {
@@ -200,14 +204,14 @@ impl<'a> Work<'a> {
     /// Indices of integer tensors in which clients differ.
     ///
     /// # Errors
-    /// The earliest failure.
+    /// The failure with the smallest block number.
     fn finish(self) -> Result<BTreeSet<usize>, AdapterError> {
         let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
         let differing = self.differing_integers.into_inner().unwrap_or_else(PoisonError::into_inner);
         failure.map_or(Ok(differing), |(_, error)| Err(error))
     }
 
-    /// Writes a block of a frozen factor, which must be the base's in every client.
+    /// Writes a block of a frozen factor, which must be equal in the base and all clients.
     fn copy_frozen(
         &self,
         (tensor_index, begin, length): Block,
@@ -220,7 +224,8 @@ impl<'a> Work<'a> {
         let size = tensor.dtype.size();
         original.resize(length, 0);
         base.read(original, offset(base))?;
-        // The base is checked first: a value that is not finite is its fault, not that of the clients with the same factor.
+        // The base is checked first, so that a value that is not finite is reported for the base and not for
+        // a client with the same factor.
         if let Some((index, value)) = not_finite(tensor.dtype, original) {
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             return Err(AdapterError::tensor(&base.path, &tensor.name, fault));
@@ -266,7 +271,7 @@ impl<'a> Work<'a> {
         self.writer.write(output, base.offsets[tensor_index] + begin)
     }
 
-    /// Clients with a weight.
+    /// Clients whose weight is not 0.
     fn weighted_clients(&self) -> impl Iterator<Item = &'a InputFile> {
         let Inputs { clients, weights, .. } = self.inputs;
         clients.iter().zip(weights).filter(|(_, weight)| **weight > 0.0).map(|(client, _)| client)
@@ -303,7 +308,7 @@ impl<'a> Work<'a> {
         self.writer.write(output, self.inputs.base.offsets[tensor_index] + begin)
     }
 
-    /// Writes a block that must be equal in all clients with a weight.
+    /// Writes a block that must be equal in all clients whose weight is not 0.
     fn write_common(
         &self,
         (tensor_index, begin, length): Block,

@@ -1,4 +1,5 @@
-//! Report on clients' adapters: norms of their changes, the factors that they changed, and the interference of plain averaging.
+//! Comparison of clients' adapters with the base: norms of the changes, the changed factors, and the
+//! interference of plain averaging.
 
 use serde::Serialize;
 
@@ -22,13 +23,14 @@ pub struct ChangeNorms {
 }
 
 impl ChangeNorms {
-    /// Norm of the change over the norm of the base; infinite if the base is zero, as up factors are before the first round.
+    /// Ratio of the norm of the change to the norm of the base. Infinite if the base is zero; up factors are
+    /// zero before the first round.
     #[must_use]
     pub fn relative(&self) -> f64 {
         if self.change == 0.0 { 0.0 } else { self.change / self.base }
     }
 
-    /// Norms of two changes together.
+    /// Norms of two changes, combined as one vector.
     fn combine(self, other: &Self) -> Self {
         Self {
             change: self.change.hypot(other.change),
@@ -42,13 +44,13 @@ impl ChangeNorms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangedFactors {
-    /// Down factors only: for a down round.
+    /// Down factors only: the file fits a down round.
     Down,
-    /// Up factors only: for an up round.
+    /// Up factors only: the file fits an up round.
     Up,
-    /// Both: for plain averaging only.
+    /// Both factors: the file fits plain averaging only.
     Both,
-    /// None: every round accepts the file, and only its saved modules matter.
+    /// No factors: every round accepts the file, and only the saved modules contribute to the mean.
     Nothing,
 }
 
@@ -74,7 +76,7 @@ pub struct ClientReport {
     pub down: ChangeNorms,
     /// Change of all up factors together.
     pub up: ChangeNorms,
-    /// Change of all saved modules together, `None` without any. The norms include float dtypes only.
+    /// Change of all saved modules together; `None` if there are none. The norms include float dtypes only.
     pub saved: Option<ChangeNorms>,
     /// Factors that changed.
     pub fits: ChangedFactors,
@@ -91,11 +93,11 @@ pub struct ModuleReport {
     pub rank: u64,
     /// Number of experts: 1 for a plain module.
     pub experts: u64,
-    /// Factor of `B A`: alpha/r or alpha/sqrt(r), 1/r without a configuration.
+    /// Scale of `B A`: alpha/r or alpha/sqrt(r); 1/r without a configuration.
     pub scale: f64,
     /// `|mean(B_i A_i) - mean(B) mean(A)| / |mean(B_i A_i)|`, Frobenius norms.
     pub interference: f64,
-    /// Interference of every expert, empty for a single one.
+    /// Interference of every expert; empty for a single expert.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expert_interference: Vec<f64>,
 }
@@ -107,7 +109,8 @@ pub struct CheckReport {
     pub clients: Vec<ClientReport>,
     /// Modules whose interference was computed.
     pub targets: Vec<ModuleReport>,
-    /// Interference of all modules as one matrix, each multiplied by its scale. `None` if that of a module is unknown.
+    /// Interference of all modules as one block-diagonal matrix, with every module multiplied by its scale.
+    /// `None` if the interference of a module is unknown.
     pub interference: Option<f64>,
     /// Weight of every client in the mean, in the order of the inputs.
     pub weights: Vec<ClientWeight>,
@@ -121,7 +124,7 @@ pub struct CheckReport {
 /// [`AdapterError::File`] for a file that cannot be read, has changed, or has a value that is not finite;
 /// [`AdapterError::Interrupted`] if `progress` returns false.
 pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, AdapterError> {
-    // The interference reads the factors a second time.
+    // The computation of the interference reads the factors a second time.
     let mut progress = Progress { report: progress, read: 0, of: inputs.bytes().saturating_mul(2) };
     let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
     let mut shared = Vec::with_capacity(inputs.layout.tensors.len());
@@ -137,7 +140,8 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
         let shared = [shared[pair.down], shared[pair.up]];
         let scaling = match scaling {
             Ok(scaling) => *scaling,
-            // If all clients share one factor, nothing is lost for any number of experts.
+            // If all clients have the same down or up factor, the interference is 0 for any number of
+            // experts.
             Err(_) if shared[0] || shared[1] => {
                 ModuleScaling { rank: pair.rank, experts: 1, scale: 1.0 / rank_of(pair) }
             }
@@ -198,10 +202,10 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
     })
 }
 
-/// Interference of all modules as one matrix, from their norms and scales.
+/// Interference of all modules as one block-diagonal matrix, from the norms and scales of the modules.
 fn total_interference(found: &[(SquaredNorms, f64)]) -> f64 {
     let largest = found.iter().fold(0.0, |largest, (_, scale)| f64::max(largest, scale.abs()));
-    // Only ratios of scales matter; dividing by the largest avoids overflow.
+    // Only the ratios of scales affect the result; dividing by the largest scale avoids overflow.
     let scaled = |scale: f64| if largest > 0.0 { scale / largest } else { 0.0 };
     let all =
         found.iter().fold(SquaredNorms::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
@@ -213,6 +217,7 @@ fn rank_of(pair: &FactorPair) -> f64 {
     pair.rank as f64
 }
 
+/// Number of bytes read, and the function to which the number is reported.
 struct Progress<'a> {
     report: &'a ProgressFn<'a>,
     read: u64,
@@ -220,16 +225,21 @@ struct Progress<'a> {
 }
 
 impl Progress<'_> {
+    /// Reports that more bytes were read.
+    ///
+    /// # Errors
+    /// [`AdapterError::Interrupted`] if the function returns false.
     fn add(&mut self, bytes: u64) -> Result<(), AdapterError> {
         self.read += bytes;
         if (self.report)(self.read, self.of) { Ok(()) } else { Err(AdapterError::Interrupted) }
     }
 }
 
+/// Report on one client, from the changes of all tensors.
 fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>) -> ClientReport {
     let change_of = |role: Role| {
         let changed = inputs.layout.tensors.iter().zip(&tensors).filter(|(entry, _)| entry.role == role);
-        // Differences of counters are no distances, so they do not enter the norms.
+        // Differences of integer counters are not distances, so they are not part of the norms.
         let norms = changed.map(|(entry, changed)| match entry.tensor.dtype.rule() {
             MergeRule::Mean => *changed,
             _ => ChangeNorms { change: 0.0, base: 0.0, ..*changed },
@@ -255,7 +265,7 @@ fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>)
     }
 }
 
-/// Change of one tensor in every client, and true if all clients have the same tensor.
+/// Change of one tensor in every client, and true if the tensor is equal in all clients.
 fn tensor_changes(
     inputs: &Inputs,
     tensor_index: usize,
@@ -319,7 +329,7 @@ fn decode_block(dtype: Dtype, bytes: &[u8], values: &mut Vec<f64>) {
     }
 }
 
-/// Squared norms of every expert of one module; `None` if they would take too much memory.
+/// Squared norms of every expert of one module; `None` if the computation would need too much memory.
 fn module_norms(
     inputs: &Inputs,
     pair: &FactorPair,
@@ -329,7 +339,7 @@ fn module_norms(
 ) -> Result<Option<Vec<SquaredNorms>>, AdapterError> {
     let [rank, experts] =
         [scaling.rank, scaling.experts].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-    // If all clients share one factor, the mean of products is the product of means.
+    // If all clients have the same down or up factor, the mean of products equals the product of means.
     let centred = !shared[0] && !shared[1];
     let parts = if centred { inputs.clients() + 1 } else { 2 };
     if is_too_large(parts, rank, experts) {
@@ -349,7 +359,8 @@ fn module_norms(
         let (dtype, role, total) = (tensor.dtype, *role, inputs.total);
         let factors = FactorSet { dtype, role, rank, experts, clients: &clients, total, centred };
         GramMatrices::from_factors(&factors).map_err(|(client, index)| {
-            // The value was finite in the first pass, so the file has changed; its value is not kept.
+            // The value was finite in the first pass, so the file has changed since that pass. The
+            // value itself is unknown here.
             let path = &inputs.clients[client].path;
             let fault = Fault::NotFinite { index: index as u64, value: f64::NAN };
             AdapterError::tensor(path, &tensor.name, fault)

@@ -1,4 +1,4 @@
-//! Comparison of a client's header with the base: the same tensors, in any order.
+//! Comparison of a client's header with the base: both must have the same tensors, in any order.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,19 +7,19 @@ use super::layout::rank;
 use super::tensor_name::parse_tensor_name;
 use super::{AdapterTensor, Fault, Header, Layout, LocatedFault, Role};
 
-/// Offsets of the base's tensors in another file, in the order of the base.
+/// Offsets of the base's tensors in a client's file, in the order of the base.
 ///
 /// # Errors
-/// Returns the first difference, in the order of the base; if there is none, the first tensor that the base lacks.
+/// The first difference, in the order of the base; otherwise the first tensor that the base lacks.
 pub(super) fn offsets(layout: &Layout, header: &Header, base: &Path) -> Result<Vec<u64>, LocatedFault> {
     let offsets = optional_offsets(layout, header, base, |_| false)?;
     Ok(offsets.into_iter().flatten().collect())
 }
 
-/// Like [`offsets`], for a file that may lack tensors of some roles.
+/// Offsets as from [`offsets`], for a file that may lack tensors of some roles; `None` for missing tensors.
 ///
 /// # Errors
-/// As [`offsets`].
+/// Same as [`offsets`].
 pub(super) fn optional_offsets(
     layout: &Layout,
     header: &Header,
@@ -46,7 +46,8 @@ pub(super) fn optional_offsets(
         if found.shape != tensor.shape {
             let rank_of =
                 |tensor: &_| rank(&AdapterTensor { tensor: Clone::clone(tensor), role: *role }).ok();
-            // Factors differ most likely in rank, which is easier to read than two shapes.
+            // If the ranks of two factors differ, the error names the ranks instead of the shapes, because
+            // ranks are easier to read.
             let ranks = rank_of(found).zip(rank_of(tensor)).filter(|(found, expected)| found != expected);
             return Err(located(match ranks {
                 Some((found, expected)) => Fault::RankMismatch { found, expected, base: base() },

@@ -1,4 +1,5 @@
-//! PEFT configuration `adapter_config.json`: the settings that two adapters must share to be averaged.
+//! Parser of PEFT configurations (`adapter_config.json`): the settings in which adapters must agree to be
+//! averaged.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -16,7 +17,7 @@ pub(super) const CONFIG: &str = "adapter_config.json";
 /// Longest configuration that is read, in bytes.
 const CONFIG_MAX: u64 = 1 << 20;
 
-/// Largest rank, exact in f64.
+/// Largest rank; every rank up to this value is exact in f64.
 const RANK_MAX: i128 = 1 << 32;
 
 /// Parsed configuration.
@@ -25,17 +26,18 @@ const RANK_MAX: i128 = 1 << 32;
 pub struct Config {
     /// Type of adapter, always `LORA`.
     pub peft_type: String,
-    /// Rank of modules without one in `rank_pattern`.
+    /// Rank of modules that no key of `rank_pattern` matches.
     pub r: u64,
-    /// Alpha of modules without one in `alpha_pattern`.
+    /// Alpha of modules that no key of `alpha_pattern` matches.
     pub lora_alpha: f64,
     /// True if `B A` is multiplied by alpha/sqrt(r) instead of alpha/r.
     pub use_rslora: bool,
-    /// Reason why the update of a module is not the product of its factors, if it is not.
+    /// Reason why the update of a module is not the product of its factors; `None` if the update is that
+    /// product.
     pub(super) other_product: Option<&'static str>,
     ranks: Patterns,
     alphas: Patterns,
-    /// Names of `target_parameters`, which PEFT wraps themselves.
+    /// Names of `target_parameters`: parameters that PEFT wraps individually instead of their module.
     parameters: Vec<String>,
     /// All keys with their values in the file.
     values: BTreeMap<String, Json>,
@@ -45,7 +47,8 @@ impl Config {
     /// Parses the bytes of a configuration.
     ///
     /// # Errors
-    /// [`Fault::Json`] if the bytes are no JSON map with unique keys, [`Fault::ConfigValue`] for a value that is not supported.
+    /// [`Fault::Json`] if the bytes are not a JSON map with unique keys, [`Fault::ConfigValue`] for a value
+    /// that is not supported.
     pub fn parse(text: &[u8]) -> Result<Self, Fault> {
         let json: Json = serde_json::from_slice(text)?;
         let Json::Map(entries) = json else {
@@ -105,8 +108,8 @@ impl Config {
         Ok(Self { peft_type, r, lora_alpha, use_rslora, other_product, ranks, alphas, parameters, values })
     }
 
-    /// First key whose value means something else in another configuration: known keys in a fixed order, then unknown keys
-    /// in ascending order.
+    /// First key whose value differs in meaning from another configuration. Known keys are compared in a
+    /// fixed order, then unknown keys in ascending order. `None` if the configurations agree.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<ConfigDifference> {
         let value = |config: &Self, key: &str| {
@@ -133,7 +136,8 @@ impl Config {
         Some(ConfigDifference { key: key.to_owned(), found, expected, is_known: key_use(key).is_some() })
     }
 
-    /// Value of a key that names the model: its canonical form, and the text to print. `None` if the file does not name it.
+    /// Value of a key that names the model: the canonical form, and the text to print. `None` if the file has
+    /// no such value.
     pub(super) fn model_statement(&self, key: &str) -> Option<(String, String)> {
         let value = self.values.get(key);
         let shown = value.map_or_else(|| "true by default".to_owned(), |value| shortened(&value.to_string()));
@@ -152,7 +156,7 @@ impl Config {
     /// Rank and alpha of a module or parameter, given by its name in the model.
     ///
     /// # Errors
-    /// An unsupported key of a pattern that might match the name.
+    /// The key of a pattern that is unsupported and might match the name.
     pub(super) fn rank_and_alpha(&self, name: &str) -> Result<(u64, f64), String> {
         let rank = self.ranks.find(name).map_err(str::to_owned)?;
         let alpha = self.alphas.find(name).map_err(str::to_owned)?.unwrap_or(self.lora_alpha);
@@ -165,15 +169,15 @@ impl Config {
         Ok((rank, alpha))
     }
 
-    /// Names in the model of the parameters of a module that `target_parameters` selects.
+    /// Names of a module's parameters that `target_parameters` selects, as they are in the model.
     pub(super) fn parameters_of(&self, module: &str) -> Vec<String> {
-        let own = |target: &String| match target.rsplit_once('.') {
+        let parameter_name = |target: &String| match target.rsplit_once('.') {
             Some((owner, parameter)) => {
                 has_dotted_end(module, owner).then(|| format!("{module}.{parameter}"))
             }
             None => Some(format!("{module}.{target}")),
         };
-        self.parameters.iter().filter_map(own).collect()
+        self.parameters.iter().filter_map(parameter_name).collect()
     }
 
     /// True if an entry of `target_parameters` includes the name of this module.
@@ -189,6 +193,7 @@ fn has_dotted_end(name: &str, end: &str) -> bool {
     name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
+/// Rank in a JSON value; `None` if the value is not a rank from 1 to [`RANK_MAX`].
 fn rank(value: &Json) -> Option<u64> {
     match value {
         Json::Whole(rank @ 1..=RANK_MAX) => u64::try_from(*rank).ok(),
@@ -196,10 +201,12 @@ fn rank(value: &Json) -> Option<u64> {
     }
 }
 
-/// Reads the configuration in the directory of an adapter file: path, bytes and parsed value. `None` if there is none.
+/// Reads the configuration in the directory of an adapter file. Returns path, bytes and parsed value; `None`
+/// if the directory has no configuration.
 ///
 /// # Errors
-/// [`AdapterError::File`] if the configuration is no regular file, too long, cannot be read, or as [`Config::parse`].
+/// [`AdapterError::File`] if the configuration is not a regular file, is too long, cannot be read, or cannot
+/// be parsed ([`Config::parse`]).
 pub(super) fn read_beside(file: &Path) -> Result<Option<(PathBuf, Vec<u8>, Config)>, AdapterError> {
     let path = file.with_file_name(CONFIG);
     let in_config = |fault: Fault| AdapterError::file(&path, fault);

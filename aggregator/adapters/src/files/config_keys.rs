@@ -1,7 +1,8 @@
-//! Keys of `adapter_config.json`, with a canonical form for the values of each key.
+//! Table of the keys of `adapter_config.json`: how each key is compared, and the canonical form of its
+//! values.
 //!
-//! Two values mean the same if their canonical forms are equal. The forms follow PEFT 0.21, with its defaults for missing keys, so
-//! that files of different PEFT versions can be averaged.
+//! Two values have the same meaning if their canonical forms are equal. The forms follow PEFT 0.21; a missing
+//! key has the default of PEFT 0.21, so that files of different PEFT versions can be averaged.
 
 use super::json::Json;
 
@@ -14,7 +15,7 @@ pub(super) enum ValueForm {
     Flag,
     /// String with a default.
     Word(&'static str),
-    /// Unordered list of names, empty by default. A string is a regular expression.
+    /// Unordered list of names, or a string with a regular expression; empty by default.
     Names,
     /// Number or unordered list of numbers, empty by default.
     Layers,
@@ -22,7 +23,7 @@ pub(super) enum ValueForm {
     Parts,
     /// Map, empty by default.
     Map,
-    /// Any value, with lists in order; off by default.
+    /// Any value, compared with the order of lists; off by default.
     Exact,
 }
 
@@ -31,13 +32,13 @@ pub(super) enum ValueForm {
 pub(super) enum KeyUse {
     /// The key determines the meaning of tensors: its value must be the same in all files.
     MustAgree(ValueForm),
-    /// The key names the model of an adapter: a difference is a warning, with this reason.
+    /// The key names the model of an adapter. A difference causes a warning with this reason.
     Warn(&'static str),
     /// The key describes how an adapter was initialised, trained or saved: it may differ.
     Ignored,
 }
 
-/// All known keys. Unknown keys must be equal or off in all files.
+/// All known keys. Unknown keys must be equal in all files, or off.
 pub(super) const KEYS: [(&str, KeyUse); 43] = [
     ("peft_type", KeyUse::MustAgree(ValueForm::Word("LORA"))),
     ("r", KeyUse::MustAgree(ValueForm::Number(8))),
@@ -84,15 +85,16 @@ pub(super) const KEYS: [(&str, KeyUse); 43] = [
     ("merge_weights", KeyUse::Ignored),
 ];
 
-/// Prefixes of the values of `init_lora_weights` with which PEFT subtracts the initial adapter from the model's weights.
+/// Prefixes of those values of `init_lora_weights` for which PEFT subtracts the initial adapter from the
+/// model's weights.
 const WEIGHT_CHANGING_INITS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "lora_ga"];
 
-/// Use of a key, `None` if it is unknown.
+/// Use of a key; `None` if the key is unknown.
 pub(super) fn key_use(key: &str) -> Option<KeyUse> {
     KEYS.iter().find(|(name, _)| *name == key).map(|(_, found)| *found)
 }
 
-/// Canonical form of a value; `None` is a missing key.
+/// Canonical form of a value; a `value` of `None` stands for a missing key.
 pub(super) fn canonical(form: ValueForm, value: Option<&Json>) -> Json {
     let value = value.unwrap_or(&Json::Null);
     match (form, value) {
@@ -117,7 +119,7 @@ pub(super) fn canonical(form: ValueForm, value: Option<&Json>) -> Json {
     }
 }
 
-/// Canonical form of a value that names the model of an adapter; `None` if the file does not name it.
+/// Canonical form of a value that names the model of an adapter; `None` if the file does not name the model.
 pub(super) fn model_statement(key: &str, value: Option<&Json>) -> Option<String> {
     match (key, value) {
         ("init_lora_weights", Some(Json::Text(text))) => {
@@ -142,7 +144,8 @@ mod tests {
         (!text.is_empty()).then(|| serde_json::from_str(text).unwrap())
     }
 
-    /// Texts of the same class mean the same, texts of different classes do not. An empty text is a missing key.
+    /// Values of the same class have equal canonical forms, and values of different classes have different
+    /// ones. An empty text stands for a missing key.
     #[test]
     fn canonical_forms_follow_meaning() {
         for (key, classes) in [
@@ -209,9 +212,9 @@ mod tests {
 
     #[test]
     fn model_statements_follow_meaning() {
-        let of = |text: &str| model_statement("init_lora_weights", json(text).as_ref());
+        let statement = |text: &str| model_statement("init_lora_weights", json(text).as_ref());
         for text in ["null", "true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\"", "\"mica\""] {
-            assert_eq!(of(""), of(text), "{text}");
+            assert_eq!(statement(""), statement(text), "{text}");
         }
         for text in [
             "\"pissa\"",
@@ -222,9 +225,9 @@ mod tests {
             "\"loftq\"",
             "\"lora_ga\"",
         ] {
-            assert_ne!(of(""), of(text), "{text}");
+            assert_ne!(statement(""), statement(text), "{text}");
         }
-        assert_eq!(of("\"PiSSA\""), of("\"pissa\""));
+        assert_eq!(statement("\"PiSSA\""), statement("\"pissa\""));
         let model = |text: &str| model_statement("base_model_name_or_path", json(text).as_ref());
         assert_eq!([model(""), model("null"), model("\"\"")], [None, None, None]);
         assert_ne!(model("\"a\""), model("\"b\""));

@@ -1,4 +1,5 @@
-//! Dtypes of tensors: conversion between little-endian bytes and f32 or f64, and the rule for merging values of each dtype.
+//! Element types (dtypes) of tensors: conversion between little-endian bytes and f32 or f64, and the rule by
+//! which values of each dtype are merged.
 
 use half::{bf16, f16};
 
@@ -29,7 +30,7 @@ pub enum Dtype {
     I64,
     /// Unsigned 64-bit integer.
     U64,
-    /// Boolean, a byte 0 or 1.
+    /// Boolean: a byte 0 or 1.
     Bool,
     /// 8-bit float with 4 bits of exponent and 3 of mantissa.
     F8E4M3,
@@ -37,18 +38,19 @@ pub enum Dtype {
     F8E5M2,
     /// 8-bit exponent without sign and mantissa.
     F8E8M0,
-    /// Complex number of two binary32.
+    /// Complex number of two IEEE 754 binary32.
     C64,
 }
 
-/// Rule for merging the clients' values of a dtype.
+/// Rule by which the clients' values of a dtype are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeRule {
     /// Weighted mean, rounded once to the dtype.
     Mean,
-    /// Largest value: integers are counters, and the merged counter must not be behind any client's.
+    /// Largest value. Integers are counters, and the merged counter must not be smaller than that of any
+    /// client.
     Largest,
-    /// Common value; clients with different values are refused, as these dtypes have no mean.
+    /// Common value. Clients with different values are refused, because these dtypes have no mean.
     Equal,
 }
 
@@ -103,7 +105,7 @@ impl Dtype {
         }
     }
 
-    /// Dtype with this name in headers.
+    /// Dtype with this name in headers; `None` if the name is unknown.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.properties().0 == name)
@@ -121,13 +123,13 @@ impl Dtype {
         self.properties().2
     }
 
-    /// True for the dtypes of factors, whose values f32 represents exactly.
+    /// True for the dtypes that factors may have. Every value of these dtypes is exact in f32.
     #[must_use]
     pub fn is_factor_dtype(self) -> bool {
         matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }
 
-    /// Decodes the values of a factor dtype, as many as both slices hold. Fills `values` with 0 for other dtypes.
+    /// Decodes values of a factor dtype until either slice ends. Fills `values` with 0 for other dtypes.
     pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Self::F32 => {
@@ -181,7 +183,8 @@ impl Dtype {
         }
     }
 
-    /// Text of one element for messages: a number, or the bytes in hexadecimal digits for dtypes without numbers.
+    /// Text of one element for messages: a number, or the bytes in hexadecimal digits for dtypes without
+    /// numbers.
     #[must_use]
     pub fn format(self, bytes: &[u8]) -> String {
         match self {
@@ -192,7 +195,8 @@ impl Dtype {
         }
     }
 
-    /// Appends the values, rounded to nearest, ties to even, to `bytes`. Appends nothing for dtypes without a mean.
+    /// Appends the values to `bytes`, rounded to nearest, ties to even. Appends nothing for dtypes without a
+    /// mean.
     pub fn encode(self, values: &[f64], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => {
@@ -250,9 +254,9 @@ fn half_to_f32(bits: u16) -> f32 {
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let exponent = magnitude & EXPONENT;
     let normal = magnitude + BIAS;
-    // Infinity and NaN: add the difference once more to reach the largest exponent.
+    // Infinity and NaN: adds the difference a second time to reach the largest exponent.
     let special = normal + BIAS;
-    // Subnormal: build 2^-14 plus the fraction, and subtract 2^-14.
+    // Subnormal: builds 2^-14 plus the fraction, and subtracts 2^-14.
     let small = (f32::from_bits(magnitude + BIAS + (1 << 23)) - f32::from_bits(BIAS + (1 << 23))).to_bits();
     let found = if exponent == EXPONENT {
         special
@@ -270,15 +274,16 @@ fn nearest(value: f64) -> f32 {
     value as f32
 }
 
-/// Rounds to odd: of the two f32 around an inexact value, the one whose last bit is 1. Rounding that to fewer bits gives the same
-/// as rounding the value itself (Boldo and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+/// Rounds to odd: returns an exact value as it is, and otherwise the one of the two neighbouring f32 whose
+/// last bit is 1. Rounding the result to fewer bits gives the same number as rounding `value` directly (Boldo
+/// and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
 fn round_to_odd(value: f64) -> f32 {
     let near = nearest(value);
     let back = f64::from(near);
     if back == value || near.to_bits() & 1 == 1 || !near.is_finite() {
         return near;
     }
-    // The bits of f32 magnitudes ascend with the magnitude.
+    // The bit patterns of f32 magnitudes are ordered like the magnitudes.
     let up = value.abs() > back.abs();
     let bits = near.to_bits();
     let magnitude = if up { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
@@ -303,7 +308,7 @@ mod tests {
         }
     }
 
-    /// Values, midpoints and their neighbours, where rounding twice would give other results.
+    /// Tests values, midpoints and their neighbours, for which rounding twice would give other results.
     #[test]
     fn encoding_rounds_to_nearest_even() {
         for (dtype, last) in [(Dtype::F16, 0x7bff_u16), (Dtype::Bf16, 0x7f7f)] {

@@ -1,4 +1,4 @@
-//! Errors of adapter files: one file, one tensor, one reason.
+//! Error types of adapter files. An error names the file, the tensor and the fault.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,17 @@ use super::dtype::Dtype;
 use super::limits::{DIMENSIONS_MAX, HEADER_MAX, NAME_MAX, SAMPLES_MAX};
 use super::role::Role;
 
-/// Most characters of a name or value that an error text quotes.
+/// Largest number of characters of a name or value that an error text quotes.
 const QUOTE_MAX: usize = 200;
 
-/// End of the error text for a configuration key that this version does not know.
+/// End of the error text for a configuration key that is unknown to this version.
 const UNKNOWN_KEY: &str = "; the meaning of this key is unknown here, so it must be the same in all files";
 
-/// Fault of a file, with the name of the tensor if it belongs to one.
+/// Fault of a file, with the name of the tensor if the fault belongs to a tensor.
 pub type LocatedFault = (Option<String>, Fault);
 
-/// Adapters cannot be averaged or compared. No output was written, except with [`Self::NotDurable`].
+/// Reason why adapters cannot be averaged or compared. No output was written, except with
+/// [`Self::NotDurable`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdapterError {
@@ -24,7 +25,7 @@ pub enum AdapterError {
     File {
         /// Path of the file.
         file: PathBuf,
-        /// Name of the tensor, if the fault belongs to one.
+        /// Name of the tensor, if the fault belongs to a tensor.
         tensor: Option<String>,
         /// Description of the fault.
         fault: Box<Fault>,
@@ -40,7 +41,7 @@ pub enum AdapterError {
         /// Number of clients.
         clients: usize,
     },
-    /// No client has a weight.
+    /// The weight of every client is 0.
     #[error("every number of samples is 0; at least one must be from 1 to {SAMPLES_MAX}")]
     NoSamples,
     /// A number of samples is too large for exact products.
@@ -88,14 +89,15 @@ impl AdapterError {
         Self::File { file: path.to_owned(), tensor: Some(tensor.to_owned()), fault: Box::new(fault.into()) }
     }
 
-    /// True if a file or an argument of the user is wrong; false if an operation failed.
+    /// True if a file or an argument is wrong; false if an operation failed.
     #[must_use]
     pub fn is_invalid_input(&self) -> bool {
         !matches!(self, Self::Output { .. } | Self::NotDurable { .. } | Self::Interrupted)
     }
 }
 
-/// Quotes a tensor name: names come from files, so control characters are escaped and long names are shortened.
+/// Quotes a tensor name for an error text. Control characters are escaped and long names are shortened,
+/// because names come from files.
 fn tensor_prefix(name: Option<&str>) -> String {
     let Some(name) = name else { return String::new() };
     format!("tensor {}: ", shortened(&name.escape_debug().to_string()))
@@ -110,14 +112,14 @@ pub(super) fn shortened(text: &str) -> String {
     shown
 }
 
-/// Values of one key that mean different things in two configurations.
+/// Key whose values in two configurations differ in meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigDifference {
     /// Key of the setting.
     pub key: String,
     /// Value in this configuration.
     pub found: String,
-    /// Value in the other one.
+    /// Value in the other configuration.
     pub expected: String,
     /// True if the key is in the table of known keys.
     pub is_known: bool,
@@ -130,10 +132,10 @@ pub enum Fault {
     /// An operation on the file failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// The path is a directory, a pipe, a device, or a link where none is allowed.
+    /// The path is a directory, a pipe or a device, or a symbolic link where none is allowed.
     #[error("not a regular file")]
     NotRegular,
-    /// The file ends before its header does.
+    /// The file ends before the end of its header.
     #[error("truncated: found {got} bytes, expected at least {needed} (the end of the header)")]
     Truncated {
         /// End of the header, in bytes.
@@ -198,7 +200,7 @@ pub enum Fault {
         shape: Vec<u64>,
         /// Dtype in the header.
         dtype: Dtype,
-        /// Size of this shape in this dtype.
+        /// Size of the shape in the dtype, in bytes.
         bytes: u64,
     },
     /// The data of two tensors overlap or have a gap between them.
@@ -231,7 +233,7 @@ pub enum Fault {
     /// The file has no factors.
     #[error("found no lora_A and lora_B tensors: not an adapter")]
     NoFactors,
-    /// The shape is not that of a factor.
+    /// The shape is not allowed for a factor.
     #[error(
         "found shape {shape:?} for the {role} factor, allowed: r x d_in for lora_A, d_out x r for lora_B"
     )]
@@ -249,7 +251,7 @@ pub enum Fault {
         /// Rank of the up factor.
         up: u64,
     },
-    /// The configuration has another rank than the factors.
+    /// The rank in the configuration differs from that of the factors.
     #[error("found rank {found}, but adapter_config.json says r = {expected} for this module{}", if *times {
         ", times the number of experts (target_parameters)"
     } else {
@@ -275,7 +277,7 @@ pub enum Fault {
         /// Path of the base.
         base: PathBuf,
     },
-    /// A factor has another rank than in the base.
+    /// The rank of a factor differs from that in the base.
     #[error("found rank {found}, expected {expected} as in {}", base.display())]
     RankMismatch {
         /// Rank in this file.
@@ -285,7 +287,7 @@ pub enum Fault {
         /// Path of the base.
         base: PathBuf,
     },
-    /// A tensor has another shape than in the base.
+    /// The shape of a tensor differs from that in the base.
     #[error("found shape {found:?}, expected {expected:?} as in {}", base.display())]
     ShapeMismatch {
         /// Shape in this file.
@@ -295,7 +297,7 @@ pub enum Fault {
         /// Path of the base.
         base: PathBuf,
     },
-    /// A tensor has another dtype than in the base.
+    /// The dtype of a tensor differs from that in the base.
     #[error("found dtype {found}, expected {expected} as in {}", base.display())]
     DtypeMismatch {
         /// Dtype in this file.
@@ -315,18 +317,19 @@ pub enum Fault {
         /// Supported values.
         expected: &'static str,
     },
-    /// The configuration means something else than the first one.
+    /// The configuration differs in meaning from the first one.
     #[error(
         "{} is {}, but {} in {}{}", difference.key, difference.found, difference.expected, first.display(),
         if difference.is_known { "" } else { UNKNOWN_KEY }
     )]
     ConfigMismatch {
-        /// Key and both values.
+        /// Key with its values in both configurations.
         difference: Box<ConfigDifference>,
         /// Path of the first configuration.
         first: PathBuf,
     },
-    /// Two keys of a pattern match a module, and their order gives it another rank or scale than in the first configuration.
+    /// Two keys of a pattern match a module, and the order of the keys gives the module another rank or scale
+    /// than in the first configuration.
     #[error(
         "two keys of rank_pattern or alpha_pattern match this module, in another order than in {}: rank {found}, but {expected} there",
         first.display()
@@ -342,10 +345,10 @@ pub enum Fault {
     /// The configuration is too long.
     #[error("longer than the allowed {max} bytes")]
     ConfigTooLong {
-        /// Most bytes that are allowed.
+        /// Largest allowed length, in bytes.
         max: u64,
     },
-    /// Two arguments name the same file, which would count twice.
+    /// Two arguments name the same file, which would be counted twice.
     #[error("the same file as {}; give every file once", other.display())]
     DuplicateFile {
         /// Path under which the file was given first.
@@ -365,7 +368,7 @@ pub enum Fault {
     NotFinite {
         /// Index of the element in the order of the file.
         index: u64,
-        /// NaN or an infinity.
+        /// Value of the element: NaN or an infinity.
         value: f64,
     },
     /// Two files differ in a tensor of a dtype that is not averaged.

@@ -1,43 +1,46 @@
-//! Weighted mean from the exact sum: the result does not depend on the order of clients.
+//! Weighted mean with an exact sum, so that the result does not depend on the order of clients.
 //!
-//! Weights are integers below 2^29 and values are f32, so their products are exact in f64. A first pass adds the products in f64
-//! and computes the rounding error of every addition, which is an f64 itself (Knuth 1969, 4.2.2). Nearly always all errors are
-//! zero and the sum is exact. Otherwise the sum is computed again with Shewchuk's expansions (1997, "Adaptive precision
-//! floating-point arithmetic") and rounded once. In both cases the dividend is the f64 nearest to the exact sum.
+//! Weights are integers below 2^29 and values are f32, so every product is exact in f64. A first pass adds
+//! the products in f64 and computes the rounding error of every addition, which is an f64 itself (Knuth 1969,
+//! 4.2.2). In most cases all errors are zero and the sum is exact. Otherwise the sum is computed again with
+//! Shewchuk's expansions (1997, "Adaptive precision floating-point arithmetic") and rounded once. In both
+//! cases the result is the f64 nearest to the exact sum, which is then divided by the sum of the weights.
 //!
-//! For f64 values a product is the sum of two f64 (by a fused multiply-add), and all parts are added with Shewchuk's expansions.
+//! For f64 values, a product is represented as the sum of two f64 (computed with a fused multiply-add), and
+//! all parts are added with Shewchuk's expansions.
 //!
-//! The mean differs from the exact one by two roundings in f64, 2^-52 of its magnitude, before it is rounded to the dtype of the
-//! file.
+//! Before it is rounded to the dtype of the file, the mean differs from the exact mean by two roundings in
+//! f64, that is by at most 2^-52 of its magnitude.
 
 use super::Dtype;
 
-/// Elements per pass: their values and sums stay in the L1 cache.
+/// Number of elements per pass. The values and sums of so many elements fit the L1 cache.
 const CHUNK: usize = 1024;
 
-/// Magnitude of f64 values above which they are scaled down before they are added.
+/// Magnitude above which f64 values are scaled down before they are added.
 const WIDE_MAX: f64 = 1e280;
 
-/// Scale of values above [`WIDE_MAX`].
+/// Scale that is applied to values above [`WIDE_MAX`].
 const WIDE_SCALE: f64 = 1.0 / (1u64 << 60) as f64;
 
-/// Buffers of [`weighted_mean`], kept between calls.
+/// Buffers of [`weighted_mean`], which are reused between calls.
 #[derive(Clone, Debug)]
 pub struct MeanBuffers {
     values: Vec<f32>,
     sums: Vec<f64>,
-    lost: Vec<u64>,
+    inexact: Vec<u64>,
     parts: Vec<f64>,
 }
 
 impl Default for MeanBuffers {
     fn default() -> Self {
-        Self { values: vec![0.0; CHUNK], sums: vec![0.0; CHUNK], lost: vec![0; CHUNK], parts: Vec::new() }
+        Self { values: vec![0.0; CHUNK], sums: vec![0.0; CHUNK], inexact: vec![0; CHUNK], parts: Vec::new() }
     }
 }
 
-/// Writes the weighted mean of `blocks` to `means`, element by element. A block is a weight (an integer below 2^29) with as many
-/// little-endian values of `dtype` as there are means. `total` is the sum of the weights, above 0.
+/// Writes the weighted mean of `blocks` to `means`, element by element. A block consists of a weight (an
+/// integer below 2^29) and one little-endian value of `dtype` per mean. `total` is the sum of the weights,
+/// which must be above 0.
 ///
 /// # Errors
 /// Index of the first block with a value that is not finite, and the index of that value in the block.
@@ -55,25 +58,27 @@ pub fn weighted_mean(
     for (group, means) in means.chunks_mut(CHUNK).enumerate() {
         let first = group * CHUNK;
         let count = means.len();
-        let part = |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
-        let MeanBuffers { values, sums, lost, parts } = buffers;
-        let (values, sums, lost) = (&mut values[..count], &mut sums[..count], &mut lost[..count]);
-        // -0.0 is the neutral element: 0.0 would turn a sum of -0.0 into 0.0.
+        let byte_range =
+            |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
+        let MeanBuffers { values, sums, inexact, parts } = buffers;
+        let (values, sums, inexact) = (&mut values[..count], &mut sums[..count], &mut inexact[..count]);
+        // Sums begin with -0.0, the neutral element of addition: 0.0 would turn a sum of -0.0 into 0.0.
         sums.fill(-0.0);
-        lost.fill(0);
+        inexact.fill(0);
         for (weight, bytes) in blocks {
-            dtype.decode(&bytes[part(bytes)], values);
+            dtype.decode(&bytes[byte_range(bytes)], values);
             if *weight == 0.0 {
-                // Without weight in the sum, but checked for finite values.
-                lost.iter_mut()
+                // A client with weight 0 is not added, but its values must be finite.
+                inexact
+                    .iter_mut()
                     .zip(&*values)
-                    .for_each(|(lost, value)| *lost |= u64::from(!value.is_finite()));
+                    .for_each(|(inexact, value)| *inexact |= u64::from(!value.is_finite()));
             } else {
-                add(*weight, values, sums, lost);
+                add(*weight, values, sums, inexact);
             }
         }
         for (index, mean) in means.iter_mut().enumerate() {
-            if lost[index] != 0 {
+            if inexact[index] != 0 {
                 sums[index] = exact_sum(blocks, dtype, first + index, parts).map_err(|block| {
                     // The block may have an earlier value that is not finite.
                     (block, first_not_finite(blocks[block].1, dtype).unwrap_or(first + index))
@@ -121,21 +126,22 @@ fn mean_wide(
     Ok(())
 }
 
-/// Adds the products to `sums`. A rounding error, or NaN if a value is not finite, sets bits in `lost`.
-fn add(weight: f64, values: &[f32], sums: &mut [f64], lost: &mut [u64]) {
-    for ((value, sum), lost) in values.iter().zip(sums).zip(lost) {
+/// Adds the products of `weight` and `values` to `sums`. A rounding error, or a value that is not finite,
+/// sets bits in `inexact`.
+fn add(weight: f64, values: &[f32], sums: &mut [f64], inexact: &mut [u64]) {
+    for ((value, sum), inexact) in values.iter().zip(sums).zip(inexact) {
         let product = weight * f64::from(*value);
         let (before, after) = (*sum, *sum + product);
         let back = after - before;
         let error = (before - (after - back)) + (product - back);
         *sum = after;
-        // Shift out the sign: an error of -0.0 is no error.
-        *lost |= error.to_bits() << 1;
+        // Removes the sign bit, because an error of -0.0 is not an error.
+        *inexact |= error.to_bits() << 1;
     }
 }
 
-/// Exact sum of one element's products, rounded once to f64. The error is the index of the first block whose value is not
-/// finite.
+/// Exact sum of the products of one element, rounded once to f64. The error is the index of the first block
+/// whose value is not finite.
 fn exact_sum(
     blocks: &[(f64, &[u8])],
     dtype: Dtype,
@@ -184,7 +190,8 @@ fn round_expansion(parts: &[f64]) -> f64 {
         if error == 0.0 {
             continue;
         }
-        // A tie was rounded to even; correct it if the remaining parts lie on the other side.
+        // A tie was rounded to even, which is wrong if the remaining parts lie on the other side of the
+        // midpoint.
         if rest.next().is_some_and(|next| next != 0.0 && (next > 0.0) == (error > 0.0)) {
             let twice = 2.0 * error;
             let pulled = sum + twice;
@@ -214,7 +221,8 @@ mod tests {
     use crate::files::Dtype;
     use fedspan_engine::random::{Purpose, stream};
 
-    /// Integers of very different magnitude, whose exact sum i128 holds: the mean is the f64 nearest to it, ties to even.
+    /// For integers of very different magnitude, whose sum is exact in i128, the result is the f64 nearest to
+    /// the exact sum, ties to even.
     #[test]
     fn sums_match_exact_integer_sums() {
         let random = &mut stream(5, Purpose::Start, 2);

@@ -1,5 +1,6 @@
-//! Partial adapters: merging the tensors that a client trained into a copy of the base, and extracting the tensors that a round
-//! trained. Both work block by block, so memory does not grow with the files.
+//! Functions for partial adapters: merging the tensors of a client into a copy of the base, and extracting
+//! the tensors that a round trained. Files are processed block by block, so the memory does not grow with
+//! their length.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,13 +12,15 @@ use super::dtype::{differing, not_finite};
 use super::source::InputFile;
 use super::{AdapterError, AdapterTensor, Dtype, Fault, Layout, MergeRule, RoundKind, compare};
 
-/// Bytes that are read at a time, a multiple of 8 so that numbers are not split.
+/// Length of a block, in bytes; a multiple of 8, so that no number is split.
 const BLOCK: usize = 1 << 18;
 
-/// Reads and validates the header of an adapter and its configuration. Returns the layout and the length of the file in bytes.
+/// Reads and validates the header of an adapter and its configuration. Returns the layout and the length of
+/// the file in bytes.
 ///
 /// # Errors
-/// [`AdapterError::File`] if the file is no adapter, or its configuration is invalid or contradicts its ranks.
+/// [`AdapterError::File`] if the file is not an adapter, or its configuration is invalid or contradicts the
+/// ranks of its factors.
 pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
     let (source, header) = InputFile::open(path, true)?;
     let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&source.path, found))?;
@@ -26,13 +29,15 @@ pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
     Ok((layout, length))
 }
 
-/// Writes a copy of the base with the tensors of a client to `to`, a new file, and syncs it. The client's file may lack the
-/// factors that the round freezes; those that it has must equal the base's bit by bit. So must tensors of dtypes that are not
-/// averaged, so that no two clients differ in them.
+/// Writes a copy of the base with the tensors of a client to `to`, a new file, and syncs it. The client's
+/// file may lack the factors that the round freezes. Frozen factors in the file must equal those of the base
+/// bit by bit. Tensors of dtypes that have no mean must also equal those of the base, so that no two clients
+/// differ in them.
 ///
 /// # Errors
-/// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is not finite;
-/// [`AdapterError::Output`]. `to` is incomplete or missing then.
+/// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is
+/// not finite; [`AdapterError::Output`] if `to` cannot be written. After an error `to` is incomplete or
+/// missing.
 pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, to: &Path) -> Result<(), AdapterError> {
     let (base, header) = InputFile::open(base, true)?;
     let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&base.path, found))?;
@@ -78,7 +83,8 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, to: &Path) -> R
 /// Writes the tensors of an adapter that a round does not freeze to `to`, a new file, and syncs it.
 ///
 /// # Errors
-/// [`AdapterError::File`] if the file is no adapter or cannot be read, [`AdapterError::Output`] if `to` cannot be written.
+/// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if `to`
+/// cannot be written.
 pub fn extract_trained(adapter: &Path, kind: RoundKind, to: &Path) -> Result<(), AdapterError> {
     let (source, header) = InputFile::open(adapter, true)?;
     let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&source.path, found))?;
@@ -112,7 +118,7 @@ fn header_of<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
         begin = end;
     }
     text.push('}');
-    // Pad, so that the data are aligned to 8 bytes.
+    // Padding aligns the data to 8 bytes.
     while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
@@ -128,7 +134,8 @@ fn blocks(entry: &AdapterTensor) -> impl Iterator<Item = (u64, usize)> + use<> {
     (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
 }
 
-/// Fault of two blocks that differ in the element `in_block` of the block, `index` of the tensor.
+/// Fault for two blocks that differ in one element: element `in_block` of the block, which is element `index`
+/// of the tensor.
 pub(super) fn values_differ(
     dtype: Dtype,
     index: u64,
@@ -141,6 +148,7 @@ pub(super) fn values_differ(
     Fault::ValuesDiffer { index, dtype, found: text(own), expected: text(others), other: other.to_owned() }
 }
 
+/// Checks that all values of a block are finite. `begin` is the offset of the block in the tensor, in bytes.
 fn check_finite(entry: &AdapterTensor, begin: u64, bytes: &[u8]) -> Result<(), Fault> {
     let (dtype, size) = (entry.tensor.dtype, entry.tensor.dtype.size());
     match not_finite(dtype, bytes) {
@@ -149,6 +157,7 @@ fn check_finite(entry: &AdapterTensor, begin: u64, bytes: &[u8]) -> Result<(), F
     }
 }
 
+/// Creates a file that must not exist.
 fn create_new(to: &Path) -> Result<File, AdapterError> {
     let opened = OpenOptions::new().write(true).create_new(true).open(to);
     opened.map_err(|error| AdapterError::Output { file: to.to_owned(), error })

@@ -1,5 +1,5 @@
-//! Header of a safetensors file: eight bytes of length, then JSON with name, dtype, shape and offsets of every tensor. The data
-//! follow without gaps.
+//! Parser of safetensors headers: eight bytes of length, then JSON with name, dtype, shape and offsets of
+//! every tensor. The data of the tensors follow the header without gaps.
 
 use std::io::Read;
 
@@ -20,7 +20,7 @@ pub struct Tensor {
     pub name: String,
     /// Type of the elements.
     pub dtype: Dtype,
-    /// Shape, empty for a scalar.
+    /// Shape; empty for a scalar.
     pub shape: Vec<u64>,
     /// Offset of the first byte in the file.
     pub begin: u64,
@@ -46,8 +46,9 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads and validates the header of a file of `length` bytes, and nothing after it. Names are unique, the data of every
-    /// tensor have the size of its shape, follow each other without gaps and end with the file.
+    /// Reads and validates the header of a file of `length` bytes. Names must be unique. The data of every
+    /// tensor must have the size of its shape, and the data of all tensors must be adjacent and end with the
+    /// file. No bytes after the header are read.
     ///
     /// # Errors
     /// [`LocatedFault`] with the tensor whose entry is invalid, if there is one.
@@ -84,12 +85,12 @@ struct Entry {
 
 /// Parses the JSON of a header into names and entries, in the order of the file.
 fn parse_entries(text: &[u8]) -> Result<Vec<(String, Entry)>, LocatedFault> {
-    // Parsed from a `str`, so that the parts that serde_json skips are valid UTF-8 too.
+    // Parsing a `str` ensures that the parts which serde_json skips are valid UTF-8.
     let text = std::str::from_utf8(text).map_err(|error| (None, serde_json::Error::custom(error).into()))?;
     let mut json = serde_json::Deserializer::from_str(text);
     let (mut found, mut current) = (Vec::new(), None);
     let read = Entries { found: &mut found, current: &mut current }.deserialize(&mut json);
-    // An error after the last tensor belongs to no tensor.
+    // An error after the last tensor is not attributed to a tensor.
     let read = read.inspect(|()| current = None).and_then(|()| json.end());
     match read {
         Ok(()) => Ok(found),
@@ -97,7 +98,7 @@ fn parse_entries(text: &[u8]) -> Result<Vec<(String, Entry)>, LocatedFault> {
     }
 }
 
-/// Deserializer of a map that keeps duplicate names, and remembers the current tensor for errors.
+/// Deserializer of a map. Keeps duplicate names, and stores the name of the current tensor for errors.
 struct Entries<'a> {
     found: &'a mut Vec<(String, Entry)>,
     current: &'a mut Option<String>,
@@ -152,8 +153,8 @@ impl<'de> Deserialize<'de> for IgnoredText {
     }
 }
 
-/// Validates the entries against data that begin at offset `start` and have `length` bytes. Returns the tensors in the order
-/// of their offsets.
+/// Validates the entries against data that begin at offset `start` and have `length` bytes. Returns the
+/// tensors in the order of their offsets.
 fn validate_entries(
     entries: Vec<(String, Entry)>,
     start: u64,
@@ -169,7 +170,8 @@ fn validate_entries(
             Err(fault) => return Err((Some(name), fault)),
         }
     }
-    // Empty tensors may lie between any two others; their end breaks the tie.
+    // Tensors are sorted by their beginning. An empty tensor begins where another tensor begins, so the end
+    // decides the order.
     tensors.sort_by(|(left_end, left), (right_end, right)| {
         (left.begin, left_end, &left.name).cmp(&(right.begin, right_end, &right.name))
     });

@@ -1,4 +1,4 @@
-//! Inputs of an average or a check: a base and the clients' files that fit it.
+//! Inputs of an average or a comparison: a base and the clients' files, validated against the base.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,11 @@ use super::scaling::{ModuleScalings, module_scalings};
 use super::source::{InputFile, open_file_budget};
 use super::{AdapterError, Fault, Layout, LocatedFault, compare};
 
-/// Memory for one block of every client together, in bytes, unless [`BLOCK_MIN`] times the clients is more.
+/// Memory for one block of every client together, in bytes; more if [`BLOCK_MIN`] times the number of clients
+/// is larger.
 const READ_AHEAD: usize = 1 << 22;
 
-/// Shortest block of one client, in bytes: shorter ones cost too many system calls.
+/// Shortest block of one client, in bytes. Shorter blocks would cost too many system calls.
 const BLOCK_MIN: usize = 1 << 14;
 
 /// Longest block of one client, in bytes.
@@ -24,7 +25,7 @@ const BLOCK_MAX: usize = 1 << 18;
 pub struct ClientWeight {
     /// Path of the client's file.
     pub file: String,
-    /// Number of samples, if it was given.
+    /// Number of samples; `None` if not given.
     pub samples: Option<u64>,
     /// Share of the mean, between 0 and 1. All shares add up to 1.
     pub weight: f64,
@@ -33,8 +34,11 @@ pub struct ClientWeight {
 /// Base and clients, opened and checked against each other.
 #[derive(Debug)]
 pub struct Inputs {
+    /// Adapter from which the clients started.
     pub(super) base: InputFile,
+    /// Adapters that the clients trained.
     pub(super) clients: Vec<InputFile>,
+    /// Tensors and factor pairs of the base.
     pub(super) layout: Layout,
     /// Header of the base, byte for byte.
     pub(super) header: Vec<u8>,
@@ -44,11 +48,12 @@ pub struct Inputs {
     pub(super) scalings: ModuleScalings,
     /// True if the scalings come from a configuration.
     pub(super) is_configured: bool,
-    /// Reason why the update of a module is not the product of its factors, if it is not.
+    /// Reason why the update of a module is not the product of its factors; `None` if the update is that
+    /// product.
     pub(super) other_product: Option<&'static str>,
     /// Differences between configurations that may be intended.
     warnings: Vec<String>,
-    /// Number of samples of every client, if given.
+    /// Number of samples of every client; `None` if not given.
     samples: Option<Vec<u64>>,
     /// Weights of the clients: integers without a common divisor.
     pub(super) weights: Vec<f64>,
@@ -57,12 +62,13 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Opens a base and clients: safetensors files, or directories in PEFT's layout. `samples` are the weights of the clients;
-    /// without them all weights are equal.
+    /// Opens a base and clients: safetensors files, or directories in PEFT's layout. `samples` are the
+    /// weights of the clients; without them all weights are equal.
     ///
     /// # Errors
-    /// [`AdapterError::NoClients`], [`AdapterError::Samples`], [`AdapterError::NoSamples`] or [`AdapterError::TooManySamples`]
-    /// for the arguments; [`AdapterError::File`] for the first file that is invalid or does not fit the base.
+    /// [`AdapterError::NoClients`], [`AdapterError::Samples`], [`AdapterError::NoSamples`] or
+    /// [`AdapterError::TooManySamples`] for the arguments; [`AdapterError::File`] for the first file that is
+    /// invalid or does not fit the base.
     pub fn open(base: &Path, clients: &[PathBuf], samples: Option<&[u64]>) -> Result<Self, AdapterError> {
         if clients.is_empty() {
             return Err(AdapterError::NoClients);
@@ -81,7 +87,7 @@ impl Inputs {
                 return Err(AdapterError::file(&client.path, Fault::DuplicateFile { other }));
             }
             let offsets = compare::offsets(&layout, &found, &base.path).map_err(in_file(&client.path))?;
-            // Most files have the base's order of tensors; share one list then.
+            // Most clients' files have the same offsets as the base, and then share one list.
             client.offsets = match offsets == *base.offsets {
                 true => Arc::clone(&base.offsets),
                 false => offsets.into(),
@@ -138,7 +144,8 @@ impl Inputs {
         &self.layout
     }
 
-    /// Length of a block of one client in bytes, for this number of threads. A multiple of 8, so that numbers are not split.
+    /// Length of a block of one client in bytes, for this number of threads. A multiple of 8, so that numbers
+    /// are not split.
     pub(super) fn block_len(&self, threads: usize) -> usize {
         let share = READ_AHEAD / (self.clients.len() * threads).max(1);
         let longest = usize::try_from(self.layout.longest_tensor()).unwrap_or(usize::MAX).max(8);
@@ -163,11 +170,13 @@ impl Inputs {
     }
 }
 
+/// Makes a function that adds the path to a fault.
 fn in_file(path: &Path) -> impl Fn(LocatedFault) -> AdapterError {
     move |found| AdapterError::located(path, found)
 }
 
-/// Weights as integers in f64, divided by their greatest common divisor, so that equal weights are all 1; and their sum.
+/// Weights of the clients and their sum. Weights are integers in f64, divided by their greatest common
+/// divisor, so that equal weights are all 1.
 fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f64), AdapterError> {
     let samples = match samples {
         None => vec![1; clients.len()],
@@ -190,6 +199,7 @@ fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f6
     Ok((weights, total))
 }
 
+/// Greatest common divisor.
 fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);

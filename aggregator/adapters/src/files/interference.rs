@@ -1,48 +1,60 @@
-//! Interference, the loss of plain averaging: `|mean(B_i A_i) - mean(B) mean(A)|`, computed without forming a product.
+//! Computation of the interference, the error of plain averaging: `|mean(B_i A_i) - mean(B) mean(A)|`. No
+//! product `B_i A_i` is formed.
 //!
-//! The difference equals `mean((B_i - B) (A_i - A))`, where B and A are the means, and the inner product of two products is one
-//! of r x r matrices: `<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`. The Gram matrices of the clients' centred factors and of the
-//! means are therefore enough. The factors of a stack of E experts are E factors of rank r, with a Gram matrix each.
+//! The difference equals `mean((B_i - B) (A_i - A))`, where B and A are the means of the factors. The inner
+//! product of two products reduces to an inner product of r x r matrices:
+//! `<B_i A_i, B_j A_j> = <B_i^T B_j, A_i A_j^T>`. The Gram matrices of the clients' centred factors and of
+//! the means are therefore sufficient. The factors of a stack of E experts are treated as E factors of rank
+//! r, each with its own Gram matrix.
 
 use super::exact_sum::{MeanBuffers, weighted_mean};
 use super::{Dtype, Role};
 
-/// Most rows of a Gram matrix, (clients + 1) r: 128 MiB. The matrices of several experts together are no larger.
+/// Largest number of rows of a Gram matrix, (clients + 1) r; a matrix of that size has 128 MiB. The matrices
+/// of all experts together may not be larger.
 pub(super) const ROWS_MAX: usize = 4096;
 
-/// Columns of the factors (along d) that are processed together.
+/// Number of columns of the factors (along d) that are processed together.
 const CHUNK: usize = 64;
 
-/// Rows and columns of a tile whose sums stay in registers. The order of the terms of a sum does not depend on it.
+/// Number of rows and columns of a tile, whose sums fit the registers. The order in which terms are added
+/// does not depend on the size of the tile.
 const TILE: usize = 4;
 
-/// Squared Frobenius norms of `mean(B_i A_i)` (`product`) and of `mean(B_i A_i) - mean(B) mean(A)` (`difference`).
+/// Squared Frobenius norms of `mean(B_i A_i)` (`product`) and of `mean(B_i A_i) - mean(B) mean(A)`
+/// (`difference`).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SquaredNorms {
+    /// Squared norm of `mean(B_i A_i)`.
     pub(super) product: f64,
+    /// Squared norm of `mean(B_i A_i) - mean(B) mean(A)`.
     pub(super) difference: f64,
 }
 
 impl SquaredNorms {
-    /// Interference: the norm of the difference over the norm of the product, 0 if the difference is 0.
+    /// Interference: the ratio of the norm of the difference to the norm of the product; 0 if the difference
+    /// is 0.
     pub(super) fn interference(self) -> f64 {
         if self.difference == 0.0 { 0.0 } else { (self.difference / self.product).sqrt() }
     }
 
+    /// Sum of the squared norms of two modules.
     pub(super) fn plus(self, other: Self) -> Self {
         Self { product: self.product + other.product, difference: self.difference + other.difference }
     }
 
-    /// Squared norms of the module multiplied by `scale`.
+    /// Squared norms of the module after multiplication by `scale`.
     pub(super) fn scaled(self, scale: f64) -> Self {
         let square = scale * scale;
         Self { product: self.product * square, difference: self.difference * square }
     }
 }
 
-/// One factor of every client, as bytes.
+/// One factor of all clients, as bytes.
 pub(super) struct FactorSet<'a> {
+    /// Dtype of the factor.
     pub(super) dtype: Dtype,
+    /// Role of the factor: down or up.
     pub(super) role: Role,
     /// Rank of one expert.
     pub(super) rank: usize,
@@ -52,17 +64,17 @@ pub(super) struct FactorSet<'a> {
     pub(super) clients: &'a [(f64, &'a [u8])],
     /// Sum of the weights.
     pub(super) total: f64,
-    /// True to include the centred factors of the clients, false for the mean alone.
+    /// True to include the clients' centred factors; false to use only the mean.
     pub(super) centred: bool,
 }
 
-/// Gram matrices of a factor, one for each expert. Their rows and columns are the r vectors of every client's centred factor,
-/// then those of the mean.
+/// Gram matrices of a factor, one for each expert. Rows and columns correspond to the r vectors of every
+/// client's centred factor, followed by the r vectors of the mean.
 #[derive(Debug)]
 pub(super) struct GramMatrices {
     rank: usize,
     experts: usize,
-    /// Rows of one matrix, including the padding of the last tile.
+    /// Number of rows of one matrix, including the padding of the last tile.
     rows: usize,
     values: Vec<f64>,
 }
@@ -74,15 +86,16 @@ pub(super) fn is_too_large(parts: usize, rank: usize, experts: usize) -> bool {
 }
 
 impl GramMatrices {
-    /// Computes the Gram matrices. The error is the first client with a value that is not finite, and the index of that value.
+    /// Computes the Gram matrices. The error is the index of the first client with a value that is not
+    /// finite, and the index of that value.
     pub(super) fn from_factors(factors: &FactorSet<'_>) -> Result<Self, (usize, usize)> {
         let FactorSet { dtype, role, rank, experts, clients, total, centred } = factors;
         let (rank, experts, size) = (*rank, *experts, dtype.size());
         let width = rank * experts;
         let elements = clients.first().map_or(0, |(_, bytes)| bytes.len() / size);
         let along = elements / width.max(1);
-        let own = if *centred { clients.len() } else { 0 };
-        let rows = ((own + 1) * rank).next_multiple_of(TILE);
+        let centred_clients = if *centred { clients.len() } else { 0 };
+        let rows = ((centred_clients + 1) * rank).next_multiple_of(TILE);
         let mut gram = Self { rank, experts, rows, values: vec![0.0; experts * rows * rows] };
         let mut columns = vec![0.0; experts * CHUNK * rows];
         let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), MeanBuffers::default());
@@ -101,20 +114,21 @@ impl GramMatrices {
                 weighted_mean(&slices, *dtype, *total, &mut means, &mut exact)
                     .map_err(|(client, element)| (client, from + element))?;
                 let mut store = |block: usize, element: usize, value: f64| {
-                    // The rows of an expert are adjacent; its columns are `experts` apart.
+                    // In a down factor the rows of an expert are adjacent; in an up factor the columns of an
+                    // expert are `experts` apart.
                     let (column, expert, r) = match *role {
                         Role::Down => (element, part / rank, part % rank),
                         _ => (element / width, element % width % experts, element % width / experts),
                     };
                     columns[(expert * CHUNK + column) * rows + block * rank + r] = value;
                 };
-                for (client, (_, bytes)) in slices.iter().take(own).enumerate() {
+                for (client, (_, bytes)) in slices.iter().take(centred_clients).enumerate() {
                     dtype.decode(bytes, &mut values);
                     for (element, (value, mean)) in values.iter().zip(&means).enumerate() {
                         store(client, element, f64::from(*value) - mean);
                     }
                 }
-                means.iter().enumerate().for_each(|(element, mean)| store(own, element, *mean));
+                means.iter().enumerate().for_each(|(element, mean)| store(centred_clients, element, *mean));
             }
             for expert in 0..experts {
                 let begin = expert * CHUNK * rows;
@@ -124,23 +138,24 @@ impl GramMatrices {
         Ok(gram)
     }
 
-    /// Adds the products of all pairs of an expert's rows. The matrix is symmetric, so only the lower tiles are computed.
+    /// Adds the products of all pairs of vectors of an expert. The matrix is symmetric, so only the lower
+    /// tiles are computed.
     fn add(&mut self, expert: usize, columns: &[f64]) {
         let rows = self.rows;
         for i in (0..rows).step_by(TILE) {
             for j in (0..=i).step_by(TILE) {
                 let mut sums = [[0.0; TILE]; TILE];
                 for column in columns.chunks_exact(rows) {
-                    let (own, others) = (&column[i..i + TILE], &column[j..j + TILE]);
-                    for (sums, own) in sums.iter_mut().zip(own) {
-                        for (sum, other) in sums.iter_mut().zip(others) {
-                            *sum += own * other;
+                    let (left, right) = (&column[i..i + TILE], &column[j..j + TILE]);
+                    for (sums, left) in sums.iter_mut().zip(left) {
+                        for (sum, other) in sums.iter_mut().zip(right) {
+                            *sum += left * other;
                         }
                     }
                 }
                 for (row, sums) in sums.iter().enumerate() {
-                    let place = (expert * rows + i + row) * rows + j;
-                    for (value, sum) in self.values[place..place + TILE].iter_mut().zip(sums) {
+                    let start = (expert * rows + i + row) * rows + j;
+                    for (value, sum) in self.values[start..start + TILE].iter_mut().zip(sums) {
                         *value += sum;
                     }
                 }
@@ -148,12 +163,14 @@ impl GramMatrices {
         }
     }
 
+    /// Element (i, j) of the Gram matrix of an expert.
     fn at(&self, expert: usize, i: usize, j: usize) -> f64 {
         self.values[(expert * self.rows + i.max(j)) * self.rows + i.min(j)]
     }
 }
 
-/// Squared norms of every expert, from the Gram matrices of both factors and the weights of the clients in them.
+/// Squared norms of every expert, from the Gram matrices of both factors and the weights of the clients that
+/// the matrices include.
 pub(super) fn expert_norms(
     down: &GramMatrices,
     up: &GramMatrices,
@@ -165,6 +182,7 @@ pub(super) fn expert_norms(
         .collect()
 }
 
+/// Squared norms of one expert.
 fn norms_of_expert(
     expert: usize,
     down: &GramMatrices,
@@ -193,7 +211,7 @@ fn norms_of_expert(
         }
         cross += weight * inner(i, mean);
     }
-    // Rounding may make sums that are zero slightly negative.
+    // A difference of 0 may become slightly negative by rounding.
     let difference = f64::max(difference, 0.0);
     let product = f64::max(difference + 2.0 * cross + inner(mean, mean), 0.0);
     SquaredNorms { product, difference }
@@ -207,7 +225,8 @@ mod tests {
     use crate::files::{Dtype, Role};
     use fedspan_engine::random::{Purpose, stream};
 
-    /// Non-square factors, unequal weights, one or several experts.
+    /// The norms equal those of dense products, for factors of different sizes, unequal weights, and one or
+    /// several experts.
     #[test]
     fn norms_match_dense_products() {
         for (seed, (n, rank, experts, d_in, d_out)) in [
@@ -262,7 +281,7 @@ mod tests {
             };
             let wide = |one: &[f32]| one.iter().copied().map(f64::from).collect::<Vec<f64>>();
             for (expert, found) in found.into_iter().enumerate() {
-                // Rows e r + j of A, and columns j E + e of B.
+                // Expert e has the rows e r + j of A and the columns j E + e of B.
                 let product = |up: &[f64], down: &[f64]| -> Vec<f64> {
                     let term = |row: usize, column: usize, j: usize| {
                         up[row * width + j * experts + expert] * down[(expert * rank + j) * d_in + column]

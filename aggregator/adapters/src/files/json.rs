@@ -1,12 +1,14 @@
-//! JSON values of configurations: maps keep the order of the file, keys are unique, and `16` equals `16.0`.
+//! JSON values of configurations. Maps keep the order of the file, duplicate keys are errors, and `16` equals
+//! `16.0`.
 //!
-//! `serde_json::Value` does not fit: any crate of a build may enable its feature `preserve_order`, and duplicate keys pass.
+//! `serde_json::Value` is not suitable: it accepts duplicate keys, and its order of keys depends on the
+//! feature `preserve_order`, which any crate of a build may enable.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// Largest magnitude up to which f64 represents every whole number: 2^53.
+/// Magnitude up to which f64 represents every whole number: 2^53.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// JSON value.
@@ -16,9 +18,9 @@ pub enum Json {
     Null,
     /// `true` or `false`.
     Flag(bool),
-    /// Whole number, also if it is written as `16.0`.
+    /// Whole number, including a number written as `16.0`.
     Whole(i128),
-    /// Number that is not whole, or is beyond 2^53.
+    /// Number that is not whole, or is written as a float above 2^53.
     Real(f64),
     /// String.
     Text(String),
@@ -29,7 +31,7 @@ pub enum Json {
 }
 
 impl Json {
-    /// True for the values that mean "off" in PEFT: null, false, an empty list or map.
+    /// True for the values that mean "off" in PEFT: null, false, and an empty list or map.
     pub(super) fn is_off(&self) -> bool {
         match self {
             Self::Null | Self::Flag(false) => true,
@@ -97,6 +99,7 @@ impl<'de> Deserialize<'de> for Json {
     }
 }
 
+/// Visitor that accepts any JSON value.
 struct AnyValue;
 
 impl<'de> Visitor<'de> for AnyValue {

@@ -15,7 +15,7 @@ pub struct AdapterTensor {
     pub role: Role,
 }
 
-/// Two factors of one module.
+/// The two factors of one module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FactorPair {
     /// Name of the module, with the suffixes of [`parse_tensor_name`].
@@ -41,7 +41,8 @@ impl Layout {
     /// Finds the factor pairs of a file.
     ///
     /// # Errors
-    /// [`LocatedFault`] if a name, dtype, shape or rank is not that of an adapter, a factor is unpaired, or there are none.
+    /// [`LocatedFault`] if a name, dtype, shape or rank is not allowed in an adapter, a factor is unpaired,
+    /// or the file has no factors.
     pub fn from_header(header: &Header) -> Result<Self, LocatedFault> {
         let mut tensors: Vec<AdapterTensor> = Vec::with_capacity(header.tensors.len());
         let mut modules: BTreeMap<String, [Option<usize>; 2]> = BTreeMap::new();
@@ -53,7 +54,7 @@ impl Layout {
                     return Err((Some(tensor.name.clone()), Fault::FactorDtype { found: tensor.dtype }));
                 }
                 let index = &mut modules.entry(module).or_default()[usize::from(role == Role::Up)];
-                // The same factor under two of its names.
+                // The file has the same factor under two names.
                 if index.replace(tensors.len()).is_some() {
                     return Err((Some(tensor.name.clone()), Fault::DuplicateName));
                 }
@@ -99,8 +100,8 @@ impl Layout {
     }
 }
 
-/// Rank of a factor: the first dimension of a down factor, the second of an up factor. Factors of convolutions have more
-/// dimensions; those of an up factor are 1.
+/// Rank of a factor: the first dimension of a down factor, the second of an up factor. Factors of
+/// convolutions have more dimensions, which are 1 for an up factor.
 pub(super) fn rank(entry: &AdapterTensor) -> Result<u64, LocatedFault> {
     let AdapterTensor { tensor, role } = entry;
     let rank = match (role, tensor.shape.as_slice()) {

@@ -3,11 +3,12 @@
 /// Longest header that is read, in bytes. The header of an adapter with 200 tensors is 40 kB.
 pub const HEADER_MAX: u64 = 1 << 24;
 
-/// Most dimensions of a shape.
+/// Largest number of dimensions of a shape.
 pub const DIMENSIONS_MAX: usize = 8;
 
 /// Longest tensor name, in bytes.
 pub const NAME_MAX: usize = 1024;
 
-/// Most samples of one client: products of larger weights and f32 values would not be exact in f64.
+/// Largest number of samples of one client. Products of larger weights and f32 values would not be exact in
+/// f64.
 pub const SAMPLES_MAX: u32 = (1 << 29) - 1;

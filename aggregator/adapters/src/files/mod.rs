@@ -1,4 +1,5 @@
-//! Adapter files: averaged factor by factor, exactly and block by block; and a report of what plain averaging would lose.
+//! Operations on adapter files (LoRA): exact averaging of factors, and a report of the error that plain
+//! averaging would make.
 //!
 //! ```text
 //!  base ------ Header, Layout, Config --+
@@ -6,15 +7,18 @@
 //!                                               \----> check: changes of each client, interference
 //! ```
 //!
-//! An adapter adds `B A` to a frozen weight; `A` is the *down* factor (r x d_in, `lora_A` in files), `B` the *up* factor
-//! (d_out x r, `lora_B`). The mean of products is not the product of means. An up or down round ([`RoundKind`]) therefore trains
-//! and averages one of the two factors while the other is frozen (RoLoRA, Chen et al. 2025, Algorithm 1), so that both are
-//! equal. `ADAPTERS.md` is the user's guide.
+//! An adapter adds `B A` to a frozen weight. `A` is the *down* factor (r x d_in, `lora_A` in files) and `B`
+//! is the *up* factor (d_out x r, `lora_B`). In general, the mean of products differs from the product of
+//! means. An up or down round ([`RoundKind`]) therefore trains and averages one of the two factors while the
+//! other one is frozen (RoLoRA, Chen et al. 2025, Algorithm 1); the product of means then equals the mean of
+//! products. `ADAPTERS.md` is the user's guide.
 //!
-//! Files are read in place, one block of every client at a time, so memory does not grow with the model. The mean is that of
-//! the exact sum, so it depends neither on the order of clients nor on the number of threads.
+//! Files are read in place, one block of every client at a time, so the memory does not grow with the model.
+//! The mean is computed from an exact sum, so it depends neither on the order of clients nor on the number of
+//! threads.
 //!
-//! This module parses headers itself: the `safetensors` crate needs the whole file in memory and accepts duplicate names.
+//! This module has its own parser of headers, because the `safetensors` crate needs the whole file in memory
+//! and accepts duplicate names.
 
 mod agreement;
 mod average;
@@ -55,7 +59,8 @@ pub use role::Role;
 pub use scaling::ModuleScaling;
 pub use tensor_name::parse_tensor_name;
 
-/// Factors that clients train in a round and that are averaged. Saved modules are averaged in every kind of round.
+/// Factors that clients train in a round and that are averaged. Saved modules are averaged in every kind of
+/// round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundKind {
     /// Down factors; the up factors are frozen.
@@ -67,7 +72,7 @@ pub enum RoundKind {
 }
 
 impl RoundKind {
-    /// True if tensors of this role must equal the base's bit by bit.
+    /// True if tensors of this role must equal those of the base bit by bit.
     #[must_use]
     pub fn freezes(self, role: Role) -> bool {
         matches!((self, role), (Self::Down, Role::Up) | (Self::Up, Role::Down))
@@ -84,5 +89,6 @@ impl RoundKind {
     }
 }
 
-/// Progress function, called with the bytes read so far and in all; returning `false` interrupts the work.
+/// Progress function. The arguments are the number of bytes read so far and the total number of bytes.
+/// Returning `false` interrupts the work.
 pub type ProgressFn<'a> = dyn Fn(u64, u64) -> bool + Sync + 'a;

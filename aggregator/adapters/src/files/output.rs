@@ -1,4 +1,4 @@
-//! Atomic output: written to a temporary file next to its path, synced, then renamed.
+//! Atomic output of adapters: files are written under temporary names, synced, and then renamed.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -10,7 +10,7 @@ use super::source::MODEL;
 use super::{AdapterError, Fault, Inputs};
 use fedspan_files::{sync_directory, with_suffix};
 
-/// Path of an adapter to write.
+/// Path of an adapter that will be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     file: PathBuf,
@@ -19,8 +19,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Interprets a path: one that ends in `.safetensors` and is no directory is a file, any other is a directory, created if
-    /// missing.
+    /// Interprets a path. A path that ends in `.safetensors` and is not a directory names a file. Any other
+    /// path names a directory, which is created if it is missing.
     #[must_use]
     pub fn from_path(path: &Path) -> Self {
         let is_file = path.extension().is_some_and(|extension| extension == "safetensors");
@@ -39,8 +39,8 @@ impl Output {
     /// Creates the temporary files.
     ///
     /// # Errors
-    /// [`AdapterError::File`] if the output is an input, no regular file, or being written by another command;
-    /// [`AdapterError::Output`].
+    /// [`AdapterError::File`] if the output is an input, is not a regular file, or is being written by
+    /// another command; [`AdapterError::Output`] if a temporary file cannot be created.
     pub(super) fn begin(self, inputs: &Inputs) -> Result<OutputWriter, AdapterError> {
         let config = self.directory.as_ref().and(inputs.config.as_deref());
         let config = config.map(|bytes| (self.file.with_file_name(CONFIG), bytes));
@@ -51,7 +51,7 @@ impl Output {
                 Ok(metadata) if inputs.contains((metadata.dev(), metadata.ino())) => {
                     return Err(AdapterError::file(path, Fault::OutputIsInput));
                 }
-                // A rename would replace a symbolic link and leave its target as it was.
+                // A symbolic link is refused: a rename would replace the link instead of its target.
                 Ok(metadata) if !metadata.is_file() => {
                     return Err(AdapterError::file(path, Fault::NotRegular));
                 }
@@ -66,7 +66,7 @@ impl Output {
             },
             None => None,
         };
-        // On drop, `OutputWriter` removes the directory again.
+        // From here on, `OutputWriter` removes the directory on drop.
         let mut writing = OutputWriter { created_directory, files: Vec::new(), committed: false };
         if let Some((path, bytes)) = config {
             writing.add(path)?;
@@ -77,17 +77,19 @@ impl Output {
     }
 }
 
-/// Output that is being written. Dropping it without [`Self::commit`] removes everything it has created.
+/// Output that is being written. Dropping the writer without [`Self::commit`] removes all files and
+/// directories that it has created.
 #[derive(Debug)]
 pub(super) struct OutputWriter {
     /// Directory that this writer has created.
     created_directory: Option<PathBuf>,
-    /// Open file, temporary path and final path of each output; the adapter is the last.
+    /// Open file, temporary path and final path of each output file. The adapter is the last entry.
     files: Vec<(File, PathBuf, PathBuf)>,
     committed: bool,
 }
 
 impl OutputWriter {
+    /// Creates the temporary file for an output path.
     fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
         let partial = with_suffix(&path, ".partial");
         let file = create(&partial, &path)?;
@@ -95,13 +97,13 @@ impl OutputWriter {
         Ok(())
     }
 
-    /// Writes at an offset of the adapter file.
+    /// Writes bytes at an offset of the last file.
     pub(super) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), AdapterError> {
         let Some((file, _, path)) = self.files.last() else { return Ok(()) };
         file.write_all_at(bytes, offset).map_err(|error| AdapterError::Output { file: path.clone(), error })
     }
 
-    /// Syncs and renames all files, the adapter last.
+    /// Syncs all files and renames them, the adapter last.
     pub(super) fn commit(mut self) -> Result<(), AdapterError> {
         let output = |path: &Path| {
             let file = path.to_owned();
@@ -135,7 +137,8 @@ impl Drop for OutputWriter {
     }
 }
 
-/// Creates a temporary file, locked while it is written. An unlocked one is left over from a killed command and is removed.
+/// Creates a temporary file, which is locked while it is written. An existing unlocked file was left by a
+/// killed command and is removed.
 fn create(partial: &Path, path: &Path) -> Result<File, AdapterError> {
     let new = || OpenOptions::new().write(true).create_new(true).open(partial);
     let failed = |error| AdapterError::Output { file: path.to_owned(), error };

@@ -1,38 +1,41 @@
-//! Patterns of `rank_pattern` and `alpha_pattern`: module names or regular expressions, each with a value.
+//! Matcher of `rank_pattern` and `alpha_pattern`: maps from module names or regular expressions to values.
 //!
-//! Keys match as in PEFT: `(.*\.)?(KEY)$` from the beginning of a module's name, and the first matching key counts. Regular
-//! expressions run in `regex-lite`, whose time is linear in the length of the name for every expression.
+//! Keys match as in PEFT: the expression `(.*\.)?(KEY)$` is matched from the beginning of a module's name,
+//! and the first matching key applies. Regular expressions are evaluated by `regex-lite`, in a time that is
+//! linear in the length of the name.
 
 use regex_lite::{Regex, RegexBuilder};
 
-/// Most keys that are regular expressions. With this bound and [`EXPRESSION_BYTES`] the longest configuration takes seconds.
+/// Largest number of keys that are regular expressions. With this limit and [`EXPRESSION_BYTES`], the largest
+/// configuration is processed in seconds.
 const EXPRESSIONS_MAX: usize = 64;
 
-/// Most memory of one compiled expression, in bytes.
+/// Largest memory of one compiled expression, in bytes.
 const EXPRESSION_BYTES: usize = 1 << 14;
 
-/// Key of a pattern.
+/// Compiled key of a pattern.
 #[derive(Clone, Debug)]
 enum Key {
-    /// Module name, or the end of one.
+    /// Module name, or the end of a module name.
     Plain(Plain),
     /// Regular expression.
     Expression(Regex),
-    /// Regular expression that `regex-lite` does not support, or beyond the bounds.
+    /// Regular expression that `regex-lite` does not support, or that exceeds the limits.
     Unsupported(String),
 }
 
 /// Name in which a dot stands for any character unless it is escaped.
 #[derive(Clone, Debug)]
 struct Plain {
-    /// Characters of the name; `None` matches any character but a line break.
+    /// Characters of the name; `None` matches any character except a line break.
     letters: Vec<Option<char>>,
     /// True if the key must be the whole name of a module (`^`).
     is_whole: bool,
 }
 
 impl Plain {
-    /// Parses a key that has no regular syntax but dots, `\.`, a leading `^` and a trailing `$`.
+    /// Parses a key whose only regular syntax is dots, `\.`, a leading `^` and a trailing `$`. Returns `None`
+    /// for other keys.
     fn parse(key: &str) -> Option<Self> {
         let (key, is_whole) = key.strip_prefix('^').map_or((key, false), |rest| (rest, true));
         let mut rest = key.strip_suffix('$').unwrap_or(key).chars();
@@ -48,6 +51,7 @@ impl Plain {
         (!letters.is_empty()).then_some(Self { letters, is_whole })
     }
 
+    /// True if the key matches the name of a module.
     fn matches(&self, name: &str) -> bool {
         let mut rest = name.chars().rev();
         let matches_letter = |expected: &Option<char>, letter: char| {
@@ -85,7 +89,7 @@ impl Patterns {
     /// Value of the first key that matches a module's name.
     ///
     /// # Errors
-    /// An unsupported key that comes before the first match and might match as well.
+    /// An unsupported key before the first matching key, because the unsupported key might match too.
     pub(super) fn find(&self, name: &str) -> Result<Option<f64>, &str> {
         for (key, value) in &self.0 {
             let matches = match key {
@@ -107,7 +111,7 @@ mod tests {
 
     use super::{EXPRESSIONS_MAX, Patterns};
 
-    /// Expected values are those of Python's `re.match(rf"(.*\.)?({key})$", name)`.
+    /// The expected values are the results of Python's `re.match(rf"(.*\.)?({key})$", name)`.
     #[test]
     fn keys_match_as_in_peft() {
         let name = "model.layers.10.self_attn.q_proj";

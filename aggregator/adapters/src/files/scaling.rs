@@ -1,10 +1,14 @@
-//! Rank, number of experts and scale of every module, from the configuration.
+//! Computation of the rank, the number of experts and the scale of every module from the configuration.
 //!
-//! PEFT multiplies `B A` of a module by alpha/r, or by alpha/sqrt(r) with `use_rslora`; the two patterns give modules a rank
-//! and an alpha of their own. A parameter that PEFT wraps itself (`target_parameters`) may be a stack of E experts: `lora_A` is
-//! (E r) x d_in and `lora_B` d_out x (r E), and expert e has the rows e r to e r + r - 1 of A and the columns e, e + E, e + 2 E, ...
-//! of B. The files do not contain E, but the rank of the factors is r E. Two parameters of one module are wrapped one around
-//! the other, `MODULE.lora_A` and `MODULE.base_layer.lora_A`; only their ranks can distinguish the two.
+//! PEFT multiplies `B A` of a module by alpha/r, or by alpha/sqrt(r) with `use_rslora`. `rank_pattern` and
+//! `alpha_pattern` override r and alpha of some modules.
+//!
+//! A parameter that PEFT wraps individually (`target_parameters`) may be a stack of E experts. `lora_A` is
+//! then (E r) x d_in and `lora_B` is d_out x (r E). Expert e has the rows e r to e r + r - 1 of A and the
+//! columns e, e + E, e + 2 E, ... of B. The files do not contain E, but the rank of the factors is r E.
+//!
+//! If a module has two such parameters, one wrapper contains the other: the factors are `MODULE.lora_A` and
+//! `MODULE.base_layer.lora_A`. Only the ranks show which parameter a factor belongs to.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +20,7 @@ const PREFIX: &str = "base_model.model.";
 /// Name of the wrapped module inside its wrapper.
 const INNER: &str = "base_layer";
 
-/// Most parameters of one module whose assignments are enumerated.
+/// Largest number of parameters of one module for which assignments are enumerated.
 const PARAMETERS_MAX: usize = 6;
 
 /// Rank, experts and scale of one module, whose update is `scale` times `B A` for each expert.
@@ -26,14 +30,15 @@ pub struct ModuleScaling {
     pub rank: u64,
     /// Number of experts: 1 for a plain module.
     pub experts: u64,
-    /// Factor of `B A`: alpha/r or alpha/sqrt(r), 1/r without a configuration.
+    /// Scale of `B A`: alpha/r or alpha/sqrt(r); 1/r without a configuration.
     pub scale: f64,
 }
 
-/// Scaling of every factor pair in the order of the layout, or the reason reason it is unknown.
+/// Scaling of every factor pair, in the order of the layout; or the reason why the scaling is unknown.
 pub(super) type ModuleScalings = Vec<Result<ModuleScaling, String>>;
 
-/// Determines the scalings of all modules. Without a configuration every module is plain and has alpha 1.
+/// Determines the scalings of all modules. Without a configuration every module has a single expert and alpha
+/// 1.
 ///
 /// # Errors
 /// [`Fault::ConfigRankMismatch`] if a rank contradicts the configuration.
@@ -71,7 +76,7 @@ pub(super) fn module_scalings(
             }
             continue;
         }
-        // A parameter given without its module may belong to any module.
+        // A parameter that is given without the name of its module may belong to any module.
         let is_named = config.names_module(&name);
         let mut candidates = Vec::new();
         for member in members {
@@ -95,14 +100,15 @@ pub(super) fn module_scalings(
     Ok(scalings)
 }
 
-/// Scaling of a module that is wrapped as a whole. `Ok(Err(rank))` is the rank that it should have, `Err` the reason reason its
-/// scaling is unknown.
+/// Scaling of a module that is wrapped as a whole. `Ok(Err(rank))` contains the rank that the factors should
+/// have; `Err` contains the reason why the scaling is unknown.
 fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<ModuleScaling, u64>, String> {
     let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unsupported(&key))?;
     if rank == pair.rank {
         return Ok(Ok(scaling(config, rank, alpha, 1)));
     }
-    // An attention module wraps its output projection too, which then has the rank of the outer module.
+    // PEFT also wraps the output projection inside a wrapped attention module. The projection then has the
+    // rank of the attention module.
     let outer =
         without_suffix(&pair.module).split_once(&format!(".{INNER}.")).map(|(outer, _)| model_name(outer));
     if let Some(Ok((outer, alpha))) = outer.map(|outer| config.rank_and_alpha(&outer))
@@ -113,8 +119,9 @@ fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<Module
     Ok(Err(rank))
 }
 
-/// Scalings of the parameters of one module, whose factors have these `ranks`. Each factor pair belongs to another one of the
-/// `known` parameters (rank and alpha). The error is the index of the first rank that fits none of them.
+/// Scalings of the parameters of one module, whose factors have these `ranks`. Each factor pair belongs to a
+/// different one of the `known` parameters, given as rank and alpha. The error is the index of the first rank
+/// that fits no parameter.
 fn parameter_scalings(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> Result<ModuleScalings, usize> {
     let fits = |rank: u64, (own, _): (u64, f64)| rank.is_multiple_of(own);
     if let Some(index) = ranks.iter().position(|rank| !known.iter().any(|known| fits(*rank, *known))) {
@@ -147,7 +154,7 @@ fn parameter_scalings(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> R
     Ok(ranks.iter().enumerate().map(found).collect())
 }
 
-/// Enumerates all assignments of ranks to fitting parameters, each parameter used at most once.
+/// Enumerates all assignments of ranks to fitting parameters. Each parameter is used at most once.
 fn enumerate_assignments(
     chosen: &mut Vec<usize>,
     ranks: &[u64],
@@ -167,12 +174,14 @@ fn enumerate_assignments(
     }
 }
 
+/// Scaling of a module with this rank, alpha and number of experts.
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
 fn scaling(config: &Config, rank: u64, alpha: f64, experts: u64) -> ModuleScaling {
     let r = rank as f64;
     ModuleScaling { rank, experts, scale: alpha / if config.use_rslora { r.sqrt() } else { r } }
 }
 
+/// Reason for an unknown scaling: the key of a pattern is not supported.
 fn unsupported(key: &str) -> String {
     format!(
         "its rank or alpha depends on the expression {}, which is not supported",
@@ -185,7 +194,7 @@ fn without_suffix(module: &str) -> &str {
     module.split(" (").next().unwrap_or(module)
 }
 
-/// Name of a module in the model: without PEFT's prefix and wrappers.
+/// Name of a module in the model, without PEFT's prefix and wrappers.
 fn model_name(module: &str) -> String {
     let name = without_suffix(module);
     let name = name.strip_prefix(PREFIX).unwrap_or(name);

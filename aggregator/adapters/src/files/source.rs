@@ -1,4 +1,4 @@
-//! Input file that is read in place, at offsets.
+//! Input files that are read at offsets and never loaded as a whole.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,16 +9,18 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{AdapterError, Fault, Header};
 
-/// Name of the adapter file in a directory of PEFT.
+/// Name of the adapter file in a PEFT directory.
 pub(super) const MODEL: &str = "adapter_model.safetensors";
 
-/// Most files that are kept open. Others are opened again for every block.
+/// Largest number of files that stay open. Other files are opened again for every block.
 const OPEN_MAX: u64 = 512;
 
-/// File descriptors left for everything else: standard streams, a runtime, outputs, one file that is opened for a block.
+/// Number of file descriptors that are reserved for other uses: standard streams, a runtime, outputs, and a
+/// file that is opened for a block.
 const RESERVED: u64 = 24;
 
-/// Number of input files to keep open: half of the process's remaining limit, at most [`OPEN_MAX`].
+/// Number of input files that may stay open: half of the unreserved file descriptors of the process, at most
+/// [`OPEN_MAX`].
 pub(super) fn open_file_budget() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from((limit.saturating_sub(RESERVED) / 2).min(OPEN_MAX)).unwrap_or(0)
@@ -54,8 +56,8 @@ pub(super) struct InputFile {
 }
 
 impl InputFile {
-    /// Opens a file, or the adapter file of a directory, and reads its header. `keep_open` keeps the descriptor. Symbolic links
-    /// are followed, since model caches use them.
+    /// Opens a file, or the adapter file of a directory, and reads its header. With `keep_open` the file
+    /// stays open. Symbolic links are followed, because caches of models use them.
     ///
     /// # Errors
     /// [`AdapterError::File`] if the file cannot be opened or its header is invalid.
@@ -98,6 +100,7 @@ impl InputFile {
         self.check_stamp(FileStamp::from_metadata(&metadata))
     }
 
+    /// Returns an error if the file has changed since it was opened.
     fn check_stamp(&self, stamp: FileStamp) -> Result<(), AdapterError> {
         if stamp == self.stamp {
             Ok(())
@@ -107,9 +110,10 @@ impl InputFile {
     }
 }
 
+/// Opens a regular file and returns its stamp.
 fn open_regular(path: &Path) -> Result<(File, FileStamp), AdapterError> {
     let failed = |error: std::io::Error| AdapterError::file(path, error);
-    // Checked before opening, which would wait for the other end of a pipe.
+    // Checked before the file is opened, because opening a pipe would wait for its other end.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(AdapterError::file(path, Fault::NotRegular));
     }

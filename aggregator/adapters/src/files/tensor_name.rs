@@ -1,16 +1,17 @@
-//! Tensor names of adapters, as the PEFT library of Hugging Face writes them.
+//! Parser of the tensor names in adapter files, as the PEFT library of Hugging Face writes them.
 
 use super::Fault;
 use super::limits::NAME_MAX;
 use super::role::Role;
 
-/// Parses a tensor name into its role and, for a factor, the name that both factors of the pair share: the module, with suffixes
-/// ` (embedding)` and ` (ADAPTER)`. Factors are `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (as they are named in memory),
-/// `MODULE.lora_embedding_A` and `MODULE.lora_embedding_A.NAME`, and the same with B.
+/// Parses a tensor name into its role and, for a factor, the name that both factors of the pair share: the
+/// module, with suffixes ` (embedding)` and ` (ADAPTER)`. The names of down factors are
+/// `MODULE.lora_A.weight`, `MODULE.lora_A.NAME.weight` (the name in memory), `MODULE.lora_embedding_A` and
+/// `MODULE.lora_embedding_A.NAME`. Up factors have B instead of A.
 ///
 /// # Errors
-/// [`Fault::NameTooLong`]; [`Fault::UnsupportedLora`] for other names with a part `lora_*`, whose tensors might be averaged
-/// wrongly.
+/// [`Fault::NameTooLong`]; [`Fault::UnsupportedLora`] for any other name with a part `lora_*`, because
+/// averaging such a tensor might be wrong.
 pub fn parse_tensor_name(name: &str) -> Result<(Role, String), Fault> {
     if name.len() > NAME_MAX {
         return Err(Fault::NameTooLong { length: name.len() });

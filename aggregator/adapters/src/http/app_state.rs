@@ -1,4 +1,5 @@
-//! State shared by all connections: settings, round state, round store, counters, and a notification on every change.
+//! State shared by all connections: settings, round state, round store, counters, and a notification on every
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,24 +15,28 @@ use super::round_store::{AverageOptions, RoundRecord, RoundStore};
 use super::{ServerError, Settings};
 use fedspan_engine::Millis;
 
-/// Most concurrent uploads of one client. Two, so that a client can retry while the server still waits for the rest of an
-/// upload whose connection died.
+/// Largest number of concurrent uploads of one client. Two uploads allow a client to retry while the server
+/// still waits for the data of a broken connection.
 const UPLOADS_MAX: u32 = 2;
 
 /// State shared by all connections.
 pub struct AppState {
+    /// Settings of the server.
     pub(super) settings: Settings,
+    /// Committed rounds and accepted updates on disk.
     pub(super) store: RoundStore,
     /// Longest request body, in bytes.
     pub(super) max_body_len: u64,
+    /// Event counters for the status.
     pub(super) counters: Counters,
     rounds: Mutex<RoundState>,
-    /// Serialises the acceptance of updates with the closing and committing of rounds. Held while waiting for the disk.
+    /// Serialises the acceptance of updates with the closing and committing of rounds. The lock is held while
+    /// waiting for the disk.
     commit_lock: Mutex<()>,
     start: Instant,
-    /// Counts changes of the round state; receivers wait for the next one.
+    /// Number of changes of the round state; receivers wait for the next change.
     changed: watch::Sender<u64>,
-    /// True while the server shuts down: requests that wait for a round are answered at once.
+    /// True while the server shuts down. Requests that wait for a round are then answered at once.
     stopping: AtomicBool,
     /// Number of concurrent uploads of each client.
     uploads: Mutex<BTreeMap<ClientIndex, u32>>,
@@ -39,7 +44,7 @@ pub struct AppState {
     served: Mutex<BTreeSet<ClientIndex>>,
 }
 
-/// One of a client's [`UPLOADS_MAX`] concurrent uploads, given back on drop.
+/// Permit for one of a client's [`UPLOADS_MAX`] concurrent uploads. Released on drop.
 pub struct UploadPermit(Arc<AppState>, ClientIndex);
 
 impl Drop for UploadPermit {
@@ -52,6 +57,7 @@ impl Drop for UploadPermit {
 }
 
 impl AppState {
+    /// Makes the state of a server at its start.
     pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
         Self {
             settings,
@@ -73,7 +79,7 @@ impl AppState {
         self.start.elapsed().into()
     }
 
-    /// Locks the round state. Do not wait for the disk or await while holding the lock.
+    /// Locks the round state. The lock must not be held while waiting for the disk or across an await.
     pub(super) fn rounds(&self) -> MutexGuard<'_, RoundState> {
         lock(&self.rounds)
     }
@@ -94,11 +100,12 @@ impl AppState {
         self.notify();
     }
 
+    /// True while the server shuts down.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Registers an upload of a client, `None` if it already has [`UPLOADS_MAX`].
+    /// Registers an upload of a client; `None` if the client already has [`UPLOADS_MAX`] uploads.
     pub(super) fn begin_upload(self: &Arc<Self>, client: ClientIndex) -> Option<UploadPermit> {
         let mut uploads = lock(&self.uploads);
         let count = uploads.entry(client).or_insert(0);
@@ -108,7 +115,7 @@ impl AppState {
         })
     }
 
-    /// Records that a client has requested the adapter, if it is the final one.
+    /// Records that a client has requested the final adapter. No effect before all rounds are committed.
     pub(super) fn mark_served(&self, client: ClientIndex) {
         if self.is_finished() {
             lock(&self.served).insert(client);
@@ -127,10 +134,11 @@ impl AppState {
         lock(&self.served).len() == self.settings.registry.names().len()
     }
 
-    /// Accepts an update whose merged adapter is validated and synced, if the round still admits it. Blocks on the disk.
+    /// Accepts an update if the round still admits it. The merged adapter must be validated and synced.
+    /// Blocks on the disk.
     ///
     /// # Errors
-    /// [`ServerError::Io`]; the update is not accepted then.
+    /// [`ServerError::Io`]; the update is not accepted in that case.
     pub(super) fn accept(
         &self,
         client: ClientIndex,
@@ -138,7 +146,7 @@ impl AppState {
         update: UpdateSummary,
         whole: &std::path::Path,
     ) -> Result<Admission, ServerError> {
-        // No round closes while the lock is held; other requests go on.
+        // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));
         if let Admission::Accepted(_) = admission {
@@ -159,13 +167,13 @@ impl AppState {
     /// Averages a closed round, commits the mean and opens the next round. Blocks on the disk.
     ///
     /// # Errors
-    /// As [`RoundStore::commit`].
+    /// Same as [`RoundStore::commit`].
     pub(super) fn commit(&self, open: &super::OpenRound, threads: usize) -> Result<(), ServerError> {
         let (names, by_samples) = (self.settings.registry.names(), self.settings.by_samples);
         let options = AverageOptions { names, by_samples, threads };
         let record = self.store.commit(open, options, &|| !self.is_stopping())?;
-        // Logged before the commit becomes visible, so that the log has the line even if the user stops the server at
-        // that moment.
+        // Logged before the commit becomes visible, so that the log contains the line even if the server is
+        // stopped right after the commit.
         log_round(&record);
         self.rounds().commit(self.now());
         self.notify();
@@ -173,6 +181,7 @@ impl AppState {
     }
 }
 
+/// Logs a committed round.
 fn log_round(record: &RoundRecord) {
     let RoundRecord { round, trained, clients, interference, .. } = record;
     let samples: u64 = clients.values().map(|(samples, _)| u64::from(*samples)).sum();
@@ -186,6 +195,7 @@ fn log_round(record: &RoundRecord) {
     }
 }
 
+/// Locks a mutex even if it is poisoned.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

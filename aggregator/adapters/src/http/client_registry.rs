@@ -1,4 +1,4 @@
-//! Client registry: names of the clients and digests of their bearer tokens.
+//! Registry of clients: the names and the digests of the bearer tokens.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use fedspan_files::hex;
 /// Longest client name, in bytes.
 pub const NAME_MAX: usize = 64;
 
-/// Shortest token, in bytes: 16 characters of `openssl rand -hex` hold 64 random bits.
+/// Shortest token, in bytes. 16 characters of `openssl rand -hex` contain 64 random bits.
 pub const TOKEN_MIN: usize = 16;
 
-/// Most clients.
+/// Largest number of clients.
 pub const CLIENTS_MAX: usize = 100_000;
 
 /// Invalid line of a token file, or invalid client name of the configuration.
@@ -39,8 +39,8 @@ pub struct ClientRegistry {
 }
 
 impl ClientRegistry {
-    /// Parses lines `CLIENT TOKEN` or `CLIENT sha256:DIGEST`, with the digest of the token in hexadecimal digits. Lines that
-    /// begin with `#` are comments.
+    /// Parses lines `CLIENT TOKEN` or `CLIENT sha256:DIGEST`, with the digest of the token in hexadecimal
+    /// digits. Lines that begin with `#` are comments.
     ///
     /// # Errors
     /// [`RegistryError`] for the first invalid line.
@@ -69,7 +69,7 @@ impl ClientRegistry {
         Self::from_entries(entries.collect::<Result<_, _>>()?)
     }
 
-    /// Clients without secrets: each name is its own token.
+    /// Makes a registry without secrets, in which the token of a client is its name.
     ///
     /// # Errors
     /// [`RegistryError`] for the first invalid name.
@@ -79,6 +79,7 @@ impl ClientRegistry {
         )
     }
 
+    /// Makes a registry from line numbers, names and digests; names and tokens must be unique.
     fn from_entries(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RegistryError> {
         if entries.is_empty() || entries.len() > CLIENTS_MAX {
             return Err(RegistryError { line: 1, problem: "allowed: from 1 to 100000 clients" });
@@ -102,8 +103,8 @@ impl ClientRegistry {
         Ok(Self { names, digests })
     }
 
-    /// Index of the client with this token. Compares digests in constant time, always all of them, so that timing reveals
-    /// nothing about a token.
+    /// Index of the client with this token; `None` if there is no such client. All digests are compared, each
+    /// in constant time, so that the timing reveals no information about tokens.
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<ClientIndex> {
         let presented = digest(token);
@@ -131,6 +132,7 @@ impl ClientRegistry {
     }
 }
 
+/// SHA-256 of a token.
 fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }

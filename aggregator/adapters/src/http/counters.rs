@@ -1,4 +1,4 @@
-//! Event counters by name, for `GET /status`.
+//! Event counters by name, which `GET /status` returns.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,12 +8,12 @@ use std::sync::{Mutex, PoisonError};
 pub struct Counters(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Counters {
-    /// Adds one to the counter of this name.
+    /// Adds 1 to the counter of this name.
     pub fn increment(&self, name: &'static str) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_insert(0) += 1;
     }
 
-    /// Copies all counters.
+    /// Returns a copy of all counters.
     pub fn snapshot(&self) -> BTreeMap<&'static str, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,10 +1,11 @@
-//! Errors that prevent the adapter server from starting or continuing.
+//! Error type of the adapter server.
 
 use std::path::{Path, PathBuf};
 
 use crate::files::AdapterError;
 
-/// The adapter server cannot start or continue. Committed rounds and acknowledged updates are on disk.
+/// Reason why the adapter server cannot start or continue. Committed rounds and acknowledged updates remain
+/// on disk.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -37,7 +38,7 @@ pub enum ServerError {
         /// Value in the configuration.
         expected: String,
     },
-    /// An accepted update belongs to no configured client, or a client has two of them.
+    /// An accepted update belongs to no configured client, or a client has two accepted updates.
     #[error("{}: this accepted update belongs to no client of the configuration, or to a client that has another one; add the client to the configuration, or move the file out of the state directory",
             path.display())]
     UnknownUpdate {
@@ -55,7 +56,7 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// True if a file or an argument of the user is wrong; false if an operation failed.
+    /// True if a file or an argument is wrong; false if an operation failed.
     #[must_use]
     pub fn is_invalid_input(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! Request handlers.
+//! Handlers of HTTP requests: authentication, the open round, adapters, updates and the status.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,19 +19,21 @@ use super::route::Route;
 use super::upload::{TempFiles, drain, receive, too_long};
 use crate::files::{AdapterError, RoundKind};
 
-/// Response header with the number of rounds that the adapter has been through.
+/// Response header with the number of the round that produced the adapter.
 const ROUND_HEADER: &str = "fedspan-round";
 
-/// Response header that is `whole` for a whole adapter, `changed` for the tensors that the last round trained.
+/// Response header with the value `whole` for a whole adapter, or `changed` for the tensors that the last
+/// round trained.
 const PART_HEADER: &str = "fedspan-part";
 
-/// Most bytes of an unauthenticated body that are read and discarded, so that the client reads the response.
+/// Largest number of bytes of an unauthenticated body that are read and discarded, so that the client can
+/// read the response.
 const UNAUTHENTICATED_DRAIN_MAX: u64 = 1 << 16;
 
 /// Authenticates a request, routes it and logs refusals.
 ///
 /// # Errors
-/// Never; errors become responses.
+/// Never returns an error; errors become responses.
 pub async fn handle(
     app: Arc<AppState>,
     request: Request<Incoming>,
@@ -69,7 +71,7 @@ pub async fn handle(
                 text = %error.text,
                 "request refused"
             );
-            // A client that sent `Expect: 100-continue` waits for our answer and has not sent its body.
+            // A client that sent `Expect: 100-continue` waits for the response and has not sent its body.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
                 drain(body, app.max_body_len, app.settings.limits.transfer);
             }
@@ -78,6 +80,7 @@ pub async fn handle(
     })
 }
 
+/// Calls the handler of a route.
 async fn dispatch(
     app: &Arc<AppState>,
     client: ClientIndex,
@@ -104,7 +107,8 @@ async fn dispatch(
     }
 }
 
-/// Describes the open round for a client, once its number is above `after`, `wait` has passed, or the server stops.
+/// Describes the open round for a client. Waits until the number of the round is above `after`, but at most
+/// for `wait` or until the server stops.
 async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Duration) -> Value {
     let mut changed = app.watch();
     if !wait.is_zero() {
@@ -141,6 +145,7 @@ async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Du
     merged(about, open.unwrap_or_else(|| json!({ "round": null, "finished": true })))
 }
 
+/// Describes the open round and the counters.
 fn status(app: &AppState) -> Value {
     let (counts, rounds) = (app.counters.snapshot(), app.rounds());
     let open = rounds.current().map(|open| {
@@ -153,6 +158,7 @@ fn status(app: &AppState) -> Value {
     merged(about, open.unwrap_or_else(|| json!({ "round": null })))
 }
 
+/// Merges two JSON maps.
 fn merged(mut first: Value, second: Value) -> Value {
     if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
         first.extend(second);
@@ -160,20 +166,21 @@ fn merged(mut first: Value, second: Value) -> Value {
     first
 }
 
-/// Serves the adapter after the last round; only the tensors that it trained to a client that has the adapter before it.
+/// Serves the adapter of the last committed round. A client that has the adapter of the previous round gets
+/// only the tensors that the last round trained.
 fn model(
     app: &AppState,
     client: ClientIndex,
     since: Option<u32>,
 ) -> Result<Response<ResponseBody>, HttpError> {
     let committed = app.rounds().committed();
-    let part = since.is_some() && since == committed.checked_sub(1);
-    let path = app.store.round(committed).join(if part { CHANGED } else { MODEL });
+    let only_changes = since.is_some() && since == committed.checked_sub(1);
+    let path = app.store.round(committed).join(if only_changes { CHANGED } else { MODEL });
     let mut response = response::file(&path, "application/octet-stream").map_err(|error| internal(&error))?;
     let headers = response.headers_mut();
     headers.insert(ROUND_HEADER, committed.into());
-    headers.insert(PART_HEADER, HeaderValue::from_static(if part { "changed" } else { "whole" }));
-    app.counters.increment(if part { "served-changed" } else { "served-whole" });
+    headers.insert(PART_HEADER, HeaderValue::from_static(if only_changes { "changed" } else { "whole" }));
+    app.counters.increment(if only_changes { "served-changed" } else { "served-whole" });
     app.mark_served(client);
     Ok(response)
 }
@@ -204,7 +211,7 @@ async fn update(
     let admission = match first {
         Admission::Accepted(kind) => {
             let app = Arc::clone(app);
-            // The task runs to its end even if the connection dies, and holds the upload permit until then.
+            // The task runs to its end even if the connection breaks, and holds the upload permit until then.
             let work = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 let admission = merge_and_accept(&app, client, round, update, kind, &files);
@@ -258,7 +265,7 @@ fn merge_and_accept(
     app.accept(client, round, update, whole).map_err(|error| internal(&error))
 }
 
-/// Error response to a refusal of the round state.
+/// Error response for a refusal by the round state.
 fn refused(refusal: Refusal) -> HttpError {
     let (status, kind) = match refusal {
         Refusal::Closed { .. } => (StatusCode::CONFLICT, "closed"),
@@ -269,7 +276,8 @@ fn refused(refusal: Refusal) -> HttpError {
     HttpError::new(status, kind, refusal.to_string())
 }
 
-/// 422 with the adapter's error text, in which paths of the server are replaced by words that the client knows.
+/// Response 422 with the error text of the adapter. Paths of the server are replaced by words that are
+/// meaningful to a client.
 fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &AdapterError) -> HttpError {
     if !error.is_invalid_input() {
         return internal(error);
@@ -280,6 +288,7 @@ fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &Ad
     HttpError::new(StatusCode::UNPROCESSABLE_ENTITY, "unsound", text)
 }
 
+/// Logs an internal error and returns response 500.
 fn internal(error: &dyn std::fmt::Display) -> HttpError {
     tracing::error!(%error, "cannot process a request");
     HttpError::internal()

@@ -1,4 +1,4 @@
-//! Federated LoRA methods: the factors that clients train in each round.
+//! Federated LoRA methods, which determine the factors that clients train in each round.
 
 use crate::files::RoundKind;
 

@@ -1,15 +1,17 @@
-//! HTTP server for federated rounds of adapter files, for clients that train elsewhere, for example with PEFT.
+//! HTTP server for federated rounds of adapter files, for clients that train elsewhere, for example with
+//! PEFT.
 //!
 //! ```text
-//!  HTTP request -> Route -> AppState --- admit ----------------> RoundState   state machine: no clock, no files, no sockets
+//!  HTTP request -> Route -> AppState --- admit --------------> RoundState (state machine)
 //!                              |
-//!                              +-------- validate_and_merge ---> RoundStore   files: received, checked, committed by a rename
+//!                              +-------- validate_and_merge --> RoundStore (files)
 //!  close_rounds --- close -> files::average -> commit by a rename -> next round
 //! ```
 //!
-//! Adapters of language models are too large for the device protocol, and their clients run Python, so this server speaks
-//! HTTP/1.1 with bodies in the safetensors format. Bodies are copied between sockets and files block by block, so memory does
-//! not grow with the model. `EXCHANGE.md` is the user's guide.
+//! Adapters of language models are too large for the device protocol, and the clients that train them run
+//! Python. This server therefore uses HTTP/1.1 with bodies in the safetensors format. Bodies are copied
+//! between sockets and files block by block, so the memory does not grow with the model. `EXCHANGE.md` is the
+//! user's guide.
 
 mod app_state;
 mod client_registry;

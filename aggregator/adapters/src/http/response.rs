@@ -12,10 +12,10 @@ use hyper::{Response, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-/// Bytes of a file that are read at a time.
+/// Number of bytes of a file that are read at a time.
 const BLOCK: u64 = 1 << 16;
 
-/// Most blocks that wait for the network.
+/// Largest number of blocks that wait for the network.
 const QUEUED_BLOCKS: usize = 2;
 
 /// Error response to a request.
@@ -23,21 +23,21 @@ const QUEUED_BLOCKS: usize = 2;
 pub struct HttpError {
     /// HTTP status code.
     pub status: StatusCode,
-    /// Error kind, `error` in the response and the name of a counter in the status.
+    /// Kind of the error: the value of `error` in the response and the name of a counter in the status.
     pub kind: &'static str,
-    /// Explanation for people, `text` in the response.
+    /// Explanation for people: the value of `text` in the response.
     pub text: String,
     /// True if the counter of this kind has been incremented already.
     pub is_counted: bool,
 }
 
 impl HttpError {
-    /// Error that has not been counted yet.
+    /// Makes an error that has not been counted.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
         Self { status, kind, text: text.into(), is_counted: false }
     }
 
-    /// 500: the server failed, and has logged the cause.
+    /// Response 500 for a failure of the server, whose cause has been logged.
     pub fn internal() -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -61,7 +61,7 @@ impl HttpError {
 pub enum ResponseBody {
     /// Text in memory, sent in one frame.
     Text(Option<Bytes>),
-    /// Blocks of a file from the reading task, and the number of bytes that are left.
+    /// Blocks of a file from the reading task, and the number of bytes that have not been sent.
     File(mpsc::Receiver<std::io::Result<Bytes>>, u64),
 }
 
@@ -75,10 +75,10 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         match self.get_mut() {
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
-            Self::File(blocks, left) => blocks.poll_recv(context).map(|block| {
+            Self::File(blocks, remaining) => blocks.poll_recv(context).map(|block| {
                 let block = block?;
                 if let Ok(bytes) = &block {
-                    *left = left.saturating_sub(bytes.len() as u64);
+                    *remaining = remaining.saturating_sub(bytes.len() as u64);
                 }
                 Some(block.map(Frame::data))
             }),
@@ -88,7 +88,7 @@ impl Body for ResponseBody {
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(match self {
             Self::Text(text) => text.as_ref().map_or(0, |text| text.len() as u64),
-            Self::File(_, left) => *left,
+            Self::File(_, remaining) => *remaining,
         })
     }
 }
@@ -104,26 +104,26 @@ pub fn json(status: StatusCode, value: &Value) -> Response<ResponseBody> {
     response
 }
 
-/// Streams a file that does not change.
+/// Response that streams a file. The file must not change while it is streamed.
 ///
 /// # Errors
-/// The I/O error of opening the file.
+/// The I/O error if the file cannot be opened.
 pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<ResponseBody>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     tokio::task::spawn_blocking(move || {
-        let mut left = length;
-        while left > 0 {
+        let mut remaining = length;
+        while remaining > 0 {
             let mut block = Vec::new();
-            let read = file.by_ref().take(left.min(BLOCK)).read_to_end(&mut block);
+            let read = file.by_ref().take(remaining.min(BLOCK)).read_to_end(&mut block);
             let read = match read {
                 Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => Ok(Bytes::from(block)),
                 Err(error) => Err(error),
             };
-            left = left.saturating_sub(read.as_ref().map_or(left, |block| block.len() as u64));
-            // The connection is closed.
+            remaining = remaining.saturating_sub(read.as_ref().map_or(remaining, |block| block.len() as u64));
+            // Sending fails if the connection is closed.
             if sender.blocking_send(read).is_err() {
                 return;
             }

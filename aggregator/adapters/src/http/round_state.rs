@@ -1,8 +1,10 @@
-//! Round state machine of the adapter server: which round is open, whose updates it admits, when it closes.
+//! State machine of the adapter server's rounds: the open round, the admission of updates, and the time at
+//! which the round closes.
 //!
-//! It has no clock, files or sockets. A participation policy of `fedspan-engine` chooses the clients of each round. The engine
-//! itself is not used: it holds updates as tensors in memory, its `finish` cannot fail for lack of disk space, and after a
-//! restart it repeats the open round under a new number. Here updates are files, and a restart keeps them.
+//! The state machine has no clock, files or sockets. A participation policy of `fedspan-engine` chooses the
+//! clients of each round. The engine of that crate is not used, for three reasons: it stores updates as
+//! tensors in memory, its `finish` cannot report a lack of disk space, and after a restart it repeats the
+//! open round under a new number. In this server updates are files, which a restart keeps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +13,7 @@ use super::client_registry::ClientIndex;
 use crate::files::RoundKind;
 use fedspan_engine::{DeviceId, Millis, Participation};
 
-/// Samples and digest of an update; two updates with the same summary are the same update.
+/// Number of samples and digest of an update. Updates with equal summaries are treated as the same update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpdateSummary {
     /// Number of samples that the client trained with. An update with 0 samples has no weight in the mean.
@@ -23,16 +25,17 @@ pub struct UpdateSummary {
 /// Accepted updates of one round, by client.
 pub type AcceptedUpdates = BTreeMap<ClientIndex, UpdateSummary>;
 
-/// Settings of the rounds that do not change while the server runs.
+/// Settings of the rounds, which are fixed while the server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundRules {
     /// Schedule of trained factors.
     pub method: LoraMethod,
     /// Number of rounds.
     pub rounds: u32,
-    /// Time after its start at which a round closes with at least `minimum` updates. `None`: a round waits for its target.
+    /// Time after the opening of a round at which the round closes with at least `minimum` updates. `None` if
+    /// a round waits for its target.
     pub deadline: Option<Millis>,
-    /// Fewest updates that a deadline closes a round with.
+    /// Smallest number of updates with which a round closes at its deadline.
     pub minimum: usize,
 }
 
@@ -49,26 +52,27 @@ pub struct OpenRound {
     pub target: usize,
     /// Updates accepted so far.
     pub updates: AcceptedUpdates,
-    /// Time from which the round closes with fewer updates than its target.
+    /// Time from which on the round closes with fewer updates than its target; `None` without a deadline.
     pub deadline: Option<Millis>,
-    /// True once the round accepts no more updates because its mean is being computed.
+    /// True while the mean is computed; the round then accepts no updates.
     closing: bool,
 }
 
 /// Decision about an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The round takes the update, provided that its file is valid.
+    /// The round accepts the update if the file is valid.
     Accepted(RoundKind),
     /// The same update was accepted before.
     Duplicate,
-    /// The round has an update of this client: the digest of the body decides whether this is a duplicate.
+    /// The round has accepted an update of this client. The digest of the body will show whether the new one
+    /// is a duplicate.
     NeedsDigest,
-    /// The round does not take the update.
+    /// The round does not accept the update.
     Refused(Refusal),
 }
 
-/// Reason why a round does not take an update.
+/// Reason why a round does not accept an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The round has closed.
@@ -89,7 +93,7 @@ pub enum Refusal {
         /// Round of the update.
         round: u32,
     },
-    /// The round has accepted another update, or other samples, of this client.
+    /// The round has accepted an update of this client with another body or number of samples.
     #[error("another update of this client was accepted in round {round}")]
     DifferentUpdate {
         /// Round of the update.
@@ -104,13 +108,14 @@ pub struct RoundState {
     clients: usize,
     /// Number of committed rounds.
     committed: u32,
-    /// Updates of the last committed round, to answer retries.
+    /// Updates of the last committed round, which are needed to answer retries.
     last: AcceptedUpdates,
     open: Option<OpenRound>,
 }
 
 impl RoundState {
-    /// State after `committed` rounds, the last of which accepted `last`. Call [`Self::open`] next.
+    /// Makes the state after `committed` rounds, the last of which accepted the updates `last`.
+    /// [`Self::open`] must be called next.
     #[must_use]
     pub fn new(
         rules: RoundRules,
@@ -122,7 +127,8 @@ impl RoundState {
         Self { rules, policy, clients, committed, last, open: None }
     }
 
-    /// Opens the next round, unless all are committed. `pending` are its updates that were accepted before a restart.
+    /// Opens the next round, unless all rounds are committed. `pending` contains the updates of that round
+    /// that were accepted before a restart.
     pub fn open(&mut self, now: Millis, pending: AcceptedUpdates) {
         if self.committed >= self.rules.rounds {
             return;
@@ -165,7 +171,7 @@ impl RoundState {
         &self.rules
     }
 
-    /// Decides about an update for `round`. Pass `None` as `update` before its body has been read.
+    /// Decides whether an update for `round` is accepted. `update` is `None` before the body has been read.
     #[must_use]
     pub fn admit(&self, client: ClientIndex, round: u32, update: Option<&UpdateSummary>) -> Admission {
         let previous = |updates: &AcceptedUpdates| {
@@ -199,11 +205,13 @@ impl RoundState {
         }
     }
 
+    /// True if the round has as many updates as its target.
     fn is_complete(&self, open: &OpenRound) -> bool {
         open.updates.len() >= open.target
     }
 
-    /// True if the open round has its target, or its deadline has passed with at least `minimum` updates.
+    /// True if the open round has reached its target, or its deadline has passed with at least `minimum`
+    /// updates.
     #[must_use]
     pub fn is_due(&self, now: Millis) -> bool {
         self.open.as_ref().filter(|open| !open.closing).is_some_and(|open| {
@@ -212,7 +220,7 @@ impl RoundState {
         })
     }
 
-    /// Closes the open round if it is due, and returns it with the updates to average.
+    /// Closes the open round if it is due. Returns the round with the updates to average.
     pub fn close(&mut self, now: Millis) -> Option<OpenRound> {
         if !self.is_due(now) {
             return None;
@@ -222,7 +230,8 @@ impl RoundState {
         Some(open.clone())
     }
 
-    /// Time of the next call of [`Self::close`] if no update arrives before. `None`: only an update can make the round due.
+    /// Time at which [`Self::close`] should be called if no update arrives before. `None` if the round cannot
+    /// become due without an update.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
         let open = self.open.as_ref().filter(|open| !open.closing)?;

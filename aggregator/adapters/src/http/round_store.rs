@@ -1,12 +1,13 @@
-//! Round store: the state directory with committed rounds and accepted updates.
+//! Store of the adapter server: the state directory with committed rounds and accepted updates.
 //!
-//! A rename commits a round or accepts an update; the renamed files are synced before it.
+//! A rename commits a round or accepts an update. The files are synced before the rename.
 //!
 //! ```text
-//!  round-0000/            the base: adapter_model.safetensors, adapter_config.json (if it has one), round.json
-//!  round-0001/            the mean: the same files, and changed.safetensors with the tensors that the round trained
-//!  updates-0002/          CLIENT.SAMPLES.DIGEST.safetensors: whole adapters, validated; removed once the round is committed
-//!  incoming/              uploads in progress; emptied at the start
+//!  round-0000/     the base: adapter_model.safetensors, round.json, and adapter_config.json if the base has one
+//!  round-0001/     the mean: the same files, and changed.safetensors with the tensors that the round trained
+//!  updates-0002/   CLIENT.SAMPLES.DIGEST.safetensors: accepted updates as whole adapters, validated; removed
+//!                  once the round is committed
+//!  incoming/       uploads in progress; emptied at the start of a server
 //! ```
 
 use std::collections::BTreeMap;
@@ -30,29 +31,30 @@ use crate::files::{
 };
 use fedspan_files::{FileLock, hex, regular};
 
-/// Adapter file of a committed round.
+/// Name of the adapter file of a committed round.
 pub const MODEL: &str = "adapter_model.safetensors";
-/// PEFT configuration of a committed round, present if the base has one.
+/// Name of the PEFT configuration of a committed round, which exists if the base has one.
 pub const CONFIG: &str = "adapter_config.json";
-/// Tensors that the round trained, for clients that have the previous adapter.
+/// Name of the file with the tensors that the round trained, for clients that have the previous adapter.
 pub const CHANGED: &str = "changed.safetensors";
 const RECORD: &str = "round.json";
 
-/// Most memory for computing the interference of a plain round, in bytes: the longest tensor of the base and of every client.
+/// Largest memory for the computation of the interference of a plain round, in bytes: the longest tensor of
+/// the base and of every client.
 const INTERFERENCE_BYTES_MAX: u64 = 64 << 20;
 
-/// Contents of `round.json`: the inputs of a committed round.
+/// Content of `round.json`: the inputs of a committed round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundRecord {
     /// Round number; 0 is the base.
     pub round: u32,
-    /// Name of the LoRA method, the same in all rounds.
+    /// Name of the LoRA method, which is the same in all rounds.
     pub method: String,
     /// Name of the round kind; empty for the base.
     pub trained: String,
     /// SHA-256 of the base's adapter file, in hexadecimal digits.
     pub base: String,
-    /// Samples and SHA-256 of the accepted update of every client.
+    /// Number of samples and SHA-256 of the accepted update of every client.
     pub clients: BTreeMap<String, (u32, String)>,
     /// `|mean(B_i A_i) - mean(B) mean(A)| / |mean(B_i A_i)|`, Frobenius norms. `None` if it was not computed.
     pub interference: Option<f64>,
@@ -82,12 +84,13 @@ pub struct RoundStore {
 }
 
 impl RoundStore {
-    /// Opens a state directory, or creates one with the base as round 0. Also returns the record of the last committed round.
+    /// Opens a state directory, or creates a directory with the base as round 0. Also returns the record of
+    /// the last committed round.
     ///
     /// # Errors
-    /// [`ServerError::Locked`] if another server has the directory, [`ServerError::Adapter`] if the base is no adapter,
-    /// [`ServerError::SettingChanged`] if the directory has another base or method, [`ServerError::CorruptRecord`],
-    /// [`ServerError::Io`].
+    /// [`ServerError::Locked`] if another server uses the directory; [`ServerError::Adapter`] if the base is
+    /// not an adapter; [`ServerError::SettingChanged`] if the directory was created with another base or
+    /// method; [`ServerError::CorruptRecord`] or [`ServerError::Io`] if the directory cannot be read.
     pub fn open(
         directory: &Path,
         base: &Path,
@@ -120,7 +123,8 @@ impl RoundStore {
             Some(number) => store.read_record(number)?,
             None => store.commit_base(&model)?,
         };
-        // The rename that committed this round may not be durable yet, and the updates it was made of are removed next.
+        // After a crash, the rename that committed the last round may not be durable. It must be durable
+        // before the updates of that round are removed.
         sync_directory(&store.directory)?;
         store.remove_closed_updates(record.round)?;
         create_directory(&store.updates(record.round + 1))?;
@@ -133,25 +137,30 @@ impl RoundStore {
         self.directory.join(format!("round-{number:04}"))
     }
 
+    /// Directory of the accepted updates of a round.
     fn updates(&self, number: u32) -> PathBuf {
         self.directory.join(format!("updates-{number:04}"))
     }
 
+    /// Directory of uploads in progress.
     fn incoming(&self) -> PathBuf {
         self.directory.join("incoming")
     }
 
-    /// New pair of temporary paths: for the body of an upload, and for the whole adapter that is built from it.
+    /// Makes temporary paths for an upload: one for the body, and one for the whole adapter that is built
+    /// from the body.
     pub fn temp_files(&self) -> TempFiles {
         let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
         let path = |part: &str| self.incoming().join(format!("{number}.{part}"));
         TempFiles { body: path("body"), whole: path("whole") }
     }
 
-    /// Validates an uploaded `body` against the adapter of round `base`, and writes the whole adapter to `whole`, synced.
+    /// Validates an uploaded `body` against the adapter of round `base`, writes the whole adapter to `whole`
+    /// and syncs it.
     ///
     /// # Errors
-    /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `whole` cannot be written.
+    /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `whole` cannot
+    /// be written.
     pub fn validate_and_merge(
         &self,
         base: u32,
@@ -162,10 +171,10 @@ impl RoundStore {
         merge_update(&self.round(base).join(MODEL), body, kind, whole)
     }
 
-    /// Moves a whole adapter to the accepted updates of a round. Once this returns, the update survives a crash.
+    /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
     ///
     /// # Errors
-    /// [`ServerError::Io`]; the update is not accepted then.
+    /// [`ServerError::Io`]; the update is not accepted in that case.
     pub fn accept(
         &self,
         round: u32,
@@ -181,8 +190,9 @@ impl RoundStore {
     /// Updates of the round after `committed` that were accepted before a restart.
     ///
     /// # Errors
-    /// [`ServerError::UnknownUpdate`] for an update of a client that is not in `names`, whose acknowledgement would be broken,
-    /// and for two updates of one client; [`ServerError::Io`].
+    /// [`ServerError::UnknownUpdate`] for two updates of one client, and for an update of a client that is
+    /// not in `names`: ignoring such an update would lose an acknowledged update. [`ServerError::Io`] if the
+    /// directory cannot be read.
     pub fn pending_updates(&self, committed: u32, names: &[String]) -> Result<AcceptedUpdates, ServerError> {
         let directory = self.updates(committed + 1);
         sync_directory(&directory)?;
@@ -199,10 +209,12 @@ impl RoundStore {
         Ok(updates)
     }
 
-    /// Averages the updates of a closed round and commits the mean. If no update has samples, the adapter stays as it was.
+    /// Averages the updates of a closed round and commits the mean. If the number of samples of every update
+    /// is 0, the adapter remains unchanged.
     ///
     /// # Errors
-    /// [`ServerError::Adapter`] or [`ServerError::Io`], also if `keep_going` returns false; nothing is committed then.
+    /// [`ServerError::Adapter`] or [`ServerError::Io`]; [`ServerError::Adapter`] if `keep_going` returns
+    /// false.
     pub fn commit(
         &self,
         open: &OpenRound,
@@ -246,7 +258,8 @@ impl RoundStore {
             average(&inputs, job, &|_, _| keep_going())?;
             extract_trained(&partial.join(MODEL), open.kind, &partial.join(CHANGED))?;
             let longest_of_all = inputs.layout().longest_tensor().saturating_mul(files.len() as u64 + 1);
-            // In an up or down round all clients share one factor, so nothing is lost and the files need not be read again.
+            // In an up or down round all clients have the same frozen factor, so the interference is 0 and
+            // the files need not be read again.
             let interference = match open.kind {
                 RoundKind::Plain if longest_of_all <= INTERFERENCE_BYTES_MAX => {
                     check(&inputs, &|_, _| keep_going())?.interference
@@ -283,6 +296,7 @@ impl RoundStore {
         Ok(record)
     }
 
+    /// Commits the base as round 0.
     fn commit_base(&self, model: &Path) -> Result<RoundRecord, ServerError> {
         self.write_round(0, |partial| {
             copy_adapter(model, partial)?;
@@ -297,6 +311,7 @@ impl RoundStore {
         })
     }
 
+    /// Reads the record of a round, and checks that method and base are the configured ones.
     fn read_record(&self, number: u32) -> Result<RoundRecord, ServerError> {
         let path = self.round(number).join(RECORD);
         let text = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
@@ -319,7 +334,7 @@ impl RoundStore {
         Ok(record)
     }
 
-    /// Number of the last committed round.
+    /// Number of the last committed round; `None` in an empty directory.
     fn latest_committed(&self) -> Result<Option<u32>, ServerError> {
         Ok(self.numbers("round-")?.into_iter().max())
     }
@@ -330,12 +345,13 @@ impl RoundStore {
         closed.map(|number| self.updates(number)).try_for_each(|path| remove_directory(&path))
     }
 
+    /// Numbers of the directories whose names begin with `prefix`.
     fn numbers(&self, prefix: &str) -> Result<Vec<u32>, ServerError> {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir(&self.directory).map_err(io(&self.directory))? {
             let file = entry.map_err(io(&self.directory))?.file_name();
             let number: Option<u32> = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
-            // Skip names that this server would not write, such as `round-7`.
+            // Names that this server does not write, such as `round-7`, are ignored.
             let is_ours = |number: &u32| file.to_str() == Some(&format!("{prefix}{number:04}"));
             numbers.extend(number.filter(is_ours));
         }
@@ -343,8 +359,8 @@ impl RoundStore {
     }
 }
 
-/// Copies an adapter and its configuration, if it has one, into a directory. Merging the adapter with itself validates every
-/// number.
+/// Copies an adapter, and its configuration if there is one, into a directory. The adapter is copied by
+/// merging it with itself, which checks that all values are finite.
 fn copy_adapter(model: &Path, to: &Path) -> Result<(), ServerError> {
     merge_update(model, model, RoundKind::Plain, &to.join(MODEL))?;
     let config = model.with_file_name(CONFIG);
@@ -356,7 +372,7 @@ fn copy_adapter(model: &Path, to: &Path) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// Accepted updates of a record; clients that are not in `names` are left out.
+/// Accepted updates of a record, without clients that are not in `names`.
 #[must_use]
 pub fn updates_of_record(record: &RoundRecord, names: &[String]) -> AcceptedUpdates {
     let updates = record.clients.iter().filter_map(|(client, (samples, digest))| {
@@ -366,22 +382,26 @@ pub fn updates_of_record(record: &RoundRecord, names: &[String]) -> AcceptedUpda
     updates.collect()
 }
 
+/// Digest in hexadecimal digits.
 fn hex_text(digest: &[u8; 32]) -> String {
     let mut text = String::new();
     hex::encode(digest, &mut text);
     text
 }
 
+/// Name of the file of an accepted update.
 fn update_file_name(client: &str, update: &UpdateSummary) -> String {
     format!("{client}.{}.{}.safetensors", update.samples, hex_text(&update.digest))
 }
 
+/// Client and summary from the name of an update file; `None` if the name is invalid.
 fn parse_update_file_name(file: &str) -> Option<(String, UpdateSummary)> {
     let mut parts = file.strip_suffix(".safetensors")?.split('.');
     let (client, samples, digest) = (parts.next()?, parts.next()?.parse().ok()?, hex::decode(parts.next()?)?);
     parts.next().is_none().then(|| (client.to_owned(), UpdateSummary { samples, digest: *digest }))
 }
 
+/// SHA-256 of a file, in hexadecimal digits.
 fn file_digest(path: &Path) -> Result<String, ServerError> {
     let mut file = File::open(path).map_err(io(path))?;
     let (mut hasher, mut block) = (Sha256::new(), vec![0; 1 << 16]);
@@ -393,7 +413,7 @@ fn file_digest(path: &Path) -> Result<String, ServerError> {
     }
 }
 
-/// Creates a directory and its missing parents, synced.
+/// Creates a directory with its missing parents, and syncs them.
 fn create_directory(directory: &Path) -> Result<(), ServerError> {
     if directory.is_dir() {
         return Ok(());
@@ -404,6 +424,7 @@ fn create_directory(directory: &Path) -> Result<(), ServerError> {
     sync_directory(parent)
 }
 
+/// Removes a directory with its content, if it exists.
 fn remove_directory(directory: &Path) -> Result<(), ServerError> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(directory)(error)),
@@ -411,6 +432,7 @@ fn remove_directory(directory: &Path) -> Result<(), ServerError> {
     }
 }
 
+/// Syncs a directory.
 fn sync_directory(directory: &Path) -> Result<(), ServerError> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(io(directory))
 }

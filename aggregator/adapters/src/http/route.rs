@@ -1,4 +1,5 @@
-//! Request routing: method, path and query of a request. Paths are compared as a whole and never become file names.
+//! Router of HTTP requests: parses method, path and query. Paths are compared with fixed patterns and are not
+//! used as file names.
 
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use crate::files::SAMPLES_MAX;
 /// Longest time that `GET /round` waits for a later round.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Most characters of a query value that an error text quotes.
+/// Largest number of characters of a query value that an error text quotes.
 const VALUE_SHOWN: usize = 40;
 
 /// Request after parsing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// `GET /round`: the open round, once its number is above `after`.
+    /// `GET /round`: the open round, after a wait until its number is above `after`.
     Round {
         /// Number of the last round that the client has seen.
         after: Option<u32>,
@@ -25,7 +26,8 @@ pub enum Route {
     },
     /// `GET /adapter/adapter_config.json`: PEFT's configuration.
     Config,
-    /// `GET /adapter/adapter_model.safetensors`: the whole adapter, or only the tensors that the last round trained.
+    /// `GET /adapter/adapter_model.safetensors`: the whole adapter, or only the tensors that the last round
+    /// trained.
     Model {
         /// Round after which the client has the adapter.
         since: Option<u32>,
@@ -34,7 +36,7 @@ pub enum Route {
     Update {
         /// Round of the update.
         round: u32,
-        /// Number of samples that the client trained with. 0 gives the update no weight.
+        /// Number of samples that the client trained with. The weight of an update with 0 samples is 0.
         samples: u32,
     },
     /// `GET /status`: the open round and the counters.
@@ -45,7 +47,7 @@ impl Route {
     /// Parses method, path and query.
     ///
     /// # Errors
-    /// 404 for an unknown path, 405 for a wrong method, 400 for an invalid query.
+    /// Response 404 for an unknown path, 405 for a wrong method, 400 for an invalid query.
     pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Result<Self, HttpError> {
         let number = |name: &str| number(query.unwrap_or_default(), name);
         let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -75,18 +77,20 @@ impl Route {
     }
 }
 
+/// Response 404.
 fn not_found() -> HttpError {
     let text = "unknown path; allowed: /round, /adapter/adapter_config.json, /adapter/adapter_model.safetensors, \
                 /round/N/adapter_model.safetensors and /status";
     HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
 }
 
+/// Response 405.
 fn not_allowed(method: &Method) -> HttpError {
     let text = format!("found {method}, allowed: PUT for updates, GET for everything else");
     HttpError::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", text)
 }
 
-/// Parses the number of samples of an update, a required value.
+/// Parses the number of samples of an update, which is required.
 fn samples(query: &str) -> Result<u32, HttpError> {
     let error = |text: String| HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text);
     let allowed = format!("a whole number from 0 to {SAMPLES_MAX}");
@@ -115,7 +119,7 @@ fn number(query: &str, name: &str) -> Result<Option<u32>, HttpError> {
     }
 }
 
-/// All values of a query name.
+/// All values of a name in the query.
 fn values<'a>(query: &'a str, name: &str) -> Vec<&'a str> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).collect()
@@ -127,7 +131,7 @@ fn digits(value: &str) -> Option<u32> {
     is_number.then(|| value.parse().ok()).flatten()
 }
 
-/// Quotes a value for an error text, shortened.
+/// Quotes a value for an error text; long values are shortened.
 fn quoted(value: &str) -> String {
     let text: String = value.chars().take(VALUE_SHOWN).collect();
     format!("{text:?}{}", if text.len() < value.len() { "..." } else { "" })

@@ -1,4 +1,4 @@
-//! Server: accepts connections, closes rounds, shuts down.
+//! Adapter server on tokio: accepts connections, closes rounds when they are due, and shuts down.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -23,13 +23,14 @@ use super::round_store::{MODEL, RoundStore, updates_of_record};
 use super::{OpenRound, RoundState, ServerError, Settings};
 use crate::files::{HEADER_MAX, read_layout};
 
-/// Size of the read buffer, in bytes: the longest head of a request, and the longest block of a body.
+/// Size of the read buffer, in bytes. It limits the head of a request and the blocks of a body.
 const BUFFER: usize = 1 << 16;
 
-/// Room for a client's own safetensors header: bytes by which an upload may be longer than the base.
+/// Number of bytes by which an upload may be longer than the base, because the safetensors headers may
+/// differ.
 const HEADER_ROOM: u64 = 1 << 16;
 
-/// Time that connections have to finish when the server stops.
+/// Time after which open connections are closed when the server stops.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept, for example for lack of file descriptors.
@@ -61,9 +62,10 @@ impl AdapterServer {
     /// Opens the state directory and binds the listener.
     ///
     /// # Errors
-    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`], [`ServerError::SettingChanged`],
-    /// [`ServerError::UnknownUpdate`] or [`ServerError::CorruptRecord`] if the state directory cannot; [`ServerError::Io`] for
-    /// files, and with the address as path if it cannot be bound.
+    /// [`ServerError::Adapter`] if the base cannot be used; [`ServerError::Locked`],
+    /// [`ServerError::SettingChanged`], [`ServerError::UnknownUpdate`] or [`ServerError::CorruptRecord`] if
+    /// the state directory cannot be used; [`ServerError::Io`] if a file operation fails, or if the address
+    /// cannot be bound (the path is then the address).
     pub async fn open(settings: Settings) -> Result<Self, ServerError> {
         let (store, record) = RoundStore::open(&settings.state, &settings.base, settings.rules.method)?;
         let names = settings.registry.names();
@@ -90,8 +92,8 @@ impl AdapterServer {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` resolves or, with `exit_when_finished`, until every client has requested the final adapter.
-    /// `threads` is the number of threads that average.
+    /// Runs the server until `stop` completes or, with `exit_when_finished`, until every client has requested
+    /// the final adapter. `threads` is the number of threads that compute a mean.
     ///
     /// # Errors
     /// [`ServerError`] if a mean cannot be computed or committed. Accepted updates stay on disk.
@@ -136,10 +138,12 @@ async fn wait_until_all_served(app: &AppState) {
     }
 }
 
+/// Accepts connections and spawns a task for each. Connections above the limit get a short response and are
+/// closed.
 async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
     let slots = Arc::new(Semaphore::new(app.settings.limits.connections));
     loop {
-        // Reap finished connections.
+        // Removes finished connections from the set.
         while connections.try_join_next().is_some() {}
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -159,17 +163,20 @@ async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut J
             }
             Err(_) => {
                 app.counters.increment("connections-refused");
-                // A client that misses a part of this response sees a closed connection.
+                // The response is written without waiting; if it is not sent completely, the client only sees
+                // a closed connection.
                 drop(stream.try_write(UNAVAILABLE));
             }
         }
     }
 }
 
+/// Serves one connection until it ends or is too slow.
 async fn connection(app: &Arc<AppState>, stream: TcpStream) {
     let limits = app.settings.limits;
-    // Handlers bound the time of a request. This timeout bounds the sending of its response together with the idle time before
-    // the next request, so that a peer that reads a byte a minute does not hold its slot for ever.
+    // The handlers limit the time of a request. This timeout limits the time for sending the response
+    // together with the idle time before the next request, so that a peer that reads very slowly cannot hold
+    // its slot for ever.
     let timeout = limits.transfer.saturating_add(limits.head);
     let (deadline_sender, mut deadline) = watch::channel(Some(Instant::now() + timeout));
     let service = service_fn(|request| {
@@ -214,11 +221,12 @@ async fn connection(app: &Arc<AppState>, stream: TcpStream) {
     }
 }
 
-/// Commits a closed round. Retries failed operations, which may only lack disk space, until the server stops.
+/// Commits a closed round. Failed operations are retried until the server stops, because the cause may be a
+/// temporary lack of disk space.
 async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize) -> Result<(), ServerError> {
     loop {
-        let (own, closed) = (Arc::clone(app), open.clone());
-        let work = tokio::task::spawn_blocking(move || own.commit(&closed, threads));
+        let (shared_app, closed) = (Arc::clone(app), open.clone());
+        let work = tokio::task::spawn_blocking(move || shared_app.commit(&closed, threads));
         match work.await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) if error.is_invalid_input() || app.is_stopping() => return Err(error),
@@ -232,7 +240,7 @@ async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize
     }
 }
 
-/// Closes and commits rounds when they are due. Returns only on an error.
+/// Closes and commits rounds when they are due. Returns only after an error.
 async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
     let mut changed = app.watch();
     loop {
@@ -242,8 +250,8 @@ async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
             (rounds.is_due(now), rounds.next_deadline())
         };
         if due {
-            let own = Arc::clone(app);
-            let closed = tokio::task::spawn_blocking(move || own.close()).await.unwrap_or_default();
+            let shared_app = Arc::clone(app);
+            let closed = tokio::task::spawn_blocking(move || shared_app.close()).await.unwrap_or_default();
             if let Some(open) = closed
                 && let Err(error) = commit_with_retry(app, &open, threads).await
             {

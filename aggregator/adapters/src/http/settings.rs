@@ -1,4 +1,4 @@
-//! Configuration file of `adapter serve`, `exchange.toml`.
+//! Settings of `adapter serve`: parser of the configuration file `exchange.toml`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -14,7 +14,8 @@ use fedspan_files::read_secret;
 /// Longest token file, in bytes.
 const TOKENS_MAX: usize = 16 << 20;
 
-/// Most concurrent connections. Each may block one of tokio's 512 threads for file operations.
+/// Largest allowed number of concurrent connections. Each connection may block one of tokio's 512 threads for
+/// file operations.
 const CONNECTIONS_MAX: usize = 400;
 
 /// Longest deadline, in seconds: a year.
@@ -27,17 +28,17 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Path of the state directory.
     pub state: PathBuf,
-    /// Path of the adapter that round 1 starts from: a directory in PEFT's layout, or a safetensors file.
+    /// Path of the adapter from which round 1 starts: a directory in PEFT's layout, or a safetensors file.
     pub base: PathBuf,
     /// Clients and their tokens.
     pub registry: ClientRegistry,
-    /// Method, number of rounds, deadline and minimum.
+    /// LoRA method, number of rounds, deadline and smallest number of updates.
     pub rules: RoundRules,
     /// True to weigh clients by their samples, false to give every client with samples the same weight.
     pub by_samples: bool,
     /// Seed for drawing cohorts.
     pub seed: u64,
-    /// Policy that chooses each round's cohort and its target.
+    /// Policy that chooses the cohort and the target of each round.
     pub participation: Policy,
     /// Limits of connections.
     pub limits: Limits,
@@ -46,7 +47,7 @@ pub struct Settings {
 /// Limits of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most concurrent connections.
+    /// Largest number of concurrent connections.
     pub connections: usize,
     /// Longest time for the head of a request.
     pub head: Duration,
@@ -55,7 +56,8 @@ pub struct Limits {
 }
 
 impl Settings {
-    /// Parses the text of a configuration file and applies the changes of the command line (`--set KEY=VALUE`).
+    /// Parses the text of a configuration file and applies the changes of the command line
+    /// (`--set KEY=VALUE`).
     ///
     /// # Errors
     /// [`Problem`] for the first invalid value.
@@ -92,7 +94,8 @@ impl Settings {
     }
 }
 
-/// Reads the clients: from a token file, or as names without tokens if the server listens on the loopback interface only.
+/// Reads the registry of clients from a token file. If the server listens only on the loopback interface,
+/// names without tokens are allowed instead.
 fn read_registry(root: &Section<'_>, listen: SocketAddr) -> Result<ClientRegistry, Problem> {
     let tokens = root.optional_string("tokens", "a file of lines CLIENT TOKEN")?;
     let names = root.list("clients", "a list of names", |value| value.as_str().map(str::to_owned))?;
@@ -119,6 +122,7 @@ fn read_registry(root: &Section<'_>, listen: SocketAddr) -> Result<ClientRegistr
     }
 }
 
+/// Reads the LoRA method.
 fn read_method(root: &Section<'_>) -> Result<LoraMethod, Problem> {
     let methods = LoraMethod::ALL.map(|(name, method)| (name, Some(method)));
     let choices: Vec<_> = methods.into_iter().chain([("flexlora", None)]).collect();
@@ -133,12 +137,14 @@ fn read_policy(section: &Section<'_>, clients: usize) -> Result<Policy, Problem>
     Ok(policy)
 }
 
+/// Reads `[limits]`; the default number of connections depends on the number of clients.
 fn read_limits(section: &Section<'_>, clients: usize) -> Result<Limits, Problem> {
     let seconds =
         |key, default| section.number(key, Some(default), 0.001..=86_400.0).map(Duration::from_secs_f64);
     let default = clients.saturating_mul(2).saturating_add(16).clamp(64, CONNECTIONS_MAX);
     let limits = Limits {
-        // By default every client may wait for a round and upload at the same time, with 16 connections to spare.
+        // The default allows every client to wait for a round and to upload at the same time, plus 16 further
+        // connections.
         connections: section.size("connections", Some(default), 1..=CONNECTIONS_MAX)?,
         head: seconds("head", 10.0)?,
         transfer: seconds("transfer", 600.0)?,
@@ -147,6 +153,7 @@ fn read_limits(section: &Section<'_>, clients: usize) -> Result<Limits, Problem>
     Ok(limits)
 }
 
+/// Converts seconds to milliseconds.
 fn millis(seconds: f64) -> Millis {
     Duration::from_secs_f64(seconds).into()
 }

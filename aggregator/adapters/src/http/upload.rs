@@ -1,4 +1,4 @@
-//! Request bodies: streamed into a file block by block, with bounds on length and time.
+//! Receiver of request bodies: streams a body into a file block by block, with limits on length and time.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,8 @@ use tokio::sync::mpsc;
 
 use super::response::HttpError;
 
-/// Most blocks that wait for the disk. The server's read buffer bounds the length of a block.
+/// Largest number of blocks that wait for the disk. The read buffer of the server limits the length of a
+/// block.
 const QUEUED_BLOCKS: usize = 4;
 
 /// Temporary files of one upload, removed on drop if they still exist.
@@ -34,7 +35,8 @@ impl Drop for TempFiles {
 /// Writes a body of at most `max_len` bytes to a new file and returns its SHA-256.
 ///
 /// # Errors
-/// 413 if the body is longer, 408 if it takes longer than `timeout`, 400 if it ends early, 500 if the file cannot be written.
+/// Response 413 if the body is longer, 408 if receiving takes longer than `timeout`, 400 if the body ends
+/// early, 500 if the file cannot be written.
 pub async fn receive(
     body: &mut Incoming,
     path: &Path,
@@ -58,42 +60,43 @@ pub async fn receive(
     }
 }
 
-/// Discards the rest of a refused body in a background task, so that a client that is still sending reads the response
-/// instead of a connection reset.
+/// Discards the rest of a refused body in a background task, so that a client that is still sending receives
+/// the response instead of a connection reset.
 pub fn drain(mut body: Incoming, max_len: u64, timeout: Duration) {
     let reading = async move {
-        let mut left = max_len;
+        let mut remaining = max_len;
         while let Some(Ok(block)) = next_block(&mut body).await {
-            match left.checked_sub(block.len() as u64) {
-                Some(rest) => left = rest,
+            match remaining.checked_sub(block.len() as u64) {
+                Some(rest) => remaining = rest,
                 None => break,
             }
         }
     };
-    // The task ends with the connection at the latest.
+    // The task ends at the latest when the connection is closed.
     drop(tokio::spawn(tokio::time::timeout(timeout, reading)));
 }
 
+/// Sends the blocks of a body to the writing thread, and checks the length.
 async fn forward_blocks(
     body: &mut Incoming,
     sender: mpsc::Sender<Bytes>,
     max_len: u64,
 ) -> Result<(), HttpError> {
-    let mut left = max_len;
+    let mut remaining = max_len;
     while let Some(block) = next_block(body).await {
         let text = |error: hyper::Error| format!("the body ended early: {error}");
         let block =
             block.map_err(|error| HttpError::new(StatusCode::BAD_REQUEST, "truncated", text(error)))?;
-        left = left.checked_sub(block.len() as u64).ok_or_else(|| too_long(max_len))?;
+        remaining = remaining.checked_sub(block.len() as u64).ok_or_else(|| too_long(max_len))?;
         if sender.send(block).await.is_err() {
-            // The writer has failed and returns the error.
+            // Sending fails if the writer has failed; the writer returns the error.
             break;
         }
     }
     Ok(())
 }
 
-/// Next data block of a body, `None` after the last one.
+/// Next data block of a body; `None` after the last block.
 async fn next_block(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     loop {
         let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
@@ -106,6 +109,7 @@ async fn next_block(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> 
     }
 }
 
+/// Writes blocks to a file and returns their SHA-256.
 fn write_blocks(mut file: File, mut blocks: mpsc::Receiver<Bytes>) -> std::io::Result<[u8; 32]> {
     let mut hasher = Sha256::new();
     while let Some(block) = blocks.blocking_recv() {
@@ -115,13 +119,14 @@ fn write_blocks(mut file: File, mut blocks: mpsc::Receiver<Bytes>) -> std::io::R
     Ok(hasher.finalize().into())
 }
 
-/// 413 for a body that is longer than `max_len` bytes.
+/// Response 413 for a body that is longer than `max_len` bytes.
 pub fn too_long(max_len: u64) -> HttpError {
     let text =
         format!("the body is longer than {max_len} bytes, the adapter's length plus room for another header");
     HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, "too-long", text)
 }
 
+/// Response 408 for a body that took longer than `timeout`.
 fn timed_out(timeout: Duration) -> HttpError {
     let text = format!("the body took longer than {} s; try again", timeout.as_secs_f64());
     HttpError::new(StatusCode::REQUEST_TIMEOUT, "slow", text)

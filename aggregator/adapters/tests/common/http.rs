@@ -1,4 +1,4 @@
-//! Minimal HTTP client that sends exactly the bytes of a test.
+//! Helpers of tests: a minimal HTTP client that sends exactly the given bytes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,24 +14,25 @@ pub struct Response {
 }
 
 impl Response {
-    /// Body of a response that must have this status.
+    /// Body of the response, which must have this status.
     pub fn expect(self, status: u16) -> Vec<u8> {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self.body
     }
 
-    /// JSON body of a response that must have this status.
+    /// JSON body of the response, which must have this status.
     pub fn json(self, status: u16) -> Value {
         serde_json::from_slice(&self.expect(status)).unwrap()
     }
 
-    /// Kind and text of an error response that must have this status.
+    /// Kind and text of the error response, which must have this status.
     pub fn error(self, status: u16) -> (String, String) {
         let json = self.json(status);
         let text = |key: &str| json[key].as_str().unwrap().to_owned();
         (text("error"), text("text"))
     }
 
+    /// Value of a header of the response.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
@@ -47,10 +48,10 @@ pub fn request(address: SocketAddr, method: &str, token: &str, path: &str, body:
     send_raw(address, &[head.as_bytes(), body]).unwrap_or_else(|| panic!("{method} {path}: no response"))
 }
 
-/// Sends raw bytes on a new connection. `None` if the connection closes without a response.
+/// Sends raw bytes on a new connection. Returns `None` if the connection closes without a response.
 pub fn send_raw(address: SocketAddr, parts: &[&[u8]]) -> Option<Response> {
     let mut stream = TcpStream::connect(address).unwrap();
-    // Ignores write errors: a server that refuses the request may have closed the connection.
+    // Write errors are ignored, because a server that refuses the request may have closed the connection.
     for part in parts {
         drop(stream.write_all(part));
     }
@@ -61,7 +62,7 @@ pub fn send_raw(address: SocketAddr, parts: &[&[u8]]) -> Option<Response> {
 pub fn read_response(mut stream: TcpStream) -> Option<Response> {
     let (mut bytes, mut block) = (Vec::new(), vec![0; 1 << 16]);
     loop {
-        // A reset ends the reading like a close; bytes before it count.
+        // A reset of the connection is handled like a close; the bytes before it are kept.
         let read = stream.read(&mut block).unwrap_or(0);
         bytes.extend_from_slice(&block[..read]);
         let response = parse(&bytes);

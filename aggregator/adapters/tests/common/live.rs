@@ -1,4 +1,4 @@
-//! Adapter server for tests, with real sockets and files.
+//! Helpers of tests: an adapter server with real sockets and files.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use super::Adapter;
 use super::http::{Response, request};
 
+/// Names of the clients.
 pub const CLIENTS: [&str; 3] = ["anton", "beate", "carla"];
 
 /// Temporary directory with a base, a configuration and the state directory of a server.
@@ -22,16 +23,19 @@ pub struct ServerDirectory {
 }
 
 impl ServerDirectory {
+    /// Makes a directory with a random base.
     pub fn new() -> Self {
         Self::with(Adapter::random(Dtype::F32, 1, 4, 30, 10))
     }
 
+    /// Makes a directory with the given base.
     pub fn with(base: Adapter) -> Self {
         let directory = tempfile::tempdir().unwrap();
         base.write(&directory.path().join("base.safetensors"));
         Self { directory, base }
     }
 
+    /// Path of a file in the directory.
     pub fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -44,11 +48,12 @@ impl ServerDirectory {
         )
     }
 
-    /// Starts a server with changed settings.
+    /// Starts a server with some settings changed.
     pub fn serve(&self, changes: &[&str]) -> RunningServer {
         self.try_serve(changes).unwrap()
     }
 
+    /// Starts a server with some settings changed, or returns its error.
     pub fn try_serve(&self, changes: &[&str]) -> Result<RunningServer, ServerError> {
         let changes: Vec<String> = changes.iter().map(|change| (*change).to_owned()).collect();
         let settings = Settings::parse("exchange.toml", &self.config(), &changes).unwrap();
@@ -65,23 +70,26 @@ impl ServerDirectory {
 
 type RunResult = Result<ServeSummary, ServerError>;
 
-/// Server in this process, or a client of a server in another process.
+/// Server in this process, or handle to a server in another process.
 pub struct RunningServer {
     pub address: SocketAddr,
     pub running: Option<(oneshot::Sender<()>, JoinHandle<RunResult>)>,
 }
 
 impl RunningServer {
+    /// Sends a GET request of a client.
     pub fn get(&self, client: &str, path: &str) -> Response {
         request(self.address, "GET", client, path, &[])
     }
 
+    /// Uploads an update of a client.
     pub fn put(&self, client: &str, round: u32, samples: u32, body: &[u8]) -> Response {
         let path = format!("/round/{round}/adapter_model.safetensors?samples={samples}");
         request(self.address, "PUT", client, &path, body)
     }
 
-    /// Response of `GET /round` once a round above `after` is open or all rounds are committed.
+    /// Response to `GET /round`, after a wait until a round above `after` is open or all rounds are
+    /// committed.
     pub fn round_after(&self, client: &str, after: u32) -> Value {
         self.get(client, &format!("/round?after={after}&wait=60")).json(200)
     }
@@ -97,6 +105,7 @@ impl RunningServer {
         status["counts"][name].as_u64().unwrap_or(0)
     }
 
+    /// Stops the server in this process and returns its result.
     pub fn stop(mut self) -> RunResult {
         let (stop, thread) = self.running.take().unwrap();
         drop(stop);
@@ -113,7 +122,7 @@ impl Drop for RunningServer {
     }
 }
 
-/// Mean of clients with samples, as `adapter average` writes it.
+/// Mean of adapters with these numbers of samples, as `adapter average` writes it.
 pub fn mean(base: &Adapter, clients: &[(u32, Adapter)], kind: RoundKind) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);

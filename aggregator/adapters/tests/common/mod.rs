@@ -1,4 +1,5 @@
-//! Test support: random adapters, written and read with the `safetensors` crate, and a running adapter server.
+//! Helpers of tests: random adapters, which are written and read with the `safetensors` crate, and an adapter
+//! server.
 
 pub mod http;
 pub mod live;
@@ -18,7 +19,7 @@ pub const DOWN: &str = "base_model.model.layers.0.q_proj.lora_A.weight";
 pub const UP: &str = "base_model.model.layers.0.q_proj.lora_B.weight";
 pub const SAVED: &str = "base_model.model.classifier.weight";
 
-/// Adapter in memory: dtype, and shape and values of every tensor by name.
+/// Adapter in memory: the dtype, and the shape and values of every tensor by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     pub dtype: Dtype,
@@ -26,7 +27,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Random adapter of one module of d_in x d_out, another of d_out x d_in, and a classifier.
+    /// Makes a random adapter with two modules (d_in x d_out and d_out x d_in) and a classifier.
     pub fn random(dtype: Dtype, seed: u64, rank: usize, d_in: usize, d_out: usize) -> Self {
         let mut adapter = Self { dtype, tensors: BTreeMap::new() };
         for (module, (d_in, d_out)) in [("q_proj", (d_in, d_out)), ("out", (d_out, d_in))] {
@@ -45,7 +46,8 @@ impl Adapter {
         self.tensors.insert(name.to_owned(), (shape.to_vec(), values));
     }
 
-    /// Copy with those tensors of `other` whose names `select` accepts.
+    /// Copy of the adapter in which the tensors whose names `select` accepts are replaced by those of
+    /// `other`.
     pub fn with(&self, other: &Self, select: impl Fn(&str) -> bool) -> Self {
         let mut copy = self.clone();
         for (name, tensor) in &mut copy.tensors {
@@ -56,14 +58,14 @@ impl Adapter {
         copy
     }
 
-    /// Whole adapter of a client after a round: all values but those of frozen factors are new.
+    /// Whole adapter of a client after a round: all values are new except those of frozen factors.
     pub fn trained(&self, kind: RoundKind, seed: u64) -> Self {
-        let mut own = self.clone();
-        for (index, (name, (_, values))) in own.tensors.iter_mut().enumerate() {
+        let mut changed = self.clone();
+        for (index, (name, (_, values))) in changed.tensors.iter_mut().enumerate() {
             *values =
                 random_values(self.dtype, seed * 100 + index as u64 + (name.len() as u64), values.len());
         }
-        self.with(&own, |name| match kind {
+        self.with(&changed, |name| match kind {
             RoundKind::Up => !name.contains("lora_A"),
             RoundKind::Down => !name.contains("lora_B"),
             RoundKind::Plain => true,
@@ -75,7 +77,7 @@ impl Adapter {
         self.bytes_with(&[])
     }
 
-    /// Bytes of a safetensors file with further tensors of any dtype.
+    /// Bytes of a safetensors file with additional tensors of any dtype.
     pub fn bytes_with(&self, more: &[Buffer]) -> Vec<u8> {
         let dtype = file_dtype(self.dtype);
         let data: Vec<(&String, &Vec<usize>, Vec<u8>)> = self
@@ -131,7 +133,7 @@ fn file_dtype(dtype: Dtype) -> FileDtype {
 /// Tensor of any dtype: name, dtype, shape, bytes.
 pub type Buffer = (&'static str, FileDtype, Vec<usize>, Vec<u8>);
 
-/// Random values of a dtype as f32: normally distributed, some of them large, tiny, 0.0 or -0.0.
+/// Random values of a dtype as f32: normally distributed, with some large or tiny values, 0.0 and -0.0.
 fn random_values(dtype: Dtype, seed: u64, count: usize) -> Vec<f32> {
     let random = &mut stream(seed, Purpose::Start, 3);
     let exact: Vec<f64> = (0..count)
@@ -159,6 +161,7 @@ pub struct Folder {
 }
 
 impl Folder {
+    /// Makes a directory with a base and clients.
     pub fn new(base: &Adapter, clients: &[Adapter]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         base.write(&directory.path().join("base.safetensors"));
@@ -173,20 +176,23 @@ impl Folder {
         self.directory.path().join(name)
     }
 
+    /// Opens the base and the clients.
     pub fn inputs(&self, samples: Option<&[u64]>) -> Result<Inputs, AdapterError> {
         Inputs::open(&self.at("base.safetensors"), &self.clients, samples)
     }
 
+    /// Arguments of an average that writes `next.safetensors`.
     pub fn job(&self, kind: RoundKind, threads: usize) -> AverageJob {
         AverageJob { kind, output: Output::from_path(&self.at("next.safetensors")), threads }
     }
 
+    /// Averages the clients with one thread.
     pub fn average(&self, round: RoundKind, samples: Option<&[u64]>) -> Result<AverageReport, AdapterError> {
         average(&self.inputs(samples)?, self.job(round, 1), &|_, _| true)
     }
 
-    /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in `configs` stands for no
-    /// configuration.
+    /// Temporary directory with directories `base`, `0`, `1` and so on in PEFT's layout. An empty text in
+    /// `configs` stands for a directory without a configuration.
     pub fn directories(adapters: &[Adapter], configs: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (index, (adapter, config)) in adapters.iter().zip(configs).enumerate() {
@@ -207,7 +213,7 @@ impl Folder {
         Inputs::open(&self.at("base"), &self.clients, None)
     }
 
-    /// Averages and returns the bytes of the mean.
+    /// Averages the clients and returns the bytes of the mean.
     pub fn mean(&self, round: RoundKind, samples: Option<&[u64]>) -> Vec<u8> {
         self.average(round, samples).unwrap();
         std::fs::read(self.at("next.safetensors")).unwrap()

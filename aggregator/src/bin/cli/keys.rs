@@ -1,4 +1,5 @@
-//! Command `keys`: through the running server, where it takes effect at once, or on the key store's file.
+//! Command `keys`: manages the keys of devices, through the running server or, if no server runs, in the key
+//! store file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,10 +22,10 @@ use zeroize::Zeroizing;
 use super::noise::{NoiseOptions, multiplier};
 use super::unlock::Sources;
 
-/// Longest wait for another command that is writing.
+/// Longest wait for a key store that another command uses.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Interval of the attempts.
+/// Interval between attempts to open the key store.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of `keys`.
@@ -77,8 +78,8 @@ enum Command {
     Export {
         #[command(flatten)]
         selection: Selection,
-        /// A new file: lines `device epoch key`, or one provisioning record if its name ends in .bin; `-` prints the
-        /// lines.
+        /// A new file: lines `device epoch key`, or one provisioning record if its name ends in .bin; `-`
+        /// prints the lines.
         #[arg(short, long, value_name = "FILE", required_unless_present = "flash")]
         output: Option<PathBuf>,
         /// A directory for provisioning records, device-7.bin and so on.
@@ -113,16 +114,17 @@ enum Format {
     Json,
 }
 
-/// Failure of the command, with its exit code.
+/// Reason why the command stops.
 pub enum Stop {
-    /// The operation failed: 1.
+    /// The operation failed; exit code 1.
     Failed(String),
-    /// The command line or a file is wrong: 2.
+    /// The command line or a file is wrong; exit code 2.
     Wrong(String),
     /// Standard output is closed or full.
     Output(std::io::Error),
 }
 
+/// Makes an error of a failed operation.
 fn failed(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
 }
@@ -138,7 +140,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Revoke { devices } => Request::Revoke(devices.clone()),
         Command::Rotate(selection) => Request::Rotate(selection.which()),
         Command::Export { selection, output, noise, .. } => {
-            // Checked before secrets are read.
+            // The options for noise and output are checked before secrets are read.
             match output.as_ref().is_none_or(|output| is_record(output)) {
                 true => drop(noise.for_records(fleet).map_err(Stop::Wrong)?),
                 false => noise.check_for_lines().map_err(Stop::Wrong)?,
@@ -165,7 +167,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         (command, Answer::Changed(rows)) => changed(command, &rows),
         _ => return Err(failed("the answer of the server does not fit the request")),
     };
-    say(&output_text)?;
+    print_text(&output_text)?;
     if plaintext {
         eprintln!(
             "note: the running server has no keys and does not verify device identities; only the file was used"
@@ -174,14 +176,15 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(text: &str) -> Result<(), Stop> {
+/// Prints a text on standard output.
+fn print_text(text: &str) -> Result<(), Stop> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Stop::Output)
 }
 
-/// Sends the request to the server, or performs it on the file if no server runs. The lock is held by a server
-/// that has just started, or by a command that is about to end. Also returns true if a server runs that has no
-/// keys.
+/// Sends a request to the server, or performs it on the key store file if no server with keys runs. Waits
+/// while the key store is locked, because a server may be starting or another command may be about to end.
+/// Also returns true if a server without keys is running.
 async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<(Answer, bool), Stop> {
     let (path, key_file) = fleet.security.store(&fleet.state);
     let sources = Sources { passphrase_file: options.passphrase_file.clone(), key_file };
@@ -195,13 +198,13 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
         };
         let derivation = KeyStore::derivation(&path).map_err(failed)?;
         if derivation.is_none() {
-            // Checked before a store is created for it.
+            // The request is checked before a store is created.
             request.check().map_err(failed)?;
         }
         if derivation.is_none() && !matches!(request, Request::Add { .. }) {
             return Err(failed(KeyStoreError::Missing { path }));
         }
-        // Prompted for only once.
+        // The user is asked for a passphrase only once.
         let unlock = match &unlock {
             Some(unlock) => unlock,
             None => unlock.insert(sources.unlock(&path, derivation).map_err(Stop::Wrong)?),
@@ -214,7 +217,7 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
             Ok(mut store) => {
                 return store.perform(request, now()).map(|answer| (answer, plaintext)).map_err(failed);
             }
-            // Another command has created the store meanwhile, or uses it.
+            // Another command has created the store in the meantime, or is using it.
             Err(KeyStoreError::Locked { .. }) if began.elapsed() < PATIENCE => {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -235,11 +238,11 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
         Ok(())
     };
     let asked = query(state, &format!("keys {request}"), keep).await.map_err(|error| {
-        let then = match error.kind() {
+        let hint = match error.kind() {
             std::io::ErrorKind::TimedOut => "; the request may still be performed, see `keys list`",
             _ => "",
         };
-        failed(format!("{}: {error}{then}", state.display()))
+        failed(format!("{}: {error}{hint}", state.display()))
     });
     if asked?.is_none() {
         return Ok(None);
@@ -256,8 +259,9 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Text about the devices that were changed.
 fn changed(command: &Command, rows: &[KeyStatus]) -> String {
-    let (done, then) = match command {
+    let (action, consequence) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
         Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
         Command::Rotate(_) if rows.iter().all(|row| row.state == KeyState::Active) => (
@@ -267,10 +271,11 @@ fn changed(command: &Command, rows: &[KeyStatus]) -> String {
         _ => ("rotated", "the old keys are accepted until a round closes; export writes the new ones"),
     };
     let plural = if rows.len() == 1 { "device" } else { "devices" };
-    let which = ranges(rows.iter().map(|row| row.device));
-    format!("{done} {} {plural}: {which} ({then})\n", rows.len())
+    let devices_text = ranges(rows.iter().map(|row| row.device));
+    format!("{action} {} {plural}: {devices_text} ({consequence})\n", rows.len())
 }
 
+/// Table of devices and their keys.
 fn table(rows: &[KeyStatus]) -> String {
     let mut text = format!(
         "{:>20} {:>6} {:<9} {:<20} {:<20} {}\n",
@@ -290,11 +295,11 @@ fn table(rows: &[KeyStatus]) -> String {
     text
 }
 
-/// Formats seconds since 1970 by RFC 3339; dates as in H. Hinnant's "chrono-compatible low-level date
-/// algorithms".
+/// Formats seconds since 1970 according to RFC 3339. The date is computed as in H. Hinnant's
+/// "chrono-compatible low-level date algorithms".
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Days since 1 March of year 0, in eras of 400 years.
+    // Days since 1 March of year 0, which are then split into eras of 400 years.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -307,7 +312,7 @@ fn utc(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Writes keys, and returns a report.
+/// Writes keys to a file, to records or to standard output, and returns a report for the user.
 fn export(
     output: Option<&Path>,
     flash: Option<&Path>,
@@ -325,7 +330,8 @@ fn export(
         std::fs::create_dir_all(directory).map_err(in_directory)?;
         let path = |device| directory.join(format!("device-{device}.bin"));
         let records: Vec<Provision> = records.collect();
-        // All records or none, as far as can be known in advance.
+        // Refuses existing files before any record is written, so that in most cases either all records are
+        // written or none.
         if let Some(there) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok()) {
             return Err(failed(FileError::Exists { path: there }));
         }
@@ -342,7 +348,7 @@ fn export(
     }
     let output = output.unwrap_or(Path::new("-"));
     if output == Path::new("-") {
-        say(text)?;
+        print_text(text)?;
         return Ok(String::new());
     }
     let mut records: Vec<Provision> = records.collect();
@@ -364,13 +370,14 @@ fn export(
     Ok(format!("{name}: {} keys, devices {which}\n", records.len()))
 }
 
+/// Writes a provisioning record to a new file that only its owner can read.
 fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
     let mut bytes = Zeroizing::new([0; PROVISION_WITH_NOISE]);
     let length = record.write(bytes.as_mut_slice()).map_err(failed)?;
     create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failed)
 }
 
-/// Returns true if a file of this name is to hold a provisioning record.
+/// Returns true if a file of this name will contain a provisioning record.
 fn is_record(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "bin")
 }
@@ -381,7 +388,7 @@ mod tests {
 
     #[test]
     fn utc_matches_calendar() {
-        // Computed with `date -u -d @N +%FT%TZ`.
+        // The expected values were computed with `date -u -d @N +%FT%TZ`.
         for (seconds, output_text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -393,7 +400,7 @@ mod tests {
         ] {
             assert_eq!(utc(seconds), output_text);
         }
-        // No time in a file overflows.
+        // The largest time that a file can contain does not overflow.
         assert!(utc(u64::MAX).ends_with('Z'));
     }
 }

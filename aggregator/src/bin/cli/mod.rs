@@ -1,4 +1,4 @@
-//! Commands of the device server.
+//! Commands of the device server, one module each.
 
 pub mod keys;
 pub mod noise;

@@ -1,4 +1,4 @@
-//! Options of `keys export` for the noise in provisioning records.
+//! Options of `keys export` that set the noise in provisioning records.
 
 use std::time::Duration;
 
@@ -45,7 +45,8 @@ pub struct NoiseOptions {
 }
 
 impl NoiseOptions {
-    /// Refuses noise options for lines of keys, which cannot hold it.
+    /// Returns an error if options for noise are given for the text format of keys, which cannot contain
+    /// noise.
     pub fn check_for_lines(&self) -> Result<(), String> {
         match (self.epsilon, self.without_noise) {
             (None, false) => Ok(()),
@@ -56,7 +57,10 @@ impl NoiseOptions {
         }
     }
 
-    /// Returns the noise for the records of a fleet, if such devices can take part.
+    /// Returns the noise for the records of a fleet; `None` for records without noise.
+    ///
+    /// # Errors
+    /// A message if the options are invalid, or devices with these records could not take part.
     pub fn for_records(&self, fleet: &Fleet) -> Result<Option<ProvisionedNoise>, String> {
         let noise = self.provisioned()?;
         match (&noise, fleet.privacy) {
@@ -71,6 +75,7 @@ impl NoiseOptions {
         Ok(noise)
     }
 
+    /// Returns the noise that the options describe; `None` without `--epsilon`.
     fn provisioned(&self) -> Result<Option<ProvisionedNoise>, String> {
         let (Some(epsilon), Some(delta), Some(releases), Some(slot)) =
             (self.epsilon, self.delta, self.releases, self.slot)
@@ -102,7 +107,8 @@ impl NoiseOptions {
         Ok(Some(ProvisionedNoise { multiplier_square, budget, rows_max, slot, clip, iterations_max }))
     }
 
-    /// Checks that a server of this fleet would admit such a device, and wait for it.
+    /// Checks that a server of this fleet admits devices with this noise, and that the time of an answer is
+    /// below the deadline of rounds and the idle timeout.
     fn check_fleet(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
         if let Some(minimum) = fleet.privacy.filter(|minimum| noise.budget > minimum.budget()) {
             let (asked, delta) = (minimum.epsilon.get(), minimum.delta.get());
@@ -127,7 +133,7 @@ impl NoiseOptions {
     }
 }
 
-/// Returns the noise multiplier: standard deviation over sensitivity.
+/// Returns the noise multiplier: the ratio of standard deviation to sensitivity.
 #[allow(clippy::cast_precision_loss, reason = "41 bits")]
 pub fn multiplier(noise: &ProvisionedNoise) -> f64 {
     (noise.multiplier_square as f64 / 65_536.0).sqrt()

@@ -17,14 +17,15 @@ use super::keys::{PATIENCE, PAUSE};
 use super::unlock::Sources;
 use crate::{FAILED, WRONG, fail, interrupted, print};
 
-/// Serves, and prints the address at the start and the outcome at the end.
+/// Runs the server. Prints the address at the start and the outcome at the end.
 pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_finished: bool) -> ExitCode {
     let (expected, state) = (fleet.expected, fleet.state.clone());
     let protection = match protection(&fleet, passphrase_file) {
         Ok(protection) => protection,
         Err((code, message)) => return fail(code, &message),
     };
-    // Installed before anything is printed, as a script may stop the server once it listens.
+    // The handler is installed before the address is printed, because a script may stop the server as soon as
+    // it sees the address.
     let interrupted = match interrupted() {
         Ok(interrupted) => interrupted,
         Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
@@ -34,13 +35,13 @@ pub async fn serve(fleet: Fleet, passphrase_file: Option<PathBuf>, exit_when_fin
         Err(ServeError::Resume(error)) => return fail(FAILED, &locate_error(&error, &state)),
         Err(error) => return fail(FAILED, &error.to_string()),
     };
-    let then = match server.resume_checkpoint() {
+    let state_text = match server.resume_checkpoint() {
         Some(checkpoint) => resume_message(&checkpoint, server.status().rounds),
         None => format!("waiting for {expected} devices"),
     };
-    // Standard output may be closed.
+    // Standard output may be closed, which does not stop the server.
     match server.address() {
-        Ok(address) => drop(print(&format!("listening on {address}, {then}"))),
+        Ok(address) => drop(print(&format!("listening on {address}, {state_text}"))),
         Err(error) => return fail(FAILED, &error.to_string()),
     }
     match server.serve(interrupted, exit_when_finished).await {
@@ -65,7 +66,7 @@ fn resume_message(checkpoint: &Checkpoint, rounds: u32) -> String {
     }
 }
 
-/// Opens the key store that the configuration asks for. Errors come with the exit code.
+/// Opens the key store of the configuration. An error contains the exit code and a message.
 fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protection, (u8, String)> {
     let Security::Keys { store, key_file } = &fleet.security else { return Ok(Protection::Plaintext) };
     let wrong = |message| (WRONG, message);
@@ -87,8 +88,8 @@ fn protection(fleet: &Fleet, passphrase_file: Option<PathBuf>) -> Result<Protect
             Err(error @ KeyStoreError::Locked { .. }) => error,
             Err(error) => return Err(refused(error)),
         };
-        // A server holds the key store for its lifetime, a command for a moment. A server locks the state
-        // directory shortly after it.
+        // A locked key store is used by a command, which ends soon, or by another server. A server locks the
+        // state directory shortly after the key store, so the state directory shows which of the two it is.
         let is_late = began.elapsed() > PATIENCE;
         if (is_first || is_late)
             && let Err(error @ StoreError::Locked { .. }) = OfflineStore::open(&fleet.state)

@@ -1,4 +1,4 @@
-//! Commands `status` and `watch`: the status of the running server, or of its files.
+//! Commands `status` and `watch`: print the status of the running server, or of its files if no server runs.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use fedspan_engine::Phase;
 
 use crate::{FAILED, fail, print, printed};
 
-/// Prints the status of the server, or of its files if none runs.
+/// Prints the status of the server, or of its files if no server runs.
 pub async fn status(state: &Path) -> ExitCode {
     match answer(state).await {
         Ok(Some(line)) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
@@ -18,7 +18,7 @@ pub async fn status(state: &Path) -> ExitCode {
     }
 }
 
-/// Asks the server for its status; `None` if none runs.
+/// Requests the status from the server; `None` if no server runs.
 async fn answer(state: &Path) -> Result<Option<String>, String> {
     let mut answer = None;
     let asked = query(state, "status", |line| {
@@ -35,7 +35,7 @@ async fn answer(state: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// Returns a line of the server, or the error in it.
+/// Returns a line from the server. If the line contains an error, returns the error.
 fn parse_line(line: String) -> Result<String, String> {
     match serde_json::from_str::<serde_json::Value>(&line) {
         Ok(value) => match value.get("error").and_then(serde_json::Value::as_str) {
@@ -46,6 +46,7 @@ fn parse_line(line: String) -> Result<String, String> {
     }
 }
 
+/// Prints the status of the files.
 fn from_files(state: &Path) -> ExitCode {
     match load_offline(state) {
         Ok(Some((stored, answers))) => {
@@ -58,7 +59,8 @@ fn from_files(state: &Path) -> ExitCode {
     }
 }
 
-/// Loads the campaign and the number of updates of its open round, which needs no key.
+/// Loads the campaign and the number of updates of the open round. No key is needed, because the updates are
+/// not decrypted.
 fn load_offline(state: &Path) -> Result<Option<(CampaignState, u64)>, StoreError> {
     let Some(snapshot) = OfflineStore::open(state)? else { return Ok(None) };
     let Some(stored) = snapshot.campaign()? else { return Ok(None) };
@@ -92,7 +94,8 @@ fn offline_status(stored: &CampaignState, answers: u64) -> String {
 pub async fn watch(state: &Path) -> ExitCode {
     let name = state.display();
     let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
-    // A watched server is silent until a round is over, so its status is asked for first.
+    // The server sends no line until a round is over, so the status is requested first to check that the
+    // server answers.
     match answer(state).await {
         Ok(Some(_)) => {}
         Ok(None) => return not_running(),

@@ -1,5 +1,5 @@
-//! Source of the key store's passphrase or key file: never the command line, which every user of the machine
-//! can read.
+//! Sources of the key store's passphrase or key file. A passphrase on the command line is not supported,
+//! because every user of the machine can read it there.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 /// Environment variable with the path of a passphrase file.
 pub const VARIABLE: &str = "FEDSPAN_PASSPHRASE_FILE";
 
-/// Configured sources: `--passphrase-file`, and `key_file`.
+/// Configured sources: `--passphrase-file` and `key_file`.
 #[derive(Clone, Debug)]
 pub struct Sources {
     /// Path given by `--passphrase-file`.
@@ -20,7 +20,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Returns the means of opening the store at `path`, which needs `derivation`, or is to be created.
+    /// Returns the passphrase or key for the store at `path`. `derivation` is the derivation of an existing
+    /// store, or `None` for a new store.
     ///
     /// # Errors
     /// A message that names the missing or wrong source.
@@ -43,6 +44,7 @@ impl Sources {
         }
     }
 
+    /// Reads the passphrase from the configured file, the file that [`VARIABLE`] names, or the terminal.
     fn passphrase(&self, path: &Path, new: bool) -> Result<Unlock, String> {
         let variable = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
         if let Some(file) = self.passphrase_file.clone().or(variable) {

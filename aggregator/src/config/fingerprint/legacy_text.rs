@@ -1,8 +1,8 @@
-//! Reader of the settings text that the first versions with store format 5 wrote: some of its values are in Rust's debug
-//! syntax (`Some(5)`, `FedRep { .. }`) instead of keys and values of `fleet.toml`.
+//! Reader of the fingerprints that the first versions with store format 5 wrote: some of the values are in
+//! Rust's debug syntax (`Some(5)`, `FedRep { .. }`) instead of keys and values of `fleet.toml`.
 //!
-//! A setting that is missing from such a text had the default of that version; this file contains those defaults. It can
-//! be removed when format 5 is no longer read.
+//! A setting that is missing from such a fingerprint had the default of that version; this file contains
+//! those defaults. The file can be removed together with the support of format 5.
 
 use std::cell::RefCell;
 
@@ -17,8 +17,8 @@ pub(super) fn is_legacy(text: &str) -> bool {
     text.lines().any(|line| line.split_once(" = ").is_some_and(|(key, _)| key == MARKER_KEY))
 }
 
-/// Translates a legacy text. A line that cannot be translated keeps its key and text, which differ from every current
-/// setting, so that the campaign is not resumed.
+/// Translates a legacy text. A line that cannot be translated keeps its key and text, which differ from every
+/// current setting, so that the campaign is not resumed.
 pub(super) fn translate(text: &str) -> Settings {
     let lines = Lines::of(text);
     let mut settings = Settings::default();
@@ -43,44 +43,47 @@ pub(super) fn translate(text: &str) -> Settings {
     for key in ["limits.norm", "limits.samples", "stop.change"] {
         lines.copy(&mut settings, key);
     }
-    lines.rest(&mut settings);
+    lines.add_remaining(&mut settings);
     settings
 }
 
-/// Lines of a text; each is taken once.
+/// Lines of a legacy text as pairs of key and value. Reading a line removes the line.
 struct Lines<'t>(RefCell<Vec<(&'t str, &'t str)>>);
 
 impl<'t> Lines<'t> {
+    /// Splits a text into lines.
     fn of(text: &'t str) -> Self {
         Self(RefCell::new(text.lines().map(|line| line.split_once(" = ").unwrap_or((line, ""))).collect()))
     }
 
+    /// Removes the line of a key and returns the value.
     fn take(&self, key: &str) -> Option<&'t str> {
         let mut lines = self.0.borrow_mut();
         let place = lines.iter().position(|(known, _)| *known == key)?;
         Some(lines.remove(place).1)
     }
 
-    /// Copies a line whose value needs no translation.
+    /// Moves a line whose value needs no translation to the settings.
     fn copy(&self, settings: &mut Settings, key: &str) {
         if let Some(value) = self.take(key) {
             settings.set(key, Setting::parse(value));
         }
     }
 
-    /// Adds all lines that were not taken.
-    fn rest(self, settings: &mut Settings) {
+    /// Adds the remaining lines to the settings, untranslated.
+    fn add_remaining(self, settings: &mut Settings) {
         for (key, value) in self.0.into_inner() {
             settings.set(key, Setting::Other(value.to_owned()));
         }
     }
 }
 
+/// Removes the quotation marks around a string.
 fn unquoted(word: &str) -> &str {
     word.strip_prefix('"').and_then(|word| word.strip_suffix('"')).unwrap_or(word)
 }
 
-/// Splits at commas outside brackets.
+/// Splits a text at the commas that are outside brackets.
 fn parts(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
     for (place, c) in text.char_indices() {
@@ -106,8 +109,9 @@ fn parse_struct(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
     Some((name.trim(), fields.collect::<Option<_>>()?))
 }
 
+/// Translates the settings of a linear model.
 fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
-    // The text does not say whether the model is an adapter. Only these two algorithms used one.
+    // The text does not say whether the model is an adapter. Only these two algorithms used an adapter.
     let adapter =
         lines.0.borrow().iter().any(|(key, value)| {
             *key == "algorithm.name" && ["rolora", "ffa-lora"].contains(&unquoted(value))
@@ -135,6 +139,7 @@ fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
     }
 }
 
+/// Translates the settings of a network.
 fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
     // Networks have only one kind of initial model.
     lines.take("model.init");
@@ -149,11 +154,11 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
             layers.push(Setting::Other(filters.to_owned()));
         }
     }
-    let has = |key: &str| lines.0.borrow().iter().any(|(known, _)| *known == key);
+    let has_key = |key: &str| lines.0.borrow().iter().any(|(known, _)| *known == key);
     let kind = match layers.is_empty() {
         false => "cnn",
-        true if has("model.cells") => "lstm",
-        true if has("model.rank") => "lora-mlp",
+        true if has_key("model.cells") => "lstm",
+        true if has_key("model.rank") => "lora-mlp",
         true => "mlp",
     };
     settings.set("model.kind", kind);
@@ -180,6 +185,7 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
     }
 }
 
+/// Translates the algorithm of a linear model.
 fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
     settings.set("algorithm.name", name);
     let power = ["iterations", "local_steps", "decay", "procrustes", "reference", "rows"];
@@ -213,14 +219,15 @@ fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
     for key in ["algorithm.head_step_size", "algorithm.local_steps"] {
         lines.copy(settings, key);
     }
-    // The text omits the key if the value is f32.
+    // A legacy text omits the key if the value is f32.
     settings.set("algorithm.numeric", "f32");
     lines.copy(settings, "algorithm.numeric");
     lines.copy(settings, "algorithm.send");
 }
 
+/// Translates the algorithm of a network.
 fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fields: &[(&str, &str)]) {
-    // These keys are dropped: their values are among the fields, or follow from the method.
+    // These keys are dropped: the values are among the fields of the network, or follow from the method.
     for key in ["step_size", "head", "final_head", "head_step_size", "local_steps", "send"] {
         lines.take(&format!("algorithm.{key}"));
     }
@@ -246,7 +253,7 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
     for (key, value) in parameters {
         match key {
             "layers" => settings.set("algorithm.shared_layers", Setting::parse(value)),
-            // The name of the algorithm already says whether it is Hessian-free.
+            // The name of the algorithm implies this field.
             "hessian_free" => {}
             key => settings.set(&format!("algorithm.{key}"), Setting::parse(value)),
         }
@@ -255,8 +262,9 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
     settings.set("algorithm.tuning_epochs", field(fields, "tuning_epochs"));
 }
 
+/// Translates the aggregation rule.
 fn rule(lines: &Lines<'_>, settings: &mut Settings) {
-    // The text omits the key if the rule is the mean.
+    // A legacy text omits the key if the rule is the mean.
     let rule = lines.take("aggregation.rule").unwrap_or("\"mean\"");
     let (word, trim) = rule.split_once(", trim = ").map_or((rule, None), |(word, trim)| (word, Some(trim)));
     settings.set("aggregation.rule", unquoted(word));
@@ -265,6 +273,7 @@ fn rule(lines: &Lines<'_>, settings: &mut Settings) {
     }
 }
 
+/// Translates the participation policy.
 fn participation(lines: &Lines<'_>, settings: &mut Settings) {
     let Some(policy) = lines.take("participation.policy") else { return };
     let mut set = |key: &str, value: Setting| settings.set(&format!("participation.{key}"), value);

@@ -1,17 +1,17 @@
-//! Fingerprint: the settings that a campaign keeps from its first round to its last. A server resumes a stored
-//! campaign under the settings that it was begun with.
+//! Fingerprint of a configuration: the settings that a campaign keeps from its first round to its last. A
+//! server resumes a stored campaign under the settings with which the campaign was begun.
 //!
-//! Store, journal and export hold them as a TOML document with one line per setting, under the key that it has
-//! in `fleet.toml`, whether the file sets it or not. Two fingerprints are compared key by key, by the meaning
-//! of the values.
+//! Store, journal and export contain the fingerprint as a TOML document with one `key = value` line per
+//! setting. The keys are those of `fleet.toml`; a setting that the file omits has a line with the default
+//! value. Two fingerprints are compared key by key, by the meaning of the values.
 //!
-//! * [`write`] lists the settings of a configuration exhaustively: a field added to a section does
-//!   not compile until it is written, or left out on purpose.
-//! * [`read`] makes a configuration of settings, with the reader of `fleet.toml`.
+//! * [`write`] writes the settings of a configuration. The code names every field of every section, so a new
+//!   field does not compile until `write` handles the field.
+//! * [`read`] makes a configuration from settings, with the parser of `fleet.toml`.
 //! * [`legacy_text`] reads the text of the first versions with store format 5.
 //!
-//! A default that changes needs nothing here, since every stored text has the value of its time. A key that is
-//! new needs a line in [`LATER`].
+//! A changed default needs no change in this module, because every stored fingerprint contains the value
+//! itself. A new key needs an entry in [`LATER`].
 
 mod legacy_text;
 mod parse;
@@ -27,28 +27,30 @@ use super::fleet::Fleet;
 use fedspan_engine::aggregate::Rule;
 use fedspan_engine::config::Problem;
 
-/// Keys that were added after the first stored texts.
+/// Keys that were added to fingerprints after the first release of store format 5.
 const LATER: &[Later] = &[Later {
     key: "algorithm.fallback_ridge",
     value: "0.03",
     applies_with: Some(("algorithm.final_ridge", "\"auto\"")),
 }];
 
-/// Key that was added later.
+/// Key that older fingerprints do not contain.
 #[derive(Clone, Copy, Debug)]
 struct Later {
     /// Name of the key.
     key: &'static str,
-    /// Value, in TOML, of texts without the key.
+    /// Value in TOML that a fingerprint without the key stands for.
     value: &'static str,
-    /// Another key with the value that makes this one apply.
+    /// Condition for the key: another key, and the value that this other key must have; `None` if the key
+    /// always applies.
     applies_with: Option<(&'static str, &'static str)>,
 }
 
 /// Reason why a configuration cannot resume a stored campaign.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// The configuration sets another value.
+    /// The configuration sets a value that differs from the stored one. The text lists the differences, one
+    /// line each.
     #[error("{0}")]
     Differs(String),
     /// This version cannot read the stored settings.
@@ -59,7 +61,7 @@ pub enum Mismatch {
 /// Configuration under the settings of a stored campaign.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resumed {
-    /// Configuration itself.
+    /// Configuration with the stored settings.
     pub fleet: Fleet,
     /// Stored settings that the file does not set and whose defaults have changed, one line each.
     pub kept: Vec<String>,
@@ -67,24 +69,25 @@ pub struct Resumed {
 
 impl Fleet {
     /// Returns the fingerprint: one `key = value` line per setting that affects results. Settings that may
-    /// change while a campaign runs (addresses, deadlines, the number of expected devices, limits on peers) are
-    /// not included.
+    /// change while a campaign runs (addresses, deadlines, the number of expected devices, limits on peers)
+    /// are not included.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         self.settings().to_string()
     }
 
-    /// Returns this configuration under the settings of a stored campaign. Keys that the file sets must have
-    /// the stored value; other keys take it, whatever their default is now.
+    /// Returns this configuration under the settings of a stored campaign. A key that the file sets must have
+    /// the stored value. A key that the file does not set gets the stored value, even if the default has
+    /// changed.
     ///
     /// # Errors
     /// [`Mismatch`] if the file sets another value, or the stored settings cannot be read.
     pub fn resumed(&self, stored: &str) -> Result<Resumed, Mismatch> {
-        let own = self.settings();
-        let stored = Settings::parse(stored).with_later(LATER, &own);
-        let changes = stored.changes(&own).into_iter();
+        let current = self.settings();
+        let stored = Settings::parse(stored).with_later(LATER, &current);
+        let changes = stored.changes(&current).into_iter();
         let (given, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
-            changes.partition(|change| self.says(change.key, &stored));
+            changes.partition(|change| self.is_fixed(change.key, &stored));
         if !given.is_empty() {
             return Err(Mismatch::Differs(given.iter().map(Change::to_string).collect()));
         }
@@ -92,7 +95,7 @@ impl Fleet {
             return Ok(Resumed { fleet: self.clone(), kept: Vec::new() });
         }
         let fleet = self.with_settings(&stored).map_err(Mismatch::Unreadable)?;
-        // Settings that are not stored but in force all the same.
+        // Settings that are not among the stored ones and still apply to this configuration.
         let differences = stored.difference(&fleet.settings());
         if !differences.is_empty() {
             return Err(Mismatch::Differs(differences));
@@ -104,9 +107,9 @@ impl Fleet {
 }
 
 impl Fleet {
-    /// Returns true if the file sets a key, or its absence has a meaning: no file can name a custom part, so that
-    /// the stored one must be the given one.
-    fn says(&self, key: &str, stored: &Settings) -> bool {
+    /// Returns true if the configuration fixes the value of a key: the file sets the key, the absence of the
+    /// key is itself a value, or the key belongs to a custom part, which no file can set.
+    fn is_fixed(&self, key: &str, stored: &Settings) -> bool {
         if key.starts_with(write::CUSTOM) {
             return true;
         }
@@ -116,7 +119,7 @@ impl Fleet {
             return true;
         }
         match key {
-            // Without the key there is no value; there is no default.
+            // These keys have no default; an absent key means that there is no such setting.
             "stop.change" | "data.image" => true,
             "participation.cohort" => self.given.contains("participation.policy"),
             key => self.given.contains(key) || self.is_set_in_own_table(key),
@@ -131,13 +134,14 @@ impl Fleet {
     }
 }
 
-/// Returns true if the rule of stored settings is none that a file can name.
+/// Returns true if the stored aggregation rule is a custom rule.
 fn has_custom_rule(stored: &Settings) -> bool {
     let rule = stored.get("aggregation.rule");
     rule.is_some() && !Rule::NAMES.iter().any(|(name, _)| rule == Some(&Setting::from(*name)))
 }
 
-/// Returns the lines in which two fingerprints differ in meaning: `-` stored, `+` given.
+/// Returns the settings in which two fingerprints differ in meaning, as lines that begin with `-` (stored) or
+/// `+` (given).
 #[must_use]
 pub fn difference(stored: &str, given: &str) -> String {
     let given = Settings::parse(given);

@@ -1,4 +1,4 @@
-//! Parser of settings from a text of any version.
+//! Parser of stored fingerprints, as written by any version.
 
 use toml_edit::{Document, Item, TableLike};
 
@@ -7,7 +7,8 @@ use super::text::Settings;
 use super::value::Setting;
 
 impl Settings {
-    /// Parses a text of any version. A line that cannot be understood is kept, and equals nothing else.
+    /// Parses a fingerprint that any version wrote. A line that cannot be parsed becomes a setting that
+    /// differs from every valid setting.
     pub(super) fn parse(text: &str) -> Self {
         if legacy_text::is_legacy(text) {
             return legacy_text::translate(text);
@@ -25,7 +26,7 @@ impl Settings {
         settings
     }
 
-    /// Flattens nested tables into dotted keys; TOML's parser limits their depth.
+    /// Flattens nested tables into dotted keys. The TOML parser limits the depth of nesting.
     fn flatten(&mut self, path: &str, table: &dyn TableLike) {
         for (key, item) in table.iter() {
             let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };

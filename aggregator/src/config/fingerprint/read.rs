@@ -1,4 +1,4 @@
-//! Reader of settings: makes a configuration of them, with the reader of `fleet.toml`.
+//! Reader of stored settings: makes a configuration from them, with the parser of `fleet.toml`.
 
 use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
@@ -15,14 +15,15 @@ use fedspan_engine::participation::Policy;
 const NAME: &str = "the stored settings";
 
 impl Fleet {
-    /// Returns this configuration with other settings of the campaign.
+    /// Returns this configuration with the campaign's settings replaced by `settings`.
     ///
     /// # Errors
-    /// [`Problem`] for settings that cannot be read, or do not fit this fleet.
+    /// [`Problem`] if the settings cannot be read or do not fit this fleet.
     pub(super) fn with_settings(&self, settings: &Settings) -> Result<Self, Problem> {
         let mut settings = settings.clone();
         DERIVED.iter().for_each(|key| drop(settings.take(key)));
-        // Custom parts are this configuration's: the caller has found them equal to the stored ones.
+        // The custom parts of this configuration are kept: the caller has checked that they equal the stored
+        // ones.
         settings.take_all(CUSTOM);
         if matches!(self.rule, Rule::Custom(_)) {
             settings.take_all(AGGREGATION);
@@ -51,14 +52,15 @@ impl Fleet {
             ..self.clone()
         };
         root.finish()?;
-        let most = fleet.allowed.as_ref().map_or(usize::MAX, Vec::len);
+        let allowed_count = fleet.allowed.as_ref().map_or(usize::MAX, Vec::len);
         let participation = root.section("participation")?;
-        let fits = fleet.participation.fits(fleet.expected, most);
+        let fits = fleet.participation.fits(fleet.expected, allowed_count);
         fits.map_err(|(key, message)| participation.problem(key, message))?;
         Ok(fleet)
     }
 
-    /// Completes a stored model with what only this configuration has.
+    /// Adds the model's settings that are not stored from this configuration: noise of the start, target and
+    /// base.
     fn complete_model(&self, stored: ModelSection) -> ModelSection {
         let hides = self.privacy.is_some() || matches!(self.model.init, Init::NoisyPower { .. });
         let init = match stored.init {

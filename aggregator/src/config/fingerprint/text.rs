@@ -1,4 +1,4 @@
-//! Settings as text, and the comparison of two texts.
+//! Settings of a fingerprint as a list of keys and values, their text form, and the comparison of two lists.
 
 use std::fmt;
 
@@ -9,17 +9,18 @@ use super::value::Setting;
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct Settings(Vec<(String, Setting)>);
 
-/// Key whose value differs between two texts.
+/// Key whose value differs between two lists of settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change<'a> {
+    /// Name of the key.
     pub(super) key: &'a str,
-    /// Value in the first text.
+    /// Value in the first list; `None` if the list lacks the key.
     pub(super) was: Option<&'a Setting>,
-    /// Value in the second text.
+    /// Value in the second list; `None` if the list lacks the key.
     pub(super) is: Option<&'a Setting>,
 }
 
-/// Formats the change as a line with a minus and one with a plus.
+/// Formats the change as the first value on a line with a minus and the second value on a line with a plus.
 impl fmt::Display for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (sign, value) in [("-", self.was), ("+", self.is)] {
@@ -37,12 +38,12 @@ impl Settings {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// Appends a line, whether or not its key occurs before.
+    /// Appends a setting, even if the key exists already.
     pub(super) fn push(&mut self, key: &str, value: Setting) {
         self.0.push((key.to_owned(), value));
     }
 
-    /// Adds or replaces a setting.
+    /// Adds a setting, or replaces the value of an existing one.
     pub(super) fn set(&mut self, key: &str, value: impl Into<Setting>) {
         let value = value.into();
         match self.0.iter_mut().find(|(known, _)| known == key) {
@@ -51,7 +52,7 @@ impl Settings {
         }
     }
 
-    /// Removes a setting.
+    /// Removes a setting and returns its value.
     pub(super) fn take(&mut self, key: &str) -> Option<Setting> {
         let place = self.0.iter().position(|(known, _)| known == key)?;
         Some(self.0.remove(place).1)
@@ -62,7 +63,8 @@ impl Settings {
         self.0.retain(|(key, _)| !key.starts_with(prefix));
     }
 
-    /// Adds the keys that were introduced later, with the values that their absence means, if `other` has them.
+    /// Adds each key of `later` that is missing here and present in `other`, with the value that a missing
+    /// key stands for.
     pub(super) fn with_later(mut self, later: &[Later], other: &Self) -> Self {
         for Later { key, value, applies_with } in later {
             let belongs =
@@ -74,12 +76,13 @@ impl Settings {
         self
     }
 
-    /// Returns the keys whose values differ in `other`: in the order of these settings, then of the others.
+    /// Returns the keys whose values differ in `other`: first the keys of these settings, then the keys that
+    /// only `other` has.
     pub(super) fn changes<'a>(&'a self, other: &'a Self) -> Vec<Change<'a>> {
-        let own = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
-        let came = other.0.iter().filter(|(key, _)| self.get(key).is_none());
-        let came = came.map(|(key, is)| Change { key, was: None, is: Some(is) });
-        own.chain(came).filter(|change| change.was != change.is).collect()
+        let known_keys = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
+        let added = other.0.iter().filter(|(key, _)| self.get(key).is_none());
+        let added = added.map(|(key, is)| Change { key, was: None, is: Some(is) });
+        known_keys.chain(added).filter(|change| change.was != change.is).collect()
     }
 
     /// Formats the differences, one line each.
@@ -88,7 +91,7 @@ impl Settings {
     }
 }
 
-/// Formats each setting as a line.
+/// Formats each setting as a line `key = value`.
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|(key, value)| writeln!(f, "{key} = {value}"))
@@ -99,7 +102,8 @@ impl fmt::Display for Settings {
 mod tests {
     use super::{Later, Settings};
 
-    /// A later key has its earlier meaning in an older text, and only where the key applies.
+    /// A text without a later key is read with the value that the missing key stands for, but only where the
+    /// key applies.
     #[test]
     fn later_keys_have_their_earlier_meaning() {
         let later = [("algorithm.scale", "\"none\""), ("algorithm.clip", "2.5")];

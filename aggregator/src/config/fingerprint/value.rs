@@ -1,11 +1,11 @@
-//! Value of a setting, as written in TOML.
+//! Values of settings, as written in TOML.
 
 use std::fmt;
 use std::str::FromStr;
 
 use toml_edit::Value;
 
-/// TOML value, or text that is none.
+/// TOML value, or text that is not valid TOML.
 #[derive(Clone, Debug)]
 pub(super) enum Setting {
     /// Boolean.
@@ -18,12 +18,12 @@ pub(super) enum Setting {
     Word(String),
     /// Array.
     List(Vec<Setting>),
-    /// Text that no file can contain.
+    /// Text that is not a value of `fleet.toml`.
     Other(String),
 }
 
 impl Setting {
-    /// Parses a value as written in TOML.
+    /// Parses a TOML value; any other text becomes [`Self::Other`].
     pub(super) fn parse(text: &str) -> Self {
         match Value::from_str(text) {
             Ok(value) => Self::from_toml(&value),
@@ -31,7 +31,7 @@ impl Setting {
         }
     }
 
-    /// Converts a value of a document.
+    /// Converts a value of a parsed TOML document.
     pub(super) fn from_toml(value: &Value) -> Self {
         match value {
             Value::Boolean(flag) => Self::Flag(*flag.value()),
@@ -43,14 +43,14 @@ impl Setting {
         }
     }
 
-    /// Converts an f32 with the fewest digits that identify it.
+    /// Converts an f32 to the f64 with the shortest decimal form that identifies the f32.
     pub(super) fn from_f32(value: f32) -> Self {
         // The formatted number always parses.
         Self::Number(value.to_string().parse().unwrap_or(f64::from(value)))
     }
 }
 
-/// Compares by meaning: 1 equals 1.0.
+/// Compares values by meaning: the integer 1 equals the float 1.0.
 impl PartialEq for Setting {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -66,7 +66,8 @@ impl PartialEq for Setting {
     }
 }
 
-/// Returns true if both are the same number, also where an f64 cannot represent the integer.
+/// Returns true if an integer and a float are the same number. The comparison is exact even if no f64 equals
+/// the integer.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "what is lost is compared")]
 fn is_equal(integer: i64, number: f64) -> bool {
     integer as f64 == number && number as i64 == integer

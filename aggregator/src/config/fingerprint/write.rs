@@ -1,6 +1,7 @@
-//! Writer of settings: lists the settings of a configuration under their keys.
+//! Writer of fingerprints: lists the settings of a configuration under their keys.
 //!
-//! Sections are destructured field by field: a new field must be written here, or left out with a reason.
+//! Sections are destructured field by field: a new field must either be written here or be ignored with a
+//! comment that gives the reason.
 
 use fedspan_protocol::limits::UNTIL_PLATEAU;
 use fedspan_protocol::message::{Descent, Filters, HeadSolve, Image};
@@ -18,12 +19,13 @@ use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
 use fedspan_engine::config::{Method, TUNED};
 use fedspan_engine::participation::Policy;
 
-/// Key that is not in the file: whether the products of a start by power iterations are noisy, which follows
-/// from `[privacy]`.
+/// Key of a setting that follows from `[privacy]` and that no file sets: whether the products of a start by
+/// power iterations are noisy.
 pub(super) const NOISY_START: &str = "privacy.noisy_start";
 
-/// Key that is a setting only for SCAFFOLD, whose control variates are divided by it; otherwise it is the
-/// number of devices that the first round waits for.
+/// Key of the number of expected devices. The number is part of the fingerprint only for SCAFFOLD, which
+/// divides the sum of control variates by the number. For other algorithms only the first round depends on
+/// the number.
 const EXPECTED: &str = "devices.expected";
 
 /// Keys whose values follow from the configuration, not from the stored settings.
@@ -36,7 +38,7 @@ pub(super) const CUSTOM: &str = "custom.";
 pub(super) const AGGREGATION: &str = "aggregation.";
 
 impl Fleet {
-    /// Returns the settings of the campaign.
+    /// Returns the settings that affect the results of a campaign.
     pub(in super::super) fn settings(&self) -> Settings {
         let Self {
             seed,
@@ -48,9 +50,9 @@ impl Fleet {
             participation,
             stop_change,
             limits,
-            // Written for SCAFFOLD only, below.
+            // Written below, for SCAFFOLD only.
             expected,
-            // These may change while the campaign runs.
+            // These settings may change while a campaign runs.
             state: _,
             journal: _,
             tcp: _,
@@ -84,7 +86,7 @@ impl Fleet {
     }
 }
 
-/// Writes the names and settings of custom parts; no key if there are none.
+/// Writes the names and settings of custom parts; writes nothing if there are no custom parts.
 fn write_custom(settings: &mut Settings, custom: &CustomNames) {
     let CustomNames { algorithm, participation, settings: own } = custom;
     if let Some(name) = algorithm {
@@ -98,6 +100,7 @@ fn write_custom(settings: &mut Settings, custom: &CustomNames) {
     }
 }
 
+/// Writes the sizes of the data.
 fn write_shape(settings: &mut Settings, shape: Shape) {
     let Shape { features, outputs, image } = shape;
     settings.set("data.d", features);
@@ -107,7 +110,7 @@ fn write_shape(settings: &mut Settings, shape: Shape) {
     }
 }
 
-/// Writes the scale; no key if there is none.
+/// Writes the scale of the samples; writes nothing if samples are not scaled.
 fn write_scale(settings: &mut Settings, scale: &ScaleSource) {
     match scale {
         ScaleSource::None => {}
@@ -119,8 +122,10 @@ fn write_scale(settings: &mut Settings, scale: &ScaleSource) {
     }
 }
 
+/// Writes the model.
 fn write_model(settings: &mut Settings, model: &ModelSection) {
-    // The target only scores results. The base is a path in the simulator; the model contains its checksum.
+    // `target` only serves to score results. `base` is a path that only the simulator uses; the model
+    // contains the checksum of that file.
     let ModelSection { k, init, target: _, network, adapter, base: _ } = model;
     if let Some(network) = network {
         return write_network_model(settings, *network);
@@ -143,6 +148,7 @@ fn write_model(settings: &mut Settings, model: &ModelSection) {
     }
 }
 
+/// Writes the layers of a network.
 fn write_network_model(settings: &mut Settings, network: NetworkModel) {
     let NetworkModel { front, hidden } = network;
     let kind = match front {
@@ -158,7 +164,7 @@ fn write_network_model(settings: &mut Settings, network: NetworkModel) {
             let filters: Vec<Filters> = filters.into_iter().filter(|filters| filters.count > 0).collect();
             let counts: Vec<u16> = filters.iter().map(|filters| filters.count).collect();
             settings.set("model.filters", counts);
-            // All layers share the side and pool of the first.
+            // All convolutional layers have the side and pool of the first one.
             let Filters { count: _, side, pool } = filters.first().copied().unwrap_or_default();
             settings.set("model.side", u16::from(side));
             settings.set("model.pool", u16::from(pool));
@@ -173,6 +179,7 @@ fn write_network_model(settings: &mut Settings, network: NetworkModel) {
     settings.set("model.hidden", hidden.into_iter().take_while(|width| *width > 0).collect::<Vec<u16>>());
 }
 
+/// Writes the algorithm of a linear model or network.
 fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     let AlgorithmSection {
         method,
@@ -181,7 +188,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
         head,
         final_head,
         ridge_labels,
-        // Written by the algorithms that they apply to.
+        // These keys are written below, by the algorithms that use them.
         head_step_size: _,
         local_steps: _,
         weighting,
@@ -193,11 +200,11 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
     let tuned = algorithm.network().is_some_and(|network| network.tuned);
     set("name", format!("{}{}", algorithm.name(), if tuned { TUNED } else { "" }).as_str().into());
-    let own = algorithm.linear_settings();
+    let linear_settings = algorithm.linear_settings();
     let derives_rounds = algorithm.linear().is_some_and(|method| method.rounds().is_some());
     match method {
         Method::Linear(method) if derives_rounds => {
-            method.write(&own, &mut |key, value| set(key, Setting::from_toml(&value)));
+            method.write(&linear_settings, &mut |key, value| set(key, Setting::from_toml(&value)));
         }
         Method::Linear(_) | Method::Network(_) => set("rounds", rounds.into()),
     }
@@ -215,7 +222,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
                     set("head_steps", steps.into());
                     set("head_step_size", step_size.into());
                 }
-                // Head solvers of networks only.
+                // The remaining solvers apply only to the heads of networks.
                 _ => {}
             }
             match final_head {
@@ -230,7 +237,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
                 set("labels_per_class", labels.into());
             }
             if !derives_rounds {
-                method.write(&own, &mut |key, value| set(key, Setting::from_toml(&value)));
+                method.write(&linear_settings, &mut |key, value| set(key, Setting::from_toml(&value)));
             }
             set("numeric", word(&NUMERICS, &numeric));
             set("send", word(&SENDS, &send));
@@ -242,7 +249,7 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
     set("download", word(&ENCODINGS, &download));
 }
 
-/// Writes the method of a network; heads train with the epochs and steps of this section.
+/// Writes the method of a network, with the epochs and steps with which heads are trained.
 fn write_network(settings: &mut Settings, network: NetworkSection) {
     let NetworkSection { method, descent, head_epochs, epochs, tuning_epochs, tuned: _ } = network;
     let Descent { step_size, momentum, batch } = descent;
@@ -264,6 +271,7 @@ fn write_network(settings: &mut Settings, network: NetworkSection) {
     );
 }
 
+/// Writes the aggregation rule.
 fn write_rule(settings: &mut Settings, rule: Rule) {
     settings.set("aggregation.rule", rule.as_str());
     for (key, value) in rule.parameters() {
@@ -271,6 +279,7 @@ fn write_rule(settings: &mut Settings, rule: Rule) {
     }
 }
 
+/// Writes the participation policy.
 fn write_participation(settings: &mut Settings, participation: &Policy) {
     settings.set("participation.policy", participation.name());
     participation.write(&mut |key, value| {
@@ -278,12 +287,13 @@ fn write_participation(settings: &mut Settings, participation: &Policy) {
     });
 }
 
+/// Writes the limits that affect results.
 fn write_limits(settings: &mut Settings, limits: &Limits) {
     let Limits {
         norm,
-        // The aggregation rule implies it.
+        // `relative` follows from the aggregation rule.
         samples: SampleCap { max_samples, relative: _ },
-        // These may change while the campaign runs.
+        // These settings may change while a campaign runs.
         connections: _,
         per_address: _,
         unauthenticated: _,
@@ -297,7 +307,8 @@ fn write_limits(settings: &mut Settings, limits: &Limits) {
     settings.set("limits.samples", *max_samples);
 }
 
-/// Returns the word for a value; a value without a word equals nothing.
+/// Returns the name of a value; a value without a name becomes a setting that differs from every other
+/// setting.
 fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> Setting {
     let found = words.iter().find(|(_, known)| known == value);
     found.map_or_else(|| Setting::Other("?".to_owned()), |(word, _)| (*word).into())

@@ -1,3 +1,5 @@
+//! Tests of `PeerSession`: timeouts, repeated hellos, floods, and input that is split at any byte.
+
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
+/// Begins a session on a persistent link or on a socket.
 fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
     let gate = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
@@ -35,6 +38,7 @@ fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     PeerSession::new(7, Origin::Link("bench".into()), connection, PATIENCE, now)
 }
 
+/// Encodes an unsealed frame of a device.
 fn frame(message: &ToServer) -> Vec<u8> {
     let mut out = vec![0; 200];
     let sent = encode(message, 0, |_| {}, &mut out).unwrap();
@@ -42,6 +46,7 @@ fn frame(message: &ToServer) -> Vec<u8> {
     out
 }
 
+/// Encodes the hello of a device.
 fn hello(device: u64) -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
@@ -75,7 +80,7 @@ struct Output {
     over: Option<DisconnectReason>,
 }
 
-/// Takes all steps of a session, admitting every device that says hello.
+/// Performs all steps of a session and admits every device that says hello.
 fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
     let mut frame = Vec::new();
     loop {
@@ -98,6 +103,7 @@ fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
     }
 }
 
+/// Passes bytes to a session and returns the outputs.
 fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
     let mut output = Output::default();
     session.receive(bytes);
@@ -105,7 +111,7 @@ fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
     output
 }
 
-/// Advances to the next timer, and returns its time.
+/// Runs the next timer of a session. Returns the time of the timer and the outputs.
 fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
     let at = session.due(now).unwrap();
     let mut output = Output::default();
@@ -117,6 +123,7 @@ fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
     (at, output)
 }
 
+/// Returns the outputs of a session that ends without frames or other events.
 fn over(gone: DisconnectReason) -> Output {
     Output { over: Some(gone), ..Output::default() }
 }
@@ -253,7 +260,7 @@ fn turned_away_device_gets_retry_delay() {
     assert!(commands.try_recv().is_none());
 }
 
-/// Consecutive devices that are turned away retry evenly spread in time, deterministically.
+/// The retry delays of consecutive turned-away devices are deterministic and evenly spread.
 #[test]
 fn retry_delays_are_spread_evenly() {
     for first in [0, 17, 4_000_000_000, u64::MAX - 3_000] {
@@ -261,7 +268,7 @@ fn retry_delays_are_spread_evenly() {
         times.sort_unstable();
         assert!(times[0] >= 15_000 && times[2_999] < 30_000, "{first}");
         let widest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
-        // 5 on average.
+        // The average distance is 5 ms.
         assert!(times[0] < 15_030 && times[2_999] > 29_970 && widest <= 20, "{first}: {widest}");
         for second in times.chunk_by(|a, b| a / 1_000 == b / 1_000) {
             assert!((190..=210).contains(&second.len()), "{first}: {} in a second", second.len());
@@ -320,7 +327,7 @@ fn messages_of_device() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The outputs do not depend on how the bytes are split; only traffic reports may occur between pieces.
+    /// The outputs do not depend on how the bytes are split, except for traffic reports between the pieces.
     #[test]
     fn splitting_of_input_does_not_matter(
         messages_of_device in prop::collection::vec(messages_of_device(), 0..30),
@@ -346,7 +353,7 @@ proptest! {
         prop_assert_eq!(run(&mut |piece| cuts[piece % cuts.len()]), whole);
     }
 
-    /// Bytes that arrive before earlier ones are handled are handled after them.
+    /// Bytes that arrive while earlier messages are pending are handled after those messages.
     #[test]
     fn early_bytes_wait(messages_of_device in prop::collection::vec(messages_of_device(), 0..30)) {
         let (mut one, _commands) = begin(false, Millis::ZERO);

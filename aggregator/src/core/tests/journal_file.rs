@@ -1,8 +1,8 @@
-//! Journal file next to the journal table.
+//! Tests that the journal file and the journal table of the database agree.
 
 use super::*;
 
-/// Table and file number their lines alike.
+/// A new campaign continues the numbers of the journal lines, both in the table and in the file.
 #[test]
 fn new_campaign_continues_the_journal() {
     let state = tempfile::tempdir().unwrap();
@@ -14,6 +14,7 @@ fn new_campaign_continues_the_journal() {
     is_sound(&fleet, 4);
 }
 
+/// Asserts that the state directory is consistent and that the journal has this number of lines.
 fn is_sound(fleet: &Fleet, lines: usize) {
     let found = crate::check::check(fleet).unwrap().expect("a campaign");
     let says = format!("{}: {lines} lines, all of them", fleet.state.join(journal::FILE).display());

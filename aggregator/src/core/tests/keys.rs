@@ -1,8 +1,9 @@
-//! Replaced keys and the end of rounds.
+//! Tests that replaced keys are accepted until a round closes, and are revoked when training ends.
 
 use super::*;
 
-/// Both keys are accepted until a round closes; if none will, the old key is rejected at once.
+/// After a rotation both keys are accepted until a round closes. If no further round will close, the old key
+/// is rejected at once.
 #[test]
 fn rotation_after_training_has_no_grace() {
     let state = tempfile::tempdir().unwrap();
@@ -23,15 +24,15 @@ fn rotation_after_training_has_no_grace() {
     );
     assert!(!rotate().contains("rotating"));
     assert!(keys.lookup(DeviceId(0), 1).is_none() && keys.lookup(DeviceId(0), 2).is_some());
-    // Nor is there a grace after a restart before any device has joined.
+    // After a restart there is no grace either, even before a device has joined.
     drop((core, key_store));
     let key_store = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
     let _host = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
 
-/// A round whose end is not durable is reopened after a power cut, and devices that have not answered it may
-/// still use their old key.
+/// Replaced keys stay accepted until the end of the round is durable. Otherwise a power cut would reopen the
+/// round, and devices with an old key could not answer.
 #[test]
 fn replaced_keys_stay_until_round_is_durable() {
     let state = tempfile::tempdir().unwrap();
@@ -41,8 +42,8 @@ fn replaced_keys_stay_until_round_is_durable() {
     let text = text(state.path()).replace("rounds = 3", "rounds = 1").replace("absence = 0", "absence = 30");
     let fleet = Fleet::parse("fleet.toml", &text).unwrap();
     let begin = |keys: KeyStore| {
-        let (own, key_store) = (disk.clone(), SharedKeyStore::new(keys));
-        let store = Store::over(move || own.clone(), place.clone(), SysRng).unwrap();
+        let (shared_disk, key_store) = (disk.clone(), SharedKeyStore::new(keys));
+        let store = Store::over(move || shared_disk.clone(), place.clone(), SysRng).unwrap();
         let nonces: Box<dyn Entropy> = Box::new(entropy());
         (ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap(), key_store)
     };
@@ -60,7 +61,7 @@ fn replaced_keys_stay_until_round_is_durable() {
     handle_and_flush(&mut core, 1, update(&round));
     assert!(core.is_stalled() && core.is_fitting());
     assert!(key_store.keys().lookup(DeviceId(1), 0).is_some(), "its round has not closed");
-    // Power cut.
+    // Simulates a power cut.
     drop((core, key_store));
     disk.set_full(false);
     let (mut core, key_store) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
@@ -83,7 +84,7 @@ fn replaced_keys_stay_until_round_is_durable() {
     );
 }
 
-/// No round is left and no device is connected, so a grace would never end.
+/// Graces end with the last round even if no device is connected, because no later round would end them.
 #[test]
 fn graces_end_with_last_round() {
     let state = tempfile::tempdir().unwrap();
@@ -104,7 +105,7 @@ fn graces_end_with_last_round() {
     let round = opened(&mut queues).pop().expect("a round");
     handle_and_flush(&mut core, 0, update(&round));
     handle_and_flush(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
-    // Its departure closes the round, as it was the last awaited device.
+    // The departure of the last awaited device closes the round.
     handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     assert_eq!((core.done, core.engine().open_round().is_none()), (1, true));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));

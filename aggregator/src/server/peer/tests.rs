@@ -1,3 +1,5 @@
+//! Tests of the peer task: memory per device, and timers while a peer is slow or sends without end.
+
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use fedspan_engine::Millis;
@@ -16,14 +18,14 @@ use crate::core::{COMMAND_CAPACITY, PeerEventKind, Sender, command_queue_memory}
 use crate::server::connection_slots::ConnectionSlots;
 use fedspan_engine::admission::Requirements;
 
-/// Bytes that the runtime adds to a task, its socket, and its entry in the task list: 128 and 256 for the first
-/// two, aligned to 128, as of tokio 1.54.
+/// Number of bytes that the runtime needs for a task, its socket and its entry in the task list. As of tokio
+/// 1.54, a task needs 128 and a socket 256, aligned to 128.
 const RUNTIME: usize = 640;
 
-/// Bytes of a device's entries in the tables of the core and the engine.
+/// Number of bytes of a device's entries in the tables of the core and the engine.
 const TABLES: usize = 256;
 
-/// Documented memory per device for (64, 4): 8 KiB and a decoded update.
+/// Documented limit of memory per device for a model of 64 features and width 4: 8 KiB and a decoded update.
 const PROMISE: usize = 8192 + 64 * 4 * 4;
 
 const MODEL: Model = Model::linear(64, 4, 1);
@@ -38,6 +40,7 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
+/// Makes the context of peer tasks of a server in plaintext mode.
 fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
     let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
@@ -58,7 +61,7 @@ async fn device_memory_is_bounded() {
     let task = size_of_val(&run(0, socket, address, context, slot));
     let on_heap = connection.memory_max() - size_of::<Connection>();
     let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
-    // A round being written, an update in the core's inbox, the rest of a read.
+    // A round that is being written, an update in the core's inbox, and the unprocessed part of a read.
     let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ_LEN;
     let most = task + RUNTIME + TABLES + on_heap + commands + moving;
     println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
@@ -89,7 +92,7 @@ fn hello() -> Vec<u8> {
     frame(&ToServer::Hello(Hello::new(1, capabilities)))
 }
 
-/// Device whose session has begun.
+/// Device with a session, after the hello.
 struct Begun {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
@@ -112,10 +115,11 @@ async fn begin() -> Begun {
     Begun { device, commands, messages, session }
 }
 
-/// The device sends its keep-alive in time while the peer task waits for it to read.
+/// A keep-alive that arrives in time counts as in time, even if the peer task is waiting for the device to
+/// read.
 #[tokio::test(start_paused = true)]
 async fn bytes_received_while_writing_are_in_time() {
-    // Repeated, as `select!` could otherwise pass by chance.
+    // Repeated, because a random order of branches in `select!` could pass by chance.
     for _ in 0..40 {
         let Begun { mut device, commands, session, messages: _messages } = begin().await;
         let id = RoundId { round: 1, stage: 0 };
@@ -135,8 +139,8 @@ async fn bytes_received_while_writing_are_in_time() {
     }
 }
 
-/// Link on which a hello arrives and then an endless frame; it stops after far more reads than the task may
-/// make.
+/// Link that delivers a hello and then an endless frame. The link ends after many more reads than the task
+/// may make.
 struct Endless {
     hello: Vec<u8>,
     reads: u32,
