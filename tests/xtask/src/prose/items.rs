@@ -312,7 +312,7 @@ mod tests {
     fn heading_begins_an_item_outside_fenced_code_only() {
         let source = "/// Reads.\n///\n/// # Errors\n///\n/// What it says.\n/// ```\n/// # use x;\n/// ```\nfn f() {}";
         assert_eq!(
-            of(source, Class::Docs),
+            items_of(source, Class::Docs),
             [(1, "Reads.".to_owned()), (5, "What it says.\n ```\n # use x;\n ```".to_owned())]
         );
     }
