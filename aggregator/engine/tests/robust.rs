@@ -4,7 +4,7 @@
 use crate::common::{gaussian, random};
 use fedspan_engine::aggregate::{
     RoundAggregate, Rule, SampleCap, TRIM, UpdateWeight, Weighted, geometric_median,
-    projector_geometric_median, projector_mean, trimmed_mean,
+    projector_geometric_median, projector_mean, spectral_filter, trimmed_mean,
 };
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance, random_basis, to_f32};
 use fedspan_engine::{DeviceId, Tensor, Weighting};
@@ -12,8 +12,9 @@ use fedspan_protocol::tensor::Role;
 use proptest::prelude::*;
 
 /// All rules that a configuration can name.
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     Rule::MEAN,
+    Rule::SPECTRAL_FILTER,
     Rule::GEOMETRIC_MEDIAN,
     Rule::trimmed_mean(TRIM),
     Rule::PROJECTOR_MEAN,
@@ -91,7 +92,7 @@ proptest! {
 
     /// The result is bit-identical for any order of arrival.
     #[test]
-    fn rules_are_independent_of_arrival_order(seed in any::<u64>(), n in 1usize..12, which in 0usize..5, by_samples in any::<bool>()) {
+    fn rules_are_independent_of_arrival_order(seed in any::<u64>(), n in 1usize..12, which in 0usize..6, by_samples in any::<bool>()) {
         let (d, k) = (5, 2);
         let random = &mut random(seed);
         let reference = random_basis(d, k, random);
@@ -137,6 +138,7 @@ proptest! {
             .collect();
         prop_assert!(apart(&geometric_median(&once, &[]), &geometric_median(&twice, &[])) < 1e-8);
         prop_assert!(apart(&trimmed_mean(&once, 0.3), &trimmed_mean(&twice, 0.3)) < 1e-10);
+        prop_assert!(apart(&spectral_filter(&once, &[], 0.2), &spectral_filter(&twice, &[], 0.2)) < 1e-8);
         let random = &mut random(seed);
         let reference = random_basis(6, 2, random);
         let near = |random: &mut _| orthonormal(&(&reference + gaussian(6, 2, random) * 0.3)).unwrap();
@@ -310,6 +312,7 @@ proptest! {
         let weights: Vec<f64> = (1..=n).map(|w| w as f64).collect();
         prop_assert!(apart(&geometric_median(&weighted(&all, &weights), &[]), &exact) < 1e-12);
         prop_assert!(apart(&trimmed_mean(&weighted(&all, &weights), 0.2), &exact) < 1e-12);
+        prop_assert!(apart(&spectral_filter(&weighted(&all, &weights), &[], 0.2), &exact) < 1e-12);
         let random = &mut random(seed);
         let basis = random_basis(300, 3, random);
         let near = orthonormal(&(&basis + gaussian(300, 3, random) * 0.01)).unwrap();
@@ -324,6 +327,82 @@ proptest! {
             // existing heads still fit.
             prop_assert!((projector_mean(&same, &basis).unwrap() - &basis).amax() < 1e-9);
         }
+    }
+}
+
+/// Rank-one updates with personal heads: `n` honest gradients `M w w^T + noise` (d x k) for unit heads `w`, and
+/// `M` itself, of norm 1. The noise has `noise` times the norm of the signal.
+fn personal_gradients(n: usize, d: usize, k: usize, noise: f64, seed: u64) -> (Matrix, Vec<Matrix>) {
+    let random = &mut random(seed);
+    let common = random_basis(d, k, random) / (k as f64).sqrt();
+    let gradients = (0..n)
+        .map(|_| {
+            let head = gaussian(k, 1, random);
+            let head = &head / head.norm();
+            let signal = &common * &head;
+            let noise = gaussian(d, 1, random) * (noise * signal.norm() / (d as f64).sqrt());
+            (signal + noise) * head.transpose()
+        })
+        .collect();
+    (common, gradients)
+}
+
+/// Fraction of the honest progress that remains: the inner product of a rule's result with the common matrix,
+/// relative to that of the honest mean.
+fn progress(result: &[f64], common: &Matrix, honest: &Matrix) -> f64 {
+    let along = |values: &mut dyn Iterator<Item = f64>| -> f64 {
+        values.zip(common.iter()).map(|(value, common)| value * common).sum()
+    };
+    // `to_f32` writes rows first, so the transposed matrix has the order of the result.
+    along(&mut Matrix::from_row_slice(common.nrows(), common.ncols(), result).iter().copied())
+        / along(&mut honest.iter().copied())
+}
+
+/// A fifth of colluding attackers that push against the common direction of personal gradients: the spectral
+/// filter keeps more than half of the progress for any k, while the geometric median loses most or all of it for
+/// k = 4 and more.
+#[test]
+fn spectral_filter_keeps_the_direction_of_personal_gradients() {
+    let (n, attackers) = (40, 8);
+    for (d, k, noise) in [(20, 1, 1.0), (20, 2, 1.5), (20, 4, 1.5), (57, 8, 1.5), (128, 16, 1.0)] {
+        let mut worst = (f64::INFINITY, f64::INFINITY);
+        for seed in 1..=10 {
+            let (common, mut gradients) = personal_gradients(n, d, k, noise, seed);
+            let honest = &gradients[attackers..];
+            let mean = honest.iter().fold(Matrix::zeros(d, k), |sum, g| sum + g) / honest.len() as f64;
+            let mut norms: Vec<f64> = honest.iter().map(Matrix::norm).collect();
+            norms.sort_by(f64::total_cmp);
+            let attack = &mean * (-norms[norms.len() / 2] / mean.norm());
+            gradients[..attackers].fill(attack);
+            let values: Vec<Vec<f32>> = gradients.iter().map(to_f32).collect();
+            let updates = weighted(&values, &vec![1.0; n]);
+            let filtered = progress(&spectral_filter(&updates, &[], 0.2), &common, &mean);
+            let median = progress(&geometric_median(&updates, &[]), &common, &mean);
+            worst = (worst.0.min(filtered), worst.1.min(median));
+        }
+        println!("d {d}, k {k}: spectral filter {:.2}, geometric median {:.2}", worst.0, worst.1);
+        assert!(worst.0 > 0.5, "d {d}, k {k}: {:.3} of the honest progress remain", worst.0);
+        assert!(k < 4 || worst.1 < 0.2, "d {d}, k {k}: the attack is too weak to compare with");
+    }
+}
+
+/// If honest updates are alike, the filter removes the attackers and returns the honest mean, in whichever
+/// direction they push.
+#[test]
+fn spectral_filter_removes_attackers_from_alike_updates() {
+    for seed in 1..=20 {
+        let base = &vectors(1, 30, seed)[0];
+        let mut values: Vec<Vec<f32>> = vectors(40, 30, seed + 100)
+            .iter()
+            .map(|noise| base.iter().zip(noise).map(|(base, noise)| base + 0.01 * noise).collect())
+            .collect();
+        let attack: Vec<f32> = vectors(1, 30, seed + 200)[0].clone();
+        for value in values.iter_mut().take(8) {
+            *value = attack.clone();
+        }
+        let result = spectral_filter(&weighted(&values, &[1.0; 40]), &[], 0.2);
+        let exact: Vec<f64> = base.iter().map(|v| f64::from(*v)).collect();
+        assert!(apart(&result, &exact) < 0.005 * norm(&exact), "{}", apart(&result, &exact) / norm(&exact));
     }
 }
 
@@ -407,7 +486,7 @@ fn declared_samples_are_bounded_by_other_devices() {
 #[test]
 fn billion_declared_samples_count_as_one() {
     let update = |value: f32| [tensor(Role::Gradient, 1, 1, vec![value])];
-    for rule in [Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.0)] {
+    for rule in [Rule::SPECTRAL_FILTER, Rule::GEOMETRIC_MEDIAN, Rule::trimmed_mean(0.0)] {
         let value = |lie: u32| {
             let mut round = RoundAggregate::new(rule, Weighting::Samples, 1);
             for device in 0..4 {

@@ -12,8 +12,9 @@
 //! same vector from many devices: honest gradients of personal tasks point in all directions, so equal
 //! vectors have the largest influence (`POISON.md`).
 
+use super::Weighted;
 use super::rule::{AggregationRule, NamedRule};
-use super::{Weighted, weighted_median};
+use super::steps::{Steps, add_scaled, from_center};
 use crate::reader::{Problem, Section};
 
 /// Geometric median of updates clipped to the median norm of the round.
@@ -51,46 +52,20 @@ const ITERATIONS: usize = 300;
 /// Computed in f64, in the given order. If no update has a weight, the result is `center`.
 #[must_use]
 pub fn geometric_median(updates: &[Weighted<'_>], center: &[f64]) -> Vec<f64> {
-    let length = updates.first().map_or(center.len(), |update| update.values.len());
-    let at = |index: usize| center.get(index).copied().unwrap_or(0.0);
-    let mut points: Vec<(f64, Vec<f64>)> = updates
-        .iter()
-        .filter(|update| update.weight > 0.0)
-        .map(|update| {
-            let values = update.values.iter().enumerate().map(|(index, v)| f64::from(*v) - at(index));
-            (update.weight, values.collect())
-        })
-        .collect();
-    let radius = clip(&mut points);
-    let mut median = mean(&points, length);
+    let steps = Steps::clipped(updates, center);
+    let mut median = steps.mean(&vec![1.0; steps.points.len()]);
     // A median norm of zero clips every point to zero.
-    if radius > 0.0 {
+    if steps.radius > 0.0 {
         for _ in 0..ITERATIONS {
-            let next = reweighted(&points, &median, SMOOTHING * radius);
+            let next = reweighted(&steps.points, &median, SMOOTHING * steps.radius);
             let moved = distance(&next, &median);
             median = next;
-            if moved <= TOLERANCE * radius {
+            if moved <= TOLERANCE * steps.radius {
                 break;
             }
         }
     }
-    median.iter().enumerate().map(|(index, value)| value + at(index)).collect()
-}
-
-/// Clips every point to the weighted median of the norms, and returns that median.
-fn clip(points: &mut [(f64, Vec<f64>)]) -> f64 {
-    let norms: Vec<f64> = points.iter().map(|(_, values)| norm(values)).collect();
-    let weighed = norms.iter().zip(points.iter()).map(|(norm, (weight, _))| (*norm, *weight)).collect();
-    let radius = weighted_median(weighed);
-    for (norm, (_, values)) in norms.iter().zip(points.iter_mut()) {
-        if *norm > radius {
-            let factor = radius / norm;
-            for value in values.iter_mut() {
-                *value *= factor;
-            }
-        }
-    }
-    radius
+    from_center(&median, center)
 }
 
 /// One Weiszfeld step: the mean of the points with their weights divided by their distances from `from`,
@@ -100,38 +75,13 @@ fn reweighted(points: &[(f64, Vec<f64>)], from: &[f64], least: f64) -> Vec<f64> 
     let mut total = 0.0;
     for (weight, values) in points {
         let share = weight / distance(values, from).max(least);
-        for (sum, value) in sum.iter_mut().zip(values) {
-            *sum += share * value;
-        }
+        add_scaled(&mut sum, share, values);
         total += share;
     }
     for sum in &mut sum {
         *sum /= total;
     }
     sum
-}
-
-/// Weighted mean of points of `length` values; zeros if no point has a weight.
-fn mean(points: &[(f64, Vec<f64>)], length: usize) -> Vec<f64> {
-    let mut sum = vec![0.0; length];
-    let mut total = 0.0;
-    for (weight, values) in points {
-        for (sum, value) in sum.iter_mut().zip(values) {
-            *sum += weight * value;
-        }
-        total += weight;
-    }
-    if total > 0.0 {
-        for sum in &mut sum {
-            *sum /= total;
-        }
-    }
-    sum
-}
-
-/// Euclidean norm.
-fn norm(values: &[f64]) -> f64 {
-    values.iter().fold(0.0, |sum, value| sum + value * value).sqrt()
 }
 
 /// Euclidean distance.

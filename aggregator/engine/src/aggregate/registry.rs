@@ -8,6 +8,7 @@ use super::Weighted;
 use super::geometric_median::GeometricMedian;
 use super::mean::Mean;
 use super::rule::{AggregationRule, NamedRule, SubspaceRule};
+use super::spectral_filter::SpectralFilter;
 use super::subspaces::{ProjectorGeometricMedian, ProjectorMean};
 use super::trimmed_mean::TrimmedMean;
 use crate::reader::{Problem, Section};
@@ -67,6 +68,7 @@ macro_rules! registry {
 
 registry! {
     Mean,
+    SpectralFilter,
     GeometricMedian,
     TrimmedMean,
     ProjectorMean,
@@ -78,6 +80,8 @@ impl Rule {
     pub const MEAN: Self = Self::Mean(Mean);
     /// Geometric median of clipped updates.
     pub const GEOMETRIC_MEDIAN: Self = Self::GeometricMedian(GeometricMedian);
+    /// Spectral filter for the default fraction of attackers.
+    pub const SPECTRAL_FILTER: Self = Self::SpectralFilter(SpectralFilter { attackers: super::ATTACKERS });
     /// Mean of projectors.
     pub const PROJECTOR_MEAN: Self = Self::ProjectorMean(ProjectorMean);
     /// Geometric median of projectors.

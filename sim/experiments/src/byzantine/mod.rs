@@ -76,6 +76,7 @@ pub const GRIDS: [Grid; 2] = [
         ],
         rules: &[
             variant("mean", &["aggregation.rule=mean"]),
+            variant("spectral filter", &["aggregation.rule=spectral-filter"]),
             variant("geometric median", &["aggregation.rule=geometric-median"]),
             variant("trimmed mean", &["aggregation.rule=trimmed-mean"]),
         ],
