@@ -5,20 +5,26 @@
 //! in that direction. The filter finds the leading direction of the second moment, lowers the weight of the
 //! updates with the largest projections on it, and repeats until it has removed the weight that the
 //! attackers may have, and a margin (Diakonikolas, Kamath, Kane, Li, Moitra and Stewart, "Being robust (in
-//! high dimensions) can be practical", 2017). Its error does not depend on the norms of honest updates but
-//! on their variance in one direction. Gradients of personal tasks have rank one and point in all directions:
-//! they are long, but few agree. A rule that compares distances follows the few that agree, as the geometric
-//! median does (`POISON.md`).
+//! high dimensions) can be practical", 2017). Its error depends on the variance of honest updates in one
+//! direction, not on their norms. Gradients of personal tasks have rank one and point in all directions:
+//! they are far apart, and few agree. A rule that compares distances, as the geometric median, follows the few
+//! that agree (`POISON.md`).
 //!
-//! Three differences from the paper. Updates are first clipped to the median norm of the round. The second
-//! moment is about the coordinate-wise median and not about the mean: if honest updates are alike, the median
-//! is the honest update; if they point in all directions, it is close to zero, and a minority hardly moves it.
-//! The filter removes a bounded amount instead of comparing the variance with a threshold, because honest
-//! updates of personal tasks have no known variance.
+//! Differences from the paper:
+//!
+//! - Updates are first clipped to the median norm of the round.
+//! - The second moment is about the coordinate-wise median and not about the mean. If honest updates are alike,
+//!   the median is the honest update; if they point in all directions, it is close to zero, and a minority
+//!   hardly moves it.
+//! - The second moment is that of the directions of the updates: every difference from the median is scaled to
+//!   norm 1. Otherwise the filter would remove the honest devices with the longest gradients, which carry most
+//!   of the signal, and spare attackers that send short ones.
+//! - The filter removes a bounded amount instead of comparing the variance with a threshold, because honest
+//!   updates of personal tasks have no known variance.
 
 use super::Weighted;
 use super::rule::{AggregationRule, NamedRule};
-use super::steps::{Steps, add_scaled, dot, from_center, norm};
+use super::steps::{Steps, add_scaled, dot, from_center, normalize};
 use crate::reader::{Problem, Section};
 
 /// Default fraction of attackers.
@@ -31,6 +37,9 @@ const DIRECTIONS: usize = 10;
 const FIRST_ITERATIONS: usize = 12;
 /// Number of power iterations for each further direction, which begin at the previous direction.
 const NEXT_ITERATIONS: usize = 4;
+/// Number of times that the removed shares may be squared. Squaring concentrates them on the updates that
+/// stand out most, if a direction would otherwise exceed the weight that may be removed.
+const SQUARINGS: usize = 16;
 /// Fractional part of the golden ratio, whose multiples modulo 1 are evenly distributed.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
@@ -78,22 +87,22 @@ impl AggregationRule for SpectralFilter {
 #[must_use]
 pub fn spectral_filter(updates: &[Weighted<'_>], center: &[f64], attackers: f64) -> Vec<f64> {
     let steps = Steps::clipped(updates, center);
-    let kept = kept_fractions(&steps.about_median(), MARGIN * attackers);
+    let kept = kept_fractions(&steps.directions(), MARGIN * attackers);
     from_center(&steps.mean(&kept), center)
 }
 
-/// Fraction of each device's weight that the filter keeps, given the differences of the steps from their
-/// median, if it removes at most the fraction `removed` of the total weight.
-fn kept_fractions(steps: &Steps, removed: f64) -> Vec<f64> {
-    let points = &steps.points;
+/// Fraction of each device's weight that the filter keeps, given the directions of the steps, if it removes
+/// at most the fraction `removed` of the total weight.
+fn kept_fractions(directions: &Steps, removed: f64) -> Vec<f64> {
+    let points = &directions.points;
     let mut kept = vec![1.0; points.len()];
     let weight = |kept: &[f64]| points.iter().zip(kept).map(|((weight, _), kept)| weight * kept).sum::<f64>();
     let least = (1.0 - removed) * weight(&kept);
-    let mut direction = first_direction(&steps.mean(&kept));
+    let mut direction = first_direction(&directions.mean(&kept));
     for round in 0..DIRECTIONS {
         let iterations = if round == 0 { FIRST_ITERATIONS } else { NEXT_ITERATIONS };
         for _ in 0..iterations {
-            direction = second_moment_times(steps, &kept, &direction);
+            direction = second_moment_times(directions, &kept, &direction);
             if !normalize(&mut direction) {
                 return kept;
             }
@@ -107,17 +116,30 @@ fn kept_fractions(steps: &Steps, removed: f64) -> Vec<f64> {
         if largest <= 0.0 {
             return kept;
         }
-        let next: Vec<f64> =
-            kept.iter().zip(&scores).map(|(kept, score)| kept * (1.0 - score / largest)).collect();
-        let (before, after) = (weight(&kept), weight(&next));
+        let before = weight(&kept);
+        let mut shares: Vec<f64> = scores.iter().map(|score| score / largest).collect();
+        let mut next = reduced(&kept, &shares);
+        for _ in 0..SQUARINGS {
+            if weight(&next) >= least {
+                break;
+            }
+            shares.iter_mut().for_each(|share| *share *= *share);
+            next = reduced(&kept, &shares);
+        }
+        let after = weight(&next);
         if after < least {
-            // The last direction removes only what is left of the bound.
+            // More updates stand out equally than may be removed: each loses the same part.
             let part = (before - least) / (before - after);
             return kept.iter().zip(&next).map(|(kept, next)| kept - part * (kept - next)).collect();
         }
         kept = next;
     }
     kept
+}
+
+/// Kept fractions after each one has lost a share.
+fn reduced(kept: &[f64], shares: &[f64]) -> Vec<f64> {
+    kept.iter().zip(shares).map(|(kept, share)| kept * (1.0 - share)).collect()
 }
 
 /// Start of the power iterations: the direction of the mean plus a fixed direction. The leading direction has
@@ -131,25 +153,13 @@ fn first_direction(mean: &[f64]) -> Vec<f64> {
     direction
 }
 
-/// Product of the second moment of the kept steps with a direction, up to a factor.
-fn second_moment_times(steps: &Steps, kept: &[f64], direction: &[f64]) -> Vec<f64> {
-    let mut product = vec![0.0; steps.length];
-    for ((weight, step), kept) in steps.points.iter().zip(kept) {
+/// Product of the second moment of the kept points with a direction, up to a factor.
+fn second_moment_times(directions: &Steps, kept: &[f64], direction: &[f64]) -> Vec<f64> {
+    let mut product = vec![0.0; directions.length];
+    for ((weight, step), kept) in directions.points.iter().zip(kept) {
         if *kept > 0.0 {
             add_scaled(&mut product, weight * kept * dot(step, direction), step);
         }
     }
     product
-}
-
-/// Scales a vector to norm 1. Returns false, and leaves it unchanged, if its norm is zero or not finite.
-fn normalize(values: &mut [f64]) -> bool {
-    let norm = norm(values);
-    if !(norm > 0.0 && norm.is_finite()) {
-        return false;
-    }
-    for value in values.iter_mut() {
-        *value /= norm;
-    }
-    true
 }

@@ -30,8 +30,9 @@ impl Steps {
         Self { points, length, radius }
     }
 
-    /// Differences of the steps from their coordinate-wise weighted median.
-    pub fn about_median(&self) -> Self {
+    /// Directions of the steps as seen from their coordinate-wise weighted median: the differences, scaled to
+    /// norm 1. A step that equals the median has the direction zero.
+    pub fn directions(&self) -> Self {
         let mut points = self.points.clone();
         for coordinate in 0..self.length {
             let values = self.points.iter().map(|(weight, step)| (at(step, coordinate), *weight)).collect();
@@ -41,6 +42,9 @@ impl Steps {
                     *value -= median;
                 }
             }
+        }
+        for (_, step) in &mut points {
+            normalize(step);
         }
         Self { points, ..*self }
     }
@@ -104,4 +108,16 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
 /// Euclidean norm.
 pub(super) fn norm(values: &[f64]) -> f64 {
     dot(values, values).sqrt()
+}
+
+/// Scales a vector to norm 1. Returns false, and leaves it unchanged, if its norm is zero or not finite.
+pub(super) fn normalize(values: &mut [f64]) -> bool {
+    let norm = norm(values);
+    if !(norm > 0.0 && norm.is_finite()) {
+        return false;
+    }
+    for value in values.iter_mut() {
+        *value /= norm;
+    }
+    true
 }
