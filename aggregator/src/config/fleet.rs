@@ -283,14 +283,14 @@ impl Fleet {
         Ok(self)
     }
 
-    /// Makes the engine of this campaign.
+    /// Creates the engine of this campaign.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.custom_engine(CustomParts::default())
     }
 
-    /// Makes the engine of this campaign. The algorithm and the participation policy of `custom` replace the
-    /// configured ones. The rule of `custom` is ignored; see [`Self::with_rule`].
+    /// Creates the engine of this campaign. The algorithm and the participation policy of `custom` replace
+    /// the configured ones. The rule of `custom` is ignored; see [`Self::with_rule`].
     #[must_use]
     pub fn custom_engine(&self, custom: CustomParts) -> Engine {
         let settings = Settings {

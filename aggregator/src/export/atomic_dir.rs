@@ -24,7 +24,7 @@ pub(super) struct AtomicDir {
 }
 
 impl AtomicDir {
-    /// Makes a temporary directory for a target path.
+    /// Creates a temporary directory for a target path.
     ///
     /// # Errors
     /// [`ExportError::Exists`] if the target exists, [`ExportError::Io`].

@@ -48,7 +48,7 @@ impl JournalEntry {
     }
 }
 
-/// Makes the entry of an opened round.
+/// Creates the entry of an opened round.
 fn opened(opening: &RoundOpening) -> Opened {
     let (phase, number) = JournalPhase::of(opening.phase);
     Opened {

@@ -18,7 +18,7 @@ pub struct AcceptedKey {
 }
 
 impl AcceptedKey {
-    /// Makes an accepted key.
+    /// Creates an accepted key.
     pub(super) fn new(device: DeviceId, key: Key) -> Arc<Self> {
         Arc::new(Self { device, key, accepted: AtomicBool::new(true) })
     }

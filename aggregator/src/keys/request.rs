@@ -28,7 +28,7 @@ impl DeviceRange {
 }
 
 impl From<(DeviceId, DeviceId)> for DeviceRange {
-    /// Makes a range from two ends in any order.
+    /// Creates a range from two ends in any order.
     fn from((one, other): (DeviceId, DeviceId)) -> Self {
         Self { first: one.min(other), last: one.max(other) }
     }

@@ -313,7 +313,7 @@ impl std::fmt::Debug for KeyStore {
     }
 }
 
-/// Makes a function that adds the path to a corruption.
+/// Creates a function that adds the path to a corruption.
 fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
@@ -334,7 +334,7 @@ pub struct SharedKeyStore {
 }
 
 impl SharedKeyStore {
-    /// Makes a shared key store.
+    /// Creates a shared key store.
     #[must_use]
     pub fn new(store: KeyStore) -> Self {
         Self { keys: store.keys(), store: Arc::new(Mutex::new(store)) }

@@ -110,7 +110,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Makes an empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -35,7 +35,7 @@ pub enum Unlock {
 }
 
 impl Unlock {
-    /// Makes the secret from a passphrase; a line end is removed.
+    /// Creates the secret from a passphrase; a line end is removed.
     ///
     /// # Errors
     /// [`UnlockError::Passphrase`] if the passphrase is empty or too long.
@@ -124,7 +124,7 @@ impl Argon2Cost {
     /// Second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory: 1 << 16, passes: 3, lanes: 4 };
 
-    /// Makes a cost from the memory in KiB, the number of passes over the memory, and the number of lanes.
+    /// Creates a cost from the memory in KiB, the number of passes over the memory, and the number of lanes.
     /// Returns `None` if Argon2 does not accept the values, or if a derivation would use more than 1 GiB, or
     /// more work than two passes over 1 GiB. The limits are needed because the header of an untrusted file is
     /// used before it can be authenticated.
@@ -177,7 +177,7 @@ pub(super) struct Secret {
 }
 
 impl Secret {
-    /// Makes the secret of a new store; a passphrase is combined with a new salt.
+    /// Creates the secret of a new store; a passphrase is combined with a new salt.
     pub(super) fn fresh(
         unlock: &Unlock,
         cost: Argon2Cost,

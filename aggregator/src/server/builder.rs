@@ -46,7 +46,7 @@ impl std::fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Makes a builder with the defaults for a configuration.
+    /// Creates a builder with the defaults for a configuration.
     pub(super) fn new(fleet: Fleet) -> Self {
         Self {
             fleet,
@@ -114,7 +114,7 @@ impl ServerBuilder {
         Server::with_store(parts, listener, store)
     }
 
-    /// Makes a server as [`Self::bind`] does, with an existing listener instead of the configured address.
+    /// Creates a server as [`Self::bind`] does, with an existing listener instead of the configured address.
     ///
     /// # Errors
     /// [`ServeError`] as for [`Self::bind`].

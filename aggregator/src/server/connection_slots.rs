@@ -81,7 +81,7 @@ pub(super) enum SlotError {
 }
 
 impl ConnectionSlots {
-    /// Makes the slots of a server with these limits.
+    /// Creates the slots of a server with these limits.
     pub(super) fn new(limits: &Limits) -> Self {
         let pending = PendingPool::new(limits.unauthenticated);
         let state = State { devices: PerAddressCount::default(), pending, leaving: 0, lingering: 0 };

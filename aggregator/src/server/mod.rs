@@ -181,7 +181,8 @@ fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, S
 }
 
 impl<L: Listener> Server<L> {
-    /// Makes a server as [`Server::bind`] does, with an existing listener instead of the configured address.
+    /// Creates a server as [`Server::bind`] does, with an existing listener instead of the configured
+    /// address.
     ///
     /// # Errors
     /// [`ServeError`] if the state directory cannot be opened or its campaign cannot be resumed.
@@ -195,7 +196,7 @@ impl<L: Listener> Server<L> {
         Server::builder(fleet).campaign(campaign).entropy(entropy).protection(protection).over(listener)
     }
 
-    /// Makes a server from its parts, a listener and an open store.
+    /// Creates a server from its parts, a listener and an open store.
     fn with_store(parts: ServerParts, listener: L, store: Store) -> Result<Self, ServeError> {
         let ServerParts { fleet, custom, protection, campaign } = parts;
         let (key_store, nonces) = match protection {

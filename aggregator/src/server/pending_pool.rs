@@ -33,7 +33,7 @@ pub(super) struct PendingPool<T> {
 }
 
 impl<T> PendingPool<T> {
-    /// Makes a pool of `capacity` slots, or of one slot if `capacity` is 0.
+    /// Creates a pool of `capacity` slots, or of one slot if `capacity` is 0.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, count: 0, next: 0, addresses: HashMap::new(), eviction_order: BTreeSet::new() }
     }

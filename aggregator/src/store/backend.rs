@@ -24,14 +24,14 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Makes a backend for an existing file.
+    /// Creates a backend for an existing file.
     pub fn file(path: &Path) -> Self {
         let owned_path = path.to_owned();
         let open = Box::new(move || Ok(builder().open(&owned_path)?));
         Self { open, file: Some(path.to_owned()), opened: Cell::new(None) }
     }
 
-    /// Makes a backend for any other storage.
+    /// Creates a backend for any other storage.
     pub fn storage<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Self {
         let open = Box::new(move || Ok(builder().create_with_backend(storage())?));
         Self { open, file: None, opened: Cell::new(None) }

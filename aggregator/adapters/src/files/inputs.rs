@@ -170,7 +170,7 @@ impl Inputs {
     }
 }
 
-/// Makes a function that adds the path to a fault.
+/// Creates a function that adds the path to a fault.
 fn in_file(path: &Path) -> impl Fn(LocatedFault) -> AdapterError {
     move |found| AdapterError::located(path, found)
 }

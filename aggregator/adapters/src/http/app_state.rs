@@ -57,7 +57,7 @@ impl Drop for UploadPermit {
 }
 
 impl AppState {
-    /// Makes the state of a server at its start.
+    /// Creates the state of a server at its start.
     pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
         Self {
             settings,

@@ -69,7 +69,7 @@ impl ClientRegistry {
         Self::from_entries(entries.collect::<Result<_, _>>()?)
     }
 
-    /// Makes a registry without secrets, in which the token of a client is its name.
+    /// Creates a registry without secrets, in which the token of a client is its name.
     ///
     /// # Errors
     /// [`RegistryError`] for the first invalid name.
@@ -79,7 +79,7 @@ impl ClientRegistry {
         )
     }
 
-    /// Makes a registry from line numbers, names and digests; names and tokens must be unique.
+    /// Creates a registry from line numbers, names and digests; names and tokens must be unique.
     fn from_entries(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RegistryError> {
         if entries.is_empty() || entries.len() > CLIENTS_MAX {
             return Err(RegistryError { line: 1, problem: "allowed: from 1 to 100000 clients" });

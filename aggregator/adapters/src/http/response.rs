@@ -32,7 +32,7 @@ pub struct HttpError {
 }
 
 impl HttpError {
-    /// Makes an error that has not been counted.
+    /// Creates an error that has not been counted.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
         Self { status, kind, text: text.into(), is_counted: false }
     }

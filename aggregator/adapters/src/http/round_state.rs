@@ -114,7 +114,7 @@ pub struct RoundState {
 }
 
 impl RoundState {
-    /// Makes the state after `committed` rounds, the last of which accepted the updates `last`.
+    /// Creates the state after `committed` rounds, the last of which accepted the updates `last`.
     /// [`Self::open`] must be called next.
     #[must_use]
     pub fn new(

@@ -124,7 +124,7 @@ pub enum Stop {
     Output(std::io::Error),
 }
 
-/// Makes an error of a failed operation.
+/// Creates an error of a failed operation.
 fn failed(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
 }

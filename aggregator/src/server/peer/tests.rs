@@ -40,7 +40,7 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
-/// Makes the context of peer tasks of a server in plaintext mode.
+/// Creates the context of peer tasks of a server in plaintext mode.
 fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
     let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
