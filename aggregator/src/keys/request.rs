@@ -29,8 +29,8 @@ impl DeviceRange {
 
 impl From<(DeviceId, DeviceId)> for DeviceRange {
     /// Creates a range from two ends in any order.
-    fn from((one, other): (DeviceId, DeviceId)) -> Self {
-        Self { first: one.min(other), last: one.max(other) }
+    fn from((first_end, second_end): (DeviceId, DeviceId)) -> Self {
+        Self { first: first_end.min(second_end), last: first_end.max(second_end) }
     }
 }
 
@@ -141,8 +141,8 @@ fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
         return Err(KeyError::Full { devices, most: DEVICES_MAX });
     }
     let mut seen = BTreeSet::new();
-    let mut all = ranges.iter().flat_map(|range| (range.first.0..=range.last.0).map(DeviceId));
-    match all.find(|device| !seen.insert(*device)) {
+    let mut selected = ranges.iter().flat_map(|range| (range.first.0..=range.last.0).map(DeviceId));
+    match selected.find(|device| !seen.insert(*device)) {
         Some(device) => Err(KeyError::Twice { device }),
         None => Ok(seen.into_iter().collect()),
     }
@@ -169,11 +169,11 @@ impl Answer {
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
         // JSON escapes the line feed of every exported key with an additional byte.
-        let room = match self {
+        let text_len = match self {
             Self::Exported(text) => text.len() + text.len() / 16,
             _ => 0,
         };
-        let mut line = Zeroizing::new(Vec::with_capacity(room + 64));
+        let mut line = Zeroizing::new(Vec::with_capacity(text_len + 64));
         // Serialisation of strings and numbers cannot fail.
         let _ = serde_json::to_writer(&mut *line, self);
         line.push(b'\n');

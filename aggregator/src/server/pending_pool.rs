@@ -138,7 +138,7 @@ mod tests {
                 }
                 let addresses: BTreeSet<IpAddr> = model.iter().map(|(_, address)| *address).collect();
                 prop_assert_eq!((pool.count, pool.is_full()), (model.len(), model.len() == capacity));
-                prop_assert_eq!(pool.addresses.len(), addresses.len(), "an address without connections is still stored");
+                prop_assert_eq!(pool.addresses.len(), addresses.len(), "an address has no connection");
                 prop_assert_eq!(pool.eviction_order.len(), addresses.len());
             }
         }

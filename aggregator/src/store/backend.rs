@@ -55,7 +55,7 @@ impl Backend {
 
     /// Returns device and inode of the file; `None` for other storage.
     fn identity(&self) -> std::io::Result<Option<(u64, u64)>> {
-        let about = self.file.as_ref().map(std::fs::metadata).transpose()?;
-        Ok(about.map(|about| (about.dev(), about.ino())))
+        let metadata = self.file.as_ref().map(std::fs::metadata).transpose()?;
+        Ok(metadata.map(|metadata| (metadata.dev(), metadata.ino())))
     }
 }

@@ -47,11 +47,11 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Datab
         Err(TableError::TableDoesNotExist(_)) if read.list_tables()?.next().is_none() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let found = about.get("format")?.map_or(0, |bytes| number(bytes.value()));
-    if found == u64::from(FORMAT) {
+    let format = about.get("format")?.map_or(0, |bytes| number(bytes.value()));
+    if format == u64::from(FORMAT) {
         Ok(())
     } else {
-        Err(DatabaseError::Version(u32::try_from(found).unwrap_or(u32::MAX), FORMAT))
+        Err(DatabaseError::Version(u32::try_from(format).unwrap_or(u32::MAX), FORMAT))
     }
 }
 
@@ -134,16 +134,16 @@ pub(super) fn load(
     for entry in read.open_table(UPDATES)?.iter()? {
         let (key, sealed) = entry?;
         let (round, stage, device) = key.value();
-        let other =
+        let wrong_round =
             || DatabaseError::Damaged(format!("an update of device {device} belongs to another round"));
-        let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(other)?;
+        let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(wrong_round)?;
         let decryptor = match &mut decryptor {
             Some(decryptor) => decryptor,
-            none => none.insert(cipher.decryptor(id)?),
+            slot => slot.insert(cipher.decryptor(id)?),
         };
         let counted: CountedUpdate = decode("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
         if counted.update.id != id && !stored.round_aliases.contains(&counted.update.id) {
-            return Err(other());
+            return Err(wrong_round());
         }
         updates.push((DeviceId(device), counted));
     }
@@ -159,16 +159,17 @@ pub(super) fn load(
 
 /// Loads the committed rounds, in order.
 pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<CommittedRound>, DatabaseError> {
-    let (mut found, mut wrong) = (Vec::new(), None);
-    for_each_round(read, |exchange, line| {
+    let mut rounds = Vec::new();
+    let mut damage = None;
+    for_each_round(read, |round_id, line| {
         match serde_json::from_str::<CommittedRound>(line) {
-            Ok(round) if round.exchange == exchange => found.push(round),
-            Ok(_) => wrong = Some(format!("round {exchange} has another id")),
-            Err(error) => wrong = Some(format!("round {exchange} cannot be read: {error}")),
+            Ok(round) if round.exchange == round_id => rounds.push(round),
+            Ok(_) => damage = Some(format!("round {round_id} has another id")),
+            Err(error) => damage = Some(format!("round {round_id} cannot be read: {error}")),
         }
-        wrong.is_none()
+        damage.is_none()
     })?;
-    wrong.map_or(Ok(found), |wrong| Err(DatabaseError::Damaged(wrong)))
+    damage.map_or(Ok(rounds), |damage| Err(DatabaseError::Damaged(damage)))
 }
 
 /// Returns the number of committed rounds.
@@ -187,8 +188,8 @@ pub(super) fn for_each_round(
     mut each: impl FnMut(u32, &str) -> bool,
 ) -> Result<(), DatabaseError> {
     for entry in read.open_table(ROUNDS)?.iter()? {
-        let (exchange, line) = entry?;
-        if !each(exchange.value(), line.value()) {
+        let (round_id, line) = entry?;
+        if !each(round_id.value(), line.value()) {
             break;
         }
     }
@@ -200,12 +201,12 @@ pub(super) fn journal_lines(
     database: &impl ReadableDatabase,
     first: u64,
 ) -> Result<Vec<(u64, String)>, DatabaseError> {
-    let mut found = Vec::new();
+    let mut lines = Vec::new();
     for_each_journal_line(&database.begin_read()?, first, |number, line| {
-        found.push((number, line.to_owned()));
+        lines.push((number, line.to_owned()));
         true
     })?;
-    Ok(found)
+    Ok(lines)
 }
 
 /// Passes the journal lines from number `first` on to `each`, until `each` returns false.
