@@ -42,7 +42,8 @@ impl AcceptedKey {
     }
 
     /// Returns true while frames under this key are accepted. A key that was revoked, or replaced by a
-    /// rotation before the last closed round, is never accepted again. The check is one atomic load without a lock.
+    /// rotation before the last closed round, is never accepted again. The check is one atomic load without a
+    /// lock.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.accepted.load(Ordering::Acquire)

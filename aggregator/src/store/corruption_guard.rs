@@ -14,8 +14,8 @@ thread_local! {
 /// Installation of the panic hook.
 static HOOK: Once = Once::new();
 
-/// Runs `operation`, which reads possibly corrupt pages, and catches its panics. State that `operation` changes must
-/// not be used after an error.
+/// Runs `operation`, which reads possibly corrupt pages, and catches its panics. State that `operation`
+/// changes must not be used after an error.
 ///
 /// # Errors
 /// The error of `operation`, or [`DatabaseError::Damaged`] after a panic.

@@ -125,7 +125,7 @@ pub struct CheckReport {
 /// [`AdapterError::Interrupted`] if `progress` returns false.
 pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, AdapterError> {
     // The computation of the interference reads the factors a second time.
-    let mut progress = Progress { report: progress, read: 0, of: inputs.bytes().saturating_mul(2) };
+    let mut progress = Progress { report: progress, read: 0, total: inputs.bytes().saturating_mul(2) };
     let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
     let mut shared = Vec::with_capacity(inputs.layout.tensors.len());
     for index in 0..inputs.layout.tensors.len() {
@@ -134,8 +134,9 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
         shared.push(is_shared);
     }
     let mut warnings = inputs.warnings().to_vec();
-    let mut found: Vec<(SquaredNorms, f64)> = Vec::new();
-    let (mut targets, mut unknown) = (Vec::new(), Vec::new());
+    let mut module_norms_and_scales: Vec<(SquaredNorms, f64)> = Vec::new();
+    let mut targets = Vec::new();
+    let mut unknown = Vec::new();
     for (pair, scaling) in inputs.layout.pairs.iter().zip(&inputs.scalings) {
         let shared = [shared[pair.down], shared[pair.up]];
         let scaling = match scaling {
@@ -158,10 +159,10 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             unknown.push((pair, "too many clients for its rank".to_owned()));
             continue;
         };
-        let all = norms.iter().fold(SquaredNorms::default(), |all, one| all.plus(*one));
-        found.push((all, scaling.scale));
+        let summed = norms.iter().fold(SquaredNorms::default(), |sum, expert| sum.plus(*expert));
+        module_norms_and_scales.push((summed, scaling.scale));
         let experts = if scaling.experts > 1 {
-            norms.iter().map(|one| one.interference()).collect()
+            norms.iter().map(|expert| expert.interference()).collect()
         } else {
             Vec::new()
         };
@@ -170,7 +171,7 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             rank: scaling.rank,
             experts: scaling.experts,
             scale: scaling.scale,
-            interference: all.interference(),
+            interference: summed.interference(),
             expert_interference: experts,
         });
     }
@@ -183,9 +184,9 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             inputs.layout.pairs.len()
         ));
     }
-    let interference = unknown.is_empty().then(|| total_interference(&found));
+    let interference = unknown.is_empty().then(|| total_interference(&module_norms_and_scales));
     let scales_differ = targets.windows(2).any(|pair| pair[0].scale != pair[1].scale);
-    if scales_differ && !inputs.is_configured && interference.is_some_and(|all| all > 0.0) {
+    if scales_differ && !inputs.is_configured && interference.is_some_and(|value| value > 0.0) {
         warnings.push(
             "without an adapter_config.json, modules of different ranks are scaled by 1/r, as if all had the same alpha"
                 .to_owned(),
@@ -203,13 +204,14 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
 }
 
 /// Interference of all modules as one block-diagonal matrix, from the norms and scales of the modules.
-fn total_interference(found: &[(SquaredNorms, f64)]) -> f64 {
-    let largest = found.iter().fold(0.0, |largest, (_, scale)| f64::max(largest, scale.abs()));
+fn total_interference(modules: &[(SquaredNorms, f64)]) -> f64 {
+    let largest = modules.iter().fold(0.0, |largest, (_, scale)| f64::max(largest, scale.abs()));
     // Only the ratios of scales affect the result; dividing by the largest scale avoids overflow.
-    let scaled = |scale: f64| if largest > 0.0 { scale / largest } else { 0.0 };
-    let all =
-        found.iter().fold(SquaredNorms::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
-    all.interference()
+    let relative = |scale: f64| if largest > 0.0 { scale / largest } else { 0.0 };
+    let summed = modules
+        .iter()
+        .fold(SquaredNorms::default(), |sum, (norms, scale)| sum.plus(norms.scaled(relative(*scale))));
+    summed.interference()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
@@ -221,7 +223,7 @@ fn rank_of(pair: &FactorPair) -> f64 {
 struct Progress<'a> {
     report: &'a ProgressFn<'a>,
     read: u64,
-    of: u64,
+    total: u64,
 }
 
 impl Progress<'_> {
@@ -231,7 +233,7 @@ impl Progress<'_> {
     /// [`AdapterError::Interrupted`] if the function returns false.
     fn add(&mut self, bytes: u64) -> Result<(), AdapterError> {
         self.read += bytes;
-        if (self.report)(self.read, self.of) { Ok(()) } else { Err(AdapterError::Interrupted) }
+        if (self.report)(self.read, self.total) { Ok(()) } else { Err(AdapterError::Interrupted) }
     }
 }
 
@@ -244,7 +246,7 @@ fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>)
             MergeRule::Mean => *changed,
             _ => ChangeNorms { change: 0.0, base: 0.0, ..*changed },
         });
-        norms.fold(ChangeNorms::default(), |all, one| all.combine(&one))
+        norms.fold(ChangeNorms::default(), |sum, norms| sum.combine(&norms))
     };
     let (down, up) = (change_of(Role::Down), change_of(Role::Up));
     let fits = match (down.differs, up.differs) {

@@ -123,8 +123,8 @@ impl Config {
         let unknown = self.values.keys().chain(other.values.keys()).filter(|key| key_use(key).is_none());
         let mut unknown: Vec<&str> = unknown.map(String::as_str).collect();
         unknown.sort_unstable();
-        let known = KEYS.iter().map(|(key, _)| *key);
-        let mut pairs = known.chain(unknown).map(|key| (key, value(self, key), value(other, key)));
+        let known_keys = KEYS.iter().map(|(key, _)| *key);
+        let mut pairs = known_keys.chain(unknown).map(|key| (key, value(self, key), value(other, key)));
         let (key, ours, theirs) = pairs.find(|(_, ours, theirs)| ours != theirs)?;
         let quoted = |config: &Self, value: &Json| match (config.values.contains_key(key), key_use(key)) {
             (false, None) => "missing".to_owned(),
@@ -188,9 +188,9 @@ impl Config {
     }
 }
 
-/// True if a dotted name is `end`, or ends with `.` and `end`.
-fn has_dotted_end(name: &str, end: &str) -> bool {
-    name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+/// True if a dotted name is `suffix`, or ends with `.` and `suffix`.
+fn has_dotted_end(name: &str, suffix: &str) -> bool {
+    name.strip_suffix(suffix).is_some_and(|start| start.is_empty() || start.ends_with('.'))
 }
 
 /// Rank in a JSON value; `None` if the value is not a rank from 1 to [`RANK_MAX`].
@@ -209,19 +209,19 @@ fn rank(value: &Json) -> Option<u64> {
 /// be parsed ([`Config::parse`]).
 pub(super) fn read_beside(file: &Path) -> Result<Option<(PathBuf, Vec<u8>, Config)>, AdapterError> {
     let path = file.with_file_name(CONFIG);
-    let in_config = |fault: Fault| AdapterError::file(&path, fault);
+    let config_error = |fault: Fault| AdapterError::file(&path, fault);
     match std::fs::metadata(&path) {
         Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Err(in_config(Fault::NotRegular)),
+        Ok(_) => return Err(config_error(Fault::NotRegular)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(in_config(error.into())),
+        Err(error) => return Err(config_error(error.into())),
     }
-    let file = std::fs::File::open(&path).map_err(|error| in_config(error.into()))?;
+    let file = std::fs::File::open(&path).map_err(|error| config_error(error.into()))?;
     let mut bytes = Vec::new();
-    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| in_config(error.into()))?;
+    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| config_error(error.into()))?;
     if bytes.len() as u64 > CONFIG_MAX {
-        return Err(in_config(Fault::ConfigTooLong { max: CONFIG_MAX }));
+        return Err(config_error(Fault::ConfigTooLong { max: CONFIG_MAX }));
     }
-    let config = Config::parse(&bytes).map_err(in_config)?;
+    let config = Config::parse(&bytes).map_err(config_error)?;
     Ok(Some((path, bytes, config)))
 }
