@@ -276,44 +276,48 @@ fn tensor_changes(
     let AdapterTensor { tensor, .. } = &inputs.layout.tensors[tensor_index];
     let (dtype, size) = (tensor.dtype, tensor.dtype.size());
     let mut squares = vec![(0.0, false); inputs.clients()];
-    let (mut base_square, mut shared) = (0.0, true);
+    let mut base_square = 0.0;
+    let mut is_shared = true;
     let block = inputs.block_len(1);
-    let (mut bytes, mut other, mut first) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut base_bytes = Vec::new();
+    let mut client_bytes = Vec::new();
+    let mut first_client_bytes = Vec::new();
+    let mut base_values = Vec::new();
+    let mut client_values = Vec::new();
     for begin in (0..tensor.bytes()).step_by(block) {
-        let length = usize::try_from(tensor.bytes() - begin).map_or(block, |rest| rest.min(block));
+        let length = usize::try_from(tensor.bytes() - begin).map_or(block, |remaining| remaining.min(block));
         let check_finite = |source: &InputFile, bytes: &[u8]| {
             let Some((index, value)) = not_finite(dtype, bytes) else { return Ok(()) };
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             Err(AdapterError::tensor(&source.path, &tensor.name, fault))
         };
-        bytes.resize(length, 0);
-        inputs.base.read(&mut bytes, inputs.base.offsets[tensor_index] + begin)?;
-        check_finite(&inputs.base, &bytes)?;
-        decode_block(dtype, &bytes, &mut before);
-        base_square += before.iter().fold(0.0, |sum, value| sum + value.powi(2));
+        base_bytes.resize(length, 0);
+        inputs.base.read(&mut base_bytes, inputs.base.offsets[tensor_index] + begin)?;
+        check_finite(&inputs.base, &base_bytes)?;
+        decode_block(dtype, &base_bytes, &mut base_values);
+        base_square += base_values.iter().fold(0.0, |sum, value| sum + value.powi(2));
         for (client, (source, (square, differs))) in inputs.clients.iter().zip(&mut squares).enumerate() {
-            other.resize(length, 0);
-            source.read(&mut other, source.offsets[tensor_index] + begin)?;
+            client_bytes.resize(length, 0);
+            source.read(&mut client_bytes, source.offsets[tensor_index] + begin)?;
             if client == 0 {
-                first.clone_from(&other);
+                first_client_bytes.clone_from(&client_bytes);
             }
-            shared &= other == first;
-            if other == bytes {
+            is_shared &= client_bytes == first_client_bytes;
+            if client_bytes == base_bytes {
                 continue;
             }
             *differs = true;
-            check_finite(source, &other)?;
-            decode_block(dtype, &other, &mut after);
-            let change = |sum: f64, (after, before): (&f64, &f64)| sum + (after - before).powi(2);
-            *square = after.iter().zip(&before).fold(*square, change);
+            check_finite(source, &client_bytes)?;
+            decode_block(dtype, &client_bytes, &mut client_values);
+            let add_square = |sum: f64, (changed, base): (&f64, &f64)| sum + (changed - base).powi(2);
+            *square = client_values.iter().zip(&base_values).fold(*square, add_square);
         }
         progress.add((length * (inputs.clients() + 1)) as u64)?;
     }
     let base = base_square.sqrt();
     let changed =
         squares.into_iter().map(|(square, differs)| ChangeNorms { change: square.sqrt(), base, differs });
-    Ok((changed.collect(), shared))
+    Ok((changed.collect(), is_shared))
 }
 
 /// Decodes the values of a block to f64.

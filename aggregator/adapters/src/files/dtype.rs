@@ -285,9 +285,9 @@ fn round_to_odd(value: f64) -> f32 {
         return rounded;
     }
     // The bit patterns of f32 magnitudes are ordered like the magnitudes.
-    let was_rounded_down = value.abs() > widened.abs();
+    let was_rounded_toward_zero = value.abs() > widened.abs();
     let bits = rounded.to_bits();
-    let magnitude = if was_rounded_down { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
+    let magnitude = if was_rounded_toward_zero { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
     f32::from_bits(magnitude | if value < 0.0 { 0x8000_0000 } else { 0 })
 }
 

@@ -36,8 +36,8 @@ pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
 ///
 /// # Errors
 /// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is
-/// not finite; [`AdapterError::Output`] if `target` cannot be written. After an error `target` is incomplete or
-/// missing.
+/// not finite; [`AdapterError::Output`] if `target` cannot be written. After an error `target` is incomplete
+/// or missing.
 pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
     let (base, header) = InputFile::open(base, true)?;
     let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&base.path, fault))?;
@@ -83,8 +83,8 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) 
 /// Writes the tensors of an adapter that a round does not freeze to `target`, a new file, and syncs it.
 ///
 /// # Errors
-/// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if `target`
-/// cannot be written.
+/// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if
+/// `target` cannot be written.
 pub fn extract_trained(adapter: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
     let (source, header) = InputFile::open(adapter, true)?;
     let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&source.path, fault))?;
@@ -92,7 +92,7 @@ pub fn extract_trained(adapter: &Path, kind: RoundKind, target: &Path) -> Result
         || layout.tensors.iter().zip(&*source.offsets).filter(|(entry, _)| !kind.freezes(entry.role));
     let mut file = create_new(target)?;
     let output_error = |error| AdapterError::Output { file: target.to_owned(), error };
-    file.write_all(&header_of(trained().map(|(entry, _)| entry))).map_err(output_error)?;
+    file.write_all(&encode_header(trained().map(|(entry, _)| entry))).map_err(output_error)?;
     let mut bytes = Vec::new();
     for (entry, offset) in trained() {
         for (begin, length) in blocks(entry) {
@@ -106,7 +106,7 @@ pub fn extract_trained(adapter: &Path, kind: RoundKind, target: &Path) -> Result
 }
 
 /// Header of a file with these tensors.
-fn header_of<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
+fn encode_header<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
     let mut json = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
     let mut begin = 0;
     for AdapterTensor { tensor, .. } in entries {
@@ -141,12 +141,19 @@ pub(super) fn values_differ(
     dtype: Dtype,
     index: u64,
     in_block: usize,
-    own: &[u8],
-    others: &[u8],
-    other: &Path,
+    found_block: &[u8],
+    expected_block: &[u8],
+    other_file: &Path,
 ) -> Fault {
-    let text = |bytes: &[u8]| dtype.format(bytes.chunks(dtype.size()).nth(in_block).unwrap_or_default());
-    Fault::ValuesDiffer { index, dtype, found: text(own), expected: text(others), other: other.to_owned() }
+    let format_element =
+        |bytes: &[u8]| dtype.format(bytes.chunks(dtype.size()).nth(in_block).unwrap_or_default());
+    Fault::ValuesDiffer {
+        index,
+        dtype,
+        found: format_element(found_block),
+        expected: format_element(expected_block),
+        other: other_file.to_owned(),
+    }
 }
 
 /// Checks that all values of a block are finite. `begin` is the offset of the block in the tensor, in bytes.

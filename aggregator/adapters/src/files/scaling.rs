@@ -133,8 +133,8 @@ fn module_scaling(
 }
 
 /// Scalings of the parameters of one module, whose factors have these `ranks`. Each factor pair belongs to a
-/// different one of the `parameters` parameters, given as rank and alpha. The error is the index of the first rank
-/// that fits no parameter.
+/// different one of the `parameters`, given as rank and alpha. The error is the index of the first rank that
+/// fits no parameter.
 fn parameter_scalings(
     config: &Config,
     ranks: &[u64],

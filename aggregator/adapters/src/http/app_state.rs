@@ -144,13 +144,13 @@ impl AppState {
         client: ClientIndex,
         round: u32,
         update: UpdateSummary,
-        whole: &std::path::Path,
+        merged: &std::path::Path,
     ) -> Result<Admission, ServerError> {
         // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));
         if let Admission::Accepted(_) = admission {
-            self.store.accept(round, self.settings.registry.name(client), &update, whole)?;
+            self.store.accept(round, self.settings.registry.name(client), &update, merged)?;
             self.rounds().accept(client, update);
             self.notify();
         }

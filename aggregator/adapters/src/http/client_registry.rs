@@ -98,7 +98,7 @@ impl ClientRegistry {
                 return invalid("another client has the same token");
             }
         }
-        entries.sort_by(|(_, left, _), (_, right, _)| left.cmp(right));
+        entries.sort_by(|(_, first, _), (_, second, _)| first.cmp(second));
         let (names, digests) = entries.into_iter().map(|(_, name, digest)| (name, digest)).unzip();
         Ok(Self { names, digests })
     }
@@ -108,15 +108,15 @@ impl ClientRegistry {
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<ClientIndex> {
         let presented = digest(token);
-        let mut found = None;
-        for (index, known) in self.digests.iter().enumerate() {
+        let mut client = None;
+        for (index, stored) in self.digests.iter().enumerate() {
             let differs =
-                known.iter().zip(presented).fold(0, |differs, (known, byte)| differs | (known ^ byte));
+                stored.iter().zip(presented).fold(0, |differs, (stored, byte)| differs | (stored ^ byte));
             if differs == 0 {
-                found = Some(ClientIndex(index));
+                client = Some(ClientIndex(index));
             }
         }
-        found
+        client
     }
 
     /// Name of a client.
@@ -153,9 +153,9 @@ mod tests {
         for unknown in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "anton"] {
             assert_eq!(registry.identify(unknown), None, "{unknown}");
         }
-        let named = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
+        let name_registry = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
         assert_eq!(
-            (named.identify("a"), named.identify("b"), named.identify("c")),
+            (name_registry.identify("a"), name_registry.identify("b"), name_registry.identify("c")),
             (Some(ClientIndex(0)), Some(ClientIndex(1)), None)
         );
     }

@@ -115,13 +115,13 @@ impl MomentsStart {
     #[must_use]
     pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
         let rule = rule.for_vectors();
-        let most = (d * k).min(usize::from(u16::MAX));
+        let block_max = (d * k).min(usize::from(u16::MAX));
         let mut blocks = vec![0];
-        let mut room = most;
+        let mut room = block_max;
         for row in 0..d {
             if d - row > room {
                 blocks.push(row);
-                room = most;
+                room = block_max;
             }
             room -= d - row;
         }
@@ -141,8 +141,8 @@ impl MomentsStart {
 
     /// Rows of the matrix in the next block.
     fn rows(&self) -> std::ops::Range<usize> {
-        let at = |i: usize| self.blocks.get(i).copied().unwrap_or(self.matrix.nrows());
-        at(self.next)..at(self.next + 1)
+        let first_row = |i: usize| self.blocks.get(i).copied().unwrap_or(self.matrix.nrows());
+        first_row(self.next)..first_row(self.next + 1)
     }
 
     /// Number of elements of the next block: the part of its rows in the upper triangle.
@@ -177,8 +177,8 @@ impl Algorithm for MomentsStart {
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let Some(mean) = self.round.take_vector(&[]) else { return Ok(()) };
         let d = self.matrix.nrows();
-        let places = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
-        for ((row, column), value) in places.zip(mean) {
+        let indices = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
+        for ((row, column), value) in indices.zip(mean) {
             self.matrix[(row, column)] = value;
             self.matrix[(column, row)] = value;
         }
@@ -208,8 +208,8 @@ impl Algorithm for MomentsStart {
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((next, rest)) = state.split_first() else { return false };
-        let Some((matrix, basis)) = rest.split_at_checked(self.matrix.len()) else { return false };
+        let Some((next, matrices)) = state.split_first() else { return false };
+        let Some((matrix, basis)) = matrices.split_at_checked(self.matrix.len()) else { return false };
         if basis.len() != self.basis.len() {
             return false;
         }

@@ -82,12 +82,12 @@ pub fn check_scale(
 /// # Errors
 /// Returns a sentence with the numbers of tensors if they exceed the limit.
 pub fn check_scaled_tensors(source: &ScaleSource, engine: &Engine) -> Result<(), String> {
-    let most = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
-    if *source == ScaleSource::None || most <= TENSORS_MAX {
+    let max_tensors = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
+    if *source == ScaleSource::None || max_tensors <= TENSORS_MAX {
         return Ok(());
     }
     Err(format!(
         "a scale and {} layers of a network do not fit a round, which carries at most {TENSORS_MAX} tensors; allowed: \"none\"",
-        most - 1
+        max_tensors - 1
     ))
 }

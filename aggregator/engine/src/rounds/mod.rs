@@ -179,7 +179,7 @@ impl Engine {
 
     /// Whether the campaign has a round of ridge scores, or had one before a restart.
     fn scores_ridges(&self) -> bool {
-        self.ridge.as_ref().is_some_and(|ridge| ridge.asked)
+        self.ridge.as_ref().is_some_and(|ridge| ridge.is_requested)
     }
 
     /// Head solver of the final heads. It contains the ridge chosen by the fleet, as soon as that ridge is
@@ -194,15 +194,18 @@ impl Engine {
     /// closed.
     #[must_use]
     pub fn chosen_ridge(&self) -> Option<ChosenRidge> {
-        let over = match self.phase {
+        let is_chosen = match self.phase {
             Phase::RidgeScores => self.open.is_none(),
             Phase::FitHead | Phase::Finished => true,
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) | Phase::Failed => false,
         };
-        let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = self.settings.final_head else {
+        let HeadSolve::LeaveOneOut { fallback_ridge } = self.settings.final_head else {
             return None;
         };
-        self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))
+        self.ridge
+            .as_ref()
+            .filter(|ridge| is_chosen && ridge.is_requested)
+            .map(|ridge| ridge.chosen(fallback_ridge))
     }
 
     /// Current phase.
@@ -316,11 +319,11 @@ impl Engine {
         if self.connected == self.fleet.len() {
             return None;
         }
-        let gone = self.fleet.iter().filter_map(|(device, presence)| match *presence {
+        let disconnection_times = self.fleet.iter().filter_map(|(device, presence)| match *presence {
             Presence::Disconnected(since) if round.awaits(*device) => Some(since),
             _ => None,
         });
-        gone.min().map(|since| since + self.settings.absence)
+        disconnection_times.min().map(|since| since + self.settings.absence)
     }
 
     /// Algorithm whose representation is current: the start if it is running and computes a representation,

@@ -43,12 +43,12 @@ impl FleetScale {
         stage
     }
 
-    /// Largest number of features in one exchange.
+    /// Largest number of features in one round.
     fn features_per_exchange(&self) -> usize {
         self.features.div_ceil(2).max(1)
     }
 
-    /// Number of features in the next exchange; 0 after the last exchange.
+    /// Number of features whose sums the next round collects; 0 after the last of these rounds.
     fn count(&self) -> usize {
         (self.features - self.moments.len()).min(self.features_per_exchange())
     }
@@ -70,8 +70,8 @@ impl FleetScale {
 
     /// Mutable version of [`Self::active_start`].
     fn active_start_mut(&mut self) -> Option<&mut Scaled> {
-        let found = self.count() == 0;
-        self.next_start.as_mut().filter(|_| found)
+        let is_scale_known = self.count() == 0;
+        self.next_start.as_mut().filter(|_| is_scale_known)
     }
 }
 
@@ -148,28 +148,31 @@ impl Algorithm for FleetScale {
 
     #[allow(clippy::cast_precision_loss, reason = "a number of features")]
     fn state(&self) -> Vec<f64> {
-        let known = self.moments.iter().copied();
-        let all =
-            known.chain(std::iter::repeat_n(FeatureMoments::default(), self.features - self.moments.len()));
+        let known_moments = self.moments.iter().copied();
+        let padded_moments = known_moments
+            .chain(std::iter::repeat_n(FeatureMoments::default(), self.features - self.moments.len()));
         let next_start = self.next_start.as_ref().map(Algorithm::state);
         [self.moments.len() as f64]
             .into_iter()
-            .chain(all.flat_map(|moments| [moments.mean, moments.deviation]))
+            .chain(padded_moments.flat_map(|moments| [moments.mean, moments.deviation]))
             .chain(next_start.into_iter().flatten())
             .collect()
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((known, rest)) = state.split_first() else { return false };
-        let Some((moments, next_start)) = rest.split_at_checked(2 * self.features) else { return false };
+        let Some((known_count, values)) = state.split_first() else { return false };
+        let Some((moments, next_start)) = values.split_at_checked(2 * self.features) else { return false };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
-        let known = *known as usize;
-        if known > self.features {
+        let known_count = *known_count as usize;
+        if known_count > self.features {
             return false;
         }
         let (pairs, _) = moments.as_chunks();
-        let moments =
-            pairs.iter().take(known).map(|&[mean, deviation]| FeatureMoments { mean, deviation }).collect();
+        let moments = pairs
+            .iter()
+            .take(known_count)
+            .map(|&[mean, deviation]| FeatureMoments { mean, deviation })
+            .collect();
         let restored =
             self.next_start.as_mut().map_or(next_start.is_empty(), |start| start.restore(next_start));
         if restored {

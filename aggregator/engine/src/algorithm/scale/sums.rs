@@ -43,7 +43,7 @@ impl Row {
         let sum = low(s0)? + (low(s1)? << LIMB) + (top << (2 * LIMB));
         let squares = low(q0)? + (low(q1)? << LIMB) + (low(q2)? << (2 * LIMB)) + (low(q3)? << (3 * LIMB));
         let m = i128::from(samples);
-        let possible = EXPONENTS.contains(&exponent)
+        let is_possible = EXPONENTS.contains(&exponent)
             && samples < SAMPLES_END
             && sum.abs() <= m * UNITS_MAX
             // Both sides are below 2^117.
@@ -51,7 +51,7 @@ impl Row {
             && squares <= m * UNITS_MAX * UNITS_MAX
             && (sum + squares) % 2 == 0;
         let exponent = u32::try_from(exponent - EXPONENTS.start()).ok()?;
-        possible.then_some(Self { exponent, sum, squares })
+        is_possible.then_some(Self { exponent, sum, squares })
     }
 }
 
@@ -59,9 +59,9 @@ impl Row {
 fn as_integer(value: f32) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let integer = value as i32;
-    #[allow(clippy::cast_precision_loss, reason = "compared with what it was")]
-    let same = value.abs() <= 16_777_216.0 && integer as f32 == value;
-    same.then_some(i128::from(integer))
+    #[allow(clippy::cast_precision_loss, reason = "compared with the value")]
+    let is_integer = value.abs() <= 16_777_216.0 && integer as f32 == value;
+    is_integer.then_some(i128::from(integer))
 }
 
 /// Whether a device with `samples` samples can have sent these rows.
