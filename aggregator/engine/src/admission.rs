@@ -152,7 +152,8 @@ impl Requirements {
 /// Smallest frame limit at which these tensors can be sent; above [`FRAME_LIMIT_MAX`] if no limit suffices.
 #[must_use]
 pub fn least_frame_limit(tensors: &Descriptors) -> usize {
-    let (mut least, mut above) = (FRAME_LIMIT_MIN, FRAME_LIMIT_MAX + 1);
+    let mut least = FRAME_LIMIT_MIN;
+    let mut above = FRAME_LIMIT_MAX + 1;
     while least < above {
         let limit = least + (above - least) / 2;
         match plan(&mut tensors.clone(), limit) {

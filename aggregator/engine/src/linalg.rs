@@ -150,7 +150,7 @@ pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
 pub fn to_f32(matrix: &Matrix) -> Vec<f32> {
     let row_major = (0..matrix.nrows()).flat_map(|i| (0..matrix.ncols()).map(move |j| (i, j)));
     #[allow(clippy::cast_possible_truncation, reason = "rounding to the wire's precision is the purpose")]
-    row_major.map(|at| matrix[at] as f32).collect()
+    row_major.map(|index| matrix[index] as f32).collect()
 }
 
 /// Matrix from row-major f32 values.

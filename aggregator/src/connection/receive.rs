@@ -68,7 +68,7 @@ impl Connection {
                     return Some(PeerMessage::Refused(refusal));
                 }
                 Decrypted::OtherDevice => {
-                    self.fault(Fault::Unexpected);
+                    self.reply_with_fault(Fault::Unexpected);
                     return Some(PeerMessage::OtherDevice);
                 }
                 Decrypted::Revoked => {
@@ -86,27 +86,27 @@ impl Connection {
                 Ok(Dispatch::Hello(hello)) if known_device.is_none_or(|known| known == hello.device) => {
                     self.outbox.clear();
                     (self.open, self.unanswered, self.incoming, self.last_update) = (None, false, None, None);
-                    self.greet(&hello);
+                    self.welcome_device(&hello);
                     return Some(PeerMessage::Hello(hello));
                 }
                 Ok(Dispatch::Hello(_)) => {
-                    self.fault(Fault::Unexpected);
+                    self.reply_with_fault(Fault::Unexpected);
                     return Some(PeerMessage::OtherDevice);
                 }
                 Ok(Dispatch::Reply(answer)) => {
                     // The device uses only the newest answer, so older unsent answers are dropped.
                     self.outbox.retain(|queued| !matches!(queued, Outgoing::Encoded(_)));
-                    self.queue(Outgoing::Encoded(answer));
+                    self.queue_reply(Outgoing::Encoded(answer));
                 }
                 Ok(Dispatch::Deliver(message)) => return Some(message),
                 Ok(Dispatch::Resend(missing)) => {
-                    if let Err(fault) = self.resend(missing) {
-                        return Some(self.fault(fault));
+                    if let Err(fault) = self.resend_chunks(missing) {
+                        return Some(self.reply_with_fault(fault));
                     }
                 }
                 Ok(Dispatch::Nothing) => {}
                 Ok(Dispatch::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
-                Err(fault) => return Some(self.fault(fault)),
+                Err(fault) => return Some(self.reply_with_fault(fault)),
             }
         }
     }
@@ -119,10 +119,10 @@ impl Connection {
     }
 
     /// Counts a fault and replies with it, unless too many replies are waiting.
-    fn fault(&mut self, fault: Fault) -> PeerMessage {
+    fn reply_with_fault(&mut self, fault: Fault) -> PeerMessage {
         self.traffic.faults = self.traffic.faults.saturating_add(1);
         match self.greeted {
-            true => self.queue(Outgoing::Message(ToDevice::Fault(fault))),
+            true => self.queue_reply(Outgoing::Message(ToDevice::Fault(fault))),
             false => self.request_hello(),
         }
         PeerMessage::Fault(fault)
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Adopts the capabilities of a device whose hello was admitted, and queues the welcome in plaintext.
-    fn greet(&mut self, hello: &Hello) {
+    fn welcome_device(&mut self, hello: &Hello) {
         self.greeted = true;
         self.device = Some(hello.device);
         self.chooses_ridge = hello.capabilities.roles & CHOOSES_RIDGE != 0;

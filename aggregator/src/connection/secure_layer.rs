@@ -138,7 +138,7 @@ impl SecureLayer {
         // An unauthenticated frame must not end an authenticated session.
         let is_harmless = matches!(decrypted, Decrypted::Reply(_)) || !self.is_encrypted();
         if matches!(decrypted, Decrypted::Dropped) || !is_harmless && self.open.is_some() {
-            count(&mut self.seals.unsealed);
+            increment(&mut self.seals.unsealed);
             return Decrypted::Dropped;
         }
         decrypted
@@ -221,7 +221,7 @@ impl SecureLayer {
         let confirmed =
             self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
         if let Some(pending) = self.pending.take_if(|_| confirmed) {
-            count(&mut self.seals.opened);
+            increment(&mut self.seals.opened);
             if !pending.open.key.is_accepted() {
                 return Decrypted::Revoked;
             }
@@ -246,11 +246,11 @@ impl SecureLayer {
             Ok(message) => message,
             Err(reason) => {
                 let replayed = reason == OpenError::Replayed;
-                count(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
+                increment(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
                 return Decrypted::Dropped;
             }
         };
-        count(&mut self.seals.opened);
+        increment(&mut self.seals.opened);
         match decode::<ToServer>(message) {
             Ok((message, body)) => Decrypted::Message(message, body),
             Err(_) => Decrypted::Fault(Fault::Malformed),
@@ -297,6 +297,6 @@ fn version_refusal(message: &[u8]) -> Option<Refusal> {
 }
 
 /// Increments a counter, which saturates.
-fn count(counter: &mut u32) {
+fn increment(counter: &mut u32) {
     *counter = counter.saturating_add(1);
 }

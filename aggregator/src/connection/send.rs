@@ -89,7 +89,7 @@ impl Connection {
     }
 
     /// Queues chunks that the device has requested again.
-    pub(super) fn resend(&mut self, mut missing: Missing) -> Result<(), Fault> {
+    pub(super) fn resend_chunks(&mut self, mut missing: Missing) -> Result<(), Fault> {
         let Some(round) = self.open.as_ref().filter(|round| round.opening.id == missing.id) else {
             self.traffic.stale = self.traffic.stale.saturating_add(1);
             return Ok(());
@@ -99,14 +99,14 @@ impl Connection {
         missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
         let all_exist = missing.chunks.len() == requested;
         if !missing.chunks.is_empty() {
-            self.queue(Outgoing::Resend(missing));
+            self.queue_reply(Outgoing::Resend(missing));
         }
         if all_exist { Ok(()) } else { Err(Fault::Tensors) }
     }
 
     /// Queues a reply, unless too many replies are waiting. The limit is needed because a device can cause
     /// any number of replies.
-    pub(super) fn queue(&mut self, out: Outgoing) {
+    pub(super) fn queue_reply(&mut self, out: Outgoing) {
         if self.outbox.len() < OUTBOX_MAX {
             self.outbox.push_back(out);
         } else {

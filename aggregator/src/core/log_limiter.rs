@@ -66,7 +66,7 @@ struct Window {
 
 impl Window {
     /// Returns the time at which the window ends.
-    fn end(&self) -> Millis {
+    fn end_time(&self) -> Millis {
         self.began + WINDOW
     }
 }
@@ -98,7 +98,7 @@ impl LogRateLimiter {
     pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(LogKind, u64)> {
         let mut suppressed = Vec::new();
         for (window, kind) in self.0.iter_mut().zip(LogKind::ALL) {
-            if window.written > 0 && now >= window.end() {
+            if window.written > 0 && now >= window.end_time() {
                 suppressed.extend((window.suppressed > 0).then_some((kind, window.suppressed)));
                 *window = Window::default();
             }
@@ -109,7 +109,7 @@ impl LogRateLimiter {
     /// Returns the time at which the next summary of suppressed lines is due.
     #[must_use]
     pub(super) fn next_summary(&self) -> Option<Millis> {
-        self.0.iter().filter(|window| window.suppressed > 0).map(Window::end).min()
+        self.0.iter().filter(|window| window.suppressed > 0).map(Window::end_time).min()
     }
 }
 

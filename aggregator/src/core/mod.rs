@@ -408,7 +408,7 @@ impl ServerCore {
                     }
                     acknowledged.insert((*device, ack.id), ack.outcome);
                 }
-                self.perform(now, action)?;
+                self.perform_action(now, action)?;
             }
             // Departures of disconnected devices are passed to the engine; the resulting actions may
             // disconnect further devices.
@@ -442,7 +442,7 @@ impl ServerCore {
     }
 
     /// Performs an action of the engine whose records are durable.
-    fn perform(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
+    fn perform_action(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
         match action {
             Action::Open(device, opening) => self.send_command(now, device, Command::Open(opening)),
             Action::Acknowledge(device, ack) => {
@@ -450,7 +450,7 @@ impl ServerCore {
                 self.send_command(now, device, Command::Acknowledge(ack));
             }
             Action::Close(device, id) => self.send_command(now, device, Command::CloseRound(id)),
-            Action::Commit(record) => self.committed(&record),
+            Action::Commit(record) => self.report_committed(&record),
             Action::Finished => {
                 if let Some(journal) = &mut self.journal {
                     journal.flush();

@@ -224,7 +224,7 @@ impl PeerSession {
                 }
                 State::Report(kind) => {
                     self.state = State::Reply;
-                    return PeerAction::Report(self.event(kind));
+                    return PeerAction::Report(self.create_event(kind));
                 }
                 State::Closed(reason) => {
                     self.state = State::Closed(reason);
@@ -237,7 +237,7 @@ impl PeerSession {
                 }
                 State::FinalReply(kind, reason) => {
                     self.state = State::Closed(reason);
-                    return PeerAction::Report(self.event(kind));
+                    return PeerAction::Report(self.create_event(kind));
                 }
                 State::Reply => self.state = self.advance(now),
                 State::Idle => return PeerAction::Wait,
@@ -248,11 +248,11 @@ impl PeerSession {
     /// Returns the last event of the session, to be sent to the core before the link is closed.
     #[must_use]
     pub fn gone(&mut self, reason: DisconnectReason) -> PeerEvent {
-        self.event(PeerEventKind::Gone(reason))
+        self.create_event(PeerEventKind::Gone(reason))
     }
 
     /// Creates an event for the core, with the traffic since the previous one.
-    fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
+    fn create_event(&mut self, kind: PeerEventKind) -> PeerEvent {
         let total = self.connection.traffic();
         let traffic = total.since(&self.reported);
         self.reported = total;

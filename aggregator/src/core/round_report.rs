@@ -9,7 +9,7 @@ use fedspan_engine::{ChosenRidge, Phase, RoundRecord};
 
 impl ServerCore {
     /// Logs and publishes a committed round.
-    pub(super) fn committed(&mut self, record: &RoundRecord) {
+    pub(super) fn report_committed(&mut self, record: &RoundRecord) {
         if let Some(journal) = &mut self.journal {
             journal.flush();
         }

@@ -26,13 +26,16 @@ use crate::store::{RoundKeyStorage, Store};
 use fedspan_engine::Tensor;
 use fedspan_engine::{RoundBroadcast, Update};
 
-/// Creates a core in plaintext mode, with the configuration [`configuration_text`].
-fn core(state: &std::path::Path) -> ServerCore {
-    core_with(state, None)
+/// Starts a core in plaintext mode, with the configuration [`configuration_text`].
+fn start_core(state: &std::path::Path) -> ServerCore {
+    start_core_with_keys(state, None)
 }
 
-/// Creates a core with the configuration [`configuration_text`] and the given keys.
-fn core_with(state: &std::path::Path, keys: Option<(SharedKeyStore, Box<dyn Entropy>)>) -> ServerCore {
+/// Starts a core with the configuration [`configuration_text`] and the given keys.
+fn start_core_with_keys(
+    state: &std::path::Path,
+    keys: Option<(SharedKeyStore, Box<dyn Entropy>)>,
+) -> ServerCore {
     let fleet = Fleet::parse("fleet.toml", &configuration_text(state)).unwrap();
     let file = Journal::open(state).unwrap();
     ServerCore::new(&fleet, Store::open(state, SysRng).unwrap(), 1, keys, Some(file)).unwrap()
@@ -126,7 +129,7 @@ fn full_disk_delays_acknowledgements() {
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second_sender));
     let round = take_opened_rounds(&mut first_commands).pop().expect("a round");
     disk.set_full(true);
-    handle_and_flush(&mut core, 0, update(&round));
+    handle_and_flush(&mut core, 0, zero_update(&round));
     assert!(core.is_stalled() && core.status().stalled && !core.is_finished());
     assert_eq!(core.wake(), Some(WRITE_RETRY));
     core.tick(WRITE_RETRY).unwrap();
@@ -141,7 +144,7 @@ fn full_disk_delays_acknowledgements() {
         |command| matches!(command, Some(Command::Acknowledge(ack)) if ack.outcome == AckOutcome::Counted);
     assert!(acknowledged(first_commands.try_recv()) && first_commands.try_recv().is_none());
     // The round continues after the write stall.
-    handle_and_flush(&mut core, 1, update(&round));
+    handle_and_flush(&mut core, 1, zero_update(&round));
     assert_eq!(take_opened_rounds(&mut second_commands).len(), 2);
     assert_eq!(core.status().updates.counted, 2);
 }
@@ -165,7 +168,7 @@ fn campaign_clock_pauses_during_write_stall() {
     let round = take_opened_rounds(&mut first_commands).pop().expect("a round");
     take_opened_rounds(&mut second_commands);
     disk.set_full(true);
-    core.handle(Millis::new(30_000), message(0, None, update(&round)));
+    core.handle(Millis::new(30_000), peer_event(0, None, zero_update(&round)));
     core.flush(Millis::new(30_000)).unwrap();
     for second in 31..200 {
         core.tick(Millis::new(second * 1_000)).unwrap();
@@ -180,7 +183,7 @@ fn campaign_clock_pauses_during_write_stall() {
         "the deadline did not move by the length of the stall"
     );
     for _ in 0..12 {
-        core.handle(Millis::new(200_000), message(1, None, update(&round)));
+        core.handle(Millis::new(200_000), peer_event(1, None, zero_update(&round)));
     }
     core.flush(Millis::new(200_000)).unwrap();
     let status = core.status();
@@ -201,8 +204,8 @@ fn finish_training(core: &mut ServerCore) -> Vec<Receiver<Command>> {
     }
     while !core.is_fitting() {
         let round = take_opened_rounds(&mut queues[0]).pop().expect("a round");
-        handle_and_flush(core, 0, update(&round));
-        handle_and_flush(core, 1, update(&round));
+        handle_and_flush(core, 0, zero_update(&round));
+        handle_and_flush(core, 1, zero_update(&round));
         let _ = take_opened_rounds(&mut queues[1]);
     }
     queues
@@ -220,18 +223,18 @@ fn handle_and_flush_under(
     key: Option<&Arc<AcceptedKey>>,
     kind: PeerEventKind,
 ) {
-    core.handle(Millis::ZERO, message(peer, key, kind));
+    core.handle(Millis::ZERO, peer_event(peer, key, kind));
     core.flush(Millis::ZERO).unwrap();
 }
 
 /// Creates an event of a peer.
-fn message(peer: u64, key: Option<&Arc<AcceptedKey>>, kind: PeerEventKind) -> PeerEvent {
+fn peer_event(peer: u64, key: Option<&Arc<AcceptedKey>>, kind: PeerEventKind) -> PeerEvent {
     let from = Origin::Address(([192, 0, 2, 7], 4410).into());
     PeerEvent { peer, from, key: key.cloned(), kind, traffic: Default::default() }
 }
 
 /// Creates an update of zeros.
-fn update(opening: &RoundBroadcast) -> PeerEventKind {
+fn zero_update(opening: &RoundBroadcast) -> PeerEventKind {
     PeerEventKind::Update(Box::new(Update {
         id: opening.id,
         samples: 1,
@@ -242,7 +245,7 @@ fn update(opening: &RoundBroadcast) -> PeerEventKind {
 }
 
 /// Splits an array of pairs into two arrays.
-fn unzip<A, B>([a, b, c]: [(A, B); 3]) -> ([A; 3], [B; 3]) {
+fn unzip_three<A, B>([a, b, c]: [(A, B); 3]) -> ([A; 3], [B; 3]) {
     ([a.0, b.0, c.0], [a.1, b.1, c.1])
 }
 
@@ -267,7 +270,7 @@ fn take_opened_rounds(queues: &mut Receiver<Command>) -> Vec<Arc<RoundBroadcast>
 #[test]
 fn repeated_declines_are_journalled_once() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let queue_pairs = [command_queue(16), command_queue(16)];
     let (senders, _receivers): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
@@ -291,14 +294,14 @@ fn repeated_declines_are_journalled_once() {
 #[test]
 fn cutting_off_last_device_commits_round() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let (honest, mut queues) = command_queue(16);
     // The queue has room for one command and is not read, so the opening of the round fills the queue.
     let (stalled, _unread) = command_queue(1);
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, stalled));
     let first_rounds = take_opened_rounds(&mut queues);
-    handle_and_flush(&mut core, 0, update(first_rounds.first().expect("the first round")));
+    handle_and_flush(&mut core, 0, zero_update(first_rounds.first().expect("the first round")));
     handle_and_flush(&mut core, 1, PeerEventKind::HelloAgain(Privacy::None));
     let next_rounds = take_opened_rounds(&mut queues);
     assert_eq!(
@@ -314,19 +317,19 @@ fn cutting_off_last_device_commits_round() {
 #[test]
 fn ended_session_is_not_cut_off() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let (honest, mut queues) = command_queue(16);
     let (sender, receiver) = command_queue(16);
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, honest));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, sender));
     let first = take_opened_rounds(&mut queues).pop().expect("a round");
     drop(receiver);
-    handle_and_flush(&mut core, 1, update(&first));
+    handle_and_flush(&mut core, 1, zero_update(&first));
     assert_eq!((core.status().connections.congested, core.status().connected), (0, 2));
     handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));
     let status = core.status();
     assert_eq!((status.connections.closed, status.connections.congested, status.connected), (1, 0, 1));
-    handle_and_flush(&mut core, 0, update(&first));
+    handle_and_flush(&mut core, 0, zero_update(&first));
     assert_eq!(core.done, 1, "the update does not count");
 }
 
@@ -335,13 +338,13 @@ fn ended_session_is_not_cut_off() {
 fn queued_event_under_revoked_key_is_discarded() {
     for waiting in ["hello", "hello again", "update", "decline"] {
         let state = tempfile::tempdir().unwrap();
-        let mut core = core(state.path());
+        let mut core = start_core(state.path());
         let mut table = KeyTable::new();
         table.insert(DeviceId(0), Key::new(0, [1; 32]), 0).unwrap();
         table.insert(DeviceId(1), Key::new(0, [2; 32]), 0).unwrap();
         let keys = [table.lookup(DeviceId(0), 0).unwrap(), table.lookup(DeviceId(1), 0).unwrap()];
         let queue_pairs = [command_queue(16), command_queue(16), command_queue(16)];
-        let (senders, receivers) = unzip(queue_pairs);
+        let (senders, receivers) = unzip_three(queue_pairs);
         let [honest, revoked, reconnected] = senders;
         let [mut honest_commands, mut revoked_commands, mut reconnected_commands] = receivers;
         handle_and_flush_under(
@@ -361,7 +364,7 @@ fn queued_event_under_revoked_key_is_discarded() {
         let (peer, kind) = match waiting {
             "hello" => (2, PeerEventKind::Hello(DeviceId(1), Privacy::None, reconnected)),
             "hello again" => (1, PeerEventKind::HelloAgain(Privacy::None)),
-            "update" => (1, update(&round)),
+            "update" => (1, zero_update(&round)),
             _ => (1, PeerEventKind::Decline(Decline { id: round.id, reason: DeclineReason::Device })),
         };
         handle_and_flush_under(&mut core, peer, Some(&keys[1]), kind);
@@ -381,7 +384,7 @@ fn queued_event_under_revoked_key_is_discarded() {
             Some(&keys[1]),
             PeerEventKind::Gone(DisconnectReason::Revoked),
         );
-        handle_and_flush_under(&mut core, 0, Some(&keys[0]), update(&round));
+        handle_and_flush_under(&mut core, 0, Some(&keys[0]), zero_update(&round));
         let status = core.status();
         assert_eq!((status.updates.counted, status.connections.revoked), (1, 1), "{waiting}");
         if waiting != "hello" {
@@ -412,7 +415,7 @@ fn log_limits_refusals_and_declines() {
     let written = CapturedLog::default();
     let writer = written.clone();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let hellos = 3_000;
     tracing::subscriber::with_default(subscriber, || {
         let queue_pairs = [command_queue(16), command_queue(16)];
@@ -454,7 +457,7 @@ fn log_limits_refusals_and_declines() {
 #[test]
 fn quota_resets_with_each_join_while_heads_are_fitted() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let mut queues = finish_training(&mut core);
     let round = take_opened_rounds(&mut queues[1])
         .pop()
@@ -495,7 +498,7 @@ fn quota_resets_with_each_join_while_heads_are_fitted() {
 #[test]
 fn repeated_round_has_own_quota() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let queue_pairs = [command_queue(16), command_queue(16)];
     let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
@@ -505,9 +508,12 @@ fn repeated_round_has_own_quota() {
         let round = take_opened_rounds(&mut queues[0]).pop().expect("the repeated round");
         let _ = take_opened_rounds(&mut queues[1]);
         for device in 0..2 {
-            let PeerEventKind::Update(mut update) = update(&round) else { continue };
+            let PeerEventKind::Update(mut update) = zero_update(&round) else { continue };
             update.tensors[0].values.fill(1e30);
-            core.handle(Millis::new(minute * 60_000), message(device, None, PeerEventKind::Update(update)));
+            core.handle(
+                Millis::new(minute * 60_000),
+                peer_event(device, None, PeerEventKind::Update(update)),
+            );
             core.flush(Millis::new(minute * 60_000)).unwrap();
         }
         core.tick(Millis::new((minute + 1) * 60_000)).unwrap();
@@ -516,7 +522,7 @@ fn repeated_round_has_own_quota() {
     assert_eq!((status.connections.over_quota, status.updates.norm_over_bound), (0, 80));
     let round = take_opened_rounds(&mut queues[0]).pop().expect("the repeated round");
     for device in 0..2 {
-        core.handle(Millis::new(40 * 60_000), message(device, None, update(&round)));
+        core.handle(Millis::new(40 * 60_000), peer_event(device, None, zero_update(&round)));
         core.flush(Millis::new(40 * 60_000)).unwrap();
     }
     assert_eq!(core.done, 1);
@@ -528,7 +534,7 @@ fn repeated_round_has_own_quota() {
 #[test]
 fn unread_updates_use_no_quota_of_reopened_round() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let queue_pairs = [command_queue(99), command_queue(99)];
     let (senders, mut queues): (Vec<_>, Vec<_>) = queue_pairs.into_iter().unzip();
     for (device, commands) in (0..).zip(senders) {
@@ -544,8 +550,8 @@ fn unread_updates_use_no_quota_of_reopened_round() {
         2 * core.quota.max_updates as usize,
         "the round was not opened again for each hello"
     );
-    handle_and_flush(&mut core, 0, update(&round));
-    handle_and_flush(&mut core, 1, update(&round));
+    handle_and_flush(&mut core, 0, zero_update(&round));
+    handle_and_flush(&mut core, 1, zero_update(&round));
     let status = core.status();
     assert_eq!((core.done, status.updates.counted, status.connections.over_quota), (1, 2, 0));
     // Updates that are not decoded for another reason are answered within the quota.
@@ -560,27 +566,27 @@ fn unread_updates_use_no_quota_of_reopened_round() {
 #[test]
 fn late_updates_use_no_quota_of_next_round() {
     let state = tempfile::tempdir().unwrap();
-    let mut core = core(state.path());
+    let mut core = start_core(state.path());
     let queue_pairs = [command_queue(99), command_queue(99), command_queue(99)];
-    let (senders, receivers) = unzip(queue_pairs);
+    let (senders, receivers) = unzip_three(queue_pairs);
     let [first, second, reconnected] = senders;
     let [mut first_commands, mut second_commands, mut reconnected_commands] = receivers;
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
     let closed_round = take_opened_rounds(&mut first_commands).pop().expect("a round");
-    handle_and_flush(&mut core, 0, update(&closed_round));
-    handle_and_flush(&mut core, 1, update(&closed_round));
+    handle_and_flush(&mut core, 0, zero_update(&closed_round));
+    handle_and_flush(&mut core, 1, zero_update(&closed_round));
     assert_eq!(core.done, 1);
     for _ in 0..2 * core.quota.max_updates {
         handle_and_flush(&mut core, 1, PeerEventKind::UnreadUpdate(closed_round.id));
-        handle_and_flush(&mut core, 1, update(&closed_round));
+        handle_and_flush(&mut core, 1, zero_update(&closed_round));
     }
     assert!(is_drained_and_closed(&mut second_commands));
     assert_eq!(core.status().connections.over_quota, 1);
     handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Ended));
     handle_and_flush(&mut core, 2, PeerEventKind::Hello(DeviceId(1), Privacy::None, reconnected));
     let next_round = take_opened_rounds(&mut reconnected_commands).pop().expect("the next round");
-    handle_and_flush(&mut core, 0, update(&next_round));
-    handle_and_flush(&mut core, 2, update(&next_round));
+    handle_and_flush(&mut core, 0, zero_update(&next_round));
+    handle_and_flush(&mut core, 2, zero_update(&next_round));
     assert_eq!((core.done, core.status().connections.over_quota), (2, 1));
 }

@@ -87,7 +87,7 @@ impl Journal {
             // Serialisation of an entry is not expected to fail; a failed entry is counted as lost.
             match serde_json::to_writer(&mut self.pending, line) {
                 Ok(()) => self.pending.push(b'\n'),
-                Err(error) => self.fail(&error.into()),
+                Err(error) => self.stop_writing(&error.into()),
             }
         }
         if self.file.is_none() {
@@ -105,7 +105,7 @@ impl Journal {
                 self.pending.clear();
                 self.pending_lines = 0;
             }
-            Err(error) => self.fail(&error),
+            Err(error) => self.stop_writing(&error),
         }
     }
 
@@ -116,7 +116,7 @@ impl Journal {
     }
 
     /// Logs a write error and ends the journal file.
-    fn fail(&mut self, error: &std::io::Error) {
+    fn stop_writing(&mut self, error: &std::io::Error) {
         tracing::warn!(path = %self.path.display(), %error, "journal cannot be written and ends here; the campaign continues");
         self.file = None;
         self.drop_pending();

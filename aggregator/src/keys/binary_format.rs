@@ -60,19 +60,19 @@ impl<'a> Envelope<'a> {
             return Err(Corruption::NotKeys);
         }
         let too_short = truncated(HEADER + TAG + CRC);
-        let _: [u8; 8] = take(&mut fields).ok_or(too_short)?;
-        let version = u16::from_le_bytes(take(&mut fields).ok_or(too_short)?);
+        let _: [u8; 8] = take_bytes(&mut fields).ok_or(too_short)?;
+        let version = u16::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
         if version != VERSION {
             return Err(Corruption::Version { found: version, known: VERSION });
         }
-        let kind = u16::from_le_bytes(take(&mut fields).ok_or(too_short)?);
-        let mut number = || Some(u32::from_le_bytes(take(&mut fields)?));
+        let kind = u16::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
+        let mut number = || Some(u32::from_le_bytes(take_bytes(&mut fields)?));
         let memory = number().ok_or(too_short)?;
         let passes = number().ok_or(too_short)?;
         let lanes = number().ok_or(too_short)?;
-        let salt = take(&mut fields).ok_or(too_short)?;
-        let nonce = take(&mut fields).ok_or(too_short)?;
-        let length = u32::from_le_bytes(take(&mut fields).ok_or(too_short)?);
+        let salt = take_bytes(&mut fields).ok_or(too_short)?;
+        let nonce = take_bytes(&mut fields).ok_or(too_short)?;
+        let length = u32::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length % ROW != 0 || length > DEVICES_MAX * ROW {
             return Err(Corruption::Length { length });
@@ -170,13 +170,13 @@ fn decode_rows(rows: &[u8]) -> Result<KeyTable, Corruption> {
 
 /// Decodes one row; `None` if the row is invalid.
 fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
-    let device = u64::from_le_bytes(take(fields)?);
-    let epoch = u16::from_le_bytes(take(fields)?);
-    let [accepted] = take(fields)?;
-    let mut next_time = || Some(u64::from_le_bytes(take(fields)?));
+    let device = u64::from_le_bytes(take_bytes(fields)?);
+    let epoch = u16::from_le_bytes(take_bytes(fields)?);
+    let [accepted] = take_bytes(fields)?;
+    let mut next_time = || Some(u64::from_le_bytes(take_bytes(fields)?));
     let (created, rotated, revoked) = (next_time()?, next_time()?, next_time()?);
     let [rotated, revoked] = [rotated, revoked].map(|time| (time != NEVER).then_some(time));
-    let (current, previous) = (Zeroizing::new(take(fields)?), Zeroizing::new(take(fields)?));
+    let (current, previous) = (Zeroizing::new(take_bytes(fields)?), Zeroizing::new(take_bytes(fields)?));
     let is_zero = |key: &[u8; KEY]| key.iter().all(|byte| *byte == 0);
     let key = |epoch, bytes: &[u8; KEY]| Some(AcceptedKey::new(DeviceId(device), Key::new(epoch, *bytes)));
     let (current, previous): (Option<Arc<AcceptedKey>>, Option<Arc<AcceptedKey>>) = match accepted {
@@ -189,7 +189,7 @@ fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
 }
 
 /// Takes the next `N` bytes from a row.
-fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
+fn take_bytes<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
     let (field, remaining) = fields.split_first_chunk()?;
     *fields = remaining;
     Some(*field)

@@ -124,9 +124,9 @@ impl Request {
     /// Returns the devices that the request selects in a table.
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
-            Self::Add { devices, .. } | Self::Revoke(devices) => expand(devices),
+            Self::Add { devices, .. } | Self::Revoke(devices) => expand_ranges(devices),
             Self::Rotate(DeviceSelector::These(devices)) | Self::Export(DeviceSelector::These(devices)) => {
-                expand(devices)
+                expand_ranges(devices)
             }
             Self::Rotate(DeviceSelector::All) | Self::Export(DeviceSelector::All) => Ok(table.accepted()),
             Self::List => Ok(Vec::new()),
@@ -135,7 +135,7 @@ impl Request {
 }
 
 /// Returns the devices of several ranges.
-fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
+fn expand_ranges(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
     let devices = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.len()));
     if devices > DEVICES_MAX {
         return Err(KeyError::Full { devices, most: DEVICES_MAX });

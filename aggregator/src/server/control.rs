@@ -112,7 +112,7 @@ pub(super) async fn serve_client(
             let line = serde_json::to_string(&current).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
-        export_stream::REQUEST => export_stream::send(&mut write, &core).await,
+        export_stream::REQUEST => export_stream::send_export(&mut write, &core).await,
         WATCH => {
             tracing::info!("watch client connected");
             loop {

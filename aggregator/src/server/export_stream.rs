@@ -42,7 +42,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Sends the stored campaign to a client.
-pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<SnapshotRequest>) {
+pub(super) async fn send_export(write: &mut OwnedWriteHalf, core: &mpsc::Sender<SnapshotRequest>) {
     let (request, answer) = oneshot::channel();
     if core.send(request).await.is_err() {
         return;

@@ -64,7 +64,7 @@ pub(super) fn run(
             peer.linger().await;
         }
         tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
-        peer.report(reason).await;
+        peer.report_end(reason).await;
         // The socket is closed only after the report is sent and the slot is freed, so that a client whose
         // connection is closed can reconnect at once.
         peer.slot = None;
@@ -82,7 +82,7 @@ pub(super) async fn run_on_link(
 ) -> DisconnectReason {
     let mut peer = Peer::new(id, Origin::Link(name), link, context, None);
     let reason = peer.run_session().await;
-    peer.report(reason).await;
+    peer.report_end(reason).await;
     reason
 }
 
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// Sends the last event of the session to the core.
-    async fn report(&mut self, reason: DisconnectReason) {
+    async fn report_end(&mut self, reason: DisconnectReason) {
         // Fails only if the core has ended, that is, when the server is stopping.
         if let Ok(permit) = self.inbox.reserve().await {
             permit.send(self.session.gone(reason));

@@ -47,7 +47,7 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Datab
         Err(TableError::TableDoesNotExist(_)) if read.list_tables()?.next().is_none() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let format = about.get("format")?.map_or(0, |bytes| number(bytes.value()));
+    let format = about.get("format")?.map_or(0, |bytes| decode_number(bytes.value()));
     if format == u64::from(FORMAT) {
         Ok(())
     } else {
@@ -58,7 +58,7 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Datab
 /// Returns the number of the last transaction; 0 for an empty database.
 pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, DatabaseError> {
     match database.begin_read()?.open_table(ABOUT) {
-        Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| number(bytes.value()))),
+        Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| decode_number(bytes.value()))),
         Err(TableError::TableDoesNotExist(_)) => Ok(0),
         Err(error) => Err(error.into()),
     }
@@ -85,14 +85,14 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         .map_err(|_| DatabaseError::Damaged("the configuration is not UTF-8".to_owned()))?;
     let checkpoint = read.open_table(CHECKPOINT)?.get(())?;
     let checkpoint: Option<Checkpoint> =
-        checkpoint.map(|bytes| decode("the checkpoint", bytes.value())).transpose()?;
+        checkpoint.map(|bytes| decode_value("the checkpoint", bytes.value())).transpose()?;
     if checkpoint.iter().flat_map(|checkpoint| &checkpoint.state).any(|value| !value.is_finite()) {
         return Err(DatabaseError::Damaged("the checkpoint holds values that are not finite".to_owned()));
     }
     let mut accounts = Vec::new();
     for entry in read.open_table(ACCOUNTS)?.iter()? {
         let (device, bytes) = entry?;
-        let account: Account = decode("an account", bytes.value())?;
+        let account: Account = decode_value("an account", bytes.value())?;
         accounts.push((DeviceId(device.value()), account));
     }
     let next_journal_line = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
@@ -102,9 +102,9 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         round_aliases.push(RoundId { round, stage });
     }
     let deadline = read.open_table(WAITS)?.get(())?;
-    let deadline = deadline.map(|bytes| decode("the deadline", bytes.value())).transpose()?;
-    let clock = about.get("clock")?.map_or(0, |bytes| number(bytes.value()));
-    let campaign = number(campaign.value());
+    let deadline = deadline.map(|bytes| decode_value("the deadline", bytes.value())).transpose()?;
+    let clock = about.get("clock")?.map_or(0, |bytes| decode_number(bytes.value()));
+    let campaign = decode_number(campaign.value());
     let (updates, excluded) = (Vec::new(), Vec::new());
     Ok(Some(CampaignState {
         campaign,
@@ -141,7 +141,8 @@ pub(super) fn load(
             Some(decryptor) => decryptor,
             slot => slot.insert(cipher.decryptor(id)?),
         };
-        let counted: CountedUpdate = decode("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
+        let counted: CountedUpdate =
+            decode_value("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
         if counted.update.id != id && !stored.round_aliases.contains(&counted.update.id) {
             return Err(wrong_round());
         }
@@ -230,12 +231,12 @@ pub(super) fn for_each_journal_line(
 }
 
 /// Decodes a little-endian number of 8 bytes; any other length gives `u64::MAX`.
-pub(super) fn number(bytes: &[u8]) -> u64 {
+pub(super) fn decode_number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
 /// Decodes a value; `what` names the value in the error.
-fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
+fn decode_value<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
         Ok(_) => Err(DatabaseError::Damaged(format!("{what} has trailing bytes"))),

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use super::tables::{
-    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, number,
+    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, decode_number,
 };
 use super::{Store, StoreError, io_error};
 use crate::journal::CommittedRound;
@@ -97,7 +97,7 @@ fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
 
 /// Increments the transaction number.
 fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, DatabaseError> {
-    let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
+    let next = about.get("transaction")?.map_or(0, |bytes| decode_number(bytes.value())).saturating_add(1);
     about.insert("transaction", next.to_le_bytes().as_slice())?;
     Ok(next)
 }
@@ -147,13 +147,15 @@ fn write_rows(
         for (index, row) in rows.iter().enumerate() {
             match row {
                 Row::Engine(Record::Checkpoint(checkpoint)) => {
-                    checkpoints.insert((), encode(checkpoint)?.as_slice())?;
+                    checkpoints.insert((), encode_value(checkpoint)?.as_slice())?;
                     updates.retain(|_, _| false)?;
                     round_aliases.retain(|_, ()| false)?;
                     excluded.retain(|_, ()| false)?;
                     deadline.retain(|(), _| false)?;
                 }
-                Row::Engine(Record::Deadline(now)) => drop(deadline.insert((), encode(now)?.as_slice())?),
+                Row::Engine(Record::Deadline(now)) => {
+                    drop(deadline.insert((), encode_value(now)?.as_slice())?)
+                }
                 Row::Engine(
                     Record::Counted(..) | Record::Renumbered(_) | Record::Excluded(_) | Record::Reinvited(_),
                 ) if index < closed => {}
@@ -164,14 +166,14 @@ fn write_rows(
                 }
                 Row::Engine(Record::Counted(id, device, counted)) => {
                     cipher.ensure_key(*id)?;
-                    let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode(counted)?))?;
+                    let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode_value(counted)?))?;
                     updates.insert((id.round, id.stage, device.0), sealed.as_slice())?;
                     excluded.remove(device.0)?;
                 }
                 Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device.0, ())?),
                 Row::Engine(Record::Reinvited(device)) => drop(excluded.remove(device.0)?),
                 Row::Engine(Record::Account(device, account)) => {
-                    accounts.insert(device.0, encode(account)?.as_slice())?;
+                    accounts.insert(device.0, encode_value(account)?.as_slice())?;
                 }
                 // [`Row::of`] creates no rows of these records.
                 Row::Engine(
@@ -198,6 +200,6 @@ fn write_rows(
 }
 
 /// Encodes a value in postcard format.
-fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
+fn encode_value(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
     postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
 }

@@ -71,7 +71,7 @@ impl ConfigSet {
     }
 
     /// First configuration; `None` if no file has one.
-    pub(super) fn first(&self) -> Option<&Config> {
+    pub(super) fn first_config(&self) -> Option<&Config> {
         self.first.as_ref().map(|(_, config, _)| config)
     }
 

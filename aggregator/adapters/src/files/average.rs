@@ -155,7 +155,7 @@ impl<'a> Work<'a> {
     }
 
     /// Block with this number; `None` after the last block.
-    fn block(&self, number: usize) -> Option<Block> {
+    fn block_at(&self, number: usize) -> Option<Block> {
         let tensor_index = self.first_blocks.partition_point(|first| *first <= number).checked_sub(1)?;
         let bytes = self.inputs.layout.tensors.get(tensor_index)?.tensor.bytes();
         let begin = (number - self.first_blocks[tensor_index]) as u64 * self.block_len as u64;
@@ -178,7 +178,7 @@ impl<'a> Work<'a> {
         };
         while !self.stop.load(Ordering::Relaxed) {
             let number = self.next_block.fetch_add(1, Ordering::Relaxed);
-            let Some(block) = self.block(number) else { break };
+            let Some(block) = self.block_at(number) else { break };
             let is_frozen = self.kind.freezes(self.inputs.layout.tensors[block.0].role);
             let result = match self.inputs.layout.tensors[block.0].tensor.dtype.rule() {
                 _ if is_frozen => self.copy_frozen(block, &mut buffers),

@@ -231,7 +231,7 @@ impl Progress<'_> {
     ///
     /// # Errors
     /// [`AdapterError::Interrupted`] if the function returns false.
-    fn add(&mut self, bytes: u64) -> Result<(), AdapterError> {
+    fn add_bytes(&mut self, bytes: u64) -> Result<(), AdapterError> {
         self.read += bytes;
         if (self.report)(self.read, self.total) { Ok(()) } else { Err(AdapterError::Interrupted) }
     }
@@ -312,7 +312,7 @@ fn tensor_changes(
             let add_square = |sum: f64, (changed, base): (&f64, &f64)| sum + (changed - base).powi(2);
             *square = client_values.iter().zip(&base_values).fold(*square, add_square);
         }
-        progress.add((length * (inputs.clients() + 1)) as u64)?;
+        progress.add_bytes((length * (inputs.clients() + 1)) as u64)?;
     }
     let base = base_square.sqrt();
     let changed =
@@ -362,8 +362,15 @@ fn module_norms(
         }
         let clients: Vec<(f64, &[u8])> =
             inputs.weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
-        let (dtype, role, total) = (tensor.dtype, *role, inputs.total);
-        let factors = FactorSet { dtype, role, rank, experts, clients: &clients, total, centred };
+        let factors = FactorSet {
+            dtype: tensor.dtype,
+            role: *role,
+            rank,
+            experts,
+            clients: &clients,
+            total: inputs.total,
+            centred,
+        };
         GramMatrices::from_factors(&factors).map_err(|(client, index)| {
             // The value was finite in the first pass, so the file has changed since that pass. The
             // value itself is unknown here.
@@ -374,7 +381,7 @@ fn module_norms(
     });
     let (down, up) = (down?, up?);
     let bytes = [pair.down, pair.up].map(|index| inputs.layout.tensors[index].tensor.bytes());
-    progress.add((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
+    progress.add_bytes((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
     let weights = if centred { inputs.weights.as_slice() } else { &[] };
     Ok(Some(expert_norms(&down, &up, weights, inputs.total)))
 }

@@ -80,7 +80,7 @@ impl Config {
             return Err(unsupported("use_dora", "false"));
         }
         let use_rslora = flag("use_rslora")?;
-        let r = rank(&value_of("r")).ok_or_else(|| unsupported("r", "a whole number of at least 1"))?;
+        let r = parse_rank(&value_of("r")).ok_or_else(|| unsupported("r", "a whole number of at least 1"))?;
         let lora_alpha =
             value_of("lora_alpha").number().ok_or_else(|| unsupported("lora_alpha", "a number"))?;
         let parameters = match value_of("target_parameters") {
@@ -100,8 +100,11 @@ impl Config {
             let entries = entries.iter().filter_map(|(key, value)| Some((key.as_str(), value.number()?)));
             Ok(Patterns::new(entries))
         };
-        let ranks =
-            patterns("rank_pattern", |value| rank(value).is_some(), "a map of whole numbers of at least 1")?;
+        let ranks = patterns(
+            "rank_pattern",
+            |value| parse_rank(value).is_some(),
+            "a map of whole numbers of at least 1",
+        )?;
         let alphas = patterns("alpha_pattern", |value| value.number().is_some(), "a map of numbers")?;
         let other_product =
             (value_of("use_bdlora") != Json::Null).then_some("use_bdlora makes the factors block-diagonal");
@@ -194,7 +197,7 @@ fn has_dotted_end(name: &str, suffix: &str) -> bool {
 }
 
 /// Rank in a JSON value; `None` if the value is not a rank from 1 to [`RANK_MAX`].
-fn rank(value: &Json) -> Option<u64> {
+fn parse_rank(value: &Json) -> Option<u64> {
     match value {
         Json::Whole(rank @ 1..=RANK_MAX) => u64::try_from(*rank).ok(),
         _ => None,

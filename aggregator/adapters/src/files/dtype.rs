@@ -200,7 +200,7 @@ impl Dtype {
     pub fn encode(self, values: &[f64], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => {
-                values.iter().for_each(|value| bytes.extend_from_slice(&nearest(*value).to_le_bytes()))
+                values.iter().for_each(|value| bytes.extend_from_slice(&round_to_f32(*value).to_le_bytes()))
             }
             Self::F16 => {
                 values
@@ -271,7 +271,7 @@ fn half_to_f32(bits: u16) -> f32 {
 
 /// Nearest f32, ties to even.
 #[allow(clippy::cast_possible_truncation, reason = "rounding is intended")]
-fn nearest(value: f64) -> f32 {
+fn round_to_f32(value: f64) -> f32 {
     value as f32
 }
 
@@ -279,7 +279,7 @@ fn nearest(value: f64) -> f32 {
 /// last bit is 1. Rounding the result to fewer bits gives the same number as rounding `value` directly (Boldo
 /// and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
 fn round_to_odd(value: f64) -> f32 {
-    let rounded = nearest(value);
+    let rounded = round_to_f32(value);
     let widened = f64::from(rounded);
     if widened == value || rounded.to_bits() & 1 == 1 || !rounded.is_finite() {
         return rounded;

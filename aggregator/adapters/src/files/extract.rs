@@ -47,7 +47,8 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) 
     let file = create_new(target)?;
     let output_error = |error| AdapterError::Output { file: target.to_owned(), error };
     file.write_all_at(&header.bytes, 0).map_err(output_error)?;
-    let (mut bytes, mut original) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut original = Vec::new();
     for ((entry, client_offset), base_offset) in layout.tensors.iter().zip(offsets).zip(&*base.offsets) {
         let is_frozen = kind.freezes(entry.role);
         for (begin, length) in blocks(entry) {
@@ -131,7 +132,7 @@ fn encode_header<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8
 /// Offset and length of every block of a tensor.
 fn blocks(entry: &AdapterTensor) -> impl Iterator<Item = (u64, usize)> + use<> {
     let bytes = entry.tensor.bytes();
-    let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |rest| rest.min(BLOCK));
+    let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |remaining| remaining.min(BLOCK));
     (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
 }
 

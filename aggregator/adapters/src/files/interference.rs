@@ -135,7 +135,7 @@ impl GramMatrices {
             }
             for expert in 0..experts {
                 let begin = expert * CHUNK * rows;
-                gram.add(expert, &columns[begin..begin + count * rows]);
+                gram.add_products(expert, &columns[begin..begin + count * rows]);
             }
         }
         Ok(gram)
@@ -143,7 +143,7 @@ impl GramMatrices {
 
     /// Adds the products of all pairs of vectors of an expert. The matrix is symmetric, so only the lower
     /// tiles are computed.
-    fn add(&mut self, expert: usize, columns: &[f64]) {
+    fn add_products(&mut self, expert: usize, columns: &[f64]) {
         let rows = self.rows;
         for i in (0..rows).step_by(TILE) {
             for j in (0..=i).step_by(TILE) {

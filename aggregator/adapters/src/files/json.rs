@@ -127,9 +127,9 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
         #[allow(clippy::cast_possible_truncation, reason = "whole, and below 2^53")]
-        let whole = number as i128;
+        let integer = number as i128;
         let is_whole = number.fract() == 0.0 && number.abs() <= WHOLE_MAX;
-        Ok(if is_whole { Json::Whole(whole) } else { Json::Real(number) })
+        Ok(if is_whole { Json::Whole(integer) } else { Json::Real(number) })
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Json, E> {

@@ -69,10 +69,10 @@ impl Output {
         // From here on, `OutputWriter` removes the directory on drop.
         let mut writer = OutputWriter { created_directory, files: Vec::new(), committed: false };
         if let Some((path, bytes)) = config {
-            writer.add(path)?;
+            writer.add_file(path)?;
             writer.write(bytes, 0)?;
         }
-        writer.add(self.file)?;
+        writer.add_file(self.file)?;
         Ok(writer)
     }
 }
@@ -90,7 +90,7 @@ pub(super) struct OutputWriter {
 
 impl OutputWriter {
     /// Creates the temporary file for an output path.
-    fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
+    fn add_file(&mut self, path: PathBuf) -> Result<(), AdapterError> {
         let partial = with_suffix(&path, ".partial");
         let file = create_locked(&partial, &path)?;
         self.files.push((file, partial, path));

@@ -89,7 +89,9 @@ pub(super) fn module_scalings(
         let parameter_ranks: Result<Vec<_>, _> =
             parameters.iter().map(|key| config.rank_and_alpha(key)).collect();
         match parameter_ranks {
-            Err(key) => candidates.iter().for_each(|member| scalings[*member] = Err(unsupported(&key))),
+            Err(key) => {
+                candidates.iter().for_each(|member| scalings[*member] = Err(unsupported_reason(&key)))
+            }
             Ok(parameter_ranks) => {
                 let member_scalings =
                     parameter_scalings(config, &ranks, &parameter_ranks).map_err(|index| {
@@ -116,9 +118,9 @@ fn module_scaling(
     pair: &FactorPair,
     name: &str,
 ) -> Result<Result<ModuleScaling, u64>, String> {
-    let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unsupported(&key))?;
+    let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unsupported_reason(&key))?;
     if rank == pair.rank {
-        return Ok(Ok(scaling(config, rank, alpha, 1)));
+        return Ok(Ok(new_scaling(config, rank, alpha, 1)));
     }
     // PEFT also wraps the output projection inside a wrapped attention module. The projection then has the
     // rank of the attention module.
@@ -127,7 +129,7 @@ fn module_scaling(
     if let Some(Ok((outer, alpha))) = outer.map(|outer| config.rank_and_alpha(&outer))
         && outer == pair.rank
     {
-        return Ok(Ok(scaling(config, outer, alpha, 1)));
+        return Ok(Ok(new_scaling(config, outer, alpha, 1)));
     }
     Ok(Err(rank))
 }
@@ -147,7 +149,7 @@ fn parameter_scalings(
         return Err(index);
     }
     let scaling_of = |rank: u64, (parameter_rank, alpha): (u64, f64)| {
-        scaling(config, parameter_rank, alpha, rank / parameter_rank)
+        new_scaling(config, parameter_rank, alpha, rank / parameter_rank)
     };
     if parameters.windows(2).all(|pair| pair[0] == pair[1]) {
         return Ok(ranks.iter().map(|rank| Ok(scaling_of(*rank, parameters[0]))).collect());
@@ -198,13 +200,13 @@ fn enumerate_assignments(
 
 /// Scaling of a module with this rank, alpha and number of experts.
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-fn scaling(config: &Config, rank: u64, alpha: f64, experts: u64) -> ModuleScaling {
+fn new_scaling(config: &Config, rank: u64, alpha: f64, experts: u64) -> ModuleScaling {
     let r = rank as f64;
     ModuleScaling { rank, experts, scale: alpha / if config.use_rslora { r.sqrt() } else { r } }
 }
 
 /// Reason for an unknown scaling: the key of a pattern is not supported.
-fn unsupported(key: &str) -> String {
+fn unsupported_reason(key: &str) -> String {
     format!(
         "its rank or alpha depends on the expression {}, which is not supported",
         super::error::shortened(&format!("{key:?}"))

@@ -84,7 +84,8 @@ impl ClientRegistry {
         if entries.is_empty() || entries.len() > CLIENTS_MAX {
             return Err(RegistryError { line: 1, problem: "allowed: from 1 to 100000 clients" });
         }
-        let (mut names, mut digests) = (BTreeSet::new(), BTreeSet::new());
+        let mut names = BTreeSet::new();
+        let mut digests = BTreeSet::new();
         for (line, name, digest) in &entries {
             let invalid = |problem| Err(RegistryError { line: *line, problem });
             let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';

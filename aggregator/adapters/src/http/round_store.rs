@@ -121,8 +121,8 @@ impl RoundStore {
             next_temp: AtomicU64::new(0),
             _lock: FileLock::new(lock),
         };
-        remove_directory(&store.incoming())?;
-        create_directory(&store.incoming())?;
+        remove_directory(&store.incoming_directory())?;
+        create_directory(&store.incoming_directory())?;
         let record = match store.latest_committed()? {
             Some(number) => store.read_record(number)?,
             None => store.commit_base(&model)?,
@@ -131,7 +131,7 @@ impl RoundStore {
         // before the updates of that round are removed.
         sync_directory(&store.directory)?;
         store.remove_closed_updates(record.round)?;
-        create_directory(&store.updates(record.round + 1))?;
+        create_directory(&store.updates_directory(record.round + 1))?;
         Ok((store, record))
     }
 
@@ -142,12 +142,12 @@ impl RoundStore {
     }
 
     /// Directory of the accepted updates of a round.
-    fn updates(&self, number: u32) -> PathBuf {
+    fn updates_directory(&self, number: u32) -> PathBuf {
         self.directory.join(format!("updates-{number:04}"))
     }
 
     /// Directory of uploads in progress.
-    fn incoming(&self) -> PathBuf {
+    fn incoming_directory(&self) -> PathBuf {
         self.directory.join("incoming")
     }
 
@@ -155,7 +155,7 @@ impl RoundStore {
     /// from the body.
     pub fn temp_files(&self) -> TempFiles {
         let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
-        let path = |part: &str| self.incoming().join(format!("{number}.{part}"));
+        let path = |part: &str| self.incoming_directory().join(format!("{number}.{part}"));
         TempFiles { body: path("body"), merged: path("whole") }
     }
 
@@ -186,9 +186,9 @@ impl RoundStore {
         update: &UpdateSummary,
         merged: &Path,
     ) -> Result<(), ServerError> {
-        let path = self.updates(round).join(update_file_name(client, update));
+        let path = self.updates_directory(round).join(update_file_name(client, update));
         std::fs::rename(merged, &path).map_err(io_error(&path))?;
-        sync_directory(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&path)))
+        sync_directory(&self.updates_directory(round)).inspect_err(|_| drop(std::fs::remove_file(&path)))
     }
 
     /// Updates of the round after `committed` that were accepted before a restart.
@@ -198,7 +198,7 @@ impl RoundStore {
     /// not in `names`: ignoring such an update would lose an acknowledged update. [`ServerError::Io`] if the
     /// directory cannot be read.
     pub fn pending_updates(&self, committed: u32, names: &[String]) -> Result<AcceptedUpdates, ServerError> {
-        let directory = self.updates(committed + 1);
+        let directory = self.updates_directory(committed + 1);
         sync_directory(&directory)?;
         let mut updates = AcceptedUpdates::new();
         for entry in std::fs::read_dir(&directory).map_err(io_error(&directory))? {
@@ -231,7 +231,7 @@ impl RoundStore {
             .updates
             .iter()
             .map(|(client, update)| {
-                self.updates(open.number).join(update_file_name(client_name(client), update))
+                self.updates_directory(open.number).join(update_file_name(client_name(client), update))
             })
             .collect();
         let weight = |samples: u32| u64::from(if options.by_samples { samples } else { samples.min(1) });
@@ -274,8 +274,8 @@ impl RoundStore {
             };
             Ok(record(interference))
         })?;
-        create_directory(&self.updates(open.number + 1))?;
-        remove_directory(&self.updates(open.number))?;
+        create_directory(&self.updates_directory(open.number + 1))?;
+        remove_directory(&self.updates_directory(open.number))?;
         Ok(record)
     }
 
@@ -347,7 +347,7 @@ impl RoundStore {
     /// Removes the updates of committed rounds.
     fn remove_closed_updates(&self, committed: u32) -> Result<(), ServerError> {
         let closed = self.directory_numbers("updates-")?.into_iter().filter(|number| *number <= committed);
-        closed.map(|number| self.updates(number)).try_for_each(|path| remove_directory(&path))
+        closed.map(|number| self.updates_directory(number)).try_for_each(|path| remove_directory(&path))
     }
 
     /// Numbers of the directories whose names begin with `prefix`.

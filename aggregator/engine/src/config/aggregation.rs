@@ -101,13 +101,13 @@ pub fn read_bounds(
     samples: u32,
     rule: Rule,
 ) -> Result<(f32, SampleCap), Problem> {
-    let most = section.integer("samples", Some(samples.into()), 1..=u32::MAX.into())?;
+    let max_samples = section.integer("samples", Some(samples.into()), 1..=u32::MAX.into())?;
     #[allow(clippy::cast_possible_truncation, reason = "a bound")]
     let norm = section.number("norm", Some(norm), f64::MIN_POSITIVE..=4_194_304.0)? as f32;
     Ok((
         norm,
         SampleCap {
-            max_samples: u32::try_from(most).unwrap_or(u32::MAX),
+            max_samples: u32::try_from(max_samples).unwrap_or(u32::MAX),
             relative: rule.needs_all_updates(),
         },
     ))

@@ -15,8 +15,8 @@ use crate::rounds::Engine;
 /// [`Problem`] for the first mistake.
 pub fn read_scale(section: &Section<'_>, features: usize) -> Result<ScaleSource, Problem> {
     if !section.has_table("scale") {
-        let words = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
-        return section.choice("scale", Some("none"), &words);
+        let choices = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
+        return section.choice("scale", Some("none"), &choices);
     }
     let table = section.section("scale")?;
     let shift = read_row(&table, "shift", features)?;

@@ -328,7 +328,7 @@ impl Doubling {
 
     /// Stage lengths in rounds that the schedule computes in advance for a cohort of `size` devices; empty
     /// for other schedules.
-    fn lengths(&self, size: usize) -> Vec<u32> {
+    fn compute_lengths(&self, size: usize) -> Vec<u32> {
         match self.schedule {
             Schedule::Theorem { contraction } => theorem_stages(self.first, size, contraction),
             Schedule::Optimal { contraction, communication, start, floor } => {
@@ -346,7 +346,7 @@ impl Participation for Doubling {
             self.sizes = Sizes { first: self.first as u64, total: size as u64 };
         }
         if size != self.size {
-            (self.size, self.lengths) = (size, self.lengths(size));
+            (self.size, self.lengths) = (size, self.compute_lengths(size));
         }
         let (stage, goal) = self.next_stage(size);
         if stage != self.stage {

@@ -38,7 +38,7 @@ pub fn epsilon(composition: Composition, delta: Delta) -> Bound {
     // A solution exists for every rho above 0. For rho = 0 there may be none, since the logarithm of the
     // largest float is below 710, and `-ln delta` can be 745.
     let above = smallest_f64(best).unwrap_or(f64::MAX);
-    Bound { epsilon: bound(rho, ln, above), order: 1.0 + above }
+    Bound { epsilon: epsilon_bound(rho, ln, above), order: 1.0 + above }
 }
 
 /// Bound of epsilon from the divergence at `order`.
@@ -49,7 +49,7 @@ pub fn epsilon_at(composition: Composition, delta: Delta, order: f64) -> Result<
     if !(order.is_finite() && order > 1.0) {
         return Err(ParameterError::Order(order));
     }
-    Ok(Bound { epsilon: bound(rho(composition), -libm::log(delta.get()), order - 1.0), order })
+    Ok(Bound { epsilon: epsilon_bound(rho(composition), -libm::log(delta.get()), order - 1.0), order })
 }
 
 /// Divergence divided by its order: `mu^2 / 2`.
@@ -59,7 +59,7 @@ fn rho(composition: Composition) -> f64 {
 
 /// Converts the divergence at the order `1 + above` to an epsilon, with `ln = -ln delta`, and adds a bound of
 /// the rounding error.
-fn bound(rho: f64, ln: f64, above: f64) -> f64 {
+fn epsilon_bound(rho: f64, ln: f64, above: f64) -> f64 {
     if rho.is_infinite() {
         return f64::INFINITY;
     }

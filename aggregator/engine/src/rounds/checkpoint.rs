@@ -102,8 +102,8 @@ impl Engine {
     pub fn is_trained(&self) -> bool {
         match self.phase {
             Phase::FitHead | Phase::Finished => true,
-            Phase::Train(done) => {
-                !self.scores_ridges() && self.open.is_none() && done >= self.settings.rounds
+            Phase::Train(number) => {
+                !self.scores_ridges() && self.open.is_none() && number >= self.settings.rounds
             }
             Phase::RidgeScores => self.open.is_none(),
             Phase::Waiting | Phase::Start(_) | Phase::Failed => false,
@@ -118,7 +118,7 @@ impl Engine {
         let Checkpoint { id, done, rounds, state, open } = checkpoint;
         let in_start = match (done, &self.start) {
             (Phase::Start(_), None) => return false,
-            (Phase::Start(done), Some(start)) => *done < start.rounds_needed(),
+            (Phase::Start(number), Some(start)) => *number < start.rounds_needed(),
             (Phase::Waiting, start) => start.is_some(),
             _ => false,
         };

@@ -6,8 +6,9 @@
 //!                  +----------------+--> Failed
 //! ```
 //!
-//! The campaign leaves `Waiting` when the fleet is complete, and `FitHead` when all heads are fitted or the
-//! deadline has passed. It fails if a round cannot get enough updates and is not retried.
+//! The start rounds compute the initial representation, and the scale of the samples if the fleet determines
+//! it. The campaign leaves `Waiting` when the fleet is complete, and `FitHead` when all heads are fitted or
+//! the deadline has passed. It fails if a round cannot get enough updates and is not retried.
 //!
 //! In each round the engine opens the round for the cohort, validates updates as they arrive, and closes the
 //! round when the target of the participation policy is met. With fewer updates, but at least the minimum
@@ -60,7 +61,7 @@ enum Presence {
 /// State machine of one campaign.
 pub struct Engine {
     settings: Settings,
-    /// Algorithm of the start; `None` after its representation has been handed to `algorithm`.
+    /// Algorithm of the start rounds; `None` after its representation has been handed to `algorithm`.
     start: Option<Box<dyn Algorithm>>,
     algorithm: Box<dyn Algorithm>,
     participation: Box<dyn Participation>,

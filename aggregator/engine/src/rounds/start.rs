@@ -59,7 +59,7 @@ impl Engine {
     fn devices_needed(&self) -> usize {
         match self.phase {
             // Devices fit their heads independently of each other.
-            Phase::Train(done) if done >= self.settings.rounds => 1,
+            Phase::Train(number) if number >= self.settings.rounds => 1,
             Phase::RidgeScores => 1,
             // After the first round, a campaign whose devices all disconnected continues as soon as enough
             // devices for a round have reconnected.
@@ -134,11 +134,11 @@ impl Engine {
         }
         self.has_opened = true;
         self.retry_at = None;
-        let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
+        let start_rounds = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
-            Phase::Waiting if start_needs > 0 => Phase::Start(1),
-            Phase::Start(done) if done < start_needs => Phase::Start(done + 1),
-            Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
+            Phase::Waiting if start_rounds > 0 => Phase::Start(1),
+            Phase::Start(number) if number < start_rounds => Phase::Start(number + 1),
+            Phase::Train(number) if number < self.settings.rounds => Phase::Train(number + 1),
             Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.scores_ridges() => Phase::RidgeScores,
             Phase::Waiting

@@ -126,7 +126,7 @@ pub enum Stop {
 }
 
 /// Creates an error of a failed operation.
-fn failed(error: impl ToString) -> Stop {
+fn failure(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
 }
 
@@ -147,7 +147,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
                 false => noise.check_for_lines().map_err(Stop::Wrong)?,
             }
             if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
-                return Err(failed(FileError::Exists { path: output.clone() }));
+                return Err(failure(FileError::Exists { path: output.clone() }));
             }
             Request::Export(selection.selector())
         }
@@ -163,10 +163,10 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         (Command::List { .. }, Answer::Listed(rows)) => format_table(&rows),
         (Command::Export { output, flash, noise, .. }, Answer::Exported(text)) => {
             let noise = noise.for_records(fleet).ok().flatten();
-            export(output.as_deref(), flash.as_deref(), noise, &text)?
+            export_keys(output.as_deref(), flash.as_deref(), noise, &text)?
         }
         (command, Answer::Changed(rows)) => describe_changes(command, &rows),
-        _ => return Err(failed("the answer of the server does not fit the request")),
+        _ => return Err(failure("the answer of the server does not fit the request")),
     };
     print_text(&output_text)?;
     if plaintext {
@@ -201,13 +201,13 @@ async fn request_or_perform(
             Some(answer) => return Ok((answer, false)),
             None => false,
         };
-        let derivation = KeyStore::derivation(&path).map_err(failed)?;
+        let derivation = KeyStore::derivation(&path).map_err(failure)?;
         if derivation.is_none() {
             // The request is checked before a store is created.
-            request.check().map_err(failed)?;
+            request.check().map_err(failure)?;
         }
         if derivation.is_none() && !matches!(request, Request::Add { .. }) {
-            return Err(failed(KeyStoreError::Missing { path }));
+            return Err(failure(KeyStoreError::Missing { path }));
         }
         // The user is asked for a passphrase only once.
         let unlock = match &unlock {
@@ -223,7 +223,7 @@ async fn request_or_perform(
                 return store
                     .perform(request, unix_seconds())
                     .map(|answer| (answer, plaintext))
-                    .map_err(failed);
+                    .map_err(failure);
             }
             // Another command has created the store in the meantime, or is using it.
             Err(KeyStoreError::Locked { .. }) if began.elapsed() < STORE_WAIT_MAX => {
@@ -232,14 +232,14 @@ async fn request_or_perform(
             Err(error) if derivation.is_none() && path.exists() && began.elapsed() < STORE_WAIT_MAX => {
                 tracing::debug!(%error, "key store created by another command");
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(failure(error)),
         }
     }
 }
 
 /// Sends a request to the server; `None` if no server runs.
 async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, Stop> {
-    let request = serde_json::to_string(request).map_err(failed)?;
+    let request = serde_json::to_string(request).map_err(failure)?;
     let mut lines = Vec::new();
     let keep_line = |line: &str| {
         lines.push(Zeroizing::new(line.to_owned()));
@@ -250,16 +250,16 @@ async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, S
             std::io::ErrorKind::TimedOut => "; the request may still be performed, see `keys list`",
             _ => "",
         };
-        failed(format!("{}: {error}{hint}", state.display()))
+        failure(format!("{}: {error}{hint}", state.display()))
     });
     if result?.is_none() {
         return Ok(None);
     }
     let line =
-        lines.first().ok_or_else(|| failed("the server closed the control socket without an answer"))?;
+        lines.first().ok_or_else(|| failure("the server closed the control socket without an answer"))?;
     match serde_json::from_str(line) {
         Ok(answer) => Ok(Some(answer)),
-        Err(_) => Err(failed("this version does not know the answer of the server")),
+        Err(_) => Err(failure("this version does not know the answer of the server")),
     }
 }
 
@@ -322,20 +322,20 @@ fn format_utc(seconds: u64) -> String {
 }
 
 /// Writes keys to a file, to records or to standard output, and returns a report for the user.
-fn export(
+fn export_keys(
     output: Option<&Path>,
     flash: Option<&Path>,
     noise: Option<ProvisionedNoise>,
     text: &str,
 ) -> Result<String, Stop> {
-    let keys = parse_keys(text).map_err(|_| failed("the answer of the server holds no keys"))?;
+    let keys = parse_keys(text).map_err(|_| failure("the answer of the server holds no keys"))?;
     let records = keys.into_iter().map(|(device, key)| Provision { device: device.0, key, noise });
     let (length, noise_text) = match noise {
         Some(noise) => (PROVISION_WITH_NOISE, format!("; noise multiplier {:.2}", multiplier(&noise))),
         None => (PROVISION, String::new()),
     };
     if let Some(directory) = flash {
-        let directory_error = |error| failed(format!("{}: {error}", directory.display()));
+        let directory_error = |error| failure(format!("{}: {error}", directory.display()));
         std::fs::create_dir_all(directory).map_err(directory_error)?;
         let path = |device| directory.join(format!("device-{device}.bin"));
         let records: Vec<Provision> = records.collect();
@@ -343,7 +343,7 @@ fn export(
         // written or none.
         if let Some(existing) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok())
         {
-            return Err(failed(FileError::Exists { path: existing }));
+            return Err(failure(FileError::Exists { path: existing }));
         }
         for (index, record) in records.iter().enumerate() {
             write_record(&path(record.device), record).inspect_err(|_| {
@@ -376,7 +376,7 @@ fn export(
             ))),
         };
     }
-    create_private(output, text.as_bytes()).map_err(failed)?;
+    create_private(output, text.as_bytes()).map_err(failure)?;
     let device_ranges = ranges(records.iter().map(|record| DeviceId(record.device)));
     Ok(format!("{name}: {} keys, devices {device_ranges}\n", records.len()))
 }
@@ -384,8 +384,8 @@ fn export(
 /// Writes a provisioning record to a new file that only its owner can read.
 fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
     let mut bytes = Zeroizing::new([0; PROVISION_WITH_NOISE]);
-    let length = record.write(bytes.as_mut_slice()).map_err(failed)?;
-    create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failed)
+    let length = record.write(bytes.as_mut_slice()).map_err(failure)?;
+    create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failure)
 }
 
 /// Returns true if a file of this name will contain a provisioning record.

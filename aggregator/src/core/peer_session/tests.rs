@@ -32,7 +32,7 @@ fn fleet() -> Fleet {
 }
 
 /// Begins a session on a persistent link or on a socket.
-fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
+fn begin_session(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
     let acceptor = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
     let connection = if persistent { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
@@ -40,7 +40,7 @@ fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
 }
 
 /// Encodes an unsealed frame of a device.
-fn frame(message: &ToServer) -> Vec<u8> {
+fn encode_frame(message: &ToServer) -> Vec<u8> {
     let mut buffer = vec![0; 200];
     let sent = encode(message, 0, |_| {}, &mut buffer).unwrap();
     buffer.truncate(sent);
@@ -48,7 +48,7 @@ fn frame(message: &ToServer) -> Vec<u8> {
 }
 
 /// Encodes the hello of a device.
-fn hello(device: u64) -> Vec<u8> {
+fn hello_frame(device: u64) -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
         model: MODEL,
@@ -61,16 +61,16 @@ fn hello(device: u64) -> Vec<u8> {
         total_elements: 64,
         privacy: Privacy::None,
     };
-    frame(&ToServer::Hello(Hello::new(device, capabilities)))
+    encode_frame(&ToServer::Hello(Hello::new(device, capabilities)))
 }
 
-fn alive() -> Vec<u8> {
-    frame(&ToServer::Alive)
+fn alive_frame() -> Vec<u8> {
+    encode_frame(&ToServer::Alive)
 }
 
-fn decline(round: u32) -> Vec<u8> {
+fn decline_frame(round: u32) -> Vec<u8> {
     let decline = Decline { id: RoundId { round, stage: 0 }, reason: DeclineReason::Device };
-    frame(&ToServer::Decline(decline))
+    encode_frame(&ToServer::Decline(decline))
 }
 
 /// Outputs of a session.
@@ -105,7 +105,7 @@ fn run_session(session: &mut PeerSession, now: Millis, output: &mut Output) {
 }
 
 /// Passes bytes to a session and returns the outputs.
-fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
+fn feed_bytes(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
     let mut output = Output::default();
     session.receive(bytes);
     run_session(session, now, &mut output);
@@ -113,7 +113,7 @@ fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
 }
 
 /// Runs the next timer of a session. Returns the time of the timer and the outputs.
-fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
+fn run_next_timer(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
     let due = session.due(now).unwrap();
     let mut output = Output::default();
     session.on_timer(due - Millis::new(1));
@@ -131,79 +131,79 @@ fn ended(reason: DisconnectReason) -> Output {
 
 #[test]
 fn session_without_hello_times_out() {
-    let (mut session, _commands) = begin(false, Millis::new(100));
-    let output = feed(&mut session, Millis::new(3_000), &alive());
+    let (mut session, _commands) = begin_session(false, Millis::new(100));
+    let output = feed_bytes(&mut session, Millis::new(3_000), &alive_frame());
     assert_eq!(output, Output::default());
     assert_eq!(
-        wait(&mut session, Millis::new(3_000)),
+        run_next_timer(&mut session, Millis::new(3_000)),
         (Millis::new(5_100), ended(DisconnectReason::NoHello))
     );
 }
 
 #[test]
 fn persistent_link_has_no_hello_timeout() {
-    let (mut session, _commands) = begin(true, Millis::new(100));
+    let (mut session, _commands) = begin_session(true, Millis::new(100));
     let mut output = Output::default();
     run_session(&mut session, Millis::new(100), &mut output);
     assert!(!output.frames.is_empty(), "the link requested no hello");
     assert_eq!(session.due(Millis::new(100)), None);
     session.on_timer(Millis::MAX);
-    assert_eq!(feed(&mut session, Millis::new(1 << 40), &hello(3)).events, ["hello 3"]);
+    assert_eq!(feed_bytes(&mut session, Millis::new(1 << 40), &hello_frame(3)).events, ["hello 3"]);
     assert_eq!(
-        wait(&mut session, Millis::new(1 << 40)),
+        run_next_timer(&mut session, Millis::new(1 << 40)),
         (Millis::new(1 << 40) + TIMEOUTS.idle, ended(DisconnectReason::Idle))
     );
 }
 
 #[test]
 fn idle_timeout_counts_from_last_valid_message() {
-    let (mut session, _commands) = begin(false, Millis::ZERO);
-    assert_eq!(feed(&mut session, Millis::new(10), &hello(3)).events, ["hello 3"]);
-    assert_eq!(feed(&mut session, Millis::new(50_000), &alive()), Output::default());
-    assert_eq!(feed(&mut session, Millis::new(90_000), &[1, 2, 3, 0]), Output::default());
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
+    assert_eq!(feed_bytes(&mut session, Millis::new(10), &hello_frame(3)).events, ["hello 3"]);
+    assert_eq!(feed_bytes(&mut session, Millis::new(50_000), &alive_frame()), Output::default());
+    assert_eq!(feed_bytes(&mut session, Millis::new(90_000), &[1, 2, 3, 0]), Output::default());
     assert_eq!(
-        wait(&mut session, Millis::new(90_000)),
+        run_next_timer(&mut session, Millis::new(90_000)),
         (Millis::new(50_000) + TIMEOUTS.idle, ended(DisconnectReason::Idle))
     );
 }
 
 #[test]
 fn unfinished_frame_times_out() {
-    let (mut session, _commands) = begin(false, Millis::ZERO);
-    let _ = feed(&mut session, Millis::new(10), &hello(3));
-    let bytes = alive();
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
+    let _ = feed_bytes(&mut session, Millis::new(10), &hello_frame(3));
+    let bytes = alive_frame();
     for (second, byte) in (1..).zip(&bytes[..2]) {
-        assert_eq!(feed(&mut session, Millis::new(second * 1_000), &[*byte]), Output::default());
+        assert_eq!(feed_bytes(&mut session, Millis::new(second * 1_000), &[*byte]), Output::default());
     }
     assert_eq!(
-        wait(&mut session, Millis::new(2_000)),
+        run_next_timer(&mut session, Millis::new(2_000)),
         (Millis::new(1_000) + TIMEOUTS.frame, ended(DisconnectReason::Slow))
     );
 }
 
 #[test]
 fn unanswered_round_is_resent() {
-    let (mut session, mut commands) = begin(false, Millis::ZERO);
+    let (mut session, mut commands) = begin_session(false, Millis::ZERO);
     let mut core = fleet().engine();
     let mut actions = Vec::new();
     core.handle(Millis::ZERO, fedspan_engine::Event::Joined(DeviceId(3)), &mut actions);
     let Some(fedspan_engine::Action::Open(DeviceId(3), opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
-    let _ = feed(&mut session, Millis::ZERO, &hello(3));
+    let _ = feed_bytes(&mut session, Millis::ZERO, &hello_frame(3));
     session.execute(Command::Open(opening));
     let mut first = Output::default();
     run_session(&mut session, Millis::new(1_000), &mut first);
     assert!(!first.frames.is_empty());
     let mut last_sent = Millis::new(1_000);
     for _ in 1..4 {
-        let (due, output) = wait(&mut session, last_sent);
+        let (due, output) = run_next_timer(&mut session, last_sent);
         last_sent += TIMEOUTS.repeat;
         assert_eq!((due, &output.frames), (last_sent, &first.frames));
     }
-    let declined = feed(&mut session, Millis::new(30_000), &decline(id.round));
+    let declined = feed_bytes(&mut session, Millis::new(30_000), &decline_frame(id.round));
     assert_eq!(declined.events.len(), 1);
     assert_eq!(
-        wait(&mut session, Millis::new(30_000)),
+        run_next_timer(&mut session, Millis::new(30_000)),
         (Millis::new(30_000) + TIMEOUTS.idle, ended(DisconnectReason::Idle))
     );
     assert!(commands.try_recv().is_none() && commands.is_closed(), "the session still receives commands");
@@ -212,10 +212,10 @@ fn unanswered_round_is_resent() {
 #[test]
 fn repeated_hellos_end_socket_sessions_only() {
     for persistent in [false, true] {
-        let (mut session, _commands) = begin(persistent, Millis::ZERO);
+        let (mut session, _commands) = begin_session(persistent, Millis::ZERO);
         let mut reports = 0;
         let ended_by = (0..100).find_map(|now| {
-            let output = feed(&mut session, Millis::new(now), &hello(3));
+            let output = feed_bytes(&mut session, Millis::new(now), &hello_frame(3));
             reports += output.events.len();
             output.ended_by
         });
@@ -227,8 +227,8 @@ fn repeated_hellos_end_socket_sessions_only() {
 
 #[test]
 fn protocol_errors_are_reported_then_end_session() {
-    let (mut session, _commands) = begin(false, Millis::ZERO);
-    let _ = feed(&mut session, Millis::ZERO, &hello(3));
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
+    let _ = feed_bytes(&mut session, Millis::ZERO, &hello_frame(3));
     let mut output = Output::default();
     for now in 0..100 {
         session.receive(&[9, 9, 9, 0]);
@@ -247,9 +247,9 @@ fn protocol_errors_are_reported_then_end_session() {
 
 #[test]
 fn turned_away_device_gets_retry_delay() {
-    let (mut session, mut commands) = begin(false, Millis::ZERO);
+    let (mut session, mut commands) = begin_session(false, Millis::ZERO);
     let mut frame = Vec::new();
-    session.receive(&hello(3));
+    session.receive(&hello_frame(3));
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     assert!(
         matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit),
@@ -288,9 +288,9 @@ fn retry_delays_are_spread_evenly() {
             );
         }
     }
-    let (mut session, _commands) = begin(false, Millis::ZERO);
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
     let mut frame = Vec::new();
-    session.receive(&hello(3));
+    session.receive(&hello_frame(3));
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     session.turn_away();
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Send));
@@ -302,9 +302,9 @@ fn retry_delays_are_spread_evenly() {
 
 #[test]
 fn closed_session_sends_queued_frames() {
-    let (mut session, mut commands) = begin(false, Millis::ZERO);
+    let (mut session, mut commands) = begin_session(false, Millis::ZERO);
     let mut frame = Vec::new();
-    session.receive(&hello(3));
+    session.receive(&hello_frame(3));
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     session.admit();
     let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(DeviceId(3), _, sender), .. }) =
@@ -332,10 +332,10 @@ fn closed_session_sends_queued_frames() {
 /// Generates messages of a device.
 fn messages_of_device() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        Just(hello(3)),
-        Just(hello(4)),
-        Just(alive()),
-        (0u32..4).prop_map(decline),
+        Just(hello_frame(3)),
+        Just(hello_frame(4)),
+        Just(alive_frame()),
+        (0u32..4).prop_map(decline_frame),
         prop::collection::vec(any::<u8>(), 0..40),
     ]
 }
@@ -350,7 +350,7 @@ proptest! {
     ) {
         let bytes = messages_of_device.concat();
         let run = |pieces: &mut dyn FnMut(usize) -> usize| {
-            let (mut session, _commands) = begin(persistent, Millis::ZERO);
+            let (mut session, _commands) = begin_session(persistent, Millis::ZERO);
             let mut output = Output::default();
             run_session(&mut session, Millis::ZERO, &mut output);
             let mut unread = bytes.as_slice();
@@ -371,8 +371,8 @@ proptest! {
     /// Bytes that arrive while earlier messages are pending are handled after those messages.
     #[test]
     fn early_bytes_wait(messages_of_device in prop::collection::vec(messages_of_device(), 0..30)) {
-        let (mut joined, _commands) = begin(false, Millis::ZERO);
-        let (mut separate, _commands) = begin(false, Millis::ZERO);
+        let (mut joined, _commands) = begin_session(false, Millis::ZERO);
+        let (mut separate, _commands) = begin_session(false, Millis::ZERO);
         let mut joined_output = Output::default();
         let mut separate_output = Output::default();
         joined.receive(&messages_of_device.concat());

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn new_campaign_continues_the_journal() {
     let state = tempfile::tempdir().unwrap();
-    (0..3).for_each(|_| drop(core(state.path())));
+    (0..3).for_each(|_| drop(start_core(state.path())));
     std::fs::write(state.path().join(journal::FILE), "").unwrap();
     let fleet =
         Fleet::parse("fleet.toml", &configuration_text(state.path()).replace("rounds = 3", "rounds = 4"))

@@ -13,7 +13,7 @@ fn rotation_after_training_revokes_old_key_at_once() {
     let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     store.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let key_store = SharedKeyStore::new(store);
-    let mut core = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let mut core = start_core_with_keys(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     let rotate = || key_store.answer(r#"{"rotate":"all"}"#, 2).to_string();
     assert!(rotate().contains("rotating"));
     let _queues = finish_training(&mut core);
@@ -27,7 +27,7 @@ fn rotation_after_training_revokes_old_key_at_once() {
     // After a restart the replaced key is revoked at once too, even before a device has joined.
     drop((core, key_store));
     let key_store = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
-    let _core = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let _core = start_core_with_keys(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
 
@@ -59,10 +59,10 @@ fn replaced_keys_stay_until_round_is_durable() {
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
     let round = take_opened_rounds(&mut queues).pop().expect("a round");
-    handle_and_flush(&mut core, 0, update(&round));
+    handle_and_flush(&mut core, 0, zero_update(&round));
     assert!(key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
     disk.set_full(true);
-    handle_and_flush(&mut core, 1, update(&round));
+    handle_and_flush(&mut core, 1, zero_update(&round));
     assert!(core.is_stalled() && core.is_fitting());
     assert!(key_store.keys().lookup(DeviceId(1), 0).is_some(), "the key was revoked before its round closed");
     // Simulates a power cut.
@@ -78,7 +78,7 @@ fn replaced_keys_stay_until_round_is_durable() {
         PeerEventKind::Hello(DeviceId(1), Privacy::None, reconnected),
     );
     let round = take_opened_rounds(&mut reconnected_commands).pop().expect("the same round");
-    handle_and_flush_under(&mut core, 2, Some(&old_key), update(&round));
+    handle_and_flush_under(&mut core, 2, Some(&old_key), zero_update(&round));
     assert_eq!(core.done, 1);
     assert!(
         key_store.keys().lookup(DeviceId(1), 0).is_none()
@@ -113,7 +113,7 @@ fn last_round_revokes_replaced_keys() {
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
     let round = take_opened_rounds(&mut queues).pop().expect("a round");
-    handle_and_flush(&mut core, 0, update(&round));
+    handle_and_flush(&mut core, 0, zero_update(&round));
     handle_and_flush(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
     // The departure of the last awaited device closes the round.
     handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));

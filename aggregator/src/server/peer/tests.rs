@@ -41,7 +41,7 @@ fn fleet() -> Fleet {
 }
 
 /// Creates the context of peer tasks of a server in plaintext mode.
-fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
+fn plaintext_context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
     let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
     PeerContext { acceptor, timeouts: Timeouts::from(&fleet.limits), clock: Clock::new(), inbox }
@@ -52,7 +52,7 @@ async fn device_memory_is_bounded() {
     let fleet = fleet();
     let longest = requirements(&fleet).longest_upload();
     let (inbox, _events) = mpsc::channel(1);
-    let context = context(&fleet, inbox);
+    let context = plaintext_context(&fleet, inbox);
     let connection = Connection::new(Arc::clone(&context.acceptor));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -69,14 +69,14 @@ async fn device_memory_is_bounded() {
     assert!(total <= MEMORY_LIMIT, "{total}");
 }
 
-fn frame(message: &ToServer) -> Vec<u8> {
+fn encode_frame(message: &ToServer) -> Vec<u8> {
     let mut buffer = vec![0; 200];
     let sent = encode(message, 0, |_| {}, &mut buffer).unwrap();
     buffer.truncate(sent);
     buffer
 }
 
-fn hello() -> Vec<u8> {
+fn hello_frame() -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
         model: MODEL,
@@ -89,7 +89,7 @@ fn hello() -> Vec<u8> {
         total_elements: 256,
         privacy: Privacy::None,
     };
-    frame(&ToServer::Hello(Hello::new(1, capabilities)))
+    encode_frame(&ToServer::Hello(Hello::new(1, capabilities)))
 }
 
 /// Device with a session, after the hello.
@@ -104,13 +104,13 @@ struct BegunSession {
 async fn begin_session() -> BegunSession {
     let fleet = fleet();
     let (inbox, mut events) = mpsc::channel(16);
-    let context = context(&fleet, inbox);
+    let context = plaintext_context(&fleet, inbox);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     let session = tokio::spawn(async move { peer.run_session().await });
-    device.write_all(&hello()).await.unwrap();
+    device.write_all(&hello_frame()).await.unwrap();
     let PeerEventKind::Hello(_, _, commands) = events.recv().await.unwrap().kind else { panic!("a hello") };
     BegunSession { device, commands, events, session }
 }
@@ -127,7 +127,7 @@ async fn bytes_received_while_writing_are_in_time() {
             assert!(commands.send(Command::Acknowledge(Ack { id, outcome: AckOutcome::Late })));
         }
         sleep(Duration::from_secs(1)).await;
-        device.write_all(&frame(&ToServer::Alive)).await.unwrap();
+        device.write_all(&encode_frame(&ToServer::Alive)).await.unwrap();
         sleep(Duration::from_secs(2)).await;
         let mut buffer = [0; 512];
         while timeout(Duration::from_millis(100), device.read(&mut buffer))
@@ -184,11 +184,11 @@ impl AsyncWrite for EndlessLink {
 async fn endless_frame_times_out() {
     let fleet = fleet();
     let (inbox, _events) = mpsc::channel(16);
-    let mut context = context(&fleet, inbox);
+    let mut context = plaintext_context(&fleet, inbox);
     context.timeouts.idle = Millis::new(20);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
-    let link = EndlessLink { hello: hello(), reads: 0 };
+    let link = EndlessLink { hello: hello_frame(), reads: 0 };
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     assert_eq!(peer.run_session().await, DisconnectReason::Idle);
 }

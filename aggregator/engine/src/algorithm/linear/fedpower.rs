@@ -1,6 +1,6 @@
-//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges with the server, each
-//! device runs power iterations on its own samples. The server aligns the uploads, averages them, and
-//! orthonormalises the mean.
+//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges with the server (one
+//! exchange is one round), each device runs power iterations on its own samples. The server aligns the
+//! uploads, averages them, and orthonormalises the mean.
 //!
 //! With more than one local iteration the devices' bases differ by rotations that do not change their spans.
 //! The orthogonal Procrustes transformation removes these rotations: the server averages `Y_i D_i`, where

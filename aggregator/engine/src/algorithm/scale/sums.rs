@@ -116,8 +116,8 @@ impl FeatureSums {
             let spread = BigInt::from(self.samples) * squares - sum * sum;
             // The root is taken before the unit is applied, so that small values do not underflow.
             FeatureMoments {
-                mean: float(sum) / m * unit,
-                deviation: float(&spread).max(0.0).sqrt() / m * unit,
+                mean: nearest_f64(sum) / m * unit,
+                deviation: nearest_f64(&spread).max(0.0).sqrt() / m * unit,
             }
         };
         Some(self.features.iter().map(moments).collect())
@@ -125,6 +125,6 @@ impl FeatureSums {
 }
 
 /// Nearest f64 to an integer. The sums have fewer than 900 bits, so they do not overflow f64.
-fn float(value: &BigInt) -> f64 {
+fn nearest_f64(value: &BigInt) -> f64 {
     value.to_string().parse().unwrap_or(f64::INFINITY)
 }
