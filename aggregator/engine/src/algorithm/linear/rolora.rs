@@ -187,8 +187,8 @@ impl Algorithm for LinearAdapter {
     /// Returns the role of A if devices already have A: in a round of A they received it in the preceding
     /// round of B; in FFA-LoRA, in the first round.
     fn unchanged(&self) -> &[Role] {
-        let stays = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
-        if stays { &[Role::AdapterDown] } else { &[] }
+        let has_down_factor = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
+        if has_down_factor { &[Role::AdapterDown] } else { &[] }
     }
 
     fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {

@@ -26,14 +26,14 @@ pub struct FeatureMoments {
 }
 
 /// Sums of one feature over the samples of one device, in units of the device's grid.
-struct Row {
+struct FeatureRow {
     /// Exponent of the grid's unit, minus the smallest possible exponent.
     exponent: u32,
     sum: i128,
     squares: i128,
 }
 
-impl Row {
+impl FeatureRow {
     /// Decodes a row; `None` if these sums are impossible for `samples` samples.
     fn read(samples: u32, row: &[f32]) -> Option<Self> {
         let [exponent, s0, s1, s2, q0, q1, q2, q3] = *row else { return None };
@@ -67,7 +67,7 @@ fn as_integer(value: f32) -> Option<i128> {
 /// Whether a device with `samples` samples can have sent these rows.
 #[must_use]
 pub fn are_possible(samples: u32, rows: &[f32]) -> bool {
-    samples > 0 && rows.chunks(usize::from(SUMS_COLUMNS)).all(|row| Row::read(samples, row).is_some())
+    samples > 0 && rows.chunks(usize::from(SUMS_COLUMNS)).all(|row| FeatureRow::read(samples, row).is_some())
 }
 
 /// Sums of some features over the devices absorbed so far.
@@ -88,13 +88,13 @@ impl FeatureSums {
     /// Adds a device's rows. Returns false, and changes nothing, if the sums are impossible for `samples`
     /// samples.
     pub fn absorb(&mut self, samples: u32, rows: &[f32]) -> bool {
-        let fits = rows.len() == self.features.len() * usize::from(SUMS_COLUMNS);
-        if !fits || !are_possible(samples, rows) {
+        let has_all_features = rows.len() == self.features.len() * usize::from(SUMS_COLUMNS);
+        if !has_all_features || !are_possible(samples, rows) {
             return false;
         }
         self.samples += u64::from(samples);
         for ((sum, squares), row) in self.features.iter_mut().zip(rows.chunks(usize::from(SUMS_COLUMNS))) {
-            if let Some(row) = Row::read(samples, row) {
+            if let Some(row) = FeatureRow::read(samples, row) {
                 *sum += BigInt::from(row.sum) << row.exponent;
                 *squares += BigInt::from(row.squares) << (2 * row.exponent);
             }
