@@ -105,8 +105,8 @@ pub(crate) fn restore(
     if checkpoint.open.is_some() && engine.open_round().is_none() {
         // The engine has dropped the open round, so the stored updates of that round do not count.
         return match stored.last_round() {
-            Some(last) if !engine.restore_dropped_id(last) => {
-                contradiction(format!("round {round} cannot continue as round {}", last.round))
+            Some(last_id) if !engine.restore_dropped_id(last_id) => {
+                contradiction(format!("round {round} cannot continue as round {}", last_id.round))
             }
             _ => Ok(()),
         };
@@ -150,6 +150,7 @@ pub struct Flushed {
 pub struct DurableEngine {
     engine: Engine,
     store: Store,
+    /// Number of the campaign.
     campaign: u64,
     /// Number of the next journal line; `None` if no journal is kept.
     next_entry: Option<u64>,
@@ -177,21 +178,23 @@ impl DurableEngine {
         let stored = store.load()?;
         // A new campaign continues the journal of the previous one.
         let lines = stored.as_ref().map_or(0, |stored| stored.next_journal_line);
-        if let Some(file) = journal.filter(|file| lines > 0 && *file > lines) {
-            return Err(ResumeError::Older { file, table: lines });
+        if let Some(file_lines) = journal.filter(|file_lines| lines > 0 && *file_lines > lines) {
+            return Err(ResumeError::Older { file: file_lines, table: lines });
         }
         // A campaign in which no round was opened may be replaced by one with other settings.
-        let is_the_same =
+        let has_same_settings =
             |stored: &CampaignState| difference(&stored.configuration, configuration).is_empty();
-        let stored = stored.filter(|stored| stored.checkpoint.is_some() || is_the_same(stored));
-        let (mut number, mut clock, mut after) = (*number, Millis::ZERO, None);
+        let stored = stored.filter(|stored| stored.checkpoint.is_some() || has_same_settings(stored));
+        let mut number = *number;
+        let mut clock = Millis::ZERO;
+        let mut last_round = None;
         if let Some(stored) = &stored {
             restore(&mut engine, stored, configuration)?;
             (number, clock) = (stored.campaign, stored.clock);
             if stored.updates.is_empty() {
                 store.erase_key()?;
             }
-            after = stored.last_round().map(|id| id.round);
+            last_round = stored.last_round().map(|id| id.round);
         } else {
             store.begin(number, configuration)?;
         }
@@ -199,15 +202,18 @@ impl DurableEngine {
             engine,
             store,
             campaign: number,
-            next_entry: journal.map(|file| file.max(lines)),
+            next_entry: journal.map(|file_lines| file_lines.max(lines)),
             effects: RecordedEffects::default(),
             rows: Vec::new(),
             pending: Flushed::default(),
             now: clock,
         };
-        let server =
-            Server { after: after.unwrap_or(0), expected: *expected, configuration: configuration.clone() };
-        durable.append_entry(if after.is_some() {
+        let server = Server {
+            after: last_round.unwrap_or(0),
+            expected: *expected,
+            configuration: configuration.clone(),
+        };
+        durable.append_entry(if last_round.is_some() {
             JournalEntry::Resumed(server)
         } else {
             JournalEntry::Began(server)
@@ -292,8 +298,8 @@ impl DurableEngine {
     fn append_entry(&mut self, entry: JournalEntry) {
         let Some(next) = &mut self.next_entry else { return };
         // Every journal entry serialises to JSON.
-        if let Ok(text) = serde_json::to_string(&entry) {
-            self.rows.push(Row::JournalEntry(*next, text));
+        if let Ok(line) = serde_json::to_string(&entry) {
+            self.rows.push(Row::JournalEntry(*next, line));
             *next += 1;
             self.pending.lines.push(entry);
         }

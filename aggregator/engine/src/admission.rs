@@ -115,17 +115,17 @@ impl Requirements {
         let limits = self.frame_limit..=FRAME_LIMIT_MAX;
         if !limits.contains(&usize::from(device.frame_limit)) {
             let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-            let (least, most) = (to_u16(self.frame_limit), to_u16(FRAME_LIMIT_MAX));
-            return Err(Refusal::FrameLimit { min: least, max: most });
+            let (min, max) = (to_u16(self.frame_limit), to_u16(FRAME_LIMIT_MAX));
+            return Err(Refusal::FrameLimit { min, max });
         }
         if device.numeric != self.numeric {
             return Err(Refusal::Capability(Requirement::Numeric(self.numeric)));
         }
         let missing = |needed: u16, offered: u16| needed & !offered;
-        if let Some(most) = self.privacy
-            && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= most)
+        if let Some(max_budget) = self.privacy
+            && !matches!(device.privacy, Privacy::Gaussian { budget, .. } if budget <= max_budget)
         {
-            return Err(Refusal::Capability(Requirement::Privacy(most)));
+            return Err(Refusal::Capability(Requirement::Privacy(max_budget)));
         }
         if missing(self.tasks, device.tasks) != 0 {
             return Err(Refusal::Capability(Requirement::Tasks(missing(self.tasks, device.tasks))));
@@ -152,7 +152,8 @@ impl Requirements {
 /// Smallest frame limit at which these tensors can be sent; above [`FRAME_LIMIT_MAX`] if no limit suffices.
 #[must_use]
 pub fn least_frame_limit(tensors: &Descriptors) -> usize {
-    let (mut least, mut above) = (FRAME_LIMIT_MIN, FRAME_LIMIT_MAX + 1);
+    let mut least = FRAME_LIMIT_MIN;
+    let mut above = FRAME_LIMIT_MAX + 1;
     while least < above {
         let limit = least + (above - least) / 2;
         match plan(&mut tensors.clone(), limit) {

@@ -250,16 +250,16 @@ fn check_algorithm(
     scaled: bool,
     private: bool,
 ) -> Result<(), CustomError> {
-    let named = || name.to_owned();
+    let owned_name = || name.to_owned();
     let found = algorithm.representation().shape();
     if found != allowed {
-        return Err(CustomError::Representation { algorithm: named(), found, allowed });
+        return Err(CustomError::Representation { algorithm: owned_name(), found, allowed });
     }
     for Request { task, tensors, encoding, expects } in algorithm.requests() {
-        let most = TENSORS_MAX - usize::from(scaled);
-        for (found, allowed) in [(tensors.len(), most), (expects.len(), TENSORS_MAX)] {
+        let tensors_max = TENSORS_MAX - usize::from(scaled);
+        for (found, allowed) in [(tensors.len(), tensors_max), (expects.len(), TENSORS_MAX)] {
             if found > allowed {
-                return Err(CustomError::Tensors { algorithm: named(), found, allowed });
+                return Err(CustomError::Tensors { algorithm: owned_name(), found, allowed });
             }
         }
         let down: Descriptors = tensors.iter().map(|tensor| tensor.descriptor(encoding)).collect();
@@ -267,12 +267,12 @@ fn check_algorithm(
         for tensors in [down, up] {
             if least_frame_limit(&tensors) > FRAME_LIMIT_MAX {
                 let values = tensors.iter().map(|tensor| tensor.elements()).sum();
-                return Err(CustomError::Frames { algorithm: named(), values });
+                return Err(CustomError::Frames { algorithm: owned_name(), values });
             }
         }
         let is_noisy = matches!(task, Task::FedRep { .. } | Task::FedPower { .. });
         if private && !expects.is_empty() && !is_noisy {
-            return Err(CustomError::NoNoise { algorithm: named() });
+            return Err(CustomError::NoNoise { algorithm: owned_name() });
         }
     }
     Ok(())

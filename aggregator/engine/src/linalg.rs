@@ -48,8 +48,8 @@ pub fn orthonormal(b: &Matrix) -> Result<Matrix, RankDeficient> {
 /// the cosine. NaN if a value is not finite.
 #[must_use]
 pub fn principal_angle_distance(q1: &Matrix, q2: &Matrix) -> f64 {
-    let rest = complement(q1, q2);
-    let gram = product_transposed(&rest, &rest);
+    let residual = complement(q1, q2);
+    let gram = product_transposed(&residual, &residual);
     // `f64::max` ignores NaN, so without this check the distance of a span with NaN would be 0.
     if gram.iter().any(|v| !v.is_finite()) {
         return f64::NAN;
@@ -72,21 +72,21 @@ pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
         return product;
     }
     for (mut sums, b_column) in product.column_iter_mut().zip(b.column_iter()) {
-        for (at, several) in columns.chunks(SUMS * rows).enumerate() {
+        for (group, group_values) in columns.chunks(SUMS * rows).enumerate() {
             let mut partial = [0.0; SUMS];
-            if let Some(together) = columns_of(several, rows) {
+            if let Some(group_columns) = columns_of(group_values, rows) {
                 for (row, y) in b_column.iter().take(rows).enumerate() {
-                    for (sum, column) in partial.iter_mut().zip(together) {
+                    for (sum, column) in partial.iter_mut().zip(group_columns) {
                         *sum += column[row] * y;
                     }
                 }
             } else {
-                for (sum, column) in partial.iter_mut().zip(several.chunks(rows)) {
+                for (sum, column) in partial.iter_mut().zip(group_values.chunks(rows)) {
                     *sum = column.iter().zip(b_column.iter()).fold(0.0, |sum, (x, y)| sum + x * y);
                 }
             }
-            for (place, sum) in sums.iter_mut().skip(at * SUMS).zip(partial) {
-                *place = sum;
+            for (target, sum) in sums.iter_mut().skip(group * SUMS).zip(partial) {
+                *target = sum;
             }
         }
     }
@@ -97,8 +97,8 @@ pub fn product_transposed(a: &Matrix, b: &Matrix) -> Matrix {
 fn columns_of(values: &[f64], rows: usize) -> Option<[&[f64]; SUMS]> {
     let mut columns = values.chunks_exact(rows);
     let mut split: [&[f64]; SUMS] = [&[]; SUMS];
-    for place in &mut split {
-        *place = columns.next()?;
+    for target in &mut split {
+        *target = columns.next()?;
     }
     Some(split)
 }
@@ -150,7 +150,7 @@ pub fn random_basis(d: usize, k: usize, random: &mut Stream) -> Matrix {
 pub fn to_f32(matrix: &Matrix) -> Vec<f32> {
     let row_major = (0..matrix.nrows()).flat_map(|i| (0..matrix.ncols()).map(move |j| (i, j)));
     #[allow(clippy::cast_possible_truncation, reason = "rounding to the wire's precision is the purpose")]
-    row_major.map(|at| matrix[at] as f32).collect()
+    row_major.map(|index| matrix[index] as f32).collect()
 }
 
 /// Matrix from row-major f32 values.

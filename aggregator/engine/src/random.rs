@@ -56,9 +56,9 @@ pub enum Purpose {
 #[must_use]
 pub fn stream(seed: u64, purpose: Purpose, index: u64) -> Stream {
     let mut key = [0u8; 32];
-    let (head, rest) = key.split_at_mut(8);
+    let (head, remaining) = key.split_at_mut(8);
     head.copy_from_slice(&seed.to_le_bytes());
-    let (middle, tail) = rest.split_at_mut(8);
+    let (middle, tail) = remaining.split_at_mut(8);
     middle.copy_from_slice(&index.to_le_bytes());
     if let Some(first) = tail.first_mut() {
         *first = purpose as u8;

@@ -79,49 +79,49 @@ pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Reads an owner-only file of at most `most` bytes; `None` if it does not exist. Symbolic links are
+/// Reads an owner-only file of at most `max_len` bytes; `None` if it does not exist. Symbolic links are
 /// rejected, since [`replace`] would replace the link instead of the file.
-pub fn read(path: &Path, most: usize) -> Result<Option<Zeroizing<Vec<u8>>>, FileError> {
+pub fn read(path: &Path, max_len: usize) -> Result<Option<Zeroizing<Vec<u8>>>, FileError> {
     match std::fs::symlink_metadata(path) {
         // The kind is checked before opening, since opening a pipe would block until its other end is opened.
-        Ok(about) if !about.is_file() => Err(FileError::NotRegular { path: path.into() }),
+        Ok(metadata) if !metadata.is_file() => Err(FileError::NotRegular { path: path.into() }),
         Ok(_) => {
-            let mut file = File::open(path).map_err(|error| io(path, error))?;
-            let about = file.metadata().map_err(|error| io(path, error))?;
-            check(path, &about)?;
-            contents(path, &mut file, &about, most).map(Some)
+            let mut file = File::open(path).map_err(|error| io_error(path, error))?;
+            let metadata = file.metadata().map_err(|error| io_error(path, error))?;
+            check_file(path, &metadata)?;
+            read_contents(path, &mut file, &metadata, max_len).map(Some)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io(path, error)),
+        Err(error) => Err(io_error(path, error)),
     }
 }
 
-/// Reads a passphrase or a key of at most `most` bytes from an owner-only file or pipe. Root may read another
-/// user's pipe, as in `pass show fleet | sudo ...`.
-pub fn read_secret(path: &Path, most: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let mut file = File::open(path).map_err(|error| io(path, error))?;
-    let about = file.metadata().map_err(|error| io(path, error))?;
-    match about.file_type().is_fifo() {
-        true => check_rights(path, &about, about.uid() == user() || user() == 0)?,
-        false => check(path, &about)?,
+/// Reads a passphrase or a key of at most `max_len` bytes from an owner-only file or pipe. Root may read
+/// another user's pipe, as in `pass show fleet | sudo ...`.
+pub fn read_secret(path: &Path, max_len: usize) -> Result<Zeroizing<Vec<u8>>, FileError> {
+    let mut file = File::open(path).map_err(|error| io_error(path, error))?;
+    let metadata = file.metadata().map_err(|error| io_error(path, error))?;
+    match metadata.file_type().is_fifo() {
+        true => check_rights(path, &metadata, metadata.uid() == user() || user() == 0)?,
+        false => check_file(path, &metadata)?,
     }
-    contents(path, &mut file, &about, most)
+    read_contents(path, &mut file, &metadata, max_len)
 }
 
 /// Checks that a path is a regular file of this user without access for other users.
-fn check(path: &Path, about: &Metadata) -> Result<(), FileError> {
-    if about.is_file() {
-        check_rights(path, about, about.uid() == user())
+fn check_file(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
+    if metadata.is_file() {
+        check_rights(path, metadata, metadata.uid() == user())
     } else {
         Err(FileError::NotRegular { path: path.to_owned() })
     }
 }
 
-/// Checks that a file belongs to this user (`own`) and gives other users no access.
-fn check_rights(path: &Path, about: &Metadata, own: bool) -> Result<(), FileError> {
-    let (path, mode) = (path.to_owned(), about.mode() & 0o7777);
-    if !own {
-        Err(FileError::Foreign { path, owner: about.uid(), user: user() })
+/// Checks that a file belongs to this user (`is_owned`) and gives other users no access.
+fn check_rights(path: &Path, metadata: &Metadata, is_owned: bool) -> Result<(), FileError> {
+    let (path, mode) = (path.to_owned(), metadata.mode() & 0o7777);
+    if !is_owned {
+        Err(FileError::Foreign { path, owner: metadata.uid(), user: user() })
     } else if mode & 0o077 != 0 {
         Err(FileError::Exposed { path, mode })
     } else {
@@ -129,21 +129,25 @@ fn check_rights(path: &Path, about: &Metadata, own: bool) -> Result<(), FileErro
     }
 }
 
-/// Reads a file of at most `most` bytes.
-fn contents(
+/// Reads a file of at most `max_len` bytes.
+fn read_contents(
     path: &Path,
     file: &mut File,
-    about: &Metadata,
-    most: usize,
+    metadata: &Metadata,
+    max_len: usize,
 ) -> Result<Zeroizing<Vec<u8>>, FileError> {
     // The buffer is allocated at its full length, since a growing vector would leave copies of secrets in
     // memory.
-    let expected = usize::try_from(about.len()).unwrap_or(usize::MAX);
-    let room = if about.is_file() { expected.min(most) } else { most.min(1 << 16) };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(room + 1));
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(limit).read_to_end(&mut bytes).map_err(|error| io(path, error))?;
-    if bytes.len() > most { Err(FileError::TooLong { path: path.into(), most }) } else { Ok(bytes) }
+    let file_len = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+    let capacity = if metadata.is_file() { file_len.min(max_len) } else { max_len.min(1 << 16) };
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity + 1));
+    let limit = u64::try_from(max_len).unwrap_or(u64::MAX).saturating_add(1);
+    file.take(limit).read_to_end(&mut bytes).map_err(|error| io_error(path, error))?;
+    if bytes.len() > max_len {
+        Err(FileError::TooLong { path: path.into(), most: max_len })
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Creates an owner-only file that is durable on return. After an error the file is removed.
@@ -156,11 +160,11 @@ pub fn create_private(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             return Err(FileError::Exists { path: path.into() });
         }
-        Err(error) => return Err(io(path, error)),
+        Err(error) => return Err(io_error(path, error)),
     };
     let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    let durable = written.map_err(|error| io(path, error));
-    let durable = durable.and_then(|()| sync_directory(path).map_err(|error| io(parent(path), error)));
+    let durable = written.map_err(|error| io_error(path, error));
+    let durable = durable.and_then(|()| sync_directory(path).map_err(|error| io_error(parent(path), error)));
     durable.inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
@@ -174,11 +178,11 @@ pub type Sync = fn(&Path) -> std::io::Result<()>;
 pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
     let partial = with_suffix(path, ".partial");
     match std::fs::remove_file(&partial) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial, error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&partial, error)),
         _ => {}
     }
     create_private(&partial, bytes)?;
-    std::fs::rename(&partial, path).map_err(|error| io(path, error))?;
+    std::fs::rename(&partial, path).map_err(|error| io_error(path, error))?;
     sync(path).map_err(|error| FileError::NotDurable { path: path.to_owned(), error })
 }
 
@@ -186,21 +190,21 @@ pub fn replace(path: &Path, bytes: &[u8], sync: Sync) -> Result<(), FileError> {
 /// the lock.
 pub fn lock(path: &Path) -> Result<Option<FileLock>, FileError> {
     let path = with_suffix(path, ".lock");
-    regular(&path).map_err(|error| io(&path, error))?;
+    regular(&path).map_err(|error| io_error(&path, error))?;
     let open = OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&path);
-    let lock = open.map_err(|error| io(&path, error))?;
+    let lock = open.map_err(|error| io_error(&path, error))?;
     match lock.try_lock() {
         Ok(()) => Ok(Some(FileLock::new(lock))),
         Err(std::fs::TryLockError::WouldBlock) => Ok(None),
-        Err(std::fs::TryLockError::Error(error)) => Err(io(&path, error)),
+        Err(std::fs::TryLockError::Error(error)) => Err(io_error(&path, error)),
     }
 }
 
 /// Creates the directory of a file, and its missing parents, with access for the owner only.
 pub fn make_directory(path: &Path) -> Result<(), FileError> {
     let directory = parent(path);
-    let made = make_directories(directory, DirBuilder::new().mode(0o700));
-    made.map(drop).map_err(|error| io(directory, error))
+    let created = make_directories(directory, DirBuilder::new().mode(0o700));
+    created.map(drop).map_err(|error| io_error(directory, error))
 }
 
 /// Creates a directory and its missing parents, durable on return. Returns the created directories, outermost
@@ -208,11 +212,11 @@ pub fn make_directory(path: &Path) -> Result<(), FileError> {
 pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Result<Vec<PathBuf>> {
     let missing = directory.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.is_dir());
     let mut missing: Vec<&Path> = missing.collect();
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     while let Some(path) = missing.pop() {
-        let done = match builder.create(path) {
+        let result = match builder.create(path) {
             Ok(()) => {
-                made.push(path.to_owned());
+                created.push(path.to_owned());
                 sync_directory(path)
             }
             // Another process has created the directory in the meantime.
@@ -221,12 +225,12 @@ pub fn make_directories(directory: &Path, builder: &DirBuilder) -> std::io::Resu
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => builder.create(directory),
             Err(error) => Err(error),
         };
-        if let Err(error) = done {
-            made.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
+        if let Err(error) = result {
+            created.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
             return Err(error);
         }
     }
-    Ok(made)
+    Ok(created)
 }
 
 /// Syncs the directory of a file, so that a rename survives a power cut.
@@ -246,7 +250,8 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-fn io(path: &Path, error: std::io::Error) -> FileError {
+/// Adds the path to an I/O error.
+fn io_error(path: &Path, error: std::io::Error) -> FileError {
     FileError::Io { path: path.to_owned(), error }
 }
 
@@ -259,14 +264,15 @@ mod tests {
     #[test]
     fn created_directories_are_returned_or_removed() {
         let scratch = tempfile::tempdir().unwrap();
-        let (new, under) = (scratch.path().join("new"), scratch.path().join("new/under"));
-        make_directories(&new.join("x".repeat(300)), &DirBuilder::new()).unwrap_err();
-        assert!(!new.exists());
-        assert_eq!(make_directories(&under, &DirBuilder::new()).unwrap(), [new, under.clone()]);
-        assert!(make_directories(&under, &DirBuilder::new()).unwrap().is_empty());
-        std::fs::write(under.join("file"), b"x").unwrap();
+        let outer = scratch.path().join("new");
+        let inner = scratch.path().join("new/under");
+        make_directories(&outer.join("x".repeat(300)), &DirBuilder::new()).unwrap_err();
+        assert!(!outer.exists());
+        assert_eq!(make_directories(&inner, &DirBuilder::new()).unwrap(), [outer, inner.clone()]);
+        assert!(make_directories(&inner, &DirBuilder::new()).unwrap().is_empty());
+        std::fs::write(inner.join("file"), b"x").unwrap();
         for path in ["file", "file/below"] {
-            make_directories(&under.join(path), &DirBuilder::new()).unwrap_err();
+            make_directories(&inner.join(path), &DirBuilder::new()).unwrap_err();
         }
     }
 }

@@ -128,14 +128,14 @@ fn main() -> ExitCode {
         )
         .init();
     match cli.command {
-        Command::Fleet(command) => with_fleet(command),
-        Command::Adapter(AdapterCommand::Files(command)) => adapter(&command),
-        Command::Adapter(AdapterCommand::Serve(options)) => exchange(&options),
+        Command::Fleet(command) => run_fleet_command(command),
+        Command::Adapter(AdapterCommand::Files(command)) => run_adapter_command(&command),
+        Command::Adapter(AdapterCommand::Serve(options)) => serve_adapters(&options),
     }
 }
 
 /// Loads the configuration of a command and runs the command.
-fn with_fleet(command: FleetCommand) -> ExitCode {
+fn run_fleet_command(command: FleetCommand) -> ExitCode {
     let config = match &command {
         FleetCommand::Serve { config, .. }
         | FleetCommand::Status { config }
@@ -147,7 +147,7 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             None => return fail(WRONG, "keys needs --config FILE, the configuration of the fleet"),
         },
     };
-    let fleet = match load(config) {
+    let fleet = match load_fleet(config) {
         Ok(fleet) => fleet,
         Err(message) => return fail(WRONG, &message),
     };
@@ -158,30 +158,30 @@ fn with_fleet(command: FleetCommand) -> ExitCode {
             }
             FleetCommand::Status { .. } => cli::status::status(&fleet.state).await,
             FleetCommand::Watch { .. } => cli::status::watch(&fleet.state).await,
-            FleetCommand::Check { .. } => printed(print_check(&fleet), "standard output"),
-            FleetCommand::Export { out, .. } => write_out(&fleet, &out).await,
+            FleetCommand::Check { .. } => output_exit_code(print_check(&fleet), "standard output"),
+            FleetCommand::Export { out, .. } => export_campaign(&fleet, &out).await,
             FleetCommand::Keys(options) => match cli::keys::command(&options, &fleet).await {
                 Ok(code) => code,
                 Err(cli::keys::Stop::Failed(message)) => fail(FAILED, &message),
                 Err(cli::keys::Stop::Wrong(message)) => fail(WRONG, &message),
-                Err(cli::keys::Stop::Output(error)) => printed(Err(error), "standard output"),
+                Err(cli::keys::Stop::Output(error)) => output_exit_code(Err(error), "standard output"),
             },
         }
     })
 }
 
 /// Runs a future on a tokio runtime.
-fn with_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
+fn with_runtime(future: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(work),
+        Ok(runtime) => runtime.block_on(future),
         Err(error) => fail(FAILED, &error.to_string()),
     }
 }
 
 /// Reads and parses the configuration file.
-fn load(path: &Path) -> Result<Fleet, String> {
-    let read = read_file(path).and_then(|text| Fleet::parse(&path.display().to_string(), &text));
-    read.map_err(|problem| problem.to_string())
+fn load_fleet(path: &Path) -> Result<Fleet, String> {
+    let fleet = read_file(path).and_then(|text| Fleet::parse(&path.display().to_string(), &text));
+    fleet.map_err(|problem| problem.to_string())
 }
 
 /// Prints an error message and returns the exit code.
@@ -192,14 +192,14 @@ fn fail(code: u8, message: &str) -> ExitCode {
 
 /// Prints a line on standard output.
 fn print(line: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    stdout.flush()
 }
 
 /// Returns the exit code of a command that prints to the output `name`. A closed pipe (`| head`) is not an
 /// error.
-fn printed(result: std::io::Result<ExitCode>, name: &str) -> ExitCode {
+fn output_exit_code(result: std::io::Result<ExitCode>, name: &str) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -208,7 +208,7 @@ fn printed(result: std::io::Result<ExitCode>, name: &str) -> ExitCode {
 }
 
 /// Installs handlers of Ctrl-C and SIGTERM, and returns a future that completes on either signal.
-fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
+fn shutdown_signal() -> std::io::Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     Ok(async move {
@@ -220,33 +220,33 @@ fn interrupted() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 /// Runs a command on adapter files. Ctrl-C stops the command without a change to existing files.
-fn adapter(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
+fn run_adapter_command(command: &fedspan_adapters::cli::files::FilesCommand) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&stop);
+    let stop_flag = Arc::clone(&stop);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(FAILED, &error.to_string()),
     };
-    let waiting = match runtime.block_on(async { interrupted() }) {
-        Ok(waiting) => waiting,
+    let signal_received = match runtime.block_on(async { shutdown_signal() }) {
+        Ok(signal_received) => signal_received,
         Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
     };
     runtime.spawn(async move {
-        waiting.await;
-        ended.store(true, Ordering::Relaxed);
+        signal_received.await;
+        stop_flag.store(true, Ordering::Relaxed);
     });
     match fedspan_adapters::cli::files::command(command, &stop) {
-        Ok(text) => printed(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
+        Ok(text) => output_exit_code(print(text.trim_end()).map(|()| ExitCode::SUCCESS), "standard output"),
         Err(error) => fail(if error.is_invalid_input() { WRONG } else { FAILED }, &error.to_string()),
     }
 }
 
 /// Serves rounds of adapter files.
-fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
+fn serve_adapters(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
     with_runtime(async {
         // The handler is installed before the address is printed, because a script may stop the server as
         // soon as it sees the address.
-        let interrupted = match interrupted() {
+        let interrupted = match shutdown_signal() {
             Ok(interrupted) => interrupted,
             Err(error) => return fail(FAILED, &format!("cannot handle signals: {error}")),
         };
@@ -260,18 +260,18 @@ fn exchange(options: &fedspan_adapters::cli::serve::ServeOptions) -> ExitCode {
 
 /// Prints the facts and faults of a check.
 fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
-    let found = match check(fleet) {
-        Ok(Some(found)) => found,
+    let report = match check(fleet) {
+        Ok(Some(report)) => report,
         Ok(None) => {
             return Ok(fail(FAILED, &format!("{}: no campaign was begun here", fleet.state.display())));
         }
         Err(error) => return Ok(fail(FAILED, &error.to_string())),
     };
-    found.facts.iter().try_for_each(|line| print(line))?;
-    for fault in &found.faults {
+    report.facts.iter().try_for_each(|line| print(line))?;
+    for fault in &report.faults {
         fail(FAILED, fault);
     }
-    if !found.faults.is_empty() {
+    if !report.faults.is_empty() {
         return Ok(ExitCode::from(FAILED));
     }
     print("sound")?;
@@ -279,10 +279,10 @@ fn print_check(fleet: &Fleet) -> std::io::Result<ExitCode> {
 }
 
 /// Exports from the running server, or from its files.
-async fn write_out(fleet: &Fleet, to: &Path) -> ExitCode {
+async fn export_campaign(fleet: &Fleet, directory: &Path) -> ExitCode {
     let written = match fetch_export(&fleet.state).await {
-        Ok(Some(state)) => export_state(fleet, &state, to),
-        Ok(None) => export(fleet, to),
+        Ok(Some(state)) => export_state(fleet, &state, directory),
+        Ok(None) => export(fleet, directory),
         Err(error) => return fail(FAILED, &format!("{}: {error}", fleet.state.display())),
     };
     match written {

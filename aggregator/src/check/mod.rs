@@ -34,38 +34,38 @@ pub fn check(fleet: &Fleet) -> Result<Option<CheckReport>, StoreError> {
     let Some(snapshot) = OfflineStore::open(&fleet.state)? else { return Ok(None) };
     let Some(stored) = snapshot.load()? else { return Ok(None) };
     let (rounds, lines) = (snapshot.rounds()?, snapshot.journal()?);
-    let mut found = CheckReport::default();
+    let mut report = CheckReport::default();
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let megabytes = snapshot.bytes() as f64 / 1e6;
-    found.facts.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
-    let taken = with_stored_settings(fleet, &stored.configuration).and_then(|with_stored_settings| {
-        if !with_stored_settings.kept.is_empty() {
-            let settings = with_stored_settings.kept.join(", ");
-            found.facts.push(format!("settings of the campaign that the file does not set: {settings}"));
+    report.facts.push(format!("database: {megabytes:.1} MB, every page has its checksum"));
+    let restored = with_stored_settings(fleet, &stored.configuration).and_then(|resumed| {
+        if !resumed.kept.is_empty() {
+            let settings = resumed.kept.join(", ");
+            report.facts.push(format!("settings of the campaign that the file does not set: {settings}"));
         }
-        let mut engine = with_stored_settings.fleet.engine();
-        restore(&mut engine, &stored, &with_stored_settings.fleet.fingerprint()).map(|()| engine)
+        let mut engine = resumed.fleet.engine();
+        restore(&mut engine, &stored, &resumed.fleet.fingerprint()).map(|()| engine)
     });
-    if let Err(error) = &taken {
-        found.faults.push(locate_error(error, &fleet.state));
+    if let Err(error) = &restored {
+        report.faults.push(locate_error(error, &fleet.state));
     }
-    let engine = taken.as_ref().ok();
-    found.facts.push(describe_campaign(&stored));
-    found.rounds(&rounds, &stored, engine);
-    let text = (0..).zip(&lines).map(|(index, (number, text))| {
+    let engine = restored.as_ref().ok();
+    report.facts.push(describe_campaign(&stored));
+    report.check_rounds(&rounds, &stored, engine);
+    let entries = (0..).zip(&lines).map(|(index, (number, line))| {
         let first = lines.first().map_or(0, |(first, _)| *first);
         if *number != first + index {
             return Err(format!("the journal lacks line {}", first + index));
         }
-        serde_json::from_str::<JournalEntry>(text)
+        serde_json::from_str::<JournalEntry>(line)
             .map_err(|error| format!("line {number} of the journal: {error}"))
     });
-    match text.collect::<Result<Vec<JournalEntry>, String>>() {
-        Ok(journal) => found.journal(&journal, fleet.journal, &rounds, &stored, engine),
-        Err(fault) => found.faults.push(fault),
+    match entries.collect::<Result<Vec<JournalEntry>, String>>() {
+        Ok(journal) => report.check_journal(&journal, fleet.journal, &rounds, &stored, engine),
+        Err(fault) => report.faults.push(fault),
     }
-    found.file(&fleet.state.join(journal::FILE), &lines);
-    Ok(Some(found))
+    report.check_journal_file(&fleet.state.join(journal::FILE), &lines);
+    Ok(Some(report))
 }
 
 /// Formats a resume error with the path of the state directory, because the usual cause is a configuration
@@ -102,29 +102,29 @@ fn describe_campaign(stored: &CampaignState) -> String {
 
 impl CheckReport {
     /// Checks the committed rounds against the campaign.
-    fn rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
-        let mut report = |text: String| self.faults.push(format!("the rounds: {text}"));
+    fn check_rounds(&mut self, rounds: &[CommittedRound], stored: &CampaignState, engine: Option<&Engine>) {
+        let mut report_fault = |text: String| self.faults.push(format!("the rounds: {text}"));
         let last = rounds.last();
-        let exchange = last.map_or(0, |round| round.exchange);
-        if stored.last_round().is_none_or(|id| id.round < exchange) && last.is_some() {
-            report(format!("round id {exchange} was committed but never opened"));
+        let last_round = last.map_or(0, |round| round.exchange);
+        if stored.last_round().is_none_or(|id| id.round < last_round) && last.is_some() {
+            report_fault(format!("round id {last_round} was committed but never opened"));
         }
-        let now = engine.map(|engine| sha256(engine.representation()));
-        if now.zip(last).is_some_and(|(now, last)| now != last.representation) {
-            report(format!("the stored representation differs from that of round id {exchange}"));
+        let stored_digest = engine.map(|engine| sha256(engine.representation()));
+        if stored_digest.zip(last).is_some_and(|(stored_digest, last)| stored_digest != last.representation) {
+            report_fault(format!("the stored representation differs from that of round id {last_round}"));
         }
         for round in rounds {
             if !round.participants.iter().all(|device| round.cohort.binary_search(device).is_ok()) {
-                report(format!("round id {} counts devices that were not asked", round.exchange));
+                report_fault(format!("round id {} counts devices that were not asked", round.exchange));
             }
         }
-        self.facts.push(format!("rounds: {}, the last has round id {exchange}", rounds.len()));
+        self.facts.push(format!("rounds: {}, the last has round id {last_round}", rounds.len()));
     }
 
     /// Checks the journal against the committed rounds and the campaign. `is_kept` is true if the
     /// configuration keeps a journal. A round without entries is a gap if no journal was kept during the
     /// round, and a fault otherwise.
-    fn journal(
+    fn check_journal(
         &mut self,
         lines: &[JournalEntry],
         is_kept: bool,
@@ -136,41 +136,45 @@ impl CheckReport {
             return self.facts.push("journal: none is kept".to_owned());
         }
         let mut journal_check = JournalCheck::new(lines);
-        let (last, now) = (journal_check.last, stored.last_round().map_or(0, |id| id.round));
+        let (last_journalled, last_opened) =
+            (journal_check.last, stored.last_round().map_or(0, |id| id.round));
         if !is_kept {
-            journal_check.ends_here(now);
+            journal_check.end_without_journal(last_opened);
         }
-        let mut wrong = std::mem::take(&mut journal_check.wrong);
+        let mut inconsistencies = std::mem::take(&mut journal_check.inconsistencies);
         for committed in &journal_check.commits {
-            let known = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
-            let known = known.ok().and_then(|index| rounds.get(index));
-            if known.is_none_or(|round| round.participants != committed.participants) {
-                wrong.push(format!("round id {} differs from the committed round", committed.round));
+            let index = rounds.binary_search_by_key(&committed.round, |round| round.exchange);
+            let round = index.ok().and_then(|index| rounds.get(index));
+            if round.is_none_or(|round| round.participants != committed.participants) {
+                inconsistencies
+                    .push(format!("round id {} differs from the committed round", committed.round));
             }
         }
         let journalled: BTreeSet<u32> =
             journal_check.commits.iter().map(|committed| committed.round).collect();
-        for CommittedRound { exchange, .. } in rounds {
+        for CommittedRound { exchange: round_id, .. } in rounds {
             // If a journal is kept, all rounds after its end are reported as one fault below.
-            let has_entry = journalled.contains(exchange)
-                || is_kept && (*exchange > last || *exchange == last && now > last);
-            if !has_entry && !journal_check.may_miss(*exchange) {
-                wrong.push(format!("round id {exchange} was committed but has no entry"));
+            let has_entry = journalled.contains(round_id)
+                || is_kept
+                    && (*round_id > last_journalled
+                        || *round_id == last_journalled && last_opened > last_journalled);
+            if !has_entry && !journal_check.record_possible_gap(*round_id) {
+                inconsistencies.push(format!("round id {round_id} was committed but has no entry"));
             }
         }
         let counted: Vec<DeviceId> = stored.updates.iter().map(|(device, _)| *device).collect();
-        if now > last && is_kept {
-            wrong.push(format!(
-                "it ends in round id {last}, but round id {now} was opened since; if no journal was kept until now (journal = \
-                 false), the next start records the gap"
+        if last_opened > last_journalled && is_kept {
+            inconsistencies.push(format!(
+                "it ends in round id {last_journalled}, but round id {last_opened} was opened since; if no \
+                 journal was kept until now (journal = false), the next start records the gap"
             ));
-        } else if now <= last
+        } else if last_opened <= last_journalled
             && stored.open_round().is_some()
-            && (now < last || !journal_check.has_counted(&counted))
+            && (last_opened < last_journalled || !journal_check.has_counted(&counted))
         {
             let open = journal_check.open.len();
-            wrong.push(format!(
-                "round id {last} has counted {open} devices, but {} updates are stored",
+            inconsistencies.push(format!(
+                "round id {last_journalled} has counted {open} devices, but {} updates are stored",
                 counted.len()
             ));
         }
@@ -179,17 +183,17 @@ impl CheckReport {
         let is_last =
             rounds.last().zip(committed).is_none_or(|(round, journalled)| journalled.round >= round.exchange);
         let digests = engine.map(|engine| digest(engine.representation())).zip(committed);
-        if is_last && digests.is_some_and(|(now, committed)| now != committed.representation) {
-            wrong.push("the stored representation differs from that of the last commit".to_owned());
+        if is_last && digests.is_some_and(|(stored, committed)| stored != committed.representation) {
+            inconsistencies.push("the stored representation differs from that of the last commit".to_owned());
         }
-        self.faults.extend(wrong.into_iter().map(|text| format!("the journal: {text}")));
+        self.faults.extend(inconsistencies.into_iter().map(|text| format!("the journal: {text}")));
         let number = lines.iter().filter(|line| matches!(line, JournalEntry::Committed(_))).count();
-        let gaps = journal_check.gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
+        let gaps = journal_check.describe_gaps().map_or(String::new(), |gaps| format!(", with {gaps}"));
         self.facts.push(format!("journal: {} lines, {number} rounds{gaps}", lines.len()));
     }
 
     /// Checks the journal file against the database.
-    fn file(&mut self, path: &Path, lines: &[(u64, String)]) {
+    fn check_journal_file(&mut self, path: &Path, lines: &[(u64, String)]) {
         let name = path.display();
         let text = match regular(path).and_then(|()| std::fs::read_to_string(path)) {
             Ok(text) => text,
@@ -200,13 +204,13 @@ impl CheckReport {
             Err(error) => return self.faults.push(format!("{name}: {error}")),
         };
         // The next start of a server completes an unfinished last line.
-        let whole: Vec<&str> =
+        let complete_lines: Vec<&str> =
             text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')).collect();
         let next = lines.last().map_or(0, |(number, _)| number + 1);
-        let written = whole.len() as u64;
+        let written = complete_lines.len() as u64;
         let differs = lines.iter().find(|(number, line)| {
-            let at = usize::try_from(*number).ok().and_then(|at| whole.get(at));
-            at.is_some_and(|written| written != line)
+            let file_line = usize::try_from(*number).ok().and_then(|index| complete_lines.get(index));
+            file_line.is_some_and(|file_line| file_line != line)
         });
         if let Some((number, _)) = differs {
             self.faults.push(format!("{name}: line {} differs from the database; {REMEDY}", number + 1));

@@ -30,7 +30,7 @@ use fedspan_engine::{CustomNames, CustomParts, DeviceId, Engine, Millis, Setting
 
 /// Delay before a retry of a round that too few devices could answer, in ms. The delay exists because devices
 /// may be switched on before they have samples.
-const PATIENCE: u64 = 5_000;
+const RETRY_DELAY: u64 = 5_000;
 
 /// Configuration of a device server.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +105,7 @@ impl Fleet {
         let (tcp, serial, baud) = read_listen(&listen)?;
         let (expected, allowed, absence) = read_devices(&devices)?;
         let state = PathBuf::from(root.string("state", Some("fedspan-state"), "a directory")?);
-        let security = security::decide(&listen, plaintext, key_files, &state)?;
+        let security = security::choose_security(&listen, plaintext, key_files, &state)?;
         let rule = read_aggregation(&root.section("aggregation")?)?;
         let model = read_model(&root.section("model")?)?;
         let algorithm = read_algorithm(&root.section("algorithm")?, &model)?;
@@ -198,10 +198,12 @@ impl Fleet {
     /// Returns the model as devices announce it in their hello.
     #[must_use]
     pub fn model(&self) -> Model {
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         match network_shape(self.shape, &self.model) {
             Some(network) => network.model(),
-            None => Model::linear(small(self.shape.features), small(self.model.k), small(self.shape.outputs)),
+            None => {
+                Model::linear(to_u16(self.shape.features), to_u16(self.model.k), to_u16(self.shape.outputs))
+            }
         }
     }
 
@@ -241,8 +243,8 @@ impl Fleet {
 
     /// Returns true if at least one frame limit allows all tensors that a round sends in either direction.
     fn fits_frames(&self) -> bool {
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let (d, k, outputs) = (small(self.shape.features), small(self.model.k), small(self.shape.outputs));
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let (d, k, outputs) = (to_u16(self.shape.features), to_u16(self.model.k), to_u16(self.shape.outputs));
         let AlgorithmSection { upload, download, .. } = self.algorithm;
         let encodings = match self.model.init {
             Init::Power { .. } | Init::NoisyPower { .. } => [upload, download, Encoding::F32],
@@ -283,14 +285,14 @@ impl Fleet {
         Ok(self)
     }
 
-    /// Makes the engine of this campaign.
+    /// Creates the engine of this campaign.
     #[must_use]
     pub fn engine(&self) -> Engine {
         self.custom_engine(CustomParts::default())
     }
 
-    /// Makes the engine of this campaign. The algorithm and the participation policy of `custom` replace the
-    /// configured ones. The rule of `custom` is ignored; see [`Self::with_rule`].
+    /// Creates the engine of this campaign. The algorithm and the participation policy of `custom` replace
+    /// the configured ones. The rule of `custom` is ignored; see [`Self::with_rule`].
     #[must_use]
     pub fn custom_engine(&self, custom: CustomParts) -> Engine {
         let settings = Settings {
@@ -302,7 +304,7 @@ impl Fleet {
             norm_bound: self.limits.norm,
             samples: self.limits.samples,
             absence: self.absence.into(),
-            patience: Some(Millis::new(PATIENCE)),
+            patience: Some(Millis::new(RETRY_DELAY)),
             stop_change: self.stop_change,
         };
         let engine = build_custom_engine(
@@ -349,16 +351,16 @@ fn read_listen(section: &Section<'_>) -> Result<(String, Vec<String>, u32), Prob
 fn read_devices(section: &Section<'_>) -> Result<(usize, Option<Vec<DeviceId>>, Duration), Problem> {
     let expected = section.size("expected", None, 1..=1_000_000)?;
     let allowed = "a list of device numbers from 0";
-    let list = section
+    let listed = section
         .list("allow", allowed, |v| v.as_integer().and_then(|n| u64::try_from(n).ok()).map(DeviceId))?;
     let absence = section.number("absence", Some(30.0), 0.0..=1e7)?;
     section.finish()?;
-    let distinct = list.map(|mut devices| {
+    let allowed_devices = listed.map(|mut devices| {
         devices.sort_unstable();
         devices.dedup();
         devices
     });
-    Ok((expected, distinct, Duration::from_secs_f64(absence)))
+    Ok((expected, allowed_devices, Duration::from_secs_f64(absence)))
 }
 
 /// Reads `[data]`: the dimensions of the data and the scale of samples.

@@ -10,7 +10,7 @@ use super::fleet::Fleet;
 const NAME: &str = "Fleet::builder()";
 
 /// Builder of a [`Fleet`]. Settings that are not given have the defaults of `fleet.toml`. [`Self::build`]
-/// makes the same checks as the parser of the file.
+/// performs the same checks as the parser of the file.
 ///
 /// The number of devices, the number of features, the width of the model and the algorithm are required, and
 /// so are the required keys of the algorithm: for `"fedrep"` the rounds and the step size.
@@ -105,7 +105,7 @@ impl FleetBuilder {
         self.set("algorithm.step_size", step_size)
     }
 
-    /// Checks all settings and makes the configuration.
+    /// Checks all settings and returns the configuration.
     ///
     /// # Errors
     /// [`Problem`] for the first mistake: a required key that is missing, an unknown key, or a value that is

@@ -59,7 +59,7 @@ pub(super) fn read_plaintext(listen: &Section<'_>) -> Result<Option<bool>, Probl
 
 /// Reads the paths `keys` and `key_file` of `[devices]`.
 pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, Option<PathBuf>), Problem> {
-    let read = |key: &str, allowed: &str| -> Result<Option<PathBuf>, Problem> {
+    let read_path = |key: &str, allowed: &str| -> Result<Option<PathBuf>, Problem> {
         match devices.optional_string(key, allowed)? {
             Some(path) if path.is_empty() => {
                 Err(devices.problem(key, format!("found \"\", allowed: {allowed}")))
@@ -68,8 +68,8 @@ pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, 
         }
     };
     Ok((
-        read("keys", "a file: the key store, made by `keys add`")?,
-        read("key_file", "a file of 32 random bytes that opens the key store")?,
+        read_path("keys", "a file: the key store, made by `keys add`")?,
+        read_path("key_file", "a file of 32 random bytes that opens the key store")?,
     ))
 }
 
@@ -77,18 +77,18 @@ pub(super) fn read_key_files(devices: &Section<'_>) -> Result<(Option<PathBuf>, 
 ///
 /// # Errors
 /// [`Problem`] if the configuration asks for both.
-pub(super) fn decide(
+pub(super) fn choose_security(
     listen: &Section<'_>,
     plaintext: Option<bool>,
     (store, key_file): (Option<PathBuf>, Option<PathBuf>),
     state: &Path,
 ) -> Result<Security, Problem> {
-    let asked = match (&store, &key_file) {
+    let key_setting = match (&store, &key_file) {
         (Some(_), _) => Some("keys"),
         (None, Some(_)) => Some("key_file"),
         (None, None) => None,
     };
-    match (plaintext, asked) {
+    match (plaintext, key_setting) {
         (Some(true), Some(key)) => Err(listen.problem(
             "plaintext",
             format!("found true, but devices.{key} asks for keys: remove one of the two"),

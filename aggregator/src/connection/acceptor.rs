@@ -25,13 +25,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Makes an acceptor without encryption, for test benches and simulations.
+    /// Creates an acceptor without encryption, for test benches and simulations.
     #[must_use]
     pub fn plaintext(requirements: Requirements, welcome: Welcome) -> Self {
         Self { requirements, welcome, secrets: None }
     }
 
-    /// Makes an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
+    /// Creates an acceptor that requires devices to prove their keys. `entropy` supplies the server's nonces.
     #[must_use]
     pub fn encrypted(
         requirements: Requirements,

@@ -67,6 +67,7 @@ pub struct Connection {
     /// Whether the link outlasts this connection. On such a link the connection requests a hello when the
     /// device begins with another message.
     persistent: bool,
+    /// Whether a hello was accepted.
     greeted: bool,
     /// Device that has said hello.
     device: Option<u64>,
@@ -87,13 +88,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a connection for a new link. Until the hello, only short frames are accepted.
+    /// Creates a connection for a new link. Until the hello, only short frames are accepted.
     #[must_use]
     pub fn new(acceptor: Arc<Acceptor>) -> Self {
-        Self::on(acceptor, false)
+        Self::with_persistence(acceptor, false)
     }
 
-    fn on(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
+    fn with_persistence(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
         Self {
             decoder: Decoder::new(vec![0; HELLO_FRAME_MAX]),
             secure: SecureLayer::new(acceptor, persistent),
@@ -112,11 +113,11 @@ impl Connection {
         }
     }
 
-    /// Makes a connection on a link that outlasts it, such as a serial port. The connection begins with a
+    /// Creates a connection on a link that outlasts it, such as a serial port. The connection begins with a
     /// request for a hello.
     #[must_use]
     pub fn persistent(acceptor: Arc<Acceptor>) -> Self {
-        let mut connection = Self::on(acceptor, true);
+        let mut connection = Self::with_persistence(acceptor, true);
         connection.send(ToDevice::Fault(Fault::Greet));
         connection
     }
@@ -144,8 +145,8 @@ impl Connection {
     #[must_use]
     pub fn memory(&self) -> usize {
         let outbox = self.outbox.capacity() * size_of::<Outgoing>();
-        let answers_round: usize = self.outbox.iter().map(Outgoing::memory).sum();
-        size_of::<Self>() + self.frame_capacity() + outbox + answers_round + self.secure.memory()
+        let encoded_replies: usize = self.outbox.iter().map(Outgoing::memory).sum();
+        size_of::<Self>() + self.frame_capacity() + outbox + encoded_replies + self.secure.memory()
     }
 
     /// Returns an upper bound of [`Self::memory`] over all inputs. The bound holds if the caller sends the
@@ -153,8 +154,11 @@ impl Connection {
     #[must_use]
     pub fn memory_max(&self) -> usize {
         let outbox = OUTBOX_CAPACITY * size_of::<Outgoing>();
-        let answer = SECURE_LAYER_MEMORY_MAX;
-        size_of::<Self>() + self.secure.acceptor().longest_frame(FRAME_LIMIT_MAX) + outbox + 2 * answer
+        let handshake_answer = SECURE_LAYER_MEMORY_MAX;
+        size_of::<Self>()
+            + self.secure.acceptor().longest_frame(FRAME_LIMIT_MAX)
+            + outbox
+            + 2 * handshake_answer
     }
 
     /// Returns the memory of the decoded part of the incoming update in bytes.

@@ -27,29 +27,30 @@ impl Connection {
     /// Consumes `input` up to the end of the next frame that yields a message. Returns `None` if the rest of
     /// the input yields no message.
     pub fn next_message(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
-        let (counts, before) = (self.greeted, input.len());
-        let messages = self.next(input);
-        if counts {
-            self.traffic.up += (before - input.len()) as u64;
+        let is_counted = self.greeted;
+        let available = input.len();
+        let message = self.next_message_uncounted(input);
+        if is_counted {
+            self.traffic.up += (available - input.len()) as u64;
         }
-        messages
+        message
     }
 
     /// Implements [`Self::next_message`], without counting bytes.
-    fn next(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
+    fn next_message_uncounted(&mut self, input: &mut &[u8]) -> Option<PeerMessage> {
         loop {
-            let known = self.device;
+            let known_device = self.device;
             // The frame borrows the decoder's buffer, so it is converted to an owned value before `self` is
             // used again.
             let decrypted = match self.decoder.feed(input) {
                 FeedResult::NeedMore => return None,
                 FeedResult::Dropped(_) => continue,
                 FeedResult::Message(message) => self.secure.process_unsealed(message),
-                FeedResult::Sealed(frame) => self.secure.process_sealed(frame, known),
+                FeedResult::Sealed(frame) => self.secure.process_sealed(frame, known_device),
             };
             let parsed = match decrypted {
                 Decrypted::Message(message, body) => {
-                    if let Some(round) = self.open.as_ref().map(|cut| cut.opening.id) {
+                    if let Some(round) = self.open.as_ref().map(|round| round.opening.id) {
                         self.unanswered &= !answers_round(&message, round);
                         self.chunk_requests += u64::from(requests_chunks(&message, round));
                     }
@@ -58,8 +59,8 @@ impl Connection {
                 }
                 Decrypted::Admitted(hello) => Ok(Dispatch::Hello(hello)),
                 Decrypted::Reply(answer) => Ok(Dispatch::Reply(answer)),
-                Decrypted::Refused(refusal, sealed) => {
-                    self.outbox.push_back(match sealed {
+                Decrypted::Refused(refusal, encrypted_reason) => {
+                    self.outbox.push_back(match encrypted_reason {
                         Some(answer) => Outgoing::Encoded(answer),
                         None => Outgoing::Message(ToDevice::Refused(refusal)),
                     });
@@ -67,7 +68,7 @@ impl Connection {
                     return Some(PeerMessage::Refused(refusal));
                 }
                 Decrypted::OtherDevice => {
-                    self.fault(Fault::Unexpected);
+                    self.reply_with_fault(Fault::Unexpected);
                     return Some(PeerMessage::OtherDevice);
                 }
                 Decrypted::Revoked => {
@@ -82,30 +83,30 @@ impl Connection {
                 Decrypted::Fault(fault) => Err(fault),
             };
             match parsed {
-                Ok(Dispatch::Hello(hello)) if known.is_none_or(|known| known == hello.device) => {
+                Ok(Dispatch::Hello(hello)) if known_device.is_none_or(|known| known == hello.device) => {
                     self.outbox.clear();
                     (self.open, self.unanswered, self.incoming, self.last_update) = (None, false, None, None);
-                    self.greet(&hello);
+                    self.welcome_device(&hello);
                     return Some(PeerMessage::Hello(hello));
                 }
                 Ok(Dispatch::Hello(_)) => {
-                    self.fault(Fault::Unexpected);
+                    self.reply_with_fault(Fault::Unexpected);
                     return Some(PeerMessage::OtherDevice);
                 }
                 Ok(Dispatch::Reply(answer)) => {
                     // The device uses only the newest answer, so older unsent answers are dropped.
-                    self.outbox.retain(|out| !matches!(out, Outgoing::Encoded(_)));
-                    self.queue(Outgoing::Encoded(answer));
+                    self.outbox.retain(|queued| !matches!(queued, Outgoing::Encoded(_)));
+                    self.queue_reply(Outgoing::Encoded(answer));
                 }
                 Ok(Dispatch::Deliver(message)) => return Some(message),
                 Ok(Dispatch::Resend(missing)) => {
-                    if let Err(fault) = self.resend(missing) {
-                        return Some(self.fault(fault));
+                    if let Err(fault) = self.resend_chunks(missing) {
+                        return Some(self.reply_with_fault(fault));
                     }
                 }
                 Ok(Dispatch::Nothing) => {}
                 Ok(Dispatch::Stale) => self.traffic.stale = self.traffic.stale.saturating_add(1),
-                Err(fault) => return Some(self.fault(fault)),
+                Err(fault) => return Some(self.reply_with_fault(fault)),
             }
         }
     }
@@ -118,10 +119,10 @@ impl Connection {
     }
 
     /// Counts a fault and replies with it, unless too many replies are waiting.
-    fn fault(&mut self, fault: Fault) -> PeerMessage {
+    fn reply_with_fault(&mut self, fault: Fault) -> PeerMessage {
         self.traffic.faults = self.traffic.faults.saturating_add(1);
         match self.greeted {
-            true => self.queue(Outgoing::Message(ToDevice::Fault(fault))),
+            true => self.queue_reply(Outgoing::Message(ToDevice::Fault(fault))),
             false => self.request_hello(),
         }
         PeerMessage::Fault(fault)
@@ -138,7 +139,7 @@ impl Connection {
     ) -> Result<Dispatch, Fault> {
         match message {
             _ if !greeted => Err(Fault::Unexpected),
-            ToServer::Update(head) if open.is_none_or(|cut| cut.opening.id != head.id) => {
+            ToServer::Update(head) if open.is_none_or(|round| round.opening.id != head.id) => {
                 // Without a request the update cannot be validated or decoded; only its round id is passed to
                 // the engine.
                 *last_update = Some(head.id);
@@ -157,7 +158,7 @@ impl Connection {
     }
 
     /// Adopts the capabilities of a device whose hello was admitted, and queues the welcome in plaintext.
-    fn greet(&mut self, hello: &Hello) {
+    fn welcome_device(&mut self, hello: &Hello) {
         self.greeted = true;
         self.device = Some(hello.device);
         self.chooses_ridge = hello.capabilities.roles & CHOOSES_RIDGE != 0;
@@ -217,13 +218,13 @@ fn begin_update(
     if announced > expected {
         return Err(Fault::Tensors);
     }
-    let empty = |t: &TensorDescriptor| Tensor {
+    let zero_tensor = |t: &TensorDescriptor| Tensor {
         role: t.role,
         rows: t.rows,
         cols: t.cols,
         values: vec![0.0; t.elements()],
     };
-    let mut tensors: Vec<Tensor> = head.tensors.iter().map(empty).collect();
+    let mut tensors: Vec<Tensor> = head.tensors.iter().map(zero_tensor).collect();
     for (index, descriptor, bytes) in split_body(&head.tensors, body).map_err(|_| Fault::Tensors)? {
         if let Some(tensor) = tensors.get_mut(index) {
             descriptor.encoding.decode(bytes, &mut tensor.values).map_err(|_| Fault::Tensors)?;
@@ -231,7 +232,7 @@ fn begin_update(
     }
     if assembly.is_complete() {
         *partial = None;
-        return Ok(Dispatch::Deliver(PeerMessage::Update(assembled(head, tensors))));
+        return Ok(Dispatch::Deliver(PeerMessage::Update(assemble_update(head, tensors))));
     }
     let replaced = partial.replace(PartialUpdate { head, assembly, tensors, chunks: 0 });
     Ok(if replaced.is_some() { Dispatch::Stale } else { Dispatch::Nothing })
@@ -247,12 +248,12 @@ fn take_chunk(
     let Some(update) = partial.as_mut().filter(|update| update.head.id == chunk.id) else {
         return if *last_update == Some(chunk.id) { Ok(Dispatch::Stale) } else { Err(Fault::Unexpected) };
     };
-    let Some(place) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
+    let Some(target) = update.assembly.accept(chunk, body.len()).map_err(|_| Fault::Tensors)? else {
         return Ok(Dispatch::Stale);
     };
     update.chunks = update.chunks.saturating_add(1);
-    let encoding = update.head.tensors.get(place.tensor).map(|t| t.encoding);
-    let values = update.tensors.get_mut(place.tensor).and_then(|t| t.values.get_mut(place.elements));
+    let encoding = update.head.tensors.get(target.tensor).map(|t| t.encoding);
+    let values = update.tensors.get_mut(target.tensor).and_then(|t| t.values.get_mut(target.elements));
     if let (Some(encoding), Some(values)) = (encoding, values) {
         encoding.decode(body, values).map_err(|_| Fault::Tensors)?;
     }
@@ -261,13 +262,15 @@ fn take_chunk(
     }
     *last_update = Some(chunk.id);
     match partial.take() {
-        Some(update) => Ok(Dispatch::Deliver(PeerMessage::Update(assembled(update.head, update.tensors)))),
+        Some(update) => {
+            Ok(Dispatch::Deliver(PeerMessage::Update(assemble_update(update.head, update.tensors))))
+        }
         None => Ok(Dispatch::Nothing),
     }
 }
 
-/// Makes the engine's update from the first message and the decoded tensors.
-fn assembled(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
+/// Returns the engine's update from the first message and the decoded tensors.
+fn assemble_update(head: UpdateHead, tensors: Vec<Tensor>) -> Update {
     Update {
         id: head.id,
         samples: head.samples,

@@ -1,5 +1,5 @@
-//! Secure layer between a connection and its link: answers hellos, decrypts incoming and seals outgoing
-//! frames.
+//! Secure layer between a connection and its link: answers hellos, decrypts incoming frames, and seals
+//! (encrypts and authenticates) outgoing ones.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ pub(super) struct SecureLayer {
 const HANDSHAKES_MAX: u32 = 16;
 
 impl SecureLayer {
-    /// Makes a secure layer. On a `persistent` link any number of hellos is answered: the speed of the link
+    /// Creates a secure layer. On a `persistent` link any number of hellos is answered: the speed of the link
     /// limits them, and the device has no other connection.
     pub(super) fn new(acceptor: Arc<Acceptor>, persistent: bool) -> Self {
         let handshakes_max = if persistent { u32::MAX } else { HANDSHAKES_MAX };
@@ -118,19 +118,19 @@ impl SecureLayer {
 
     /// Returns the device key of this connection.
     pub(super) fn key(&self) -> Option<Arc<AcceptedKey>> {
-        self.open.as_ref().map(|open| Arc::clone(&open.key))
+        self.open.as_ref().map(|session| Arc::clone(&session.key))
     }
 
     /// Returns true if the device key of this connection was revoked or replaced.
     pub(super) fn is_revoked(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| !open.key.is_accepted())
+        self.open.as_ref().is_some_and(|session| !session.key.is_accepted())
     }
 
     /// Processes an unsealed frame, which is not authenticated.
     pub(super) fn process_unsealed<'a>(&mut self, message: &'a [u8]) -> Decrypted<'a> {
         let decrypted = match (version_refusal(message), decode::<ToServer>(message)) {
             (Some(refusal), _) => Decrypted::Refused(refusal, None),
-            (None, Ok((ToServer::Hello(hello), body))) => self.hello(hello, body, message),
+            (None, Ok((ToServer::Hello(hello), body))) => self.process_hello(hello, body, message),
             _ if self.is_encrypted() => Decrypted::Dropped,
             (None, Ok((message, body))) => Decrypted::Message(message, body),
             (None, Err(_)) => Decrypted::Fault(Fault::Malformed),
@@ -138,19 +138,19 @@ impl SecureLayer {
         // An unauthenticated frame must not end an authenticated session.
         let is_harmless = matches!(decrypted, Decrypted::Reply(_)) || !self.is_encrypted();
         if matches!(decrypted, Decrypted::Dropped) || !is_harmless && self.open.is_some() {
-            count(&mut self.seals.unsealed);
+            increment(&mut self.seals.unsealed);
             return Decrypted::Dropped;
         }
         decrypted
     }
 
     /// Checks a hello, and answers it under encryption.
-    fn hello(&mut self, hello: Hello, body: &[u8], bytes: &[u8]) -> Decrypted<'static> {
-        let greeting = match HandshakeInit::read(body) {
+    fn process_hello(&mut self, hello: Hello, body: &[u8], hello_bytes: &[u8]) -> Decrypted<'static> {
+        let handshake = match HandshakeInit::read(body) {
             None if !body.is_empty() => return Decrypted::Fault(Fault::Malformed),
-            greeting => greeting,
+            handshake => handshake,
         };
-        match (self.acceptor.keys(), greeting) {
+        match (self.acceptor.keys(), handshake) {
             (None, None) => match self.acceptor.admit(&hello) {
                 Ok(()) => Decrypted::Admitted(hello),
                 Err(refusal) => Decrypted::Refused(refusal, None),
@@ -158,20 +158,20 @@ impl SecureLayer {
             (None, Some(_)) => Decrypted::Refused(Refusal::NoKeysHere, None),
             (Some(_), None) => Decrypted::Refused(Refusal::KeyNeeded, None),
             (Some(_), Some(_)) if self.handshakes >= self.handshakes_max => Decrypted::Dropped,
-            (Some(keys), Some(greeting)) => {
-                let transcript = transcript(bytes);
+            (Some(keys), Some(handshake)) => {
+                let transcript = transcript(hello_bytes);
                 if let Some(pending) =
                     self.pending.as_ref().filter(|pending| pending.open.transcript == transcript)
                 {
                     // A repeated hello: the answer was lost, or is still in transit.
                     return Decrypted::Reply(pending.answer.clone());
                 }
-                if self.open.as_ref().is_some_and(|open| open.transcript == transcript) {
+                if self.open.as_ref().is_some_and(|session| session.transcript == transcript) {
                     // This hello began the current session; the copy was delayed by the network or replayed
                     // by an attacker.
                     return Decrypted::Dropped;
                 }
-                match keys.lookup(DeviceId(hello.device), greeting.epoch) {
+                match keys.lookup(DeviceId(hello.device), handshake.epoch) {
                     Some(key) => self.answer_hello(hello, transcript, key).unwrap_or(Decrypted::Dropped),
                     None => Decrypted::Refused(Refusal::UnknownDevice, None),
                 }
@@ -189,8 +189,8 @@ impl SecureLayer {
         self.handshakes = self.handshakes.saturating_add(1);
         let nonce = self.acceptor.nonce()?;
         let mut channel = Channel::server(key.key(), &transcript, &nonce);
-        let judged = self.acceptor.admit(&hello);
-        let message = match judged {
+        let admission = self.acceptor.admit(&hello);
+        let message = match admission {
             Ok(()) => ToDevice::Welcome(self.acceptor.welcome()),
             Err(refusal) => ToDevice::Refused(refusal),
         };
@@ -198,7 +198,7 @@ impl SecureLayer {
         let sent = channel.seal_answer(&nonce, &message, &mut answer).ok()?;
         answer.truncate(sent);
         answer.shrink_to_fit();
-        if let Err(refusal) = judged {
+        if let Err(refusal) = admission {
             return Some(Decrypted::Refused(refusal, Some(answer)));
         }
         let pending = PendingHandshake {
@@ -211,17 +211,21 @@ impl SecureLayer {
     }
 
     /// Processes a sealed frame. The first sealed frame after an answer completes the handshake; the content
-    /// of that frame is ignored. `known` is the device that has completed an earlier handshake on the
+    /// of that frame is ignored. `known_device` is the device that has completed an earlier handshake on the
     /// connection.
-    pub(super) fn process_sealed<'a>(&mut self, frame: &'a mut [u8], known: Option<u64>) -> Decrypted<'a> {
+    pub(super) fn process_sealed<'a>(
+        &mut self,
+        frame: &'a mut [u8],
+        known_device: Option<u64>,
+    ) -> Decrypted<'a> {
         let confirmed =
             self.pending.as_mut().is_some_and(|pending| pending.open.channel.try_open(frame).is_ok());
         if let Some(pending) = self.pending.take_if(|_| confirmed) {
-            count(&mut self.seals.opened);
+            increment(&mut self.seals.opened);
             if !pending.open.key.is_accepted() {
                 return Decrypted::Revoked;
             }
-            if known.is_some_and(|known| known != pending.hello.device) {
+            if known_device.is_some_and(|known| known != pending.hello.device) {
                 return Decrypted::OtherDevice;
             }
             self.handshakes = 0;
@@ -232,7 +236,7 @@ impl SecureLayer {
             return Decrypted::Revoked;
         }
         let opened = match &mut self.open {
-            Some(open) => open.channel.open(frame),
+            Some(session) => session.channel.open(frame),
             None => {
                 frame.fill(0);
                 Err(OpenError::Forged)
@@ -242,11 +246,11 @@ impl SecureLayer {
             Ok(message) => message,
             Err(reason) => {
                 let replayed = reason == OpenError::Replayed;
-                count(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
+                increment(if replayed { &mut self.seals.replayed } else { &mut self.seals.forged });
                 return Decrypted::Dropped;
             }
         };
-        count(&mut self.seals.opened);
+        increment(&mut self.seals.opened);
         match decode::<ToServer>(message) {
             Ok((message, body)) => Decrypted::Message(message, body),
             Err(_) => Decrypted::Fault(Fault::Malformed),
@@ -263,7 +267,7 @@ impl SecureLayer {
         out: &mut [u8],
     ) -> Result<usize, Error> {
         match (&mut self.open, self.acceptor.keys()) {
-            (Some(open), _) => open.channel.seal(message, body, fill, out),
+            (Some(session), _) => session.channel.seal(message, body, fill, out),
             (None, Some(_)) if !is_public(message) => Err(Error::Exhausted),
             _ => encode(message, body, fill, out),
         }
@@ -293,6 +297,6 @@ fn version_refusal(message: &[u8]) -> Option<Refusal> {
 }
 
 /// Increments a counter, which saturates.
-fn count(counter: &mut u32) {
+fn increment(counter: &mut u32) {
     *counter = counter.saturating_add(1);
 }

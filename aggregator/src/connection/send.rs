@@ -41,20 +41,20 @@ impl Connection {
         discard_partial(&mut self.incoming, &mut self.last_update);
         self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
         let task = opening.request.task;
-        let plain = task.without_ridge_choice().filter(|_| !self.chooses_ridge);
-        self.traffic.unchosen = self.traffic.unchosen.saturating_add(plain.is_some().into());
+        let fixed_ridge_task = task.without_ridge_choice().filter(|_| !self.chooses_ridge);
+        self.traffic.unchosen = self.traffic.unchosen.saturating_add(fixed_ridge_task.is_some().into());
         let opening = Arc::clone(opening);
-        self.open = Some(SentRound { opening, task: plain.unwrap_or(task), tensors });
+        self.open = Some(SentRound { opening, task: fixed_ridge_task.unwrap_or(task), tensors });
         self.unanswered = true;
         self.send_open();
     }
 
     /// Queues the open round.
     fn send_open(&mut self) {
-        let Some(cut) = &self.open else { return };
-        let chunks = cut.tensors.iter().any(|t| t.chunk > 0);
+        let Some(round) = &self.open else { return };
+        let is_chunked = round.tensors.iter().any(|t| t.chunk > 0);
         self.outbox.push_back(Outgoing::Open);
-        if chunks {
+        if is_chunked {
             self.outbox.push_back(Outgoing::Chunks(0, 0));
         }
     }
@@ -77,7 +77,7 @@ impl Connection {
 
     /// Closes a round on the device.
     pub fn close_round(&mut self, id: RoundId) {
-        if self.open.as_ref().is_some_and(|cut| cut.opening.id == id) {
+        if self.open.as_ref().is_some_and(|round| round.opening.id == id) {
             self.outbox.retain(|out| matches!(out, Outgoing::Message(_)));
             self.unanswered = false;
         }
@@ -89,24 +89,24 @@ impl Connection {
     }
 
     /// Queues chunks that the device has requested again.
-    pub(super) fn resend(&mut self, mut missing: Missing) -> Result<(), Fault> {
-        let Some(cut) = self.open.as_ref().filter(|cut| cut.opening.id == missing.id) else {
+    pub(super) fn resend_chunks(&mut self, mut missing: Missing) -> Result<(), Fault> {
+        let Some(round) = self.open.as_ref().filter(|round| round.opening.id == missing.id) else {
             self.traffic.stale = self.traffic.stale.saturating_add(1);
             return Ok(());
         };
-        let tensor = cut.tensors.get(usize::from(missing.tensor));
-        let chunk_requests = missing.chunks.len();
+        let tensor = round.tensors.get(usize::from(missing.tensor));
+        let requested = missing.chunks.len();
         missing.chunks.retain(|&index| tensor.is_some_and(|t| t.chunk_range(index.into()).is_some()));
-        let all = missing.chunks.len() == chunk_requests;
+        let all_exist = missing.chunks.len() == requested;
         if !missing.chunks.is_empty() {
-            self.queue(Outgoing::Resend(missing));
+            self.queue_reply(Outgoing::Resend(missing));
         }
-        if all { Ok(()) } else { Err(Fault::Tensors) }
+        if all_exist { Ok(()) } else { Err(Fault::Tensors) }
     }
 
     /// Queues a reply, unless too many replies are waiting. The limit is needed because a device can cause
     /// any number of replies.
-    pub(super) fn queue(&mut self, out: Outgoing) {
+    pub(super) fn queue_reply(&mut self, out: Outgoing) {
         if self.outbox.len() < OUTBOX_MAX {
             self.outbox.push_back(out);
         } else {
@@ -123,9 +123,9 @@ impl Connection {
         let start = out.len();
         out.resize(start + wire_capacity(self.limit), 0);
         let space = out.get_mut(start..).unwrap_or_default();
-        let (encoded, more) = next.encode(self.open.as_ref(), &mut self.secure, space);
-        if let Some(more) = more {
-            self.outbox.push_front(more);
+        let (encoded, remainder) = next.encode(self.open.as_ref(), &mut self.secure, space);
+        if let Some(remainder) = remainder {
+            self.outbox.push_front(remainder);
         } else if self.outbox.is_empty() && self.outbox.capacity() > OUTBOX_IDLE_CAPACITY {
             self.outbox.shrink_to(OUTBOX_IDLE_CAPACITY);
         }
@@ -176,22 +176,22 @@ impl Outgoing {
     ) -> (Result<usize, Error>, Option<Self>) {
         match (self, open) {
             (Self::Message(message), _) => (secure.encode(&message, 0, |_| {}, out), None),
-            (Self::Encoded(bytes), _) => (copy(&bytes, out), None),
-            (Self::Open, Some(cut)) => (encode_open(cut, secure, out), None),
+            (Self::Encoded(bytes), _) => (copy_frame(&bytes, out), None),
+            (Self::Open, Some(round)) => (encode_open(round, secure, out), None),
             (Self::Chunks(tensor, index), Some(SentRound { opening, tensors, .. })) => {
                 let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
                 let count = tensors.get(tensor).map_or(0, TensorDescriptor::chunks);
                 let next = if index + 1 < count { (tensor, index + 1) } else { (tensor + 1, 0) };
-                let more = next.0 < tensors.len();
-                (encoded, more.then_some(Self::Chunks(next.0, next.1)))
+                let is_unfinished = next.0 < tensors.len();
+                (encoded, is_unfinished.then_some(Self::Chunks(next.0, next.1)))
             }
             (Self::Resend(mut missing), Some(SentRound { opening, tensors, .. })) => {
                 let mut chunks = missing.chunks.iter().copied();
                 let (tensor, index) = (missing.tensor.into(), chunks.next().map_or(usize::MAX, usize::from));
                 let encoded = encode_chunk(opening, tensors, tensor, index, secure, out);
                 missing.chunks = chunks.collect();
-                let more = !missing.chunks.is_empty();
-                (encoded, more.then_some(Self::Resend(missing)))
+                let is_unfinished = !missing.chunks.is_empty();
+                (encoded, is_unfinished.then_some(Self::Resend(missing)))
             }
             (_, None) => (Err(Error::BadDescriptor), None),
         }
@@ -207,24 +207,25 @@ impl Outgoing {
 }
 
 /// Copies an encoded frame to `out`.
-fn copy(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
+fn copy_frame(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     let (needed, got) = (bytes.len(), out.len());
     out.get_mut(..needed).ok_or(Error::BufferTooSmall { needed, got })?.copy_from_slice(bytes);
     Ok(needed)
 }
 
 /// Encodes the first message of a round, with the tensors if they fit.
-fn encode_open(cut: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Result<usize, Error> {
-    let SentRound { opening, task, tensors } = cut;
-    let inline = tensors.iter().all(|t| t.chunk == 0);
-    let body = if inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
+fn encode_open(sent: &SentRound, secure: &mut SecureLayer, out: &mut [u8]) -> Result<usize, Error> {
+    let SentRound { opening, task, tensors } = sent;
+    let is_inline = tensors.iter().all(|t| t.chunk == 0);
+    let body = if is_inline { opening.encoded.iter().map(Vec::len).sum() } else { 0 };
     let round = RoundOpen { id: opening.id, task: *task, tensors: tensors.clone() };
     let message = ToDevice::RoundOpen(round);
-    let fill = |mut place: &mut [u8]| {
+    let fill = |mut buffer: &mut [u8]| {
         for bytes in &opening.encoded {
-            if let Some((own, rest)) = std::mem::take(&mut place).split_at_mut_checked(bytes.len()) {
-                own.copy_from_slice(bytes);
-                place = rest;
+            if let Some((tensor_buffer, rest)) = std::mem::take(&mut buffer).split_at_mut_checked(bytes.len())
+            {
+                tensor_buffer.copy_from_slice(bytes);
+                buffer = rest;
             }
         }
     };
@@ -251,5 +252,5 @@ fn encode_chunk(
         tensor: u8::try_from(tensor).map_err(|_| Error::BadDescriptor)?,
         offset: u32::try_from(range.start).map_err(|_| Error::BadDescriptor)?,
     };
-    secure.encode(&ToDevice::Chunk(chunk), len, |place| place.copy_from_slice(bytes), out)
+    secure.encode(&ToDevice::Chunk(chunk), len, |buffer| buffer.copy_from_slice(bytes), out)
 }

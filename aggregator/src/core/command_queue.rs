@@ -62,7 +62,7 @@ pub struct Sender<T>(Arc<Shared<T>>);
 #[derive(Debug)]
 pub struct Receiver<T>(Arc<Shared<T>>);
 
-/// Makes a queue of at most `capacity` items.
+/// Creates a queue of at most `capacity` items.
 pub(super) fn command_queue<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let queue = Queue { waiting: VecDeque::new(), capacity, closed: false, waker: None };
     let shared = Arc::new(Shared { queue: Mutex::new(queue) });
@@ -101,13 +101,13 @@ impl<T> Receiver<T> {
 
     fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<T>> {
         let mut queue = self.0.queue();
-        if let Some(taken) = queue.take() {
-            return Poll::Ready(taken);
+        if let Some(received) = queue.take() {
+            return Poll::Ready(received);
         }
         // The receiver may have moved to another task, so the waker is replaced.
-        let before = queue.waker.replace(context.waker().clone());
+        let replaced_waker = queue.waker.replace(context.waker().clone());
         drop(queue);
-        drop(before);
+        drop(replaced_waker);
         Poll::Pending
     }
 
@@ -175,8 +175,8 @@ mod tests {
         fn command_queue_is_bounded_fifo(steps in prop::collection::vec(any::<bool>(), 0..300), capacity in 1usize..20) {
             let (sender, mut receiver) = command_queue(capacity);
             let mut model = VecDeque::new();
-            for (step, put) in steps.into_iter().enumerate() {
-                if put {
+            for (step, is_send) in steps.into_iter().enumerate() {
+                if is_send {
                     prop_assert_eq!(sender.send(step), model.len() < capacity);
                     if model.len() < capacity {
                         model.push_back(step);
@@ -184,9 +184,9 @@ mod tests {
                 } else {
                     prop_assert_eq!(receiver.try_recv(), model.pop_front());
                 }
-                let capacity = sender.0.queue().waiting.capacity();
-                prop_assert!(capacity <= capacity + IDLE_CAPACITY);
-                prop_assert!(!model.is_empty() || capacity <= IDLE_CAPACITY);
+                let allocated = sender.0.queue().waiting.capacity();
+                prop_assert!(allocated <= capacity + IDLE_CAPACITY);
+                prop_assert!(!model.is_empty() || allocated <= IDLE_CAPACITY);
             }
             drop(sender);
             while let Some(item) = model.pop_front() {
@@ -215,20 +215,20 @@ mod tests {
                     }
                 }
             });
-            let mut taken = Vec::new();
+            let mut received = Vec::new();
             loop {
                 // A peer task does the same: it drops the future when another event occurs, and then waits
                 // again.
                 tokio::select! {
                     item = receiver.recv() => match item {
-                        Some(item) => taken.push(item),
+                        Some(item) => received.push(item),
                         None => break,
                     },
                     () = tokio::task::yield_now() => {}
                 }
             }
             sending.await.unwrap();
-            assert_eq!(taken, [0, 1, 2], "{round}");
+            assert_eq!(received, [0, 1, 2], "{round}");
         }
     }
 }

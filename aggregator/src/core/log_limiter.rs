@@ -66,7 +66,7 @@ struct Window {
 
 impl Window {
     /// Returns the time at which the window ends.
-    fn end(&self) -> Millis {
+    fn end_time(&self) -> Millis {
         self.began + WINDOW
     }
 }
@@ -98,7 +98,7 @@ impl LogRateLimiter {
     pub(super) fn drain_expired(&mut self, now: Millis) -> Vec<(LogKind, u64)> {
         let mut suppressed = Vec::new();
         for (window, kind) in self.0.iter_mut().zip(LogKind::ALL) {
-            if window.written > 0 && now >= window.end() {
+            if window.written > 0 && now >= window.end_time() {
                 suppressed.extend((window.suppressed > 0).then_some((kind, window.suppressed)));
                 *window = Window::default();
             }
@@ -109,7 +109,7 @@ impl LogRateLimiter {
     /// Returns the time at which the next summary of suppressed lines is due.
     #[must_use]
     pub(super) fn next_summary(&self) -> Option<Millis> {
-        self.0.iter().filter(|window| window.suppressed > 0).map(Window::end).min()
+        self.0.iter().filter(|window| window.suppressed > 0).map(Window::end_time).min()
     }
 }
 
@@ -126,37 +126,40 @@ mod tests {
         for (index, kind) in LogKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);
         }
-        let mut throttle = LogRateLimiter::default();
+        let mut limiter = LogRateLimiter::default();
         let now = Millis::new(1_000_000);
-        assert_eq!((0..LINES + 7).filter(|_| throttle.allow(LogKind::Refused, now)).count(), LINES as usize);
-        assert!(throttle.allow(LogKind::Declined, now + Millis::new(5)));
-        assert_eq!(throttle.next_summary(), Some(now + WINDOW));
-        assert_eq!(throttle.drain_expired(now + WINDOW - Millis::new(1)), []);
-        assert_eq!(throttle.drain_expired(now + WINDOW), [(LogKind::Refused, 7)]);
+        assert_eq!((0..LINES + 7).filter(|_| limiter.allow(LogKind::Refused, now)).count(), LINES as usize);
+        assert!(limiter.allow(LogKind::Declined, now + Millis::new(5)));
+        assert_eq!(limiter.next_summary(), Some(now + WINDOW));
+        assert_eq!(limiter.drain_expired(now + WINDOW - Millis::new(1)), []);
+        assert_eq!(limiter.drain_expired(now + WINDOW), [(LogKind::Refused, 7)]);
         assert_eq!(
-            (throttle.next_summary(), throttle.drain_expired(now + WINDOW + WINDOW)),
+            (limiter.next_summary(), limiter.drain_expired(now + WINDOW + WINDOW)),
             (None, Vec::new())
         );
-        assert!(throttle.allow(LogKind::Refused, now + WINDOW));
+        assert!(limiter.allow(LogKind::Refused, now + WINDOW));
     }
 
     proptest! {
         /// Every line is either written or counted as suppressed, and no window exceeds its limit.
         #[test]
         fn lines_are_written_or_counted(steps in prop::collection::vec((0..8usize, 0..9000u64), 0..900)) {
-            let (mut throttle, mut now) = (LogRateLimiter::default(), 0);
-            let (mut written, mut suppressed, mut summaries) = (0, 0, 0);
-            let mut sum = |drain_expired: Vec<(LogKind, u64)>, suppressed: &mut u64| {
-                summaries += drain_expired.len();
-                *suppressed += drain_expired.iter().map(|(_, count)| count).sum::<u64>();
+            let mut limiter = LogRateLimiter::default();
+            let mut now = 0;
+            let mut written = 0;
+            let mut suppressed = 0;
+            let mut summaries = 0;
+            let mut add_summaries = |expired: Vec<(LogKind, u64)>, suppressed: &mut u64| {
+                summaries += expired.len();
+                *suppressed += expired.iter().map(|(_, count)| count).sum::<u64>();
             };
             for (kind, pause) in &steps {
                 now += if pause % 3 == 0 { *pause } else { 0 };
-                sum(throttle.drain_expired(Millis::new(now)), &mut suppressed);
-                written += u64::from(throttle.allow(LogKind::ALL[*kind], Millis::new(now)));
-                prop_assert!(throttle.next_summary().is_none_or(|next_summary| next_summary > Millis::new(now)));
+                add_summaries(limiter.drain_expired(Millis::new(now)), &mut suppressed);
+                written += u64::from(limiter.allow(LogKind::ALL[*kind], Millis::new(now)));
+                prop_assert!(limiter.next_summary().is_none_or(|due| due > Millis::new(now)));
             }
-            sum(throttle.drain_expired(Millis::MAX), &mut suppressed);
+            add_summaries(limiter.drain_expired(Millis::MAX), &mut suppressed);
             prop_assert_eq!(written + suppressed, steps.len() as u64);
             let windows = now / WINDOW.as_u64() + 1;
             prop_assert!(written <= windows * u64::from(LINES) * LogKind::ALL.len() as u64);

@@ -3,7 +3,7 @@
 //!
 //! The core has no sockets, threads or clock, and needs no async runtime (its tokio channels work without
 //! one). The server drives the core with real time; fault simulations drive it with virtual time and lossy
-//! links. Times are milliseconds since the core was made.
+//! links. Times are milliseconds since the core was created.
 //!
 //! ```text
 //!  PeerSession -- PeerEvent --> ServerCore (DurableEngine: Engine, Store) -- Command (queue) --> PeerSession
@@ -74,7 +74,9 @@ pub struct ServerCore {
     journal: Option<Journal>,
     acceptor: Arc<Acceptor>,
     key_store: Option<SharedKeyStore>,
+    /// Number of training rounds of the campaign.
     rounds: u32,
+    /// Number of committed training rounds.
     done: u32,
     peers: BTreeMap<u64, Peer>,
     /// Number of the newest peer session of each connected device.
@@ -89,9 +91,9 @@ pub struct ServerCore {
     /// Delta of the published (epsilon, delta) privacy loss.
     delta: Delta,
     privacy: Option<Arc<PrivacyStatus>>,
-    /// Campaign time at which this core was made.
+    /// Campaign time at which this core was created.
     clock: Millis,
-    /// Total time for which write stalls have paused the campaign clock since this core was made, in ms.
+    /// Total time for which write stalls have paused the campaign clock since this core was created, in ms.
     paused_for: Millis,
     status: watch::Sender<Status>,
     round_feed_sender: broadcast::Sender<String>,
@@ -126,7 +128,7 @@ impl ServerCore {
         if self.is_stalled() {
             return self.write_stall.map(|stall| stall.retry_at);
         }
-        let wake = self.engine().wake().map(|at| at - self.clock + self.paused_for);
+        let wake = self.engine().wake().map(|time| time - self.clock + self.paused_for);
         wake.into_iter().chain(self.log.next_summary()).min()
     }
 
@@ -230,7 +232,7 @@ impl ServerCore {
     pub fn handle(&mut self, now: Millis, event: PeerEvent) {
         let PeerEvent { peer, from, key, kind, traffic } = event;
         self.connections.add_traffic(&traffic);
-        let device = self.peers.get(&peer).map(|known| known.device);
+        let device = self.peers.get(&peer).map(|entry| entry.device);
         if traffic.unchosen > 0 && self.may_log(now, LogKind::NoRidgeChoice) {
             tracing::warn!(
                 device = device.map(|device| device.0),
@@ -239,7 +241,7 @@ impl ServerCore {
             );
         }
         if kind.needs_key() && key.is_some_and(|key| !key.is_accepted()) {
-            self.revoked(now, peer);
+            self.discard_revoked(now, peer);
             return;
         }
         match (kind, device) {
@@ -254,7 +256,7 @@ impl ServerCore {
                     tracing::info!(device = device.0, %from, "device joined");
                 }
                 self.peers.insert(peer, Peer { device, from, commands });
-                self.joined(now, device, privacy)
+                self.handle_join(now, device, privacy)
             }
             (PeerEventKind::Refused(refusal), device) => {
                 if self.may_log(now, LogKind::Refused) {
@@ -268,7 +270,7 @@ impl ServerCore {
                 self.connections.turned_away += 1;
             }
             (PeerEventKind::HelloAgain(privacy), Some(device)) => {
-                self.hello_again(now, peer, device, privacy)
+                self.handle_repeated_hello(now, peer, device, privacy)
             }
             (PeerEventKind::Update(update), Some(device)) => {
                 if self.is_over_quota(device, update.id, true) {
@@ -291,14 +293,14 @@ impl ServerCore {
                 self.apply_event(now, Event::Declined(device, decline))
             }
             (PeerEventKind::TrafficOnly, _) => {}
-            (PeerEventKind::Gone(gone), device) => {
-                self.connections.count_end(gone);
+            (PeerEventKind::Gone(reason), device) => {
+                self.connections.count_end(reason);
                 self.peers.remove(&peer);
                 if let Some(device) = device
                     && self.current.get(&device) == Some(&peer)
                 {
                     self.current.remove(&device);
-                    self.log_left(now, device, &from, gone);
+                    self.log_left(now, device, &from, reason);
                     self.apply_event(now, Event::Left(device));
                 }
             }
@@ -310,36 +312,36 @@ impl ServerCore {
     }
 
     /// Logs the departure of a device.
-    fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, gone: DisconnectReason) {
+    fn log_left(&mut self, now: Millis, device: DeviceId, from: &Origin, reason: DisconnectReason) {
         if self.may_log(now, LogKind::Left) {
-            tracing::info!(device = device.0, %from, reason = ?gone, "device left");
+            tracing::info!(device = device.0, %from, reason = ?reason, "device left");
         }
     }
 
     /// Discards an event whose key was revoked while the event was in the inbox, and disconnects the device.
-    fn revoked(&mut self, now: Millis, peer: u64) {
+    fn discard_revoked(&mut self, now: Millis, peer: u64) {
         self.connections.revoked_messages += 1;
         match self.peers.remove(&peer) {
-            Some(known) if self.current.get(&known.device) == Some(&peer) => {
-                self.log_left(now, known.device, &known.from, DisconnectReason::Revoked);
-                self.cut_off(known.device);
+            Some(entry) if self.current.get(&entry.device) == Some(&peer) => {
+                self.log_left(now, entry.device, &entry.from, DisconnectReason::Revoked);
+                self.cut_off(entry.device);
             }
             _ => {}
         }
     }
 
     /// Handles a repeated hello: the device has restarted, or its welcome was lost.
-    fn hello_again(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
+    fn handle_repeated_hello(&mut self, now: Millis, peer: u64, device: DeviceId, privacy: Privacy) {
         if self.current.get(&device) != Some(&peer) {
             self.connections.stale += 1;
             return;
         }
         self.connections.welcomed_again += 1;
-        self.joined(now, device, privacy);
+        self.handle_join(now, device, privacy);
     }
 
     /// Passes the join of a device to the engine, with the privacy state that the device reports.
-    fn joined(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
+    fn handle_join(&mut self, now: Millis, device: DeviceId, privacy: Privacy) {
         self.durable.record_privacy(device, privacy);
         if self.is_fitting() {
             // Every returning device fits its head again, and no later round will reset the quota.
@@ -353,13 +355,13 @@ impl ServerCore {
     /// The campaign clock is paused during a write stall, so that an update that waited in the inbox does not
     /// miss the deadline.
     fn apply_event(&mut self, now: Millis, event: Event) {
-        let before = self.engine().counters();
+        let counters_before = self.engine().counters();
         self.durable.handle(self.clock + (now - self.paused_for), event);
-        let after = self.engine().counters();
-        if after.ruined > before.ruined {
+        let counters_after = self.engine().counters();
+        if counters_after.ruined > counters_before.ruined {
             tracing::warn!("averaged update is rank deficient; repeating the round");
         }
-        if after.renamed > before.renamed {
+        if counters_after.renamed > counters_before.renamed {
             tracing::warn!("some devices lost their cached update; the round continues under a new id");
         }
         // The quota is reset whenever another round is open.
@@ -376,7 +378,7 @@ impl ServerCore {
             let Flushed { actions, lines } = match self.durable.flush() {
                 Ok(flushed) => flushed,
                 Err(error) if error.may_pass() => {
-                    self.stall(now, &error);
+                    self.begin_stall(now, &error);
                     return Ok(());
                 }
                 Err(error) => return Err(ResumeError::from(error).into()),
@@ -397,14 +399,16 @@ impl ServerCore {
             for action in actions {
                 // If copies of an update arrived during a write stall, only one acknowledgement is sent.
                 if let Action::Acknowledge(device, ack) = &action {
-                    let first = acknowledged.get(&(*device, ack.id));
-                    if first.is_some_and(|first| *first == ack.outcome || *first == AckOutcome::Counted) {
+                    let earlier = acknowledged.get(&(*device, ack.id));
+                    if earlier
+                        .is_some_and(|outcome| *outcome == ack.outcome || *outcome == AckOutcome::Counted)
+                    {
                         self.connections.answered_already += 1;
                         continue;
                     }
                     acknowledged.insert((*device, ack.id), ack.outcome);
                 }
-                self.perform(now, action)?;
+                self.perform_action(now, action)?;
             }
             // Departures of disconnected devices are passed to the engine; the resulting actions may
             // disconnect further devices.
@@ -421,7 +425,7 @@ impl ServerCore {
 
     /// Starts or prolongs a write stall: no event is handled and no update is acknowledged until the store
     /// can be written.
-    fn stall(&mut self, now: Millis, error: &StoreError) {
+    fn begin_stall(&mut self, now: Millis, error: &StoreError) {
         let since = self.write_stall.map_or(now, |stall| stall.since);
         let stall = Stall { since, retry_at: now + WRITE_RETRY };
         if self.write_stall.replace(stall).is_none() {
@@ -438,15 +442,15 @@ impl ServerCore {
     }
 
     /// Performs an action of the engine whose records are durable.
-    fn perform(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
+    fn perform_action(&mut self, now: Millis, action: Action) -> Result<(), CoreError> {
         match action {
-            Action::Open(device, opening) => self.command(now, device, Command::Open(opening)),
+            Action::Open(device, opening) => self.send_command(now, device, Command::Open(opening)),
             Action::Acknowledge(device, ack) => {
                 self.log_rejected(now, device, &ack);
-                self.command(now, device, Command::Acknowledge(ack));
+                self.send_command(now, device, Command::Acknowledge(ack));
             }
-            Action::Close(device, id) => self.command(now, device, Command::CloseRound(id)),
-            Action::Commit(record) => self.committed(&record),
+            Action::Close(device, id) => self.send_command(now, device, Command::CloseRound(id)),
+            Action::Commit(record) => self.report_committed(&record),
             Action::Finished => {
                 if let Some(journal) = &mut self.journal {
                     journal.flush();
@@ -470,9 +474,12 @@ impl ServerCore {
         }
     }
 
-    /// Revokes replaced keys by calling `end` on the key store; logs a failure.
-    fn expire_replaced_keys(&self, end: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>) {
-        if let Some(Err(error)) = self.key_store.as_ref().map(end) {
+    /// Revokes replaced keys by calling `revoke_keys` on the key store; logs a failure.
+    fn expire_replaced_keys(
+        &self,
+        revoke_keys: impl FnOnce(&SharedKeyStore) -> Result<usize, KeyStoreError>,
+    ) {
+        if let Some(Err(error)) = self.key_store.as_ref().map(revoke_keys) {
             tracing::error!(%error, "replaced keys cannot be revoked");
         }
     }
@@ -492,17 +499,17 @@ impl ServerCore {
         if let AckOutcome::Rejected(reason) = ack.outcome
             && self.may_log(now, LogKind::Rejected)
         {
-            let from = self.peer(device).map(|known| tracing::field::display(&known.from));
+            let from = self.peer(device).map(|peer| tracing::field::display(&peer.from));
             tracing::warn!(device = device.0, from, round = ack.id.round, reason = %reason, "update rejected");
         }
     }
 
     /// Queues a command for a device; disconnects the device if its queue is full.
-    fn command(&mut self, now: Millis, device: DeviceId, command: Command) {
-        let Some(known) = self.peer(device) else { return };
+    fn send_command(&mut self, now: Millis, device: DeviceId, command: Command) {
+        let Some(peer) = self.peer(device) else { return };
         // A closed queue means that the peer session has ended; its `Gone` event is in the inbox already.
-        if !known.commands.send(command) && !known.commands.is_closed() {
-            let from = known.from.clone();
+        if !peer.commands.send(command) && !peer.commands.is_closed() {
+            let from = peer.from.clone();
             self.connections.congested += 1;
             if self.may_log(now, LogKind::CutOff) {
                 tracing::warn!(device = device.0, %from, "device cut off: command queue full");

@@ -142,6 +142,7 @@ pub struct PeerSession {
     reported: Traffic,
     /// Number of frames that had been accepted when the last progress was recorded.
     accepted: u32,
+    /// Number of chunks of the incomplete update that had arrived when the last progress was recorded.
     chunks: u32,
     /// Number of hellos after the first.
     hellos: u32,
@@ -223,7 +224,7 @@ impl PeerSession {
                 }
                 State::Report(kind) => {
                     self.state = State::Reply;
-                    return PeerAction::Report(self.event(kind));
+                    return PeerAction::Report(self.create_event(kind));
                 }
                 State::Closed(reason) => {
                     self.state = State::Closed(reason);
@@ -236,7 +237,7 @@ impl PeerSession {
                 }
                 State::FinalReply(kind, reason) => {
                     self.state = State::Closed(reason);
-                    return PeerAction::Report(self.event(kind));
+                    return PeerAction::Report(self.create_event(kind));
                 }
                 State::Reply => self.state = self.advance(now),
                 State::Idle => return PeerAction::Wait,
@@ -247,14 +248,14 @@ impl PeerSession {
     /// Returns the last event of the session, to be sent to the core before the link is closed.
     #[must_use]
     pub fn gone(&mut self, reason: DisconnectReason) -> PeerEvent {
-        self.event(PeerEventKind::Gone(reason))
+        self.create_event(PeerEventKind::Gone(reason))
     }
 
-    /// Makes an event for the core, with the traffic since the previous one.
-    fn event(&mut self, kind: PeerEventKind) -> PeerEvent {
-        let now = self.connection.traffic();
-        let traffic = now.since(&self.reported);
-        self.reported = now;
+    /// Creates an event for the core, with the traffic since the previous one.
+    fn create_event(&mut self, kind: PeerEventKind) -> PeerEvent {
+        let total = self.connection.traffic();
+        let traffic = total.since(&self.reported);
+        self.reported = total;
         PeerEvent { peer: self.peer, from: self.from.clone(), key: self.connection.key(), kind, traffic }
     }
 
@@ -295,14 +296,14 @@ impl PeerSession {
     /// `None` if no timer runs.
     #[must_use]
     pub fn due(&mut self, now: Millis) -> Option<Millis> {
-        let (at, _) = self.next_timer(now);
-        (at < Millis::MAX).then_some(at)
+        let (due, _) = self.next_timer(now);
+        (due < Millis::MAX).then_some(due)
     }
 
     /// Performs the timer action that is due.
     pub fn on_timer(&mut self, now: Millis) {
         match self.next_timer(now) {
-            (at, _) if at > now || at == Millis::MAX => {}
+            (due, _) if due > now || due == Millis::MAX => {}
             (_, Timer::End) => self.state = State::Closed(self.timed_out(now)),
             (_, Timer::OpenAgain) => {
                 self.unanswered_since = None;
@@ -315,35 +316,36 @@ impl PeerSession {
         }
     }
 
-    /// Returns the next timer: the end of the session after silence or an unfinished frame, or an earlier
-    /// retransmission or request.
+    /// Returns the next timer: the end of the session after the idle timeout or an unfinished frame, or an
+    /// earlier retransmission or request.
     fn next_timer(&mut self, now: Millis) -> (Millis, Timer) {
-        let silence = match self.awaits_hello() {
+        let longest_wait = match self.awaits_hello() {
             true if self.persistent => Millis::MAX,
             true => self.timeouts.hello,
             false => self.timeouts.idle,
         };
-        let mut limit = self.last_message + silence;
-        let mut ask = None;
+        let mut limit = self.last_message + longest_wait;
+        let mut request_at = None;
         if let Some(since) = self.frame_since {
             limit = limit.min(since + self.timeouts.frame);
-            let missing_requested = self.missing_requested.unwrap_or(since);
-            ask = self.connection.is_mid_update().then(|| missing_requested + MISSING_INTERVAL);
+            let last_request = self.missing_requested.unwrap_or(since);
+            request_at = self.connection.is_mid_update().then(|| last_request + MISSING_INTERVAL);
         }
-        let repeat = self.unanswered_since_update(now).map(|since| since + self.timeouts.repeat);
-        let earlier = [(repeat, Timer::OpenAgain), (ask, Timer::AskMissing)].into_iter();
-        let earlier = earlier.filter_map(|(at, due)| at.filter(|at| *at < limit).map(|at| (at, due)));
-        earlier.min_by_key(|(at, _)| *at).unwrap_or((limit, Timer::End))
+        let resend_at = self.unanswered_since_update(now).map(|since| since + self.timeouts.repeat);
+        let timers = [(resend_at, Timer::OpenAgain), (request_at, Timer::AskMissing)].into_iter();
+        let earlier =
+            timers.filter_map(|(due, timer)| due.filter(|due| *due < limit).map(|due| (due, timer)));
+        earlier.min_by_key(|(due, _)| *due).unwrap_or((limit, Timer::End))
     }
 
     /// Updates and returns the time since which the open round has been unanswered. Every request for chunks
     /// of the round restarts that time.
     fn unanswered_since_update(&mut self, now: Millis) -> Option<Millis> {
-        let watched = self.connection.unanswered().map(|missing_requested| (now, missing_requested));
+        let unanswered = self.connection.unanswered().map(|chunk_requests| (now, chunk_requests));
         let since = self
             .unanswered_since
-            .filter(|(_, missing_requested)| watched.is_some_and(|(_, now)| now == *missing_requested));
-        self.unanswered_since = watched.map(|watched| since.unwrap_or(watched));
+            .filter(|(_, earlier)| unanswered.is_some_and(|(_, chunk_requests)| chunk_requests == *earlier));
+        self.unanswered_since = unanswered.map(|restarted| since.unwrap_or(restarted));
         self.unanswered_since.map(|(since, _)| since)
     }
 
@@ -383,8 +385,8 @@ impl PeerSession {
         if !self.unprocessed.is_empty() {
             let mut input = self.unprocessed.as_slice();
             let message = self.connection.next_message(&mut input);
-            let used = self.unprocessed.len() - input.len();
-            self.unprocessed.drain(..used);
+            let consumed = self.unprocessed.len() - input.len();
+            self.unprocessed.drain(..consumed);
             return self.on_message(message);
         }
         self.unprocessed = Vec::new();

@@ -9,7 +9,7 @@ use fedspan_engine::{ChosenRidge, Phase, RoundRecord};
 
 impl ServerCore {
     /// Logs and publishes a committed round.
-    pub(super) fn committed(&mut self, record: &RoundRecord) {
+    pub(super) fn report_committed(&mut self, record: &RoundRecord) {
         if let Some(journal) = &mut self.journal {
             journal.flush();
         }
@@ -76,11 +76,11 @@ impl ServerCore {
             tracing::info!(ridge, devices, labels_per_class, "ridge of final heads chosen");
         }
         if chosen.is_at_end() {
-            let (least, most) = (chosen.ridges.first(), chosen.ridges.last());
+            let (smallest, largest) = (chosen.ridges.first(), chosen.ridges.last());
             tracing::warn!(
                 ridge,
-                least,
-                most,
+                least = smallest,
+                most = largest,
                 "the chosen ridge is at an end of the grid, a better one may lie beyond it; scale the features, or set final_ridge"
             );
         }

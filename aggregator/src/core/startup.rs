@@ -21,7 +21,7 @@ use fedspan_engine::privacy::{Delta, PrivacyRequirement};
 use fedspan_engine::{CustomParts, Millis, Phase};
 
 impl ServerCore {
-    /// Makes a server core. Resumes the campaign in the store, or begins a new one with the number
+    /// Creates a server core. Resumes the campaign in the store, or begins a new one with the number
     /// `campaign`. `keys` holds the key store and the source of the server's nonces; without `keys` frames
     /// are not encrypted and device identities are not verified. `file` is the journal file to keep up to
     /// date, if the configuration keeps a journal.
@@ -40,8 +40,8 @@ impl ServerCore {
         Self::with_custom_parts(fleet, store, campaign, keys, file, CustomParts::default())
     }
 
-    /// Makes a server core as [`Self::new`] does, with custom parts in place of the configuration's algorithm
-    /// and participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
+    /// Creates a server core as [`Self::new`] does, with custom parts in place of the configuration's
+    /// algorithm and participation policy. A custom rule must be in `fleet` already ([`Fleet::with_rule`]).
     ///
     /// # Errors
     /// [`CoreError`] if the stored campaign cannot be resumed, or a part does not fit the configuration.
@@ -102,7 +102,7 @@ impl ServerCore {
             }
             Some((key_store, nonces)) => Acceptor::encrypted(requirements, welcome, key_store.keys(), nonces),
         };
-        let mut host = Self {
+        let mut core = Self {
             durable,
             journal,
             acceptor: Arc::new(acceptor),
@@ -129,8 +129,8 @@ impl ServerCore {
         };
         // Writes the first journal entry of this server, and the commit of a round if that commit was
         // interrupted.
-        host.flush(Millis::ZERO)?;
-        Ok(host)
+        core.flush(Millis::ZERO)?;
+        Ok(core)
     }
 }
 

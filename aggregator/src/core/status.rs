@@ -39,12 +39,15 @@ pub struct Status {
     /// Counters of connections.
     pub connections: ConnectionCounters,
     /// Privacy loss of the devices as of the last closed round; absent if no device adds noise.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "shared")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "serialize_shared")]
     pub privacy: Option<Arc<PrivacyStatus>>,
 }
 
 /// Serialises a shared privacy status.
-fn shared<S: Serializer>(privacy: &Option<Arc<PrivacyStatus>>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_shared<S: Serializer>(
+    privacy: &Option<Arc<PrivacyStatus>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     privacy.as_deref().serialize(serializer)
 }
 

@@ -10,7 +10,7 @@ use fedspan_engine::{DeviceId, OpenRound};
 /// Numbers of updates received from one device. Updates for the open round have a separate count, so that a
 /// device that was disconnected for stale updates can reconnect and answer the open round.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct SentUpdates {
     /// Number of updates for the open round.
     open: u32,
     /// Number of updates for other rounds and of updates that were not decoded.
@@ -21,16 +21,16 @@ struct Sent {
 #[derive(Debug)]
 pub(super) struct UpdateQuota {
     /// Largest number of updates of each kind that are examined.
-    pub most: u32,
-    sent: BTreeMap<DeviceId, Sent>,
+    pub max_updates: u32,
+    sent: BTreeMap<DeviceId, SentUpdates>,
     /// Round that the counts belong to.
     counted_in: Option<RoundId>,
 }
 
 impl UpdateQuota {
-    /// Makes a quota of `most` updates of each kind.
-    pub(super) fn new(most: u32) -> Self {
-        Self { most, sent: BTreeMap::new(), counted_in: None }
+    /// Creates a quota of `max_updates` updates of each kind.
+    pub(super) fn new(max_updates: u32) -> Self {
+        Self { max_updates, sent: BTreeMap::new(), counted_in: None }
     }
 
     /// Resets the counts if another round is open.
@@ -57,7 +57,7 @@ impl UpdateQuota {
     ) -> bool {
         let open = open.filter(|round| round.id_for(device) == id);
         let sent = self.sent.entry(device).or_default();
-        let others = match (is_read, open) {
+        let exceeds_others = match (is_read, open) {
             (true, Some(_)) => {
                 sent.open = sent.open.saturating_add(1);
                 false
@@ -68,9 +68,9 @@ impl UpdateQuota {
             (false, Some(round)) if round.awaits(device) => false,
             _ => {
                 sent.other = sent.other.saturating_add(1);
-                sent.other > self.most
+                sent.other > self.max_updates
             }
         };
-        others || sent.open > self.most
+        exceeds_others || sent.open > self.max_updates
     }
 }

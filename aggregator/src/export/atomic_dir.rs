@@ -16,7 +16,7 @@ const NAMES: u32 = 16;
 /// [committed](Self::commit).
 #[derive(Debug)]
 pub(super) struct AtomicDir {
-    to: PathBuf,
+    target: PathBuf,
     /// Current path of the directory.
     path: Option<PathBuf>,
     /// Parent directories that were created for the directory, outermost first.
@@ -24,32 +24,33 @@ pub(super) struct AtomicDir {
 }
 
 impl AtomicDir {
-    /// Makes a temporary directory for a target path.
+    /// Creates a temporary directory for a target path.
     ///
     /// # Errors
     /// [`ExportError::Exists`] if the target exists, [`ExportError::Io`].
-    pub(super) fn begin(to: &Path) -> Result<Self, ExportError> {
+    pub(super) fn begin(target: &Path) -> Result<Self, ExportError> {
         // Removes a trailing slash.
-        let to: PathBuf = to.components().collect();
-        refuse_to_overwrite(&to)?;
-        let created_parents = make_directories(parent(&to), &DirBuilder::new()).map_err(io(&to))?;
-        let mut directory = Self { to, path: None, created_parents };
-        directory.path = Some(directory.partial()?);
+        let target: PathBuf = target.components().collect();
+        refuse_to_overwrite(&target)?;
+        let created_parents =
+            make_directories(parent(&target), &DirBuilder::new()).map_err(io_error(&target))?;
+        let mut directory = Self { target, path: None, created_parents };
+        directory.path = Some(directory.create_partial()?);
         Ok(directory)
     }
 
     /// Creates a temporary directory with the first name that is free.
-    fn partial(&self) -> Result<PathBuf, ExportError> {
-        let first = with_suffix(&self.to, ".partial");
-        let others = (2..=NAMES).map(|number| with_suffix(&first, &format!("-{number}")));
-        for path in [first.clone()].into_iter().chain(others) {
+    fn create_partial(&self) -> Result<PathBuf, ExportError> {
+        let first_path = with_suffix(&self.target, ".partial");
+        let numbered_paths = (2..=NAMES).map(|number| with_suffix(&first_path, &format!("-{number}")));
+        for path in [first_path.clone()].into_iter().chain(numbered_paths) {
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(path),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(io(&path)(error)),
+                Err(error) => return Err(io_error(&path)(error)),
             }
         }
-        Err(ExportError::Exists { path: first })
+        Err(ExportError::Exists { path: first_path })
     }
 
     /// Writes and syncs a file of the directory.
@@ -58,27 +59,27 @@ impl AtomicDir {
         name: &str,
         write: impl FnOnce(&File) -> std::io::Result<()>,
     ) -> Result<(), ExportError> {
-        let path = self.path.as_ref().unwrap_or(&self.to).join(name);
+        let path = self.path.as_ref().unwrap_or(&self.target).join(name);
         let written = File::create_new(&path).and_then(|file| {
             write(&file)?;
             file.sync_all()
         });
-        written.map_err(io(&path))
+        written.map_err(io_error(&path))
     }
 
     /// Syncs the directory and renames it to its target.
     pub(super) fn commit(mut self) -> Result<(), ExportError> {
         if let Some(partial) = &self.path {
-            File::open(partial).and_then(|path| path.sync_all()).map_err(io(partial))?;
-            std::fs::rename(partial, &self.to).map_err(|error| match error.kind() {
+            File::open(partial).and_then(|path| path.sync_all()).map_err(io_error(partial))?;
+            std::fs::rename(partial, &self.target).map_err(|error| match error.kind() {
                 ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
-                    ExportError::Exists { path: self.to.clone() }
+                    ExportError::Exists { path: self.target.clone() }
                 }
-                _ => io(&self.to)(error),
+                _ => io_error(&self.target)(error),
             })?;
-            self.path = Some(self.to.clone());
+            self.path = Some(self.target.clone());
         }
-        sync_directory(&self.to).map_err(io(&self.to))?;
+        sync_directory(&self.target).map_err(io_error(&self.target))?;
         self.path = None;
         self.created_parents.clear();
         Ok(())
@@ -96,14 +97,15 @@ impl Drop for AtomicDir {
 }
 
 /// Returns [`ExportError::Exists`] if the target exists.
-pub(super) fn refuse_to_overwrite(to: &Path) -> Result<(), ExportError> {
-    let to: PathBuf = to.components().collect();
-    match to.symlink_metadata() {
-        Ok(_) => Err(ExportError::Exists { path: to }),
+pub(super) fn refuse_to_overwrite(target: &Path) -> Result<(), ExportError> {
+    let target: PathBuf = target.components().collect();
+    match target.symlink_metadata() {
+        Ok(_) => Err(ExportError::Exists { path: target }),
         Err(_) => Ok(()),
     }
 }
 
-fn io(path: &Path) -> impl Fn(std::io::Error) -> ExportError {
+/// Returns a function that adds the path to an I/O error.
+fn io_error(path: &Path) -> impl Fn(std::io::Error) -> ExportError {
     move |error| ExportError::Io { path: path.to_owned(), error }
 }

@@ -65,9 +65,9 @@ impl From<StoreError> for ExportError {
 /// [`ExportError::State`] if the campaign cannot be read or resumed, [`ExportError::Io`].
 pub fn export(fleet: &Fleet, to: &Path) -> Result<(), ExportError> {
     refuse_to_overwrite(to)?;
-    let nothing = || ExportError::Nothing { path: fleet.state.clone() };
-    let snapshot = OfflineStore::open(&fleet.state)?.ok_or_else(nothing)?;
-    let stored = snapshot.campaign()?.ok_or_else(nothing)?;
+    let no_campaign = || ExportError::Nothing { path: fleet.state.clone() };
+    let snapshot = OfflineStore::open(&fleet.state)?.ok_or_else(no_campaign)?;
+    let stored = snapshot.campaign()?.ok_or_else(no_campaign)?;
     let lines = snapshot.journal()?.into_iter().map(|(_, line)| line).collect();
     export_state(fleet, &ExportedState { stored, rounds: snapshot.rounds()?, lines }, to)
 }
@@ -99,28 +99,28 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
         .accounts
         .iter()
         .map(|(device, account)| {
-            let about = serde_json::json!({
+            let entry = serde_json::json!({
                 "release": account.release, "budget": account.budget, "spent": account.spent,
                 "epsilon": epsilon_of(account.spent, delta),
             });
-            (*device, about)
+            (*device, entry)
         })
         .collect();
     let ledger = serde_json::json!({ "delta": delta.get(), "devices": ledger });
     let round = stored.last_round().map_or(0, |id| id.round);
     let chosen = engine.chosen_ridge();
-    let mut about = vec![("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
-    about.extend(chosen.as_ref().map(|chosen| ("ridge", chosen.ridge.to_string())));
+    let mut metadata = vec![("campaign", stored.campaign.to_string()), ("exchange", round.to_string())];
+    metadata.extend(chosen.as_ref().map(|chosen| ("ridge", chosen.ridge.to_string())));
     let ridge = chosen.map(|chosen| {
         ("ridge.json", Content::Bytes(format!("{}\n", serde_json::json!(chosen)).into_bytes()))
     });
-    let rounds = in_json(rounds);
+    let rounds = rounds_to_json(rounds);
     let scale = engine.scale().map(|scale| scale.tensor());
     let mut tensors = engine.tensors();
     tensors.extend(scale.clone());
     let mut files = vec![
-        ("representation.npy", Content::Bytes(npy(engine.representation()))),
-        ("model.safetensors", Content::Bytes(safetensors(&tensors, &about))),
+        ("representation.npy", Content::Bytes(encode_npy(engine.representation()))),
+        ("model.safetensors", Content::Bytes(encode_safetensors(&tensors, &metadata))),
         ("rounds.jsonl", Content::Lines(&rounds)),
         ("ledger.json", Content::Bytes(format!("{ledger}\n").into_bytes())),
         (journal::FILE, Content::Lines(lines)),
@@ -129,7 +129,7 @@ pub fn export_state(fleet: &Fleet, state: &ExportedState, to: &Path) -> Result<(
     if let Some(scale) = scale {
         files.push((
             "scale.npy",
-            Content::Bytes(npy(&from_f32(scale.rows.into(), scale.cols.into(), &scale.values))),
+            Content::Bytes(encode_npy(&from_f32(scale.rows.into(), scale.cols.into(), &scale.values))),
         ));
     }
     let directory = AtomicDir::begin(to)?;
@@ -148,32 +148,33 @@ enum Content<'a> {
 impl Content<'_> {
     /// Writes the content to a file.
     fn write(&self, file: &File) -> std::io::Result<()> {
-        let mut to = BufWriter::new(file);
+        let mut writer = BufWriter::new(file);
         match self {
-            Self::Bytes(bytes) => to.write_all(bytes)?,
+            Self::Bytes(bytes) => writer.write_all(bytes)?,
             Self::Lines(lines) => {
                 for line in *lines {
-                    to.write_all(line.as_bytes())?;
-                    to.write_all(b"\n")?;
+                    writer.write_all(line.as_bytes())?;
+                    writer.write_all(b"\n")?;
                 }
             }
         }
-        to.flush()
+        writer.flush()
     }
 }
 
 /// Serialises rounds as JSON, one line each. Serialisation of a round cannot fail.
-fn in_json(rounds: &[CommittedRound]) -> Vec<String> {
+fn rounds_to_json(rounds: &[CommittedRound]) -> Vec<String> {
     rounds.iter().filter_map(|round| serde_json::to_string(round).ok()).collect()
 }
 
 /// Encodes a matrix in the NPY format, version 1.0: a header padded to 64 bytes, and the values row by row.
-fn npy(matrix: &Matrix) -> Vec<u8> {
+fn encode_npy(matrix: &Matrix) -> Vec<u8> {
     let (rows, columns) = matrix.shape();
     let mut header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
-    const BEFORE: usize = 10;
-    let padded = (BEFORE + header.len() + 1).next_multiple_of(64) - BEFORE - 1;
-    header.extend(std::iter::repeat_n(' ', padded - header.len()));
+    /// Magic string, version and header length.
+    const PREFIX_LEN: usize = 6 + 2 + 2;
+    let padded_len = (PREFIX_LEN + header.len() + 1).next_multiple_of(64) - PREFIX_LEN - 1;
+    header.extend(std::iter::repeat_n(' ', padded_len - header.len()));
     header.push('\n');
     let length = u16::try_from(header.len()).unwrap_or(u16::MAX);
     let mut bytes = [b"\x93NUMPY\x01\x00".as_slice(), &length.to_le_bytes(), header.as_bytes()].concat();
@@ -182,18 +183,18 @@ fn npy(matrix: &Matrix) -> Vec<u8> {
 }
 
 /// Encodes tensors in the safetensors format: the length of a JSON header, the header, the values.
-fn safetensors(tensors: &[Tensor], about: &[(&str, String)]) -> Vec<u8> {
-    let about: BTreeMap<&str, &String> = about.iter().map(|(key, value)| (*key, value)).collect();
+fn encode_safetensors(tensors: &[Tensor], metadata: &[(&str, String)]) -> Vec<u8> {
+    let metadata: BTreeMap<&str, &String> = metadata.iter().map(|(key, value)| (*key, value)).collect();
     let mut header = serde_json::Map::new();
-    header.insert("__metadata__".to_owned(), serde_json::json!(about));
+    header.insert("__metadata__".to_owned(), serde_json::json!(metadata));
     let mut data = Vec::new();
-    for (place, tensor) in tensors.iter().enumerate() {
+    for (index, tensor) in tensors.iter().enumerate() {
         let begin = data.len();
         data.extend(tensor.values.iter().flat_map(|value| value.to_le_bytes()));
         let entry = serde_json::json!({
             "dtype": "F32", "shape": [tensor.rows, tensor.cols], "data_offsets": [begin, data.len()],
         });
-        header.insert(format!("{place}.{:?}", tensor.role).to_lowercase(), entry);
+        header.insert(format!("{index}.{:?}", tensor.role).to_lowercase(), entry);
     }
     let mut header = serde_json::Value::Object(header).to_string();
     header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));

@@ -45,7 +45,7 @@ pub struct CommittedRound {
 }
 
 impl CommittedRound {
-    /// Makes the record of a round whose result is `representation`.
+    /// Creates the record of a round whose result is `representation`.
     #[must_use]
     pub fn new(record: &RoundRecord, representation: &Matrix) -> Self {
         let (phase, round) = JournalPhase::of(record.phase);

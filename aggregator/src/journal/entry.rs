@@ -36,7 +36,9 @@ impl JournalEntry {
                 participants: round.participants.clone(),
                 representation: digest(representation),
             })),
-            Record::Opened(opening) | Record::Renumbered(opening) => Some(Self::Opened(opened(opening))),
+            Record::Opened(opening) | Record::Renumbered(opening) => {
+                Some(Self::Opened(opening_entry(opening)))
+            }
             Record::Counted(..)
             | Record::Excluded(_)
             | Record::Reinvited(_)
@@ -48,8 +50,8 @@ impl JournalEntry {
     }
 }
 
-/// Makes the entry of an opened round.
-fn opened(opening: &RoundOpening) -> Opened {
+/// Creates the entry of an opened round.
+fn opening_entry(opening: &RoundOpening) -> Opened {
     let (phase, number) = JournalPhase::of(opening.phase);
     Opened {
         at: opening.opened_at,

@@ -22,12 +22,15 @@ const PENDING_MAX: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
+    /// Open file; `None` after a write error.
     file: Option<File>,
+    /// Lines that are not written yet.
     pending: Vec<u8>,
     /// Number of lines in the file and in `pending`.
     lines: u64,
     /// Number of lines in `pending`.
     pending_lines: u64,
+    /// Number of lines that could not be written.
     lost: u64,
 }
 
@@ -42,14 +45,14 @@ impl Journal {
         let mut options = OpenOptions::new();
         let file = regular(&path)
             .and_then(|()| options.create(true).truncate(false).read(true).write(true).open(&path));
-        let opened = file.and_then(|mut file| {
+        let file_and_lines = file.and_then(|mut file| {
             let end = last_line_end(&mut file)?;
             file.set_len(end)?;
             let lines = count_lines(&mut file)?;
             file.seek(SeekFrom::Start(end))?;
             Ok((file, lines))
         });
-        match opened {
+        match file_and_lines {
             Ok((file, lines)) => Ok(Self::with_file(path, file, lines)),
             Err(error) => Err(StoreError::Io { path, error }),
         }
@@ -84,7 +87,7 @@ impl Journal {
             // Serialisation of an entry is not expected to fail; a failed entry is counted as lost.
             match serde_json::to_writer(&mut self.pending, line) {
                 Ok(()) => self.pending.push(b'\n'),
-                Err(error) => self.fail(&error.into()),
+                Err(error) => self.stop_writing(&error.into()),
             }
         }
         if self.file.is_none() {
@@ -102,7 +105,7 @@ impl Journal {
                 self.pending.clear();
                 self.pending_lines = 0;
             }
-            Err(error) => self.fail(&error),
+            Err(error) => self.stop_writing(&error),
         }
     }
 
@@ -113,7 +116,7 @@ impl Journal {
     }
 
     /// Logs a write error and ends the journal file.
-    fn fail(&mut self, error: &std::io::Error) {
+    fn stop_writing(&mut self, error: &std::io::Error) {
         tracing::warn!(path = %self.path.display(), %error, "journal cannot be written and ends here; the campaign continues");
         self.file = None;
         self.drop_pending();
@@ -134,7 +137,8 @@ impl Drop for Journal {
 
 /// Returns the number of lines of a file.
 fn count_lines(file: &mut File) -> std::io::Result<u64> {
-    let (mut lines, mut block) = (0, vec![0; 1 << 16]);
+    let mut lines = 0;
+    let mut block = vec![0; 1 << 16];
     file.seek(SeekFrom::Start(0))?;
     loop {
         match file.read(&mut block)? {
@@ -156,8 +160,8 @@ fn last_line_end(file: &mut File) -> std::io::Result<u64> {
         file.seek(SeekFrom::Start(from))?;
         block.clear();
         Read::by_ref(file).take(end - from).read_to_end(&mut block)?;
-        if let Some(place) = block.iter().rposition(|byte| *byte == b'\n') {
-            return Ok(from + place as u64 + 1);
+        if let Some(index) = block.iter().rposition(|byte| *byte == b'\n') {
+            return Ok(from + index as u64 + 1);
         }
         end = from;
     }
@@ -172,7 +176,7 @@ mod tests {
     use crate::journal::{Committed, read};
     use fedspan_engine::{DeviceId, Millis};
 
-    fn line(round: u32) -> JournalEntry {
+    fn committed_entry(round: u32) -> JournalEntry {
         let representation = "00000000".to_owned();
         JournalEntry::Committed(Committed {
             at: Millis::new(1),
@@ -186,15 +190,15 @@ mod tests {
     fn torn_last_line_is_cut_off() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(FILE);
-        Journal::open(directory.path()).unwrap().append(&[line(1), line(2)]);
-        let whole = std::fs::read(&path).unwrap();
-        for torn in [0, 1, whole.len() / 2 - 1, whole.len() / 2 + 1, whole.len() - 1] {
-            std::fs::write(&path, &whole[..torn]).unwrap();
-            Journal::open(directory.path()).unwrap().append(&[line(3)]);
-            let kept = whole[..torn].iter().filter(|byte| **byte == b'\n').count();
+        Journal::open(directory.path()).unwrap().append(&[committed_entry(1), committed_entry(2)]);
+        let content = std::fs::read(&path).unwrap();
+        for torn_len in [0, 1, content.len() / 2 - 1, content.len() / 2 + 1, content.len() - 1] {
+            std::fs::write(&path, &content[..torn_len]).unwrap();
+            Journal::open(directory.path()).unwrap().append(&[committed_entry(3)]);
+            let complete_lines = content[..torn_len].iter().filter(|byte| **byte == b'\n').count();
             let lines = read(&path).unwrap();
-            assert_eq!(lines.len(), kept + 1);
-            assert_eq!(lines.last(), Some(&line(3)));
+            assert_eq!(lines.len(), complete_lines + 1);
+            assert_eq!(lines.last(), Some(&committed_entry(3)));
         }
     }
 
@@ -205,11 +209,11 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         // The file is read-only, so every write fails.
         let mut journal = Journal::with_file(path.clone(), File::open(&path).unwrap(), 0);
-        journal.append(&[line(1), line(2)]);
+        journal.append(&[committed_entry(1), committed_entry(2)]);
         assert_eq!(journal.lost(), 0);
         journal.flush();
         assert_eq!(journal.lost(), 2);
-        journal.append(&[line(3)]);
+        journal.append(&[committed_entry(3)]);
         journal.flush();
         assert_eq!(journal.lost(), 3);
     }

@@ -48,17 +48,17 @@ pub fn read(path: &Path) -> Result<Vec<JournalEntry>, JournalError> {
 /// [`JournalError::Line`] for the first malformed line.
 pub fn parse(name: &str, bytes: &[u8]) -> Result<Vec<JournalEntry>, JournalError> {
     let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-    let whole = bytes.get(..end).unwrap_or_default();
-    if whole.is_empty() {
+    let complete_lines = bytes.get(..end).unwrap_or_default();
+    if complete_lines.is_empty() {
         return Ok(Vec::new());
     }
-    let lines = whole.split(|byte| *byte == b'\n').enumerate();
-    let read = lines.map(|(index, line)| {
+    let lines = complete_lines.split(|byte| *byte == b'\n').enumerate();
+    let entries = lines.map(|(index, line)| {
         serde_json::from_slice(line).map_err(|error| JournalError::Line {
             path: name.to_owned(),
             line: index + 1,
             message: error.to_string(),
         })
     });
-    read.collect()
+    entries.collect()
 }

@@ -18,7 +18,7 @@ pub struct AcceptedKey {
 }
 
 impl AcceptedKey {
-    /// Makes an accepted key.
+    /// Creates an accepted key.
     pub(super) fn new(device: DeviceId, key: Key) -> Arc<Self> {
         Arc::new(Self { device, key, accepted: AtomicBool::new(true) })
     }
@@ -42,7 +42,8 @@ impl AcceptedKey {
     }
 
     /// Returns true while frames under this key are accepted. A key that was revoked, or replaced by a
-    /// rotation whose grace is over, is never accepted again. The check is one atomic load without a lock.
+    /// rotation before the last closed round, is never accepted again. The check is one atomic load without a
+    /// lock.
     #[must_use]
     pub fn is_accepted(&self) -> bool {
         self.accepted.load(Ordering::Acquire)

@@ -52,10 +52,10 @@ impl ActiveKeys {
         self.change(|current| *current = table);
     }
 
-    /// Calls `look` with a reference to the table.
-    pub fn read<T>(&self, look: impl FnOnce(&KeyTable) -> T) -> T {
+    /// Calls `inspect` with a reference to the table.
+    pub fn read<T>(&self, inspect: impl FnOnce(&KeyTable) -> T) -> T {
         // The lock may be poisoned: a panic in another thread cannot leave the table half changed.
-        look(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        inspect(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Calls `change` with a mutable reference to the table.

@@ -53,33 +53,33 @@ impl<'a> Envelope<'a> {
     /// Parses a file and verifies its checksum.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, Corruption> {
         let got = bytes.len();
-        let short = |needed| Corruption::Truncated { needed, got };
+        let truncated = |needed| Corruption::Truncated { needed, got };
         let mut fields = bytes;
-        let begins = bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic);
-        if !begins {
+        let has_magic = bytes.iter().zip(MAGIC).all(|(byte, magic)| *byte == magic);
+        if !has_magic {
             return Err(Corruption::NotKeys);
         }
-        let least = short(HEADER + TAG + CRC);
-        let _: [u8; 8] = take(&mut fields).ok_or(least)?;
-        let found = u16::from_le_bytes(take(&mut fields).ok_or(least)?);
-        if found != VERSION {
-            return Err(Corruption::Version { found, known: VERSION });
+        let too_short = truncated(HEADER + TAG + CRC);
+        let _: [u8; 8] = take_bytes(&mut fields).ok_or(too_short)?;
+        let version = u16::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
+        if version != VERSION {
+            return Err(Corruption::Version { found: version, known: VERSION });
         }
-        let kind = u16::from_le_bytes(take(&mut fields).ok_or(least)?);
-        let mut number = || Some(u32::from_le_bytes(take(&mut fields)?));
-        let memory = number().ok_or(least)?;
-        let passes = number().ok_or(least)?;
-        let lanes = number().ok_or(least)?;
-        let salt = take(&mut fields).ok_or(least)?;
-        let nonce = take(&mut fields).ok_or(least)?;
-        let length = u32::from_le_bytes(take(&mut fields).ok_or(least)?);
+        let kind = u16::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
+        let mut number = || Some(u32::from_le_bytes(take_bytes(&mut fields)?));
+        let memory = number().ok_or(too_short)?;
+        let passes = number().ok_or(too_short)?;
+        let lanes = number().ok_or(too_short)?;
+        let salt = take_bytes(&mut fields).ok_or(too_short)?;
+        let nonce = take_bytes(&mut fields).ok_or(too_short)?;
+        let length = u32::from_le_bytes(take_bytes(&mut fields).ok_or(too_short)?);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         if length % ROW != 0 || length > DEVICES_MAX * ROW {
             return Err(Corruption::Length { length });
         }
         let needed = HEADER + length + TAG + CRC;
-        let (content, rest) = bytes.split_at_checked(needed - CRC).ok_or(short(needed))?;
-        let (check, extra) = rest.split_first_chunk().ok_or(short(needed))?;
+        let (content, trailer) = bytes.split_at_checked(needed - CRC).ok_or(truncated(needed))?;
+        let (check, extra) = trailer.split_first_chunk().ok_or(truncated(needed))?;
         if !extra.is_empty() {
             return Err(Corruption::Trailing { extra: extra.len() });
         }
@@ -87,14 +87,14 @@ impl<'a> Envelope<'a> {
         if stored != computed {
             return Err(Corruption::Corrupted { stored, computed });
         }
-        let refused = Corruption::Derivation { kind, memory, passes, lanes };
+        let bad_derivation = Corruption::Derivation { kind, memory, passes, lanes };
         let derivation = match kind {
             0 if (memory, passes, lanes) == (0, 0, 0) && salt == [0; SALT] => Derivation::KeyFile,
-            1 => Derivation::Argon2id(Argon2Cost::new(memory, passes, lanes).ok_or(refused)?),
-            _ => return Err(refused),
+            1 => Derivation::Argon2id(Argon2Cost::new(memory, passes, lanes).ok_or(bad_derivation)?),
+            _ => return Err(bad_derivation),
         };
-        let (header, sealed) = content.split_at_checked(HEADER).ok_or(least)?;
-        let (rows, tag) = sealed.split_last_chunk().ok_or(least)?;
+        let (header, sealed) = content.split_at_checked(HEADER).ok_or(too_short)?;
+        let (rows, tag) = sealed.split_last_chunk().ok_or(too_short)?;
         Ok(Self { derivation, salt, nonce, header, rows, tag: *tag })
     }
 
@@ -107,7 +107,7 @@ impl<'a> Envelope<'a> {
         cipher
             .decrypt_inout_detached(&nonce, self.header, rows.as_mut_slice().into(), &tag)
             .map_err(|_| Corruption::Secret { passphrase })?;
-        decode(&rows)
+        decode_rows(&rows)
     }
 }
 
@@ -130,7 +130,7 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
     file.extend_from_slice(secret.salt());
     file.extend_from_slice(&nonce);
     file.extend_from_slice(&u32::try_from(length).map_err(|_| too_long)?.to_le_bytes());
-    table.rows.iter().for_each(|(&device, row)| encode(device, row, &mut file));
+    table.rows.iter().for_each(|(&device, row)| encode_row(device, row, &mut file));
     let (header, rows) = file.split_at_mut_checked(HEADER).ok_or(too_long)?;
     let cipher = XChaCha20Poly1305::new(secret.key().into());
     let tag = cipher.encrypt_inout_detached(&XNonce::from(nonce), header, rows.into());
@@ -142,7 +142,7 @@ pub(super) fn seal(table: &KeyTable, secret: &Secret, nonce: [u8; NONCE]) -> Res
 }
 
 /// Appends the row of a device.
-fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
+fn encode_row(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
     let accepted = u8::from(row.current.is_some()) + u8::from(row.previous.is_some());
     file.extend_from_slice(&device.0.to_le_bytes());
     file.extend_from_slice(&row.epoch.to_le_bytes());
@@ -156,7 +156,7 @@ fn encode(device: DeviceId, row: &Row, file: &mut Vec<u8>) {
 }
 
 /// Decodes rows. Devices must be in ascending order, and keys that are not accepted must be zero.
-fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
+fn decode_rows(rows: &[u8]) -> Result<KeyTable, Corruption> {
     let mut table = BTreeMap::new();
     for (number, mut fields) in rows.chunks(ROW).enumerate() {
         let (device, row) = decode_row(&mut fields).ok_or(Corruption::Row { row: number })?;
@@ -170,18 +170,18 @@ fn decode(rows: &[u8]) -> Result<KeyTable, Corruption> {
 
 /// Decodes one row; `None` if the row is invalid.
 fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
-    let device = u64::from_le_bytes(take(fields)?);
-    let epoch = u16::from_le_bytes(take(fields)?);
-    let [accepted] = take(fields)?;
-    let mut time = || Some(u64::from_le_bytes(take(fields)?));
-    let (created, rotated, revoked) = (time()?, time()?, time()?);
+    let device = u64::from_le_bytes(take_bytes(fields)?);
+    let epoch = u16::from_le_bytes(take_bytes(fields)?);
+    let [accepted] = take_bytes(fields)?;
+    let mut next_time = || Some(u64::from_le_bytes(take_bytes(fields)?));
+    let (created, rotated, revoked) = (next_time()?, next_time()?, next_time()?);
     let [rotated, revoked] = [rotated, revoked].map(|time| (time != NEVER).then_some(time));
-    let (current, previous) = (Zeroizing::new(take(fields)?), Zeroizing::new(take(fields)?));
-    let unused = |key: &[u8; KEY]| key.iter().all(|byte| *byte == 0);
+    let (current, previous) = (Zeroizing::new(take_bytes(fields)?), Zeroizing::new(take_bytes(fields)?));
+    let is_zero = |key: &[u8; KEY]| key.iter().all(|byte| *byte == 0);
     let key = |epoch, bytes: &[u8; KEY]| Some(AcceptedKey::new(DeviceId(device), Key::new(epoch, *bytes)));
     let (current, previous): (Option<Arc<AcceptedKey>>, Option<Arc<AcceptedKey>>) = match accepted {
-        0 if unused(&current) && unused(&previous) && revoked.is_some() => (None, None),
-        1 if unused(&previous) && revoked.is_none() => (key(epoch, &current), None),
+        0 if is_zero(&current) && is_zero(&previous) && revoked.is_some() => (None, None),
+        1 if is_zero(&previous) && revoked.is_none() => (key(epoch, &current), None),
         2 if revoked.is_none() => (key(epoch, &current), key(epoch.checked_sub(1)?, &previous)),
         _ => return None,
     };
@@ -189,8 +189,8 @@ fn decode_row(fields: &mut &[u8]) -> Option<(DeviceId, Row)> {
 }
 
 /// Takes the next `N` bytes from a row.
-fn take<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
-    let (field, rest) = fields.split_first_chunk()?;
-    *fields = rest;
+fn take_bytes<const N: usize>(fields: &mut &[u8]) -> Option<[u8; N]> {
+    let (field, remaining) = fields.split_first_chunk()?;
+    *fields = remaining;
     Some(*field)
 }

@@ -30,7 +30,7 @@ pub enum KeyError {
         /// Epoch of the device's last key.
         epoch: u16,
     },
-    /// The grace of an earlier rotation has not ended.
+    /// No round has closed since the last rotation, so the previous key is still accepted.
     #[error(
         "device {device} is still rotating to epoch {epoch}, until a round closes; to replace a key at once, revoke \
          it and add the device again"

@@ -28,9 +28,9 @@ impl DeviceRange {
 }
 
 impl From<(DeviceId, DeviceId)> for DeviceRange {
-    /// Makes a range from two ends in any order.
-    fn from((one, other): (DeviceId, DeviceId)) -> Self {
-        Self { first: one.min(other), last: one.max(other) }
+    /// Creates a range from two ends in any order.
+    fn from((first_end, second_end): (DeviceId, DeviceId)) -> Self {
+        Self { first: first_end.min(second_end), last: first_end.max(second_end) }
     }
 }
 
@@ -124,9 +124,9 @@ impl Request {
     /// Returns the devices that the request selects in a table.
     pub(super) fn devices(&self, table: &KeyTable) -> Result<Vec<DeviceId>, KeyError> {
         match self {
-            Self::Add { devices, .. } | Self::Revoke(devices) => expand(devices),
+            Self::Add { devices, .. } | Self::Revoke(devices) => expand_ranges(devices),
             Self::Rotate(DeviceSelector::These(devices)) | Self::Export(DeviceSelector::These(devices)) => {
-                expand(devices)
+                expand_ranges(devices)
             }
             Self::Rotate(DeviceSelector::All) | Self::Export(DeviceSelector::All) => Ok(table.accepted()),
             Self::List => Ok(Vec::new()),
@@ -135,14 +135,14 @@ impl Request {
 }
 
 /// Returns the devices of several ranges.
-fn expand(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
+fn expand_ranges(ranges: &[DeviceRange]) -> Result<Vec<DeviceId>, KeyError> {
     let devices = ranges.iter().fold(0, |sum: usize, range| sum.saturating_add(range.len()));
     if devices > DEVICES_MAX {
         return Err(KeyError::Full { devices, most: DEVICES_MAX });
     }
     let mut seen = BTreeSet::new();
-    let mut all = ranges.iter().flat_map(|range| (range.first.0..=range.last.0).map(DeviceId));
-    match all.find(|device| !seen.insert(*device)) {
+    let mut selected = ranges.iter().flat_map(|range| (range.first.0..=range.last.0).map(DeviceId));
+    match selected.find(|device| !seen.insert(*device)) {
         Some(device) => Err(KeyError::Twice { device }),
         None => Ok(seen.into_iter().collect()),
     }
@@ -169,11 +169,11 @@ impl Answer {
     #[must_use]
     pub fn to_line(&self) -> Zeroizing<String> {
         // JSON escapes the line feed of every exported key with an additional byte.
-        let room = match self {
+        let text_len = match self {
             Self::Exported(text) => text.len() + text.len() / 16,
             _ => 0,
         };
-        let mut line = Zeroizing::new(Vec::with_capacity(room + 64));
+        let mut line = Zeroizing::new(Vec::with_capacity(text_len + 64));
         // Serialisation of strings and numbers cannot fail.
         let _ = serde_json::to_writer(&mut *line, self);
         line.push(b'\n');

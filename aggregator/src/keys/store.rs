@@ -84,7 +84,8 @@ pub struct KeyStore {
     entropy: Box<dyn Entropy>,
     /// Whether the file may contain revoked keys, or may do so after a power cut.
     unwritten: bool,
-    /// Whether training is over. Rotations then have no grace, because no further round would end it.
+    /// Whether training is over. Rotations then revoke the previous key at once, because no further
+    /// round would do so.
     rounds_over: bool,
     sync: private_file::Sync,
     /// Lock on the file.
@@ -99,7 +100,7 @@ impl KeyStore {
     /// corrupt.
     pub fn derivation(path: &Path) -> Result<Option<Derivation>, KeyStoreError> {
         let Some(bytes) = private_file::read(path, FILE_MAX)? else { return Ok(None) };
-        let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
+        let envelope = Envelope::parse(&bytes).map_err(damaged_at(path))?;
         Ok(Some(envelope.derivation))
     }
 
@@ -114,19 +115,19 @@ impl KeyStore {
         unlock: &Unlock,
         entropy: impl Entropy + 'static,
     ) -> Result<Self, KeyStoreError> {
-        let missing = || KeyStoreError::Missing { path: path.to_owned() };
+        let missing_error = || KeyStoreError::Missing { path: path.to_owned() };
         // Checked before locking, so that no lock file is created next to a missing store.
         if private_file::read(path, FILE_MAX)?.is_none() {
-            return Err(missing());
+            return Err(missing_error());
         }
-        let lock = locked(path)?;
-        let bytes = private_file::read(path, FILE_MAX)?.ok_or_else(missing)?;
-        let envelope = Envelope::parse(&bytes).map_err(corrupt(path))?;
+        let lock = acquire_lock(path)?;
+        let bytes = private_file::read(path, FILE_MAX)?.ok_or_else(missing_error)?;
+        let envelope = Envelope::parse(&bytes).map_err(damaged_at(path))?;
         let Some(secret) = Secret::derive(unlock, envelope.derivation, envelope.salt) else {
             let passphrase = matches!(envelope.derivation, Derivation::Argon2id(_));
             return Err(KeyStoreError::OtherKind { path: path.to_owned(), passphrase });
         };
-        let keys = ActiveKeys::new(envelope.open(&secret).map_err(corrupt(path))?);
+        let keys = ActiveKeys::new(envelope.open(&secret).map_err(damaged_at(path))?);
         let path = path.to_owned();
         Ok(Self {
             path,
@@ -153,17 +154,17 @@ impl KeyStore {
         mut entropy: impl Entropy + 'static,
     ) -> Result<Self, KeyStoreError> {
         match unlock {
-            Unlock::Passphrase(words) if words.len() < PASSPHRASE_MIN => {
-                return Err(KeyStoreError::ShortPassphrase { bytes: words.len() });
+            Unlock::Passphrase(passphrase) if passphrase.len() < PASSPHRASE_MIN => {
+                return Err(KeyStoreError::ShortPassphrase { bytes: passphrase.len() });
             }
             _ => {}
         }
         private_file::make_directory(path)?;
-        let lock = locked(path)?;
+        let lock = acquire_lock(path)?;
         if path.symlink_metadata().is_ok() {
             return Err(FileError::Exists { path: path.to_owned() }.into());
         }
-        let secret = Secret::fresh(unlock, cost, &mut entropy)?;
+        let secret = Secret::generate(unlock, cost, &mut entropy)?;
         let (path, entropy) = (path.to_owned(), Box::new(entropy));
         let mut store = Self {
             path,
@@ -293,7 +294,7 @@ impl KeyStore {
     fn write(&mut self, table: &KeyTable) -> Result<(), KeyStoreError> {
         let mut nonce = [0; 24];
         self.entropy.fill(&mut nonce)?;
-        let bytes = binary_format::seal(table, &self.secret, nonce).map_err(corrupt(&self.path))?;
+        let bytes = binary_format::seal(table, &self.secret, nonce).map_err(damaged_at(&self.path))?;
         let replaced = private_file::replace(&self.path, &bytes, self.sync).map_err(KeyStoreError::from);
         match &replaced {
             Ok(()) => self.unwritten = false,
@@ -313,8 +314,8 @@ impl std::fmt::Debug for KeyStore {
     }
 }
 
-/// Makes a function that adds the path to a corruption.
-fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
+/// Returns a function that adds the path to a corruption.
+fn damaged_at(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
     move |damage| KeyStoreError::Damaged { path: path.to_owned(), damage }
 }
 
@@ -322,7 +323,7 @@ fn corrupt(path: &Path) -> impl Fn(Corruption) -> KeyStoreError {
 ///
 /// # Errors
 /// [`KeyStoreError::Locked`] if another process holds the lock.
-fn locked(path: &Path) -> Result<FileLock, KeyStoreError> {
+fn acquire_lock(path: &Path) -> Result<FileLock, KeyStoreError> {
     private_file::lock(path)?.ok_or_else(|| KeyStoreError::Locked { path: path.to_owned() })
 }
 
@@ -334,7 +335,7 @@ pub struct SharedKeyStore {
 }
 
 impl SharedKeyStore {
-    /// Makes a shared key store.
+    /// Creates a shared key store.
     #[must_use]
     pub fn new(store: KeyStore) -> Self {
         Self { keys: store.keys(), store: Arc::new(Mutex::new(store)) }
@@ -352,7 +353,7 @@ impl SharedKeyStore {
     /// # Errors
     /// Same as [`KeyStore::round_closed`]; the campaign can continue.
     pub fn round_closed(&self) -> Result<usize, KeyStoreError> {
-        self.with(KeyStore::round_closed)
+        self.with_store(KeyStore::round_closed)
     }
 
     /// Records the end of training as [`KeyStore::rounds_over`] does.
@@ -360,23 +361,23 @@ impl SharedKeyStore {
     /// # Errors
     /// Same as [`KeyStore::rounds_over`].
     pub fn rounds_over(&self) -> Result<usize, KeyStoreError> {
-        self.with(KeyStore::rounds_over)
+        self.with_store(KeyStore::rounds_over)
     }
 
     /// Performs a request of the control socket. Request and answer are lines of JSON. Waits for the disk.
     #[must_use]
     pub fn answer(&self, request: &str, now: u64) -> Zeroizing<String> {
         let answer = match serde_json::from_str::<Request>(request) {
-            Ok(request) => self.with(|store| store.perform(&request, now)).map_err(|e| e.to_string()),
+            Ok(request) => self.with_store(|store| store.perform(&request, now)).map_err(|e| e.to_string()),
             Err(error) => Err(format!("malformed request: {error}")),
         };
         answer.unwrap_or_else(Answer::Error).to_line()
     }
 
-    /// Calls `act` with the locked store.
-    fn with<T>(&self, act: impl FnOnce(&mut KeyStore) -> T) -> T {
+    /// Calls `operation` with the locked store.
+    fn with_store<T>(&self, operation: impl FnOnce(&mut KeyStore) -> T) -> T {
         // The lock may be poisoned: after a panic, either memory and file agree or `unwritten` is set.
-        act(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
+        operation(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -414,7 +415,7 @@ mod tests {
             ("the end of a round", |store| store.round_closed().map(|_| ())),
         ];
         for (name, step) in steps {
-            let before = rows(&store);
+            let rows_before = rows(&store);
             store.sync = full_disk;
             let message = step(&mut store).unwrap_err().to_string();
             assert!(
@@ -425,12 +426,12 @@ mod tests {
                 message.contains("no space") && !message.contains("could not be saved"),
                 "{name}: {message}"
             );
-            let now = rows(&store);
-            assert_ne!(now, before, "{name}");
-            assert!(store.unwritten, "{name}: it is written again");
+            let rows_after = rows(&store);
+            assert_ne!(rows_after, rows_before, "{name}");
+            assert!(store.unwritten, "{name}: the store will not be written again");
             drop(store);
             store = KeyStore::open(&path, &unlock, entropy()).unwrap();
-            assert_eq!(rows(&store), now, "{name}");
+            assert_eq!(rows(&store), rows_after, "{name}");
         }
         store.sync = full_disk;
         store.revoke(&[DeviceId(1)], 4).unwrap_err();

@@ -71,7 +71,7 @@ pub(super) struct Row {
     pub(super) revoked: Option<u64>,
     /// Newest key; `None` if the device's keys were revoked.
     pub(super) current: Option<Arc<AcceptedKey>>,
-    /// Previous key during the grace of a rotation.
+    /// Previous key, which is accepted after a rotation until a round closes.
     pub(super) previous: Option<Arc<AcceptedKey>>,
 }
 
@@ -86,7 +86,7 @@ impl Row {
     }
 
     /// Returns the row as the status of a device.
-    fn listed(&self, device: DeviceId) -> KeyStatus {
+    fn to_status(&self, device: DeviceId) -> KeyStatus {
         let &Self { epoch, created, rotated, revoked, .. } = self;
         KeyStatus { device, epoch, state: self.state(), created, rotated, revoked }
     }
@@ -97,7 +97,7 @@ impl Row {
 /// An operation changes either all devices that it names or, after an error, no device. Times are seconds
 /// since 1970.
 ///
-/// # Grace of a rotation
+/// # Grace period of a rotation
 /// After [`rotate`](Self::rotate) both keys are accepted until the next [`round_closed`](Self::round_closed),
 /// whether or not a round was open at the rotation. The previous key is never accepted again after that. At
 /// most two keys of a device are therefore accepted at any time, and a device cannot be rotated again before
@@ -110,7 +110,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Makes an empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -141,9 +141,9 @@ impl KeyTable {
         now: u64,
         entropy: &mut dyn Entropy,
     ) -> Result<(), KeyError> {
-        let devices = distinct(devices)?;
-        let new = devices.iter().filter(|device| !self.rows.contains_key(device)).count();
-        self.room_for(new)?;
+        let devices = sort_distinct(devices)?;
+        let new_devices = devices.iter().filter(|device| !self.rows.contains_key(device)).count();
+        self.check_capacity(new_devices)?;
         let mut keys = Vec::new();
         for &device in &devices {
             let epoch = match self.rows.get(&device) {
@@ -154,7 +154,7 @@ impl KeyTable {
                 Some(row) if !again => return Err(KeyError::Revoked { device, epoch: row.epoch }),
                 Some(row) => next_epoch(device, row)?,
             };
-            keys.push((device, fresh(epoch, entropy)?));
+            keys.push((device, draw_key(epoch, entropy)?));
         }
         for (device, key) in keys {
             self.set_key(device, key, now);
@@ -168,7 +168,7 @@ impl KeyTable {
     /// [`KeyError::Exists`] or [`Revoked`](KeyError::Revoked) if the device has or had a key,
     /// [`Full`](KeyError::Full).
     pub fn insert(&mut self, device: DeviceId, key: Key, now: u64) -> Result<(), KeyError> {
-        self.room_for(1)?;
+        self.check_capacity(1)?;
         match self.rows.get(&device) {
             None => self.set_key(device, key, now),
             Some(Row { epoch, current: None, .. }) => {
@@ -191,12 +191,12 @@ impl KeyTable {
         entropy: &mut dyn Entropy,
     ) -> Result<(), KeyError> {
         let mut keys = Vec::new();
-        for device in distinct(devices)? {
-            let row = self.active(device)?;
+        for device in sort_distinct(devices)? {
+            let row = self.accepted_row(device)?;
             if row.previous.is_some() {
                 return Err(KeyError::Rotating { device, epoch: row.epoch });
             }
-            keys.push((device, fresh(next_epoch(device, row)?, entropy)?));
+            keys.push((device, draw_key(next_epoch(device, row)?, entropy)?));
         }
         for (device, key) in keys {
             if let Some(row) = self.rows.get_mut(&device) {
@@ -213,8 +213,8 @@ impl KeyTable {
     /// # Errors
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), and those of every operation.
     pub fn revoke(&mut self, devices: &[DeviceId], now: u64) -> Result<(), KeyError> {
-        let devices = distinct(devices)?;
-        devices.iter().try_for_each(|&device| self.active(device).map(|_| ()))?;
+        let devices = sort_distinct(devices)?;
+        devices.iter().try_for_each(|&device| self.accepted_row(device).map(|_| ()))?;
         for device in devices {
             if let Some(row) = self.rows.get_mut(&device) {
                 row.revoked = Some(now);
@@ -224,8 +224,7 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Ends the grace of rotations after a round has closed. Revokes the replaced keys and returns their
-    /// number.
+    /// Revokes the keys that rotations have replaced, after a round has closed, and returns their number.
     pub fn round_closed(&mut self) -> usize {
         let replaced = self.rows.values_mut().filter_map(|row| row.previous.take());
         replaced.inspect(|key| key.withdraw()).count()
@@ -239,19 +238,19 @@ impl KeyTable {
         let row = self.rows.get(&device).ok_or(LookupError::Unknown)?;
         let current = row.current.as_ref().ok_or(LookupError::Revoked)?;
         let mut accepted = [Some(current), row.previous.as_ref()].into_iter().flatten();
-        let found = accepted.find(|key| key.epoch() == epoch);
-        found.cloned().ok_or(LookupError::Epoch { current: row.epoch })
+        let matching = accepted.find(|key| key.epoch() == epoch);
+        matching.cloned().ok_or(LookupError::Epoch { current: row.epoch })
     }
 
     /// Returns the status of one device; `None` if the device has never had a key.
     #[must_use]
     pub fn get(&self, device: DeviceId) -> Option<KeyStatus> {
-        self.rows.get(&device).map(|row| row.listed(device))
+        self.rows.get(&device).map(|row| row.to_status(device))
     }
 
     /// Returns the status of every device, in order of device numbers.
     pub fn list(&self) -> impl Iterator<Item = KeyStatus> {
-        self.rows.iter().map(|(&device, row)| row.listed(device))
+        self.rows.iter().map(|(&device, row)| row.to_status(device))
     }
 
     /// Returns the devices with an accepted key, in order of device numbers.
@@ -267,14 +266,14 @@ impl KeyTable {
     /// [`KeyError::Unknown`], [`Revoked`](KeyError::Revoked), and those of every operation.
     pub fn export(&self, devices: &[DeviceId]) -> Result<Vec<Arc<AcceptedKey>>, KeyError> {
         let newest = |device| {
-            let row = self.active(device)?;
+            let row = self.accepted_row(device)?;
             row.current.clone().ok_or(KeyError::Revoked { device, epoch: row.epoch })
         };
-        distinct(devices)?.into_iter().map(newest).collect()
+        sort_distinct(devices)?.into_iter().map(newest).collect()
     }
 
     /// Returns the row of a device with an accepted key.
-    fn active(&self, device: DeviceId) -> Result<&Row, KeyError> {
+    fn accepted_row(&self, device: DeviceId) -> Result<&Row, KeyError> {
         let row = self.rows.get(&device).ok_or(KeyError::Unknown { device })?;
         match row.current {
             Some(_) => Ok(row),
@@ -282,9 +281,9 @@ impl KeyTable {
         }
     }
 
-    /// Checks that the table has room for `new` more devices.
-    fn room_for(&self, new: usize) -> Result<(), KeyError> {
-        let devices = self.rows.len().saturating_add(new);
+    /// Checks that the table has room for `new_devices` more devices.
+    fn check_capacity(&self, new_devices: usize) -> Result<(), KeyError> {
+        let devices = self.rows.len().saturating_add(new_devices);
         if devices > DEVICES_MAX { Err(KeyError::Full { devices, most: DEVICES_MAX }) } else { Ok(()) }
     }
 
@@ -292,15 +291,15 @@ impl KeyTable {
     fn set_key(&mut self, device: DeviceId, key: Key, now: u64) {
         let epoch = key.epoch();
         let current = Some(AcceptedKey::new(device, key));
-        let known = self.rows.get(&device);
-        let created = known.map_or(now, |row| row.created);
-        let rotated = known.map(|_| now);
+        let existing = self.rows.get(&device);
+        let created = existing.map_or(now, |row| row.created);
+        let rotated = existing.map(|_| now);
         self.rows.insert(device, Row { epoch, created, rotated, revoked: None, current, previous: None });
     }
 }
 
 /// Sorts the devices and refuses duplicates.
-fn distinct(devices: &[DeviceId]) -> Result<BTreeSet<DeviceId>, KeyError> {
+fn sort_distinct(devices: &[DeviceId]) -> Result<BTreeSet<DeviceId>, KeyError> {
     let mut distinct = BTreeSet::new();
     match devices.iter().find(|device| !distinct.insert(**device)) {
         Some(&device) => Err(KeyError::Twice { device }),
@@ -315,7 +314,7 @@ fn next_epoch(device: DeviceId, row: &Row) -> Result<u16, KeyError> {
 }
 
 /// Draws a random key.
-fn fresh(epoch: u16, entropy: &mut dyn Entropy) -> Result<Key, KeyError> {
+fn draw_key(epoch: u16, entropy: &mut dyn Entropy) -> Result<Key, KeyError> {
     let mut bytes = Zeroizing::new([0; KEY]);
     entropy.fill(bytes.as_mut_slice())?;
     Ok(Key::new(epoch, *bytes))

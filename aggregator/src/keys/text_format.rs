@@ -35,7 +35,7 @@ pub enum KeyTextError {
         path: std::path::PathBuf,
     },
     /// A line is not `device epoch key`. The error does not contain the text of the line, which may be a key.
-    #[error("{}:{line}: {}", path.display(), mistake.what())]
+    #[error("{}:{line}: {}", path.display(), mistake.describe())]
     Line {
         /// Path of the file.
         path: std::path::PathBuf,
@@ -66,7 +66,7 @@ pub enum LineMistake {
 
 impl LineMistake {
     /// Returns a description for the error message.
-    fn what(self) -> &'static str {
+    fn describe(self) -> &'static str {
         match self {
             Self::Encoding => "not UTF-8",
             Self::Fields => "allowed: three fields, device epoch key",
@@ -105,18 +105,18 @@ pub fn parse_keys(text: &str) -> Result<BTreeMap<DeviceId, Key>, (usize, LineMis
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let wrong = |mistake| (number, mistake);
+        let line_error = |mistake| (number, mistake);
         let mut fields = line.split_ascii_whitespace();
         let (Some(device), Some(epoch), Some(key), None) =
             (fields.next(), fields.next(), fields.next(), fields.next())
         else {
-            return Err(wrong(LineMistake::Fields));
+            return Err(line_error(LineMistake::Fields));
         };
-        let device = device.parse().map_err(|_| wrong(LineMistake::Device))?;
-        let epoch = epoch.parse().map_err(|_| wrong(LineMistake::Epoch))?;
-        let key = hex::decode(key).ok_or(wrong(LineMistake::Key))?;
+        let device = device.parse().map_err(|_| line_error(LineMistake::Device))?;
+        let epoch = epoch.parse().map_err(|_| line_error(LineMistake::Epoch))?;
+        let key = hex::decode(key).ok_or(line_error(LineMistake::Key))?;
         if keys.insert(device, Key::new(epoch, *key)).is_some() {
-            return Err(wrong(LineMistake::Twice));
+            return Err(line_error(LineMistake::Twice));
         }
     }
     Ok(keys)
@@ -131,9 +131,9 @@ pub fn read_keys(path: &Path) -> Result<BTreeMap<DeviceId, Key>, KeyTextError> {
         Err(FileError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(KeyTextError::Missing { path: path.to_owned() });
         }
-        read => read?,
+        bytes => bytes?,
     };
-    let wrong = |line, mistake| KeyTextError::Line { path: path.to_owned(), line, mistake };
-    let text = std::str::from_utf8(&bytes).map_err(|_| wrong(1, LineMistake::Encoding))?;
-    parse_keys(text).map_err(|(line, mistake)| wrong(line, mistake))
+    let line_error = |line, mistake| KeyTextError::Line { path: path.to_owned(), line, mistake };
+    let text = std::str::from_utf8(&bytes).map_err(|_| line_error(1, LineMistake::Encoding))?;
+    parse_keys(text).map_err(|(line, mistake)| line_error(line, mistake))
 }

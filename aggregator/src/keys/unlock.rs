@@ -35,14 +35,14 @@ pub enum Unlock {
 }
 
 impl Unlock {
-    /// Makes the secret from a passphrase; a line end is removed.
+    /// Creates the secret from a passphrase; a line end is removed.
     ///
     /// # Errors
     /// [`UnlockError::Passphrase`] if the passphrase is empty or too long.
-    pub fn passphrase(words: &str) -> Result<Self, UnlockError> {
-        let words = words.strip_suffix('\n').map_or(words, |line| line.strip_suffix('\r').unwrap_or(line));
-        match words.len() {
-            1..=PASSPHRASE_MAX => Ok(Self::Passphrase(Zeroizing::new(words.as_bytes().to_vec()))),
+    pub fn passphrase(text: &str) -> Result<Self, UnlockError> {
+        let passphrase = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
+        match passphrase.len() {
+            1..=PASSPHRASE_MAX => Ok(Self::Passphrase(Zeroizing::new(passphrase.as_bytes().to_vec()))),
             bytes => Err(UnlockError::Passphrase { bytes }),
         }
     }
@@ -53,8 +53,9 @@ impl Unlock {
     /// [`UnlockError`] if the file cannot be read, other users can read it, or it contains no passphrase.
     pub fn from_passphrase_file(path: &Path) -> Result<Self, UnlockError> {
         let bytes = private_file::read_secret(path, PASSPHRASE_MAX + 2)?;
-        let words = std::str::from_utf8(&bytes).map_err(|_| UnlockError::NotText { path: path.into() })?;
-        Self::passphrase(words)
+        let passphrase =
+            std::str::from_utf8(&bytes).map_err(|_| UnlockError::NotText { path: path.into() })?;
+        Self::passphrase(passphrase)
     }
 
     /// Reads a key of 32 bytes, or of 64 hexadecimal digits, from a pipe or from a file that only its owner
@@ -65,8 +66,8 @@ impl Unlock {
     pub fn from_key_file(path: &Path) -> Result<Self, UnlockError> {
         let bytes = private_file::read_secret(path, KEY_FILE_MAX)?;
         let raw: Result<[u8; KEY_FILE], _> = bytes.as_slice().try_into();
-        let text = || std::str::from_utf8(&bytes).ok().map(str::trim_ascii_end).and_then(hex::decode);
-        let key = raw.ok().map(Zeroizing::new).or_else(text);
+        let from_hex = || std::str::from_utf8(&bytes).ok().map(str::trim_ascii_end).and_then(hex::decode);
+        let key = raw.ok().map(Zeroizing::new).or_else(from_hex);
         key.map(Self::KeyFile).ok_or_else(|| UnlockError::KeyFile { path: path.into(), bytes: bytes.len() })
     }
 }
@@ -124,15 +125,16 @@ impl Argon2Cost {
     /// Second recommended option of RFC 9106, section 4: 64 MiB, 3 passes, 4 lanes.
     pub const RECOMMENDED: Self = Self { memory: 1 << 16, passes: 3, lanes: 4 };
 
-    /// Makes a cost from the memory in KiB, the number of passes over the memory, and the number of lanes.
+    /// Creates a cost from the memory in KiB, the number of passes over the memory, and the number of lanes.
     /// Returns `None` if Argon2 does not accept the values, or if a derivation would use more than 1 GiB, or
     /// more work than two passes over 1 GiB. The limits are needed because the header of an untrusted file is
     /// used before it can be authenticated.
     #[must_use]
     pub fn new(memory: u32, passes: u32, lanes: u32) -> Option<Self> {
-        let work = u64::from(memory) * u64::from(passes);
-        let fits = memory <= 1 << 20 && work <= 1 << 21 && passes >= 1 && (1..=16).contains(&lanes);
-        (fits && memory >= 8 * lanes).then_some(Self { memory, passes, lanes })
+        let total_work = u64::from(memory) * u64::from(passes);
+        let is_allowed =
+            memory <= 1 << 20 && total_work <= 1 << 21 && passes >= 1 && (1..=16).contains(&lanes);
+        (is_allowed && memory >= 8 * lanes).then_some(Self { memory, passes, lanes })
     }
 
     /// Returns the memory in KiB.
@@ -177,8 +179,8 @@ pub(super) struct Secret {
 }
 
 impl Secret {
-    /// Makes the secret of a new store; a passphrase is combined with a new salt.
-    pub(super) fn fresh(
+    /// Creates the secret of a new store; a passphrase is combined with a new salt.
+    pub(super) fn generate(
         unlock: &Unlock,
         cost: Argon2Cost,
         entropy: &mut dyn Entropy,
@@ -199,11 +201,11 @@ impl Secret {
     pub(super) fn derive(unlock: &Unlock, derivation: Derivation, salt: [u8; SALT]) -> Option<Self> {
         let key = match (unlock, derivation) {
             (Unlock::KeyFile(key), Derivation::KeyFile) => key.clone(),
-            (Unlock::Passphrase(words), Derivation::Argon2id(cost)) => {
+            (Unlock::Passphrase(passphrase), Derivation::Argon2id(cost)) => {
                 let params = Params::new(cost.memory(), cost.passes(), cost.lanes(), Some(KEY_FILE)).ok()?;
                 let mut key = Zeroizing::new([0; KEY_FILE]);
                 let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-                argon2.hash_password_into(words, &salt, key.as_mut_slice()).ok()?;
+                argon2.hash_password_into(passphrase, &salt, key.as_mut_slice()).ok()?;
                 key
             }
             _ => return None,

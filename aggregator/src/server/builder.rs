@@ -12,7 +12,7 @@ use super::{Listener, Protection, ServeError, Server, open_store};
 use crate::config::{Fleet, Security};
 use crate::keys::{Entropy, KeyError};
 
-/// Builder of a [`Server`], made by [`Server::builder`]. The defaults are those of the program
+/// Builder of a [`Server`], created by [`Server::builder`]. The defaults are those of the program
 /// `fedspan-aggregator`: the algorithm, participation policy and aggregation rule of the configuration, the
 /// operating system's source of randomness, and a new campaign number for every call.
 #[must_use]
@@ -46,7 +46,7 @@ impl std::fmt::Debug for ServerBuilder {
 }
 
 impl ServerBuilder {
-    /// Makes a builder with the defaults for a configuration.
+    /// Creates a builder with the defaults for a configuration.
     pub(super) fn new(fleet: Fleet) -> Self {
         Self {
             fleet,
@@ -114,7 +114,7 @@ impl ServerBuilder {
         Server::with_store(parts, listener, store)
     }
 
-    /// Makes a server as [`Self::bind`] does, with an existing listener instead of the configured address.
+    /// Creates a server as [`Self::bind`] does, with an existing listener instead of the configured address.
     ///
     /// # Errors
     /// [`ServeError`] as for [`Self::bind`].
@@ -151,7 +151,7 @@ pub(super) struct ServerParts {
 
 /// Returns a new campaign number, which need not be secret.
 fn campaign_number() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let nanoseconds = u64::from(since.subsec_nanos());
-    since.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
+    let unix_time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let nanoseconds = u64::from(unix_time.subsec_nanos());
+    unix_time.as_secs() << 30 ^ nanoseconds ^ u64::from(std::process::id()) << 48
 }

@@ -19,10 +19,10 @@ impl Clock {
         self.0.elapsed().into()
     }
 
-    /// Waits until the time `at`; waits for ever if `at` is `None`.
-    pub(super) async fn sleep_until(self, at: Option<Millis>) {
-        match at.and_then(|at| self.0.checked_add(Duration::from_millis(at.as_u64()))) {
-            Some(at) => tokio::time::sleep_until(at).await,
+    /// Waits until the time `wake`; waits for ever if `wake` is `None`.
+    pub(super) async fn sleep_until(self, wake: Option<Millis>) {
+        match wake.and_then(|time| self.0.checked_add(Duration::from_millis(time.as_u64()))) {
+            Some(instant) => tokio::time::sleep_until(instant).await,
             None => std::future::pending().await,
         }
     }

@@ -81,7 +81,7 @@ pub(super) enum SlotError {
 }
 
 impl ConnectionSlots {
-    /// Makes the slots of a server with these limits.
+    /// Creates the slots of a server with these limits.
     pub(super) fn new(limits: &Limits) -> Self {
         let pending = PendingPool::new(limits.unauthenticated);
         let state = State { devices: PerAddressCount::default(), pending, leaving: 0, lingering: 0 };
@@ -126,14 +126,14 @@ impl Slot {
     pub(super) fn authenticate(&mut self) -> Result<(), SlotError> {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.state();
-        let full = state.devices.count() >= shared.connections
+        let is_full = state.devices.count() >= shared.connections
             || state.devices.count_from(self.address) >= shared.per_address;
         match self.kind {
             Kind::Authenticated => return Ok(()),
             Kind::Unauthenticated(_) if !state.pending.contains(self.address, self.number) => {
                 return Err(SlotError::Evicted);
             }
-            _ if full => return Err(SlotError::Full),
+            _ if is_full => return Err(SlotError::Full),
             _ => {}
         }
         self.free(&mut state);
@@ -194,8 +194,8 @@ mod tests {
         ConnectionSlots::new(&Limits { connections, per_address, unauthenticated, ..limits })
     }
 
-    fn from(last: u8) -> SocketAddr {
-        SocketAddr::new([10, 0, 0, last].into(), 1)
+    fn address(last_byte: u8) -> SocketAddr {
+        SocketAddr::new([10, 0, 0, last_byte].into(), 1)
     }
 
     fn is_evicted(slot: &mut Slot) -> bool {
@@ -208,9 +208,9 @@ mod tests {
     }
 
     /// Returns the numbers of device, pending, evicted and lingering connections.
-    fn used(slots: &ConnectionSlots) -> (usize, usize, usize, usize) {
+    fn count_connections(slots: &ConnectionSlots) -> (usize, usize, usize, usize) {
         let state = slots.0.state();
-        let pending = (1..=9).map(|last| network(from(last).ip()));
+        let pending = (1..=9).map(|last_byte| network(address(last_byte).ip()));
         let pending =
             pending.map(|address| (0..1000).filter(|n| state.pending.contains(address, *n)).count());
         (state.devices.count(), pending.sum(), state.leaving, state.lingering)
@@ -219,35 +219,36 @@ mod tests {
     #[test]
     fn pending_connections_take_no_device_slot() {
         let slots = slots(2, 2, 2);
-        let mut device = slots.enter(from(1)).unwrap();
+        let mut device = slots.enter(address(1)).unwrap();
         device.authenticate().unwrap();
-        let mut strangers: Vec<Slot> = (0..8).map(|n| slots.enter(from(2 + n % 4)).unwrap()).collect();
-        assert_eq!(used(&slots), (1, 2, 6, 0));
-        assert!(!is_evicted(&mut device) && is_evicted(strangers.first_mut().unwrap()));
+        let mut unauthenticated: Vec<Slot> =
+            (0..8).map(|n| slots.enter(address(2 + n % 4)).unwrap()).collect();
+        assert_eq!(count_connections(&slots), (1, 2, 6, 0));
+        assert!(!is_evicted(&mut device) && is_evicted(unauthenticated.first_mut().unwrap()));
         // The next device gets a slot although the pending pool is full.
-        let mut next = slots.enter(from(1)).unwrap();
+        let mut next = slots.enter(address(1)).unwrap();
         next.authenticate().unwrap();
         next.authenticate().unwrap();
-        assert_eq!(used(&slots), (2, 1, 7, 0));
+        assert_eq!(count_connections(&slots), (2, 1, 7, 0));
         // An evicted connection cannot move to a device slot, even with a valid key.
-        assert_eq!(strangers.first_mut().unwrap().authenticate(), Err(SlotError::Evicted));
+        assert_eq!(unauthenticated.first_mut().unwrap().authenticate(), Err(SlotError::Evicted));
         // Both device slots are taken.
-        let mut third = slots.enter(from(3)).unwrap();
+        let mut third = slots.enter(address(3)).unwrap();
         assert_eq!(third.authenticate(), Err(SlotError::Full));
         drop(device);
         third.authenticate().unwrap();
-        drop((next, third, strangers));
-        assert_eq!(used(&slots), (0, 0, 0, 0));
+        drop((next, third, unauthenticated));
+        assert_eq!(count_connections(&slots), (0, 0, 0, 0));
     }
 
     #[test]
     fn address_limit_applies_to_devices() {
         let slots = slots(9, 1, 9);
-        let mut first = slots.enter(from(1)).unwrap();
+        let mut first = slots.enter(address(1)).unwrap();
         first.authenticate().unwrap();
-        let mut second = slots.enter(from(1)).unwrap();
+        let mut second = slots.enter(address(1)).unwrap();
         assert_eq!(second.authenticate(), Err(SlotError::Full));
-        slots.enter(from(2)).unwrap().authenticate().unwrap();
+        slots.enter(address(2)).unwrap().authenticate().unwrap();
         drop(first);
         second.authenticate().unwrap();
     }
@@ -255,17 +256,17 @@ mod tests {
     #[test]
     fn lingering_connections_are_bounded() {
         let slots = slots(1, 1, 1);
-        let mut pending: Vec<Slot> = (0..LINGERING_MAX).map(|_| slots.enter(from(1)).unwrap()).collect();
-        assert_eq!(used(&slots), (0, 1, LINGERING_MAX - 1, 0));
+        let mut pending: Vec<Slot> = (0..LINGERING_MAX).map(|_| slots.enter(address(1)).unwrap()).collect();
+        assert_eq!(count_connections(&slots), (0, 1, LINGERING_MAX - 1, 0));
         assert!(pending.iter_mut().all(Slot::may_linger));
-        assert_eq!(used(&slots), (0, 0, 0, LINGERING_MAX));
-        let mut next = slots.enter(from(1)).unwrap();
+        assert_eq!(count_connections(&slots), (0, 0, 0, LINGERING_MAX));
+        let mut next = slots.enter(address(1)).unwrap();
         assert!(!next.may_linger());
         next.authenticate().unwrap();
         assert!(next.may_linger());
-        assert_eq!(used(&slots), (1, 0, 0, LINGERING_MAX));
+        assert_eq!(count_connections(&slots), (1, 0, 0, LINGERING_MAX));
         drop((pending, next));
-        assert_eq!(used(&slots), (0, 0, 0, 0));
+        assert_eq!(count_connections(&slots), (0, 0, 0, 0));
     }
 
     /// Evicted connections that are still closing are bounded, because each of them still uses a task and a
@@ -273,20 +274,20 @@ mod tests {
     #[test]
     fn leaving_connections_are_bounded() {
         let slots = slots(1, 1, 1);
-        let mut all: Vec<Slot> = (0..=LEAVING_MAX).map(|_| slots.enter(from(1)).unwrap()).collect();
-        assert!(slots.enter(from(2)).is_none());
-        all.remove(0);
-        assert!(slots.enter(from(2)).is_some());
+        let mut slots_held: Vec<Slot> = (0..=LEAVING_MAX).map(|_| slots.enter(address(1)).unwrap()).collect();
+        assert!(slots.enter(address(2)).is_none());
+        slots_held.remove(0);
+        assert!(slots.enter(address(2)).is_some());
     }
 
     #[tokio::test]
     async fn slot_signals_eviction() {
         let slots = slots(1, 1, 1);
-        let mut first = slots.enter(from(1)).unwrap();
-        let mut second = slots.enter(from(1)).unwrap();
+        let mut first = slots.enter(address(1)).unwrap();
+        let mut second = slots.enter(address(1)).unwrap();
         first.evicted().await;
         second.authenticate().unwrap();
-        let third = slots.enter(from(1)).unwrap();
+        let third = slots.enter(address(1)).unwrap();
         drop(third);
         tokio::select! {
             biased;

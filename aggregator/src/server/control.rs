@@ -36,11 +36,11 @@ impl Control {
         use std::os::unix::fs::PermissionsExt;
         let path = directory.join(SOCKET);
         let _ = std::fs::remove_file(&path);
-        let bound = UnixListener::bind(&path).and_then(|listener| {
+        let listener = UnixListener::bind(&path).and_then(|listener| {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
             Ok(listener)
         });
-        match bound {
+        match listener {
             Ok(listener) => Some(Self { listener, path }),
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "control socket cannot be bound; status, watch, keys and export are not available");
@@ -73,13 +73,13 @@ pub(super) async fn serve_client(
     core: mpsc::Sender<SnapshotRequest>,
 ) {
     // The permissions of the socket ensure the same, but they are set only after the socket is bound.
-    let owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
+    let is_owner = stream.peer_cred().is_ok_and(|peer| peer.uid() == user() || peer.uid() == 0);
     let (read, mut write) = stream.into_split();
     let mut request = String::new();
     if BufReader::new(read.take(REQUEST_MAX)).read_line(&mut request).await.is_err() {
         return;
     }
-    if !owner {
+    if !is_owner {
         let line = serde_json::json!({ "error": format!("this server answers user {} only", user()) });
         let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         return;
@@ -97,7 +97,7 @@ pub(super) async fn serve_client(
             Some(key_store) => {
                 let request = request.to_owned();
                 // Requests to the key store wait for the disk, so they run on a blocking thread.
-                match tokio::task::spawn_blocking(move || key_store.answer(&request, now())).await {
+                match tokio::task::spawn_blocking(move || key_store.answer(&request, unix_seconds())).await {
                     Ok(line) => line,
                     Err(_) => return,
                 }
@@ -108,11 +108,11 @@ pub(super) async fn serve_client(
     }
     match request.trim() {
         "status" => {
-            let now = status.borrow().clone();
-            let line = serde_json::to_string(&now).unwrap_or_default();
+            let current = status.borrow().clone();
+            let line = serde_json::to_string(&current).unwrap_or_default();
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
-        export_stream::REQUEST => export_stream::send(&mut write, &core).await,
+        export_stream::REQUEST => export_stream::send_export(&mut write, &core).await,
         WATCH => {
             tracing::info!("watch client connected");
             loop {
@@ -126,15 +126,15 @@ pub(super) async fn serve_client(
                 }
             }
         }
-        other => {
-            let line = serde_json::json!({ "error": format!("unknown request {other:?}; known: status, watch, keys, export") });
+        unknown => {
+            let line = serde_json::json!({ "error": format!("unknown request {unknown:?}; known: status, watch, keys, export") });
             let _ = write.write_all(format!("{line}\n").as_bytes()).await;
         }
     }
 }
 
 /// Returns the time in seconds since 1970.
-fn now() -> u64 {
+fn unix_seconds() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

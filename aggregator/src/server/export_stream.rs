@@ -42,24 +42,23 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Sends the stored campaign to a client.
-pub(super) async fn send(write: &mut OwnedWriteHalf, core: &mpsc::Sender<SnapshotRequest>) {
-    let (asked, answer) = oneshot::channel();
-    if core.send(asked).await.is_err() {
+pub(super) async fn send_export(write: &mut OwnedWriteHalf, core: &mpsc::Sender<SnapshotRequest>) {
+    let (request, answer) = oneshot::channel();
+    if core.send(request).await.is_err() {
         return;
     }
     let Ok(snapshot) = answer.await else { return };
-    let (chunks, mut ready) = mpsc::channel(2);
+    let (chunk_sender, mut chunk_receiver) = mpsc::channel(2);
     tokio::task::spawn_blocking(move || {
-        let written = snapshot.and_then(|snapshot| {
-            write_stream(&snapshot, |send_chunk| chunks.blocking_send(send_chunk).is_ok())
-        });
+        let written = snapshot
+            .and_then(|snapshot| write_stream(&snapshot, |chunk| chunk_sender.blocking_send(chunk).is_ok()));
         if let Err(error) = written {
             let line = serde_json::json!({ "error": error.to_string() });
-            let _ = chunks.blocking_send(format!("{line}\n"));
+            let _ = chunk_sender.blocking_send(format!("{line}\n"));
         }
     });
-    while let Some(send_chunk) = ready.recv().await {
-        match tokio::time::timeout(REQUEST_TIMEOUT, write.write_all(send_chunk.as_bytes())).await {
+    while let Some(chunk) = chunk_receiver.recv().await {
+        match tokio::time::timeout(REQUEST_TIMEOUT, write.write_all(chunk.as_bytes())).await {
             Ok(Ok(())) => {}
             _ => return,
         }
@@ -78,30 +77,31 @@ fn write_stream(
         let _ = write!(digits, "{byte:02x}");
     }
     let rounds = snapshot.count_rounds()?;
-    let first = serde_json::json!({ "version": VERSION, "campaign": digits, "rounds": rounds });
-    let mut text = first.to_string() + "\n";
-    let (mut lines, mut wants_more) = (0u64, true);
-    let mut line = |line: &str| {
+    let header = serde_json::json!({ "version": VERSION, "campaign": digits, "rounds": rounds });
+    let mut chunk = header.to_string() + "\n";
+    let mut lines = 0u64;
+    let mut wants_more = true;
+    let mut append_line = |line: &str| {
         lines += 1;
-        text.push_str(line);
-        text.push('\n');
-        if text.len() >= CHUNK_LEN {
-            wants_more = send_chunk(std::mem::take(&mut text));
+        chunk.push_str(line);
+        chunk.push('\n');
+        if chunk.len() >= CHUNK_LEN {
+            wants_more = send_chunk(std::mem::take(&mut chunk));
         }
         wants_more
     };
-    let mut all = true;
+    let mut has_sent_rounds = true;
     snapshot.rounds(|round| {
-        all = line(round);
-        all
+        has_sent_rounds = append_line(round);
+        has_sent_rounds
     })?;
-    if all {
-        snapshot.journal(line)?;
+    if has_sent_rounds {
+        snapshot.journal(append_line)?;
     }
     if wants_more {
-        text.push_str(&serde_json::json!({ "end": lines }).to_string());
-        text.push('\n');
-        send_chunk(text);
+        chunk.push_str(&serde_json::json!({ "end": lines }).to_string());
+        chunk.push('\n');
+        send_chunk(chunk);
     }
     Ok(())
 }
@@ -149,13 +149,13 @@ pub async fn fetch_export(directory: &Path) -> std::io::Result<Option<ExportedSt
 
 /// Parses the lines of an answer.
 fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
-    let cut = || "incomplete answer of the server: it stopped while sending".to_owned();
-    let last = lines.pop().ok_or_else(cut)?;
+    let truncated = || "incomplete answer of the server: it stopped while sending".to_owned();
+    let last = lines.pop().ok_or_else(truncated)?;
     if let Ok(Trailer::Error { error }) = serde_json::from_str(&last) {
         return Err(format!("the server reports: {error}"));
     }
     if lines.is_empty() {
-        return Err(cut());
+        return Err(truncated());
     }
     let (digits, rounds) = match serde_json::from_str(&lines.remove(0)) {
         Ok(Header::Campaign { version, campaign, rounds }) if version == VERSION => (campaign, rounds),
@@ -169,7 +169,7 @@ fn parse_export(mut lines: Vec<String>) -> Result<ExportedState, String> {
     };
     match serde_json::from_str(&last) {
         Ok(Trailer::End { end }) if end == lines.len() => {}
-        _ => return Err(cut()),
+        _ => return Err(truncated()),
     }
     let stored = decode_campaign(&digits).ok_or("malformed answer of the server: no campaign")?;
     let rounds: Result<Vec<CommittedRound>, _> =

@@ -51,10 +51,10 @@ pub use listener::Listener;
 pub use query::{query, socket_is_stale};
 
 /// Capacity of the channel from peer tasks to the core. While the channel is full, peer tasks wait.
-const INBOX: usize = 1024;
+const INBOX_CAPACITY: usize = 1024;
 
 /// Name of a file that is created and removed at startup to test the permissions of the state directory.
-const PROBE: &str = "probe";
+const PROBE_FILE: &str = "probe";
 
 /// Pause after a failed accept, in ms. The usual cause is a lack of file descriptors, which must first be
 /// closed elsewhere.
@@ -120,6 +120,7 @@ pub struct Server<L = TcpListener> {
     /// Clock that starts when the campaign is begun or resumed.
     clock: Clock,
     key_store: Option<SharedKeyStore>,
+    /// Persistent links that were attached, with their names.
     links: Vec<(String, Box<dyn PersistentLink>)>,
 }
 
@@ -170,7 +171,7 @@ impl Server {
 fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, StoreError> {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let store = Store::open(&fleet.state, entropy)?;
-    let probe = store.directory().join(PROBE);
+    let probe = store.directory().join(PROBE_FILE);
     match std::fs::File::create(&probe).and_then(|_| std::fs::remove_file(&probe)) {
         Err(error) if !matches!(error.kind(), StorageFull | QuotaExceeded) => {
             let error = std::io::Error::new(error.kind(), format!("cannot create files here: {error}"));
@@ -181,7 +182,8 @@ fn open_store(fleet: &Fleet, entropy: impl Entropy + 'static) -> Result<Store, S
 }
 
 impl<L: Listener> Server<L> {
-    /// Makes a server as [`Server::bind`] does, with an existing listener instead of the configured address.
+    /// Creates a server as [`Server::bind`] does, with an existing listener instead of the configured
+    /// address.
     ///
     /// # Errors
     /// [`ServeError`] if the state directory cannot be opened or its campaign cannot be resumed.
@@ -195,7 +197,7 @@ impl<L: Listener> Server<L> {
         Server::builder(fleet).campaign(campaign).entropy(entropy).protection(protection).over(listener)
     }
 
-    /// Makes a server from its parts, a listener and an open store.
+    /// Creates a server from its parts, a listener and an open store.
     fn with_store(parts: ServerParts, listener: L, store: Store) -> Result<Self, ServeError> {
         let ServerParts { fleet, custom, protection, campaign } = parts;
         let (key_store, nonces) = match protection {
@@ -249,10 +251,10 @@ impl<L: Listener> Server<L> {
     ) -> Result<Status, ServeError> {
         let Self { fleet, mut listener, mut core, clock, key_store, links: attached, control } = self;
         let limits = fleet.limits;
-        let (inbox, mut messages) = mpsc::channel(INBOX);
-        let (fetch_export, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
+        let (inbox, mut events) = mpsc::channel(INBOX_CAPACITY);
+        let (snapshot_sender, mut snapshot_requests) = mpsc::channel::<export_stream::SnapshotRequest>(1);
         let slots = ConnectionSlots::new(&limits);
-        let mut accept_again = None;
+        let mut accept_after = None;
         let mut peers = tokio::task::JoinSet::new();
         let mut controls = tokio::task::JoinSet::new();
         let peer_ids = serial::PeerIds::default();
@@ -286,13 +288,13 @@ impl<L: Listener> Server<L> {
                         break Ok(());
                     }
                 }
-                message = messages.recv(), if !core.is_stalled() => {
-                    let Some(message) = message else { break Ok(()) };
-                    core.handle(clock.now(), message);
+                event = events.recv(), if !core.is_stalled() => {
+                    let Some(event) = event else { break Ok(()) };
+                    core.handle(clock.now(), event);
                     // Handles all events that have arrived, so that they share one sync to disk.
-                    for _ in 1..INBOX {
-                        let Ok(message) = messages.try_recv() else { break };
-                        core.handle(clock.now(), message);
+                    for _ in 1..INBOX_CAPACITY {
+                        let Ok(event) = events.try_recv() else { break };
+                        core.handle(clock.now(), event);
                     }
                     if let Err(error) = core.flush(clock.now()) {
                         break Err(error.into());
@@ -303,26 +305,27 @@ impl<L: Listener> Server<L> {
                 }
                 Some(client) = control::accept(control.as_ref()) => {
                     let (status, rounds) = (core.status_feed(), core.round_feed());
-                    controls.spawn(control::serve_client(client, status, rounds, key_store.clone(), fetch_export.clone()));
+                    let (key_store, snapshot_sender) = (key_store.clone(), snapshot_sender.clone());
+                    controls.spawn(control::serve_client(client, status, rounds, key_store, snapshot_sender));
                 }
                 // Sending fails if the requesting client has disconnected.
                 Some(requester) = snapshot_requests.recv() => drop(requester.send(core.read_snapshot())),
                 Some(_) = peers.join_next(), if !peers.is_empty() => {}
                 Some(_) = controls.join_next(), if !controls.is_empty() => {}
                 Some(_) = link_tasks.join_next(), if !link_tasks.is_empty() => {}
-                () = clock.sleep_until(accept_again), if accept_again.is_some() => accept_again = None,
-                accepted = listener.accept(), if accept_again.is_none() => match accepted {
+                () = clock.sleep_until(accept_after), if accept_after.is_some() => accept_after = None,
+                accepted = listener.accept(), if accept_after.is_none() => match accepted {
                     Ok((socket, address)) => match slots.enter(address) {
-                        Some(place) => {
+                        Some(slot) => {
                             let context = context.clone();
-                            drop(peers.spawn(peer::run(peer_ids.next(), socket, address, context, place)));
+                            drop(peers.spawn(peer::run(peer_ids.next(), socket, address, context, slot)));
                         }
                         None => core.connection_dropped(),
                     },
                     Err(error) => {
                         let now = clock.now();
                         core.accept_failed(now, &error);
-                        accept_again = Some(now + ACCEPT_PAUSE);
+                        accept_after = Some(now + ACCEPT_PAUSE);
                     }
                 },
             }
@@ -331,7 +334,7 @@ impl<L: Listener> Server<L> {
         // absence.
         drop(control);
         // Peer tasks then send their queued messages, such as the last acknowledgements.
-        messages.close();
+        events.close();
         core.close_peers();
         drop(context);
         let drained = async { while peers.join_next().await.is_some() {} };

@@ -46,7 +46,7 @@ pub(super) struct PeerContext {
 
 /// Serves one connection until it ends, and frees its slot.
 ///
-/// This is not an `async fn`, because the future would store its arguments in addition to the `Peer` made
+/// This is not an `async fn`, because the future would store its arguments in addition to the `Peer` built
 /// from them. The server has one such future per device.
 pub(super) fn run(
     id: u64,
@@ -64,7 +64,7 @@ pub(super) fn run(
             peer.linger().await;
         }
         tracing::debug!(peer = id, from = %peer.session.from(), ?reason, "connection ended");
-        peer.report(reason).await;
+        peer.report_end(reason).await;
         // The socket is closed only after the report is sent and the slot is freed, so that a client whose
         // connection is closed can reconnect at once.
         peer.slot = None;
@@ -77,12 +77,12 @@ pub(super) fn run(
 pub(super) async fn run_on_link(
     id: u64,
     name: Arc<str>,
-    line: impl AsyncRead + AsyncWrite + Unpin,
+    link: impl AsyncRead + AsyncWrite + Unpin,
     context: PeerContext,
 ) -> DisconnectReason {
-    let mut peer = Peer::new(id, Origin::Link(name), line, context, None);
+    let mut peer = Peer::new(id, Origin::Link(name), link, context, None);
     let reason = peer.run_session().await;
-    peer.report(reason).await;
+    peer.report_end(reason).await;
     reason
 }
 
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     }
 
     /// Sends the last event of the session to the core.
-    async fn report(&mut self, reason: DisconnectReason) {
+    async fn report_end(&mut self, reason: DisconnectReason) {
         // Fails only if the core has ended, that is, when the server is stopping.
         if let Ok(permit) = self.inbox.reserve().await {
             permit.send(self.session.gone(reason));
@@ -126,49 +126,51 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
     /// Runs the session until it ends.
     async fn run_session(&mut self) -> DisconnectReason {
         // Number of reads since the timer expired.
-        let mut late = 0;
+        let mut late_reads = 0;
         loop {
-            if let Err(reason) = self.take_steps().await {
+            if let Err(reason) = self.perform_steps().await {
                 return reason;
             }
             let now = self.clock.now();
-            let at = self.session.due(now);
-            let is_late = at.is_some_and(|at| now >= at);
+            let due = self.session.due(now);
+            let is_late = due.is_some_and(|due| now >= due);
             if !is_late {
-                late = 0;
+                late_reads = 0;
             }
-            let greeting = self.session.awaits_hello();
+            let awaits_hello = self.session.awaits_hello();
             tokio::select! {
                 // Bytes that have arrived are read before the timer is handled, because they may have arrived
                 // in time while the core was busy or this task was not scheduled. The number of such reads is
                 // limited, because a peer can keep the socket readable for ever.
                 biased;
-                command = self.commands.recv(), if !greeting => match command {
+                command = self.commands.recv(), if !awaits_hello => match command {
                     Some(command) => self.session.execute(command),
                     None => self.session.close(),
                 },
-                () = evicted(&mut self.slot), if greeting => return DisconnectReason::Evicted,
-                read = read(&mut self.socket, |bytes| self.session.receive(bytes)), if late < LATE_READS_MAX => {
-                    late += usize::from(is_late);
+                () = evicted(&mut self.slot), if awaits_hello => return DisconnectReason::Evicted,
+                read = read(&mut self.socket, |bytes| self.session.receive(bytes)),
+                    if late_reads < LATE_READS_MAX =>
+                {
+                    late_reads += usize::from(is_late);
                     if !matches!(read, Ok(1..)) {
                         return DisconnectReason::Closed;
                     }
                 }
-                () = self.clock.sleep_until(at) => self.session.on_timer(self.clock.now()),
+                () = self.clock.sleep_until(due) => self.session.on_timer(self.clock.now()),
             }
         }
     }
 
     /// Performs all steps of the session that are possible without further input.
-    async fn take_steps(&mut self) -> Result<(), DisconnectReason> {
+    async fn perform_steps(&mut self) -> Result<(), DisconnectReason> {
         let mut frame = Vec::new();
         loop {
             match self.session.next(self.clock.now(), &mut frame) {
                 PeerAction::Send => {
                     // Frees spare capacity, because writing may take long.
                     frame.shrink_to_fit();
-                    let timeouts = Duration::from_millis(self.session.timeouts().frame.as_u64());
-                    match timeout(timeouts, self.socket.write_all(&frame)).await {
+                    let frame_timeout = Duration::from_millis(self.session.timeouts().frame.as_u64());
+                    match timeout(frame_timeout, self.socket.write_all(&frame)).await {
                         Ok(Ok(())) => {}
                         Ok(Err(_)) => return Err(DisconnectReason::Closed),
                         Err(_) => return Err(DisconnectReason::Slow),
@@ -200,18 +202,21 @@ async fn evicted(slot: &mut Option<Slot>) {
     }
 }
 
-/// Reads once from the socket, passes the bytes to `take`, and returns their number; 0 at the end of the
+/// Reads once from the socket, passes the bytes to `consume`, and returns their number; 0 at the end of the
 /// stream. The buffer is on the stack and not part of the task, because most connections are idle.
-async fn read(socket: &mut (impl AsyncRead + Unpin), mut take: impl FnMut(&[u8])) -> std::io::Result<usize> {
+async fn read(
+    socket: &mut (impl AsyncRead + Unpin),
+    mut consume: impl FnMut(&[u8]),
+) -> std::io::Result<usize> {
     std::future::poll_fn(|context| {
         let mut bytes = [MaybeUninit::uninit(); READ_LEN];
         let mut buffer = ReadBuf::uninit(&mut bytes);
         ready!(Pin::new(&mut *socket).poll_read(context, &mut buffer))?;
-        let read = buffer.filled();
-        if !read.is_empty() {
-            take(read);
+        let received = buffer.filled();
+        if !received.is_empty() {
+            consume(received);
         }
-        Poll::Ready(Ok(read.len()))
+        Poll::Ready(Ok(received.len()))
     })
     .await
 }

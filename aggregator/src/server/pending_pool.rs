@@ -33,7 +33,7 @@ pub(super) struct PendingPool<T> {
 }
 
 impl<T> PendingPool<T> {
-    /// Makes a pool of `capacity` slots, or of one slot if `capacity` is 0.
+    /// Creates a pool of `capacity` slots, or of one slot if `capacity` is 0.
     pub(super) fn new(capacity: usize) -> Self {
         Self { capacity, count: 0, next: 0, addresses: HashMap::new(), eviction_order: BTreeSet::new() }
     }
@@ -106,9 +106,9 @@ mod tests {
 
     /// Returns the connection that the rule evicts, found by linear search.
     fn evicted_by_rule(model: &[(u64, IpAddr)]) -> Option<u64> {
-        let count = |address| model.iter().filter(|(_, other)| *other == address).count();
-        let capacity = model.iter().map(|(_, address)| count(*address)).max()?;
-        model.iter().filter(|(_, address)| count(*address) == capacity).map(|(number, _)| *number).min()
+        let count = |address| model.iter().filter(|(_, of_connection)| *of_connection == address).count();
+        let largest_count = model.iter().map(|(_, address)| count(*address)).max()?;
+        model.iter().filter(|(_, address)| count(*address) == largest_count).map(|(number, _)| *number).min()
     }
 
     proptest! {
@@ -117,27 +117,28 @@ mod tests {
             capacity in 1..6usize,
             steps in prop::collection::vec((0..4u8, any::<bool>(), 0..8usize), 0..100),
         ) {
-            let (mut pool, mut model) = (PendingPool::new(capacity), Vec::<(u64, IpAddr)>::new());
-            for (last, enters, which) in steps {
-                if enters {
+            let mut pool = PendingPool::new(capacity);
+            let mut model = Vec::<(u64, IpAddr)>::new();
+            for (last_byte, is_insertion, index) in steps {
+                if is_insertion {
                     let expected = if model.len() == capacity { evicted_by_rule(&model) } else { None };
                     model.retain(|(number, _)| Some(*number) != expected);
                     let next = pool.next;
-                    let (number, evicted) = pool.insert(address(last), next);
+                    let (number, evicted) = pool.insert(address(last_byte), next);
                     prop_assert_eq!((number, evicted), (next, expected));
-                    if let Some(gone) = evicted {
-                        let nowhere = (0..4).all(|last| !pool.contains(address(last), gone));
-                        prop_assert!(nowhere && pool.remove(address(last), gone).is_none());
+                    if let Some(evicted) = evicted {
+                        let is_absent = (0..4).all(|byte| !pool.contains(address(byte), evicted));
+                        prop_assert!(is_absent && pool.remove(address(last_byte), evicted).is_none());
                     }
-                    model.push((number, address(last)));
-                } else if which < model.len() {
-                    let (number, address) = model.remove(which);
+                    model.push((number, address(last_byte)));
+                } else if index < model.len() {
+                    let (number, address) = model.remove(index);
                     prop_assert!(pool.contains(address, number));
                     prop_assert_eq!(pool.remove(address, number), Some(number));
                 }
                 let addresses: BTreeSet<IpAddr> = model.iter().map(|(_, address)| *address).collect();
                 prop_assert_eq!((pool.count, pool.is_full()), (model.len(), model.len() == capacity));
-                prop_assert_eq!(pool.addresses.len(), addresses.len(), "nothing is kept of who has left");
+                prop_assert_eq!(pool.addresses.len(), addresses.len(), "an address has no connection");
                 prop_assert_eq!(pool.eviction_order.len(), addresses.len());
             }
         }

@@ -42,11 +42,11 @@ impl PerAddressCount {
 /// address, because a provider usually assigns a /64 prefix to each customer.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(long) => {
-            let [a, b, c, d, ..] = long.segments();
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
             Ipv6Addr::from([a, b, c, d, 0, 0, 0, 0]).into()
         }
-        short => short,
+        v4 => v4,
     }
 }
 
@@ -56,21 +56,21 @@ mod tests {
 
     use super::*;
 
-    fn from(address: &str) -> IpAddr {
+    fn counted_address(address: &str) -> IpAddr {
         network(address.parse().unwrap())
     }
 
     #[test]
     fn ipv6_prefix_counts_as_one_address() {
-        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
-        assert_eq!(from("2001:db8:1:2::1"), from("2001:db8:1:2:ffff::9"));
-        assert_ne!(from("2001:db8:1:2::1"), from("2001:db8:1:3::1"));
+        assert_eq!(counted_address("::ffff:10.0.0.1"), counted_address("10.0.0.1"));
+        assert_eq!(counted_address("2001:db8:1:2::1"), counted_address("2001:db8:1:2:ffff::9"));
+        assert_ne!(counted_address("2001:db8:1:2::1"), counted_address("2001:db8:1:3::1"));
     }
 
     #[test]
     fn empty_addresses_are_removed() {
         let mut addresses = PerAddressCount::default();
-        let (first, second) = (from("10.0.0.1"), from("10.0.0.2"));
+        let (first, second) = (counted_address("10.0.0.1"), counted_address("10.0.0.2"));
         for address in [first, second, first] {
             addresses.enter(address);
         }

@@ -64,9 +64,9 @@ pub async fn query(
     }
 }
 
-/// Runs `work` for at most [`REQUEST_TIMEOUT`].
-async fn with_timeout<T>(work: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
-    tokio::time::timeout(REQUEST_TIMEOUT, work).await.unwrap_or_else(|_| Err(timed_out()))
+/// Awaits `operation` for at most [`REQUEST_TIMEOUT`].
+async fn with_timeout<T>(operation: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    tokio::time::timeout(REQUEST_TIMEOUT, operation).await.unwrap_or_else(|_| Err(timed_out()))
 }
 
 fn timed_out() -> std::io::Error {

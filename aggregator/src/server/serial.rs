@@ -30,17 +30,17 @@ impl PeerIds {
 
 /// Serves a serial port until the server stops. A missing port is opened again when it is plugged in.
 pub(super) async fn serve_port(path: String, baud: u32, peer_ids: PeerIds, context: PeerContext) {
-    let mut missing = false;
+    let mut is_missing = false;
     loop {
         match SerialPort::open(&path, baud) {
             Ok(port) => {
-                missing = false;
+                is_missing = false;
                 tracing::info!(port = path, baud, "serial port opened");
                 serve_stream(&path, port, &peer_ids, &context).await;
                 tracing::warn!(port = path, "serial port closed");
             }
-            Err(error) if !missing => {
-                missing = true;
+            Err(error) if !is_missing => {
+                is_missing = true;
                 tracing::warn!(port = path, %error, "serial port cannot be opened; retrying every second");
             }
             Err(_) => {}

@@ -24,14 +24,14 @@ impl std::fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// Makes a backend for an existing file.
+    /// Creates a backend for an existing file.
     pub fn file(path: &Path) -> Self {
         let owned_path = path.to_owned();
         let open = Box::new(move || Ok(builder().open(&owned_path)?));
         Self { open, file: Some(path.to_owned()), opened: Cell::new(None) }
     }
 
-    /// Makes a backend for any other storage.
+    /// Creates a backend for any other storage.
     pub fn storage<S: StorageBackend>(storage: impl Fn() -> S + Send + 'static) -> Self {
         let open = Box::new(move || Ok(builder().create_with_backend(storage())?));
         Self { open, file: None, opened: Cell::new(None) }
@@ -55,7 +55,7 @@ impl Backend {
 
     /// Returns device and inode of the file; `None` for other storage.
     fn identity(&self) -> std::io::Result<Option<(u64, u64)>> {
-        let about = self.file.as_ref().map(std::fs::metadata).transpose()?;
-        Ok(about.map(|about| (about.dev(), about.ino())))
+        let metadata = self.file.as_ref().map(std::fs::metadata).transpose()?;
+        Ok(metadata.map(|metadata| (metadata.dev(), metadata.ino())))
     }
 }

@@ -14,24 +14,24 @@ thread_local! {
 /// Installation of the panic hook.
 static HOOK: Once = Once::new();
 
-/// Runs `work`, which reads possibly corrupt pages, and catches its panics. State that `work` changes must
-/// not be used after an error.
+/// Runs `operation`, which reads possibly corrupt pages, and catches its panics. State that `operation`
+/// changes must not be used after an error.
 ///
 /// # Errors
-/// The error of `work`, or [`DatabaseError::Damaged`] after a panic.
+/// The error of `operation`, or [`DatabaseError::Damaged`] after a panic.
 pub(super) fn catch_corruption<T>(
-    work: impl FnOnce() -> Result<T, DatabaseError>,
+    operation: impl FnOnce() -> Result<T, DatabaseError>,
 ) -> Result<T, DatabaseError> {
     HOOK.call_once(|| {
-        let usual = take_hook();
+        let default_hook = take_hook();
         set_hook(Box::new(move |panic| {
             if !QUIET.get() {
-                usual(panic);
+                default_hook(panic);
             }
         }));
     });
-    let before = QUIET.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(work));
-    QUIET.set(before);
+    let was_quiet = QUIET.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(operation));
+    QUIET.set(was_quiet);
     result.unwrap_or_else(|_| Err(DatabaseError::Damaged("corrupt pages".to_owned())))
 }

@@ -40,7 +40,7 @@ impl UpdateCipher {
     }
 
     /// Ensures that a key for the updates of `round` is stored.
-    pub(super) fn begin(&mut self, round: RoundId) -> Result<(), DatabaseError> {
+    pub(super) fn ensure_key(&mut self, round: RoundId) -> Result<(), DatabaseError> {
         if self.current.as_ref().is_some_and(|(key_round, _)| *key_round == round) {
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl UpdateCipher {
                 self.storage.erase().map_err(DatabaseError::RoundKeyFile)?;
                 let mut key = Zeroizing::new([0; KEY]);
                 self.entropy.fill(key.as_mut_slice()).map_err(|_| DatabaseError::NoEntropy)?;
-                self.storage.write(&encode(round, &key)).map_err(DatabaseError::RoundKeyFile)?;
+                self.storage.write(&encode_key_file(round, &key)).map_err(DatabaseError::RoundKeyFile)?;
                 Some((round, XChaCha20Poly1305::new((&*key).into())))
             }
         };
@@ -61,12 +61,12 @@ impl UpdateCipher {
     }
 
     /// Erases the key of a closed round, so that the updates of that round become unreadable.
-    pub(super) fn end(&mut self) -> Result<(), DatabaseError> {
+    pub(super) fn erase_key(&mut self) -> Result<(), DatabaseError> {
         self.current = None;
         self.storage.erase().map_err(DatabaseError::RoundKeyFile)
     }
 
-    /// Encrypts an update. [`Self::begin`] must have been called for the same round.
+    /// Encrypts an update. [`Self::ensure_key`] must have been called for the same round.
     pub(super) fn seal(
         &mut self,
         round: RoundId,
@@ -81,11 +81,14 @@ impl UpdateCipher {
         let mut nonce = [0; NONCE];
         self.entropy.fill(&mut nonce).map_err(|_| DatabaseError::NoEntropy)?;
         let mut sealed = [nonce.as_slice(), update].concat();
-        let long = |_| DatabaseError::Damaged("an update is too long to be encrypted".to_owned());
-        let text = sealed.get_mut(NONCE..).unwrap_or_default();
-        let tag =
-            cipher.encrypt_inout_detached(&XNonce::from(nonce), &associated_data(round, device), text.into());
-        sealed.extend_from_slice(&tag.map_err(long)?);
+        let too_long = |_| DatabaseError::Damaged("an update is too long to be encrypted".to_owned());
+        let ciphertext = sealed.get_mut(NONCE..).unwrap_or_default();
+        let tag = cipher.encrypt_inout_detached(
+            &XNonce::from(nonce),
+            &associated_data(round, device),
+            ciphertext.into(),
+        );
+        sealed.extend_from_slice(&tag.map_err(too_long)?);
         Ok(sealed)
     }
 
@@ -111,7 +114,11 @@ impl UpdateCipher {
     fn read_key(
         storage: &dyn RoundKeyStorage,
     ) -> Result<Option<(RoundId, XChaCha20Poly1305)>, DatabaseError> {
-        Ok(storage.read().map_err(DatabaseError::RoundKeyFile)?.as_deref().and_then(|bytes| decode(bytes)))
+        Ok(storage
+            .read()
+            .map_err(DatabaseError::RoundKeyFile)?
+            .as_deref()
+            .and_then(|bytes| decode_key_file(bytes)))
     }
 }
 
@@ -130,51 +137,51 @@ pub(super) struct UpdateDecryptor {
 impl UpdateDecryptor {
     /// Decrypts the update of a device.
     pub(super) fn open(&self, device: DeviceId, sealed: &[u8]) -> Result<Zeroizing<Vec<u8>>, DatabaseError> {
-        let open_database = sealed.split_first_chunk::<NONCE>().and_then(|(nonce, sealed)| {
-            let (text, tag) = sealed.split_last_chunk::<TAG>()?;
-            let mut text = Zeroizing::new(text.to_vec());
+        let plaintext = sealed.split_first_chunk::<NONCE>().and_then(|(nonce, sealed)| {
+            let (ciphertext, tag) = sealed.split_last_chunk::<TAG>()?;
+            let mut buffer = Zeroizing::new(ciphertext.to_vec());
             let aad = associated_data(self.round, device);
             let nonce = XNonce::from(*nonce);
             self.cipher
-                .decrypt_inout_detached(&nonce, &aad, text.as_mut_slice().into(), &Tag::from(*tag))
+                .decrypt_inout_detached(&nonce, &aad, buffer.as_mut_slice().into(), &Tag::from(*tag))
                 .ok()?;
-            Some(text)
+            Some(buffer)
         });
-        let what =
+        let decryption_error =
             || DatabaseError::Damaged(format!("round.key does not decrypt the update of device {device}"));
-        open_database.ok_or_else(what)
+        plaintext.ok_or_else(decryption_error)
     }
 }
 
 /// Encodes a round id.
-fn identity(round: RoundId) -> [u8; ID] {
+fn encode_round_id(round: RoundId) -> [u8; ID] {
     let ([a, b, c, d], [e, f]) = (round.round.to_le_bytes(), round.stage.to_le_bytes());
     [a, b, c, d, e, f]
 }
 
 /// Returns the associated data of an update.
 fn associated_data(round: RoundId, device: DeviceId) -> Vec<u8> {
-    [identity(round).as_slice(), &device.0.to_le_bytes()].concat()
+    [encode_round_id(round).as_slice(), &device.0.to_le_bytes()].concat()
 }
 
 /// Encodes a key file.
-fn encode(round: RoundId, key: &[u8; KEY]) -> Zeroizing<Vec<u8>> {
+fn encode_key_file(round: RoundId, key: &[u8; KEY]) -> Zeroizing<Vec<u8>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(ENCODED_LEN));
     bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&identity(round));
+    bytes.extend_from_slice(&encode_round_id(round));
     bytes.extend_from_slice(key);
-    let sum = Sha256::digest(bytes.as_slice());
-    bytes.extend(sum.iter().take(CHECKSUM));
+    let checksum = Sha256::digest(bytes.as_slice());
+    bytes.extend(checksum.iter().take(CHECKSUM));
     bytes
 }
 
 /// Decodes a key file; `None` if it is incomplete or damaged.
-fn decode(bytes: &[u8]) -> Option<(RoundId, XChaCha20Poly1305)> {
-    let (text, sum) = bytes.split_last_chunk::<CHECKSUM>()?;
-    let (magic, rest) = text.split_first_chunk::<{ MAGIC.len() }>()?;
-    let ([a, b, c, d, e, f], key) = rest.split_first_chunk::<ID>()?;
+fn decode_key_file(bytes: &[u8]) -> Option<(RoundId, XChaCha20Poly1305)> {
+    let (content, checksum) = bytes.split_last_chunk::<CHECKSUM>()?;
+    let (magic, id_and_key) = content.split_first_chunk::<{ MAGIC.len() }>()?;
+    let ([a, b, c, d, e, f], key) = id_and_key.split_first_chunk::<ID>()?;
     let key: &[u8; KEY] = key.try_into().ok()?;
-    if magic != MAGIC || !Sha256::digest(text).iter().take(CHECKSUM).eq(sum) {
+    if magic != MAGIC || !Sha256::digest(content).iter().take(CHECKSUM).eq(checksum) {
         return None;
     }
     let (round, stage) = (u32::from_le_bytes([*a, *b, *c, *d]), u16::from_le_bytes([*e, *f]));

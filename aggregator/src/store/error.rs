@@ -83,7 +83,7 @@ impl<E: Into<redb::Error>> From<E> for DatabaseError {
 
 impl DatabaseError {
     /// Adds the path of the database to the error.
-    pub(super) fn at(self, path: &Path) -> StoreError {
+    pub(super) fn with_path(self, path: &Path) -> StoreError {
         let path = path.to_owned();
         match self {
             Self::Version(found, expected) => StoreError::Version { path, found, expected },

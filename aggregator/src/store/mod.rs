@@ -90,20 +90,24 @@ impl Store {
     /// opened.
     pub fn open(directory: &Path, entropy: impl Entropy + 'static) -> Result<Self, StoreError> {
         // The mode applies only to new directories; the owner chooses the mode of an existing one.
-        make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io(directory))?;
+        make_directories(directory, DirBuilder::new().mode(0o700)).map_err(io_error(directory))?;
         let path = directory.join("lock");
-        regular(&path).map_err(io(&path))?;
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
+        regular(&path).map_err(io_error(&path))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(io_error(&path))?;
         lock_exclusive(&lock, path)?;
-        let old = directory.join(LEGACY_FILE);
-        if old.exists() {
-            return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
+        let legacy_path = directory.join(LEGACY_FILE);
+        if legacy_path.exists() {
+            return Err(StoreError::Version { path: legacy_path, found: 1, expected: tables::FORMAT });
         }
         let path = directory.join(FILE);
-        regular(&path).map_err(io(&path))?;
+        regular(&path).map_err(io_error(&path))?;
         match std::fs::metadata(&path) {
-            Ok(about) if about.len() == 0 => {
+            Ok(metadata) if metadata.len() == 0 => {
                 return Err(StoreError::Damaged { path, what: "the file is empty".to_owned() });
             }
             Ok(_) => {}
@@ -113,7 +117,7 @@ impl Store {
                 }
                 create_database(directory, &path)?;
             }
-            Err(error) => return Err(io(&path)(error)),
+            Err(error) => return Err(io_error(&path)(error)),
         }
         let backend = Backend::file(&path);
         let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(entropy));
@@ -153,7 +157,7 @@ impl Store {
     /// from outside as the result of a crash, and would roll back the last commits. An older copy of the
     /// database is refused too.
     fn open_database(&mut self) -> Result<Database, StoreError> {
-        let open_database = catch_corruption(|| {
+        let opened = catch_corruption(|| {
             let mut database = self.backend.open()?;
             if !database.check_integrity()? {
                 return Err(DatabaseError::Damaged("checksums do not match".to_owned()));
@@ -161,21 +165,21 @@ impl Store {
             tables::check_format(&database)?;
             let last = tables::last_transaction(&database)?;
             // After a failed write, the transaction may nevertheless be on disk.
-            if self.last.is_some_and(|known| last != known && last != known.saturating_add(1)) {
+            if self.last.is_some_and(|previous| last != previous && last != previous.saturating_add(1)) {
                 return Err(DatabaseError::Damaged(
                     "not the database that this server wrote last".to_owned(),
                 ));
             }
             Ok((database, last))
         });
-        let (database, last) = open_database.map_err(|error| error.at(&self.path))?;
+        let (database, last) = opened.map_err(|error| error.with_path(&self.path))?;
         self.last = Some(last);
         Ok(database)
     }
 
     /// Returns the open database; an error after a failed write.
     fn database(&self) -> Result<&Database, StoreError> {
-        let failed = || DatabaseError::Database(redb::Error::PreviousIo).at(&self.path);
+        let failed = || DatabaseError::Database(redb::Error::PreviousIo).with_path(&self.path);
         self.database.as_ref().ok_or_else(failed)
     }
 
@@ -186,8 +190,8 @@ impl Store {
     /// [`StoreError`] if the database cannot be written, in which case the previous campaign is unchanged, or
     /// if the key storage fails.
     pub fn begin(&mut self, campaign: u64, configuration: &str) -> Result<(), StoreError> {
-        let with_database = write::begin(self.database()?, campaign, configuration);
-        self.last = Some(with_database.map_err(|error| error.at(&self.path))?);
+        let transaction = write::begin(self.database()?, campaign, configuration);
+        self.last = Some(transaction.map_err(|error| error.with_path(&self.path))?);
         self.erase_key()
     }
 
@@ -196,7 +200,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`] if the key storage fails.
     pub fn erase_key(&mut self) -> Result<(), StoreError> {
-        self.cipher.end().map_err(|error| error.at(&self.path))
+        self.cipher.erase_key().map_err(|error| error.with_path(&self.path))
     }
 
     /// Loads the stored campaign; `None` if there is no campaign.
@@ -205,7 +209,7 @@ impl Store {
     /// [`StoreError`] if the database cannot be read or is inconsistent.
     pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
         let database = self.database()?;
-        catch_corruption(|| tables::load(database, &self.cipher)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::load(database, &self.cipher)).map_err(|error| error.with_path(&self.path))
     }
 
     /// Loads the settings of the campaign; `None` if no round of the campaign was opened.
@@ -214,7 +218,7 @@ impl Store {
     /// Same as [`Self::load`].
     pub fn settings(&self) -> Result<Option<String>, StoreError> {
         let database = self.database()?;
-        catch_corruption(|| tables::settings(database)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::settings(database)).map_err(|error| error.with_path(&self.path))
     }
 
     /// Opens a read snapshot of the database.
@@ -222,8 +226,10 @@ impl Store {
     /// # Errors
     /// Same as [`Self::load`].
     pub fn read_snapshot(&self) -> Result<ReadSnapshot, StoreError> {
-        let read =
-            self.database()?.begin_read().map_err(|error| DatabaseError::from(error).at(&self.path))?;
+        let read = self
+            .database()?
+            .begin_read()
+            .map_err(|error| DatabaseError::from(error).with_path(&self.path))?;
         Ok(ReadSnapshot::new(read, self.path.clone()))
     }
 
@@ -234,7 +240,7 @@ impl Store {
     pub fn journal(&self, first: u64) -> Result<Vec<String>, StoreError> {
         let database = self.database()?;
         let lines = catch_corruption(|| tables::journal_lines(database, first))
-            .map_err(|error| error.at(&self.path))?;
+            .map_err(|error| error.with_path(&self.path))?;
         Ok(lines.into_iter().map(|(_, line)| line).collect())
     }
 }
@@ -244,8 +250,8 @@ fn leftover_file(directory: &Path) -> Result<Option<PathBuf>, StoreError> {
     for name in [journal::FILE, KEY_FILE] {
         let path = directory.join(name);
         match std::fs::metadata(&path) {
-            Ok(about) if about.len() > 0 => return Ok(Some(path)),
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&path)(error)),
+            Ok(metadata) if metadata.len() > 0 => return Ok(Some(path)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&path)(error)),
             _ => {}
         }
     }
@@ -261,12 +267,12 @@ fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
         match lock.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+            Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
         }
         match lock.try_lock_shared() {
-            Ok(()) => lock.unlock().map_err(io(&path))?,
+            Ok(()) => lock.unlock().map_err(io_error(&path))?,
             Err(TryLockError::WouldBlock) => return Err(StoreError::Locked { path }),
-            Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+            Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
         }
         if began.elapsed() > LOCK_TIMEOUT {
             let error = std::io::Error::other(
@@ -286,12 +292,12 @@ fn lock_exclusive(lock: &File, path: PathBuf) -> Result<(), StoreError> {
 fn create_database(directory: &Path, path: &Path) -> Result<(), StoreError> {
     let partial = directory.join(PARTIAL);
     match std::fs::remove_file(&partial) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(&partial)(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io_error(&partial)(error)),
         _ => {}
     }
-    drop(builder().create(&partial).map_err(|error| DatabaseError::from(error).at(&partial))?);
-    std::fs::rename(&partial, path).map_err(io(path))?;
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io(directory))
+    drop(builder().create(&partial).map_err(|error| DatabaseError::from(error).with_path(&partial))?);
+    std::fs::rename(&partial, path).map_err(io_error(path))?;
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_error(directory))
 }
 
 /// Returns a database builder with the cache size of the store.
@@ -301,7 +307,8 @@ fn builder() -> redb::Builder {
     builder
 }
 
-fn io(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
+/// Returns a function that adds the path to an I/O error.
+fn io_error(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
     move |error| StoreError::Io { path: path.to_owned(), error }
 }
 

@@ -11,7 +11,7 @@ use super::corruption_guard::catch_corruption;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use super::round_key_file::RoundKeyFile;
-use super::{CampaignState, FILE, LEGACY_FILE, StoreError, builder, io, leftover_file, tables};
+use super::{CampaignState, FILE, LEGACY_FILE, StoreError, builder, io_error, leftover_file, tables};
 use crate::journal::CommittedRound;
 use crate::keys::{Entropy, KeyError};
 use fedspan_files::{FileLock, regular};
@@ -34,9 +34,9 @@ impl OfflineStore {
     /// # Errors
     /// [`StoreError`] if the database cannot be read; [`StoreError::Locked`] while a server runs.
     pub fn open(directory: &Path) -> Result<Option<Self>, StoreError> {
-        let old = directory.join(LEGACY_FILE);
-        if exists(&old)? {
-            return Err(StoreError::Version { path: old, found: 1, expected: tables::FORMAT });
+        let legacy_path = directory.join(LEGACY_FILE);
+        if exists(&legacy_path)? {
+            return Err(StoreError::Version { path: legacy_path, found: 1, expected: tables::FORMAT });
         }
         let path = directory.join(FILE);
         if !exists(&path)? {
@@ -44,7 +44,7 @@ impl OfflineStore {
                 .map_or(Ok(None), |beside| Err(StoreError::Missing { path, beside }));
         }
         let lock = lock_shared(&directory.join("lock"))?;
-        let bytes = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
+        let bytes = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
         let length = bytes.len() as u64;
         let opened = catch_corruption(|| {
             if length == 0 {
@@ -57,7 +57,7 @@ impl OfflineStore {
             tables::check_format(&database)?;
             Ok(database)
         });
-        let database = opened.map_err(|error| error.at(&path))?;
+        let database = opened.map_err(|error| error.with_path(&path))?;
         let cipher = UpdateCipher::new(Box::new(RoundKeyFile::new(directory)), Box::new(NoEntropy));
         Ok(Some(Self { database, cipher, path, bytes: length, _lock: lock }))
     }
@@ -74,7 +74,7 @@ impl OfflineStore {
     /// [`StoreError`] if the database is inconsistent.
     pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
         catch_corruption(|| tables::load_without_updates(&self.database.begin_read()?))
-            .map_err(|error| error.at(&self.path))
+            .map_err(|error| error.with_path(&self.path))
     }
 
     /// Returns the number of updates counted in the open round.
@@ -83,7 +83,7 @@ impl OfflineStore {
     /// Same as [`Self::campaign`].
     pub fn count_updates(&self) -> Result<u64, StoreError> {
         catch_corruption(|| tables::count_updates(&self.database.begin_read()?))
-            .map_err(|error| error.at(&self.path))
+            .map_err(|error| error.with_path(&self.path))
     }
 
     /// Loads the campaign as [`Store::load`](super::Store::load) does.
@@ -91,7 +91,8 @@ impl OfflineStore {
     /// # Errors
     /// [`StoreError`] if the database is inconsistent.
     pub fn load(&self) -> Result<Option<CampaignState>, StoreError> {
-        catch_corruption(|| tables::load(&self.database, &self.cipher)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::load(&self.database, &self.cipher))
+            .map_err(|error| error.with_path(&self.path))
     }
 
     /// Loads the committed rounds, in order.
@@ -100,7 +101,7 @@ impl OfflineStore {
     /// [`StoreError`] if the rounds cannot be read.
     pub fn rounds(&self) -> Result<Vec<CommittedRound>, StoreError> {
         catch_corruption(|| tables::rounds(&self.database.begin_read()?))
-            .map_err(|error| error.at(&self.path))
+            .map_err(|error| error.with_path(&self.path))
     }
 
     /// Loads all journal lines with their numbers.
@@ -108,14 +109,15 @@ impl OfflineStore {
     /// # Errors
     /// [`StoreError`] if the lines cannot be read.
     pub fn journal(&self) -> Result<Vec<(u64, String)>, StoreError> {
-        catch_corruption(|| tables::journal_lines(&self.database, 0)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::journal_lines(&self.database, 0))
+            .map_err(|error| error.with_path(&self.path))
     }
 }
 
 /// Returns true if a file exists. An error names the directory, because it is unknown whether the file
 /// exists.
 fn exists(path: &Path) -> Result<bool, StoreError> {
-    path.try_exists().map_err(io(path.parent().unwrap_or(path)))
+    path.try_exists().map_err(io_error(path.parent().unwrap_or(path)))
 }
 
 /// Locks the state directory for reading; `None` if no server was ever started in the directory.
@@ -123,12 +125,12 @@ fn lock_shared(path: &Path) -> Result<Option<FileLock>, StoreError> {
     let lock = match regular(path).and_then(|()| File::open(path)) {
         Ok(lock) => lock,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(io(path)(error)),
+        Err(error) => return Err(io_error(path)(error)),
     };
     match lock.try_lock_shared() {
         Ok(()) => Ok(Some(FileLock::new(lock))),
         Err(std::fs::TryLockError::WouldBlock) => Err(StoreError::Locked { path: path.to_owned() }),
-        Err(std::fs::TryLockError::Error(error)) => Err(io(path)(error)),
+        Err(std::fs::TryLockError::Error(error)) => Err(io_error(path)(error)),
     }
 }
 
@@ -154,20 +156,20 @@ impl StorageBackend for MemoryBackend {
         Ok(self.bytes().len() as u64)
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
-        let byte_range = byte_range(offset, out.len())?;
+    fn read(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        let range = byte_range(offset, buffer.len())?;
         let bytes = self.bytes();
-        out.copy_from_slice(bytes.get(byte_range).ok_or(std::io::ErrorKind::UnexpectedEof)?);
+        buffer.copy_from_slice(bytes.get(range).ok_or(std::io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn set_len(&self, length: u64) -> std::io::Result<()> {
-        let byte_range = byte_range(length, 0)?;
+        let range = byte_range(length, 0)?;
         let mut bytes = self.bytes();
-        let additional = byte_range.start.saturating_sub(bytes.len());
+        let additional = range.start.saturating_sub(bytes.len());
         // A corrupt header may request any length, so the allocation may fail.
         bytes.try_reserve(additional).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
-        bytes.resize(byte_range.start, 0);
+        bytes.resize(range.start, 0);
         Ok(())
     }
 
@@ -176,9 +178,9 @@ impl StorageBackend for MemoryBackend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        let byte_range = byte_range(offset, data.len())?;
+        let range = byte_range(offset, data.len())?;
         let mut bytes = self.bytes();
-        bytes.get_mut(byte_range).ok_or(std::io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
+        bytes.get_mut(range).ok_or(std::io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
         Ok(())
     }
 }

@@ -24,7 +24,8 @@ impl ReadSnapshot {
     /// # Errors
     /// [`StoreError`] if the database cannot be read or is inconsistent.
     pub fn campaign(&self) -> Result<Option<CampaignState>, StoreError> {
-        catch_corruption(|| tables::load_without_updates(&self.read)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::load_without_updates(&self.read))
+            .map_err(|error| error.with_path(&self.path))
     }
 
     /// Returns the number of committed rounds.
@@ -32,7 +33,7 @@ impl ReadSnapshot {
     /// # Errors
     /// Same as [`Self::campaign`].
     pub fn count_rounds(&self) -> Result<u64, StoreError> {
-        catch_corruption(|| tables::count_rounds(&self.read)).map_err(|error| error.at(&self.path))
+        catch_corruption(|| tables::count_rounds(&self.read)).map_err(|error| error.with_path(&self.path))
     }
 
     /// Passes the committed rounds, one line of JSON each, to `each` in order, until `each` returns false.
@@ -41,7 +42,7 @@ impl ReadSnapshot {
     /// Same as [`Self::campaign`].
     pub fn rounds(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
         catch_corruption(|| tables::for_each_round(&self.read, |_, line| each(line)))
-            .map_err(|error| error.at(&self.path))
+            .map_err(|error| error.with_path(&self.path))
     }
 
     /// Passes the journal lines to `each` in order, until `each` returns false.
@@ -50,6 +51,6 @@ impl ReadSnapshot {
     /// [`StoreError`] if the lines cannot be read.
     pub fn journal(&self, mut each: impl FnMut(&str) -> bool) -> Result<(), StoreError> {
         catch_corruption(|| tables::for_each_journal_line(&self.read, 0, |_, line| each(line)))
-            .map_err(|error| error.at(&self.path))
+            .map_err(|error| error.with_path(&self.path))
     }
 }

@@ -13,7 +13,7 @@ use fedspan_files::{create_private, sync_directory, with_suffix};
 pub const KEY_FILE: &str = "round.key";
 
 /// Length of the longest file that is read, in bytes.
-const LONGEST: u64 = 4096;
+const FILE_LEN_MAX: u64 = 4096;
 
 /// Storage of the open round's key. The effect of every method is durable when the method returns.
 pub trait RoundKeyStorage: Send {
@@ -29,7 +29,7 @@ pub trait RoundKeyStorage: Send {
     /// Error of the storage.
     fn write(&self, key: &[u8]) -> std::io::Result<()>;
 
-    /// Makes the stored key durable. Needed because an earlier write may have stored the key before it
+    /// Syncs the stored key to disk. Needed because an earlier write may have stored the key before it
     /// failed.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl RoundKeyFile {
     }
 
     /// Returns the temporary path to which a key is written first.
-    fn partial(&self) -> PathBuf {
+    fn partial_path(&self) -> PathBuf {
         with_suffix(&self.path, ".partial")
     }
 }
@@ -65,7 +65,7 @@ impl RoundKeyStorage for RoundKeyFile {
         regular(&self.path)?;
         match std::fs::metadata(&self.path) {
             // A longer file is not a key; an empty value makes the caller treat it as damaged.
-            Ok(about) if about.len() > LONGEST => Ok(Some(Zeroizing::default())),
+            Ok(metadata) if metadata.len() > FILE_LEN_MAX => Ok(Some(Zeroizing::default())),
             Ok(_) => std::fs::read(&self.path).map(|bytes| Some(Zeroizing::new(bytes))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -73,7 +73,7 @@ impl RoundKeyStorage for RoundKeyFile {
     }
 
     fn write(&self, key: &[u8]) -> std::io::Result<()> {
-        let partial = self.partial();
+        let partial = self.partial_path();
         erase(&partial)?;
         create_private(&partial, key).map_err(std::io::Error::other)?;
         std::fs::rename(&partial, &self.path)?;
@@ -86,7 +86,7 @@ impl RoundKeyStorage for RoundKeyFile {
     }
 
     fn erase(&self) -> std::io::Result<()> {
-        erase(&self.partial())?;
+        erase(&self.partial_path())?;
         erase(&self.path)
     }
 }
@@ -98,7 +98,7 @@ fn erase(path: &Path) -> std::io::Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    let length = usize::try_from(file.metadata()?.len().min(LONGEST)).unwrap_or_default();
+    let length = usize::try_from(file.metadata()?.len().min(FILE_LEN_MAX)).unwrap_or_default();
     file.write_all(&vec![0; length])?;
     file.sync_data()?;
     std::fs::remove_file(path)

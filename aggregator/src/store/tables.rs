@@ -47,18 +47,18 @@ pub(super) fn check_format(database: &impl ReadableDatabase) -> Result<(), Datab
         Err(TableError::TableDoesNotExist(_)) if read.list_tables()?.next().is_none() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    let found = about.get("format")?.map_or(0, |bytes| number(bytes.value()));
-    if found == u64::from(FORMAT) {
+    let format = about.get("format")?.map_or(0, |bytes| decode_number(bytes.value()));
+    if format == u64::from(FORMAT) {
         Ok(())
     } else {
-        Err(DatabaseError::Version(u32::try_from(found).unwrap_or(u32::MAX), FORMAT))
+        Err(DatabaseError::Version(u32::try_from(format).unwrap_or(u32::MAX), FORMAT))
     }
 }
 
 /// Returns the number of the last transaction; 0 for an empty database.
 pub(super) fn last_transaction(database: &impl ReadableDatabase) -> Result<u64, DatabaseError> {
     match database.begin_read()?.open_table(ABOUT) {
-        Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| number(bytes.value()))),
+        Ok(about) => Ok(about.get("transaction")?.map_or(0, |bytes| decode_number(bytes.value()))),
         Err(TableError::TableDoesNotExist(_)) => Ok(0),
         Err(error) => Err(error.into()),
     }
@@ -85,14 +85,14 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         .map_err(|_| DatabaseError::Damaged("the configuration is not UTF-8".to_owned()))?;
     let checkpoint = read.open_table(CHECKPOINT)?.get(())?;
     let checkpoint: Option<Checkpoint> =
-        checkpoint.map(|bytes| decode("the checkpoint", bytes.value())).transpose()?;
+        checkpoint.map(|bytes| decode_value("the checkpoint", bytes.value())).transpose()?;
     if checkpoint.iter().flat_map(|checkpoint| &checkpoint.state).any(|value| !value.is_finite()) {
         return Err(DatabaseError::Damaged("the checkpoint holds values that are not finite".to_owned()));
     }
     let mut accounts = Vec::new();
     for entry in read.open_table(ACCOUNTS)?.iter()? {
         let (device, bytes) = entry?;
-        let account: Account = decode("an account", bytes.value())?;
+        let account: Account = decode_value("an account", bytes.value())?;
         accounts.push((DeviceId(device.value()), account));
     }
     let next_journal_line = read.open_table(JOURNAL)?.last()?.map_or(0, |(number, _)| number.value() + 1);
@@ -102,9 +102,9 @@ pub(super) fn load_without_updates(read: &ReadTransaction) -> Result<Option<Camp
         round_aliases.push(RoundId { round, stage });
     }
     let deadline = read.open_table(WAITS)?.get(())?;
-    let deadline = deadline.map(|bytes| decode("the deadline", bytes.value())).transpose()?;
-    let clock = about.get("clock")?.map_or(0, |bytes| number(bytes.value()));
-    let campaign = number(campaign.value());
+    let deadline = deadline.map(|bytes| decode_value("the deadline", bytes.value())).transpose()?;
+    let clock = about.get("clock")?.map_or(0, |bytes| decode_number(bytes.value()));
+    let campaign = decode_number(campaign.value());
     let (updates, excluded) = (Vec::new(), Vec::new());
     Ok(Some(CampaignState {
         campaign,
@@ -134,16 +134,17 @@ pub(super) fn load(
     for entry in read.open_table(UPDATES)?.iter()? {
         let (key, sealed) = entry?;
         let (round, stage, device) = key.value();
-        let other =
+        let wrong_round =
             || DatabaseError::Damaged(format!("an update of device {device} belongs to another round"));
-        let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(other)?;
+        let id = open.filter(|open| *open == RoundId { round, stage }).ok_or_else(wrong_round)?;
         let decryptor = match &mut decryptor {
             Some(decryptor) => decryptor,
-            none => none.insert(cipher.decryptor(id)?),
+            slot => slot.insert(cipher.decryptor(id)?),
         };
-        let counted: CountedUpdate = decode("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
+        let counted: CountedUpdate =
+            decode_value("an update", &decryptor.open(DeviceId(device), sealed.value())?)?;
         if counted.update.id != id && !stored.round_aliases.contains(&counted.update.id) {
-            return Err(other());
+            return Err(wrong_round());
         }
         updates.push((DeviceId(device), counted));
     }
@@ -159,16 +160,17 @@ pub(super) fn load(
 
 /// Loads the committed rounds, in order.
 pub(super) fn rounds(read: &ReadTransaction) -> Result<Vec<CommittedRound>, DatabaseError> {
-    let (mut found, mut wrong) = (Vec::new(), None);
-    for_each_round(read, |exchange, line| {
+    let mut rounds = Vec::new();
+    let mut damage = None;
+    for_each_round(read, |round_id, line| {
         match serde_json::from_str::<CommittedRound>(line) {
-            Ok(round) if round.exchange == exchange => found.push(round),
-            Ok(_) => wrong = Some(format!("round {exchange} has another id")),
-            Err(error) => wrong = Some(format!("round {exchange} cannot be read: {error}")),
+            Ok(round) if round.exchange == round_id => rounds.push(round),
+            Ok(_) => damage = Some(format!("round {round_id} has another id")),
+            Err(error) => damage = Some(format!("round {round_id} cannot be read: {error}")),
         }
-        wrong.is_none()
+        damage.is_none()
     })?;
-    wrong.map_or(Ok(found), |wrong| Err(DatabaseError::Damaged(wrong)))
+    damage.map_or(Ok(rounds), |damage| Err(DatabaseError::Damaged(damage)))
 }
 
 /// Returns the number of committed rounds.
@@ -187,8 +189,8 @@ pub(super) fn for_each_round(
     mut each: impl FnMut(u32, &str) -> bool,
 ) -> Result<(), DatabaseError> {
     for entry in read.open_table(ROUNDS)?.iter()? {
-        let (exchange, line) = entry?;
-        if !each(exchange.value(), line.value()) {
+        let (round_id, line) = entry?;
+        if !each(round_id.value(), line.value()) {
             break;
         }
     }
@@ -200,12 +202,12 @@ pub(super) fn journal_lines(
     database: &impl ReadableDatabase,
     first: u64,
 ) -> Result<Vec<(u64, String)>, DatabaseError> {
-    let mut found = Vec::new();
+    let mut lines = Vec::new();
     for_each_journal_line(&database.begin_read()?, first, |number, line| {
-        found.push((number, line.to_owned()));
+        lines.push((number, line.to_owned()));
         true
     })?;
-    Ok(found)
+    Ok(lines)
 }
 
 /// Passes the journal lines from number `first` on to `each`, until `each` returns false.
@@ -229,12 +231,12 @@ pub(super) fn for_each_journal_line(
 }
 
 /// Decodes a little-endian number of 8 bytes; any other length gives `u64::MAX`.
-pub(super) fn number(bytes: &[u8]) -> u64 {
+pub(super) fn decode_number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(u64::MAX, u64::from_le_bytes)
 }
 
 /// Decodes a value; `what` names the value in the error.
-fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
+fn decode_value<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, DatabaseError> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
         Ok(_) => Err(DatabaseError::Damaged(format!("{what} has trailing bytes"))),

@@ -7,9 +7,9 @@ use zeroize::Zeroizing;
 use super::encryption::UpdateCipher;
 use super::error::DatabaseError;
 use super::tables::{
-    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, number,
+    ABOUT, ACCOUNTS, Bytes, CHECKPOINT, FORMAT, JOURNAL, NAMES, OUT, ROUNDS, UPDATES, WAITS, decode_number,
 };
-use super::{Store, StoreError, io};
+use super::{Store, StoreError, io_error};
 use crate::journal::CommittedRound;
 use fedspan_engine::linalg::Matrix;
 use fedspan_engine::{Millis, Record};
@@ -58,16 +58,17 @@ impl Store {
     pub fn apply(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         // Updates of the round that these rows close need not be written.
         let closed = rows.iter().rposition(|row| matches!(row, Row::Engine(Record::Checkpoint(_))));
-        let counts = |row: &Row| matches!(row, Row::Engine(Record::Counted(..)));
-        let (before, after) = rows.split_at(closed.map_or(0, |closed| closed + 1));
-        let (first, second) = if after.iter().any(counts) { (before, after) } else { (rows, &[][..]) };
-        if !first.is_empty() {
-            self.write(first, closed.unwrap_or(0))?;
+        let is_counted = |row: &Row| matches!(row, Row::Engine(Record::Counted(..)));
+        let (closing_rows, later_rows) = rows.split_at(closed.map_or(0, |closed| closed + 1));
+        let (first_batch, second_batch) =
+            if later_rows.iter().any(is_counted) { (closing_rows, later_rows) } else { (rows, &[][..]) };
+        if !first_batch.is_empty() {
+            self.write(first_batch, closed.unwrap_or(0))?;
         }
         if closed.is_some() {
             self.erase_key()?;
         }
-        if second.is_empty() { Ok(()) } else { self.write(second, 0) }
+        if second_batch.is_empty() { Ok(()) } else { self.write(second_batch, 0) }
     }
 
     /// Writes rows in one transaction. Rows before index `closed` that concern updates are skipped.
@@ -76,9 +77,9 @@ impl Store {
             Some(database) => database,
             None => self.open_database()?,
         };
-        self.backend.check_same_file().map_err(io(&self.path))?;
+        self.backend.check_same_file().map_err(io_error(&self.path))?;
         let written = write_rows(&database, &mut self.cipher, rows, closed);
-        self.last = Some(written.map_err(|error| error.at(&self.path))?);
+        self.last = Some(written.map_err(|error| error.with_path(&self.path))?);
         self.database = Some(database);
         Ok(())
     }
@@ -96,7 +97,7 @@ fn begin_write(database: &Database) -> Result<WriteTransaction, DatabaseError> {
 
 /// Increments the transaction number.
 fn next_transaction(about: &mut Table<'_, &str, Bytes>) -> Result<u64, DatabaseError> {
-    let next = about.get("transaction")?.map_or(0, |bytes| number(bytes.value())).saturating_add(1);
+    let next = about.get("transaction")?.map_or(0, |bytes| decode_number(bytes.value())).saturating_add(1);
     about.insert("transaction", next.to_le_bytes().as_slice())?;
     Ok(next)
 }
@@ -143,36 +144,38 @@ fn write_rows(
         let mut journal = write.open_table(JOURNAL)?;
         let mut accounts = write.open_table(ACCOUNTS)?;
         let mut checkpoints = write.open_table(CHECKPOINT)?;
-        for (place, row) in rows.iter().enumerate() {
+        for (index, row) in rows.iter().enumerate() {
             match row {
                 Row::Engine(Record::Checkpoint(checkpoint)) => {
-                    checkpoints.insert((), encode(checkpoint)?.as_slice())?;
+                    checkpoints.insert((), encode_value(checkpoint)?.as_slice())?;
                     updates.retain(|_, _| false)?;
                     round_aliases.retain(|_, ()| false)?;
                     excluded.retain(|_, ()| false)?;
                     deadline.retain(|(), _| false)?;
                 }
-                Row::Engine(Record::Deadline(now)) => drop(deadline.insert((), encode(now)?.as_slice())?),
+                Row::Engine(Record::Deadline(now)) => {
+                    drop(deadline.insert((), encode_value(now)?.as_slice())?)
+                }
                 Row::Engine(
                     Record::Counted(..) | Record::Renumbered(_) | Record::Excluded(_) | Record::Reinvited(_),
-                ) if place < closed => {}
+                ) if index < closed => {}
                 Row::Engine(Record::Renumbered(opening)) => {
                     round_aliases.insert((opening.id.round, opening.id.stage), ())?;
                     // After renumbering, the excluded devices are asked again.
                     excluded.retain(|_, ()| false)?;
                 }
                 Row::Engine(Record::Counted(id, device, counted)) => {
-                    cipher.begin(*id)?;
-                    let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode(counted)?))?;
+                    cipher.ensure_key(*id)?;
+                    let sealed = cipher.seal(*id, *device, &Zeroizing::new(encode_value(counted)?))?;
                     updates.insert((id.round, id.stage, device.0), sealed.as_slice())?;
                     excluded.remove(device.0)?;
                 }
                 Row::Engine(Record::Excluded(device)) => drop(excluded.insert(device.0, ())?),
                 Row::Engine(Record::Reinvited(device)) => drop(excluded.remove(device.0)?),
                 Row::Engine(Record::Account(device, account)) => {
-                    accounts.insert(device.0, encode(account)?.as_slice())?;
+                    accounts.insert(device.0, encode_value(account)?.as_slice())?;
                 }
-                // [`Row::of`] makes no rows of these records.
+                // [`Row::of`] creates no rows of these records.
                 Row::Engine(
                     Record::Committed(_)
                     | Record::Answered(..)
@@ -197,6 +200,6 @@ fn write_rows(
 }
 
 /// Encodes a value in postcard format.
-fn encode(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
+fn encode_value(value: &impl Serialize) -> Result<Vec<u8>, DatabaseError> {
     postcard::to_stdvec(value).map_err(|error| DatabaseError::Damaged(format!("cannot be encoded: {error}")))
 }

@@ -146,7 +146,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
             progress.clear();
             let report = result?;
             Ok(match format {
-                Format::Human => average_text(&name, kind, &report),
+                Format::Human => format_average(&name, kind, &report),
                 Format::Json => {
                     let (round, warnings) = (kind.name(), inputs.warnings());
                     let json = serde_json::json!({
@@ -165,7 +165,7 @@ pub fn command(command: &FilesCommand, interrupted: &Arc<AtomicBool>) -> Result<
             let report = result?;
             print_warnings(&report.warnings);
             Ok(match format {
-                Format::Human => check_table(&report, *tensors),
+                Format::Human => format_check(&report, *tensors),
                 Format::Json => serde_json::json!(report).to_string() + "\n",
             })
         }
@@ -177,19 +177,19 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(THREADS_MAX)
 }
 
-/// Text of an average: a summary line, a line for every client with its weight, and a line for every integer
-/// tensor in which clients differ.
-fn average_text(name: &str, kind: RoundKind, report: &AverageReport) -> String {
+/// Formats the report of an average: a summary line, a line for every client with its weight, and a line for
+/// every integer tensor in which clients differ.
+fn format_average(name: &str, kind: RoundKind, report: &AverageReport) -> String {
     let AverageReport { clients, averaged, kept, largest, bytes } = report;
     let count = clients.len();
     let plural = if count == 1 { "client" } else { "clients" };
     let kind = match kind {
         RoundKind::Plain => "plain averaging".to_owned(),
-        other => format!("{} round", other.name()),
+        kind => format!("{} round", kind.name()),
     };
     let largest_count = match largest.len() {
         0 => String::new(),
-        more => format!(", {more} with the largest integers"),
+        count => format!(", {count} with the largest integers"),
     };
     let mut text = format!(
         "{name}: {kind} of {count} {plural}, {averaged} tensors averaged, {kept} kept{largest_count}, {bytes} bytes\n"
@@ -232,20 +232,21 @@ impl Progress {
     fn show(&self, read: u64, total: u64) -> bool {
         if let Ok(mut shown) = self.shown.try_lock() {
             let percent = (u128::from(read) * 100 / u128::from(total.max(1))).try_into().unwrap_or(100);
-            let due = match shown.1 {
+            let is_due = match shown.1 {
                 None if self.terminal => shown.0.elapsed() >= PROGRESS_DELAY,
                 None => shown.0.elapsed() >= PROGRESS_INTERVAL,
                 Some((_, last)) if self.terminal => last != percent,
-                Some((at, _)) => at.elapsed() >= PROGRESS_INTERVAL,
+                Some((printed_at, _)) => printed_at.elapsed() >= PROGRESS_INTERVAL,
             };
-            if due {
+            if is_due {
                 shown.1 = Some((Instant::now(), percent));
-                let end = if self.terminal { "" } else { "\n" };
-                let start = if self.terminal { "\r" } else { "" };
+                let line_end = if self.terminal { "" } else { "\n" };
+                let line_start = if self.terminal { "\r" } else { "" };
                 // Errors are ignored: standard error may be closed.
                 let mut error = std::io::stderr().lock();
                 drop(
-                    write!(error, "{start}{}: {percent} %{end}", self.activity).and_then(|()| error.flush()),
+                    write!(error, "{line_start}{}: {percent} %{line_end}", self.activity)
+                        .and_then(|()| error.flush()),
                 );
             }
         }
@@ -261,16 +262,16 @@ impl Progress {
     }
 }
 
-/// Table of a check: a line for every client, then the interference.
-fn check_table(report: &CheckReport, tensors: bool) -> String {
+/// Formats the report of a check: a line for every client, then the interference.
+fn format_check(report: &CheckReport, tensors: bool) -> String {
     let width = report.clients.iter().map(|client| client.file.chars().count()).max().unwrap_or(0).max(6);
     let mut text = format!("{:<width$} {:>20} {:>20} {:>20} fits\n", "client", "down", "up", "saved");
     for client in &report.clients {
-        let saved = client.saved.as_ref().map_or("-".to_owned(), change_text);
-        let (down, up, fits) = (change_text(&client.down), change_text(&client.up), client.fits.name());
+        let saved = client.saved.as_ref().map_or("-".to_owned(), format_change);
+        let (down, up, fits) = (format_change(&client.down), format_change(&client.up), client.fits.name());
         text += &format!("{:<width$} {down:>20} {up:>20} {saved:>20} {fits}\n", client.file);
         for (name, changed) in client.tensors.iter().filter(|_| tensors) {
-            text += &format!("  {} {}\n", change_text(changed), name.escape_debug());
+            text += &format!("  {} {}\n", format_change(changed), name.escape_debug());
         }
     }
     text += "Norms of changes, in brackets over that of the base's.\n";
@@ -283,7 +284,7 @@ fn check_table(report: &CheckReport, tensors: bool) -> String {
     text += &format!("Plain averaging would lose {interference:.3e} of the mean of products (interference)");
     let largest = report.targets.iter().max_by(|a, b| a.interference.total_cmp(&b.interference));
     text += &match largest.filter(|target| target.interference > 0.0) {
-        Some(most) => format!(", most in {}: {:.3e}.\n", most.module.escape_debug(), most.interference),
+        Some(target) => format!(", most in {}: {:.3e}.\n", target.module.escape_debug(), target.interference),
         None => ".\n".to_owned(),
     };
     for target in report.targets.iter().filter(|_| tensors) {
@@ -302,8 +303,8 @@ fn parse_samples(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| format!("found {text:?}, allowed: a whole number from 0 to {SAMPLES_MAX}"))
 }
 
-/// Text of a change: its norm, and in brackets the ratio to the norm of the base.
-fn change_text(changed: &ChangeNorms) -> String {
+/// Formats a change: its norm, and in brackets the ratio to the norm of the base.
+fn format_change(changed: &ChangeNorms) -> String {
     match changed.relative() {
         _ if !changed.differs => "same".to_owned(),
         // Integers and booleans have no norm.

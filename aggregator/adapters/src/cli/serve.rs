@@ -46,8 +46,9 @@ pub async fn serve(
     let text = read_file(&options.config).map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
     let settings = Settings::parse(&name, &text, &options.changes)
         .map_err(|problem| ServeError::InvalidInput(problem.to_string()))?;
-    let (method, rounds, clients) =
-        (settings.rules.method, settings.rules.rounds, settings.registry.names().len());
+    let method = settings.rules.method;
+    let rounds = settings.rules.rounds;
+    let clients = settings.registry.names().len();
     let serve_error = |error: ServerError| {
         if error.is_invalid_input() {
             ServeError::InvalidInput(error.to_string())

@@ -39,29 +39,29 @@ impl ConfigSet {
     pub(super) fn check(&mut self, file: &Path, layout: &Layout) -> Result<Option<Vec<u8>>, AdapterError> {
         let Some((path, bytes, config)) = config::read_beside(file)? else { return Ok(None) };
         self.add_statements(&path, &config);
-        let Some((first, other, all)) = &self.first else {
+        let Some((first_path, first_config, first_scalings)) = &self.first else {
             let scalings =
-                module_scalings(Some(&config), layout).map_err(|found| AdapterError::located(file, found))?;
+                module_scalings(Some(&config), layout).map_err(|fault| AdapterError::located(file, fault))?;
             self.first = Some((path, config, scalings));
             return Ok(Some(bytes));
         };
-        if let Some(difference) = config.difference(other) {
-            let fault = Fault::ConfigMismatch { difference: Box::new(difference), first: first.clone() };
+        if let Some(difference) = config.difference(first_config) {
+            let fault = Fault::ConfigMismatch { difference: Box::new(difference), first: first_path.clone() };
             return Err(AdapterError::file(&path, fault));
         }
-        if !config.has_order_of(other) {
+        if !config.has_order_of(first_config) {
             let scalings =
-                module_scalings(Some(&config), layout).map_err(|found| AdapterError::located(file, found))?;
-            let differing = scalings.iter().zip(all).position(|(scaling, other)| scaling != other);
+                module_scalings(Some(&config), layout).map_err(|fault| AdapterError::located(file, fault))?;
+            let differing = scalings.iter().zip(first_scalings).position(|(scaling, first)| scaling != first);
             if let Some(index) = differing {
-                let text = |scalings: &ModuleScalings| match scalings.get(index) {
+                let format_scaling = |scalings: &ModuleScalings| match scalings.get(index) {
                     Some(Ok(scaling)) => format!("{} and scale {}", scaling.rank, scaling.scale),
                     _ => "unknown".to_owned(),
                 };
                 let fault = Fault::PatternOrderMismatch {
-                    found: text(&scalings),
-                    expected: text(all),
-                    first: first.clone(),
+                    found: format_scaling(&scalings),
+                    expected: format_scaling(first_scalings),
+                    first: first_path.clone(),
                 };
                 let name = layout.pairs.get(index).map_or("", |pair| pair.module.as_str());
                 return Err(AdapterError::tensor(&path, name, fault));
@@ -71,7 +71,7 @@ impl ConfigSet {
     }
 
     /// First configuration; `None` if no file has one.
-    pub(super) fn first(&self) -> Option<&Config> {
+    pub(super) fn first_config(&self) -> Option<&Config> {
         self.first.as_ref().map(|(_, config, _)| config)
     }
 

@@ -61,20 +61,20 @@ pub fn average(
     let threads = threads.max(1);
     let writer = output.begin(inputs)?;
     writer.write(&inputs.header, 0)?;
-    let work = Work::new(inputs, kind, &writer, inputs.block_len(threads), progress);
+    let average_work = Work::new(inputs, kind, &writer, inputs.block_len(threads), progress);
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(|| work.run());
+            scope.spawn(|| average_work.run());
         }
-        work.run();
+        average_work.run();
     });
-    let differing = work.finish()?;
+    let differing = average_work.finish()?;
     inputs.ensure_unchanged()?;
     writer.commit()?;
     let tensors = &inputs.layout.tensors;
-    let averaged =
+    let is_averaged =
         |entry: &&AdapterTensor| !kind.freezes(entry.role) && entry.tensor.dtype.rule() == MergeRule::Mean;
-    let averaged = tensors.iter().filter(averaged).count();
+    let averaged = tensors.iter().filter(is_averaged).count();
     let largest: Vec<String> =
         differing.into_iter().map(|tensor_index| tensors[tensor_index].tensor.name.clone()).collect();
     Ok(AverageReport {
@@ -128,7 +128,8 @@ impl<'a> Work<'a> {
         block_len: usize,
         progress: &'a ProgressFn<'a>,
     ) -> Self {
-        let (mut first_blocks, mut bytes) = (vec![0], 0_u64);
+        let mut first_blocks = vec![0];
+        let mut bytes = 0_u64;
         for entry in &inputs.layout.tensors {
             let readers = inputs.clients() + usize::from(kind.freezes(entry.role));
             bytes = bytes.saturating_add(entry.tensor.bytes().saturating_mul(readers as u64));
@@ -154,11 +155,11 @@ impl<'a> Work<'a> {
     }
 
     /// Block with this number; `None` after the last block.
-    fn block(&self, number: usize) -> Option<Block> {
+    fn block_at(&self, number: usize) -> Option<Block> {
         let tensor_index = self.first_blocks.partition_point(|first| *first <= number).checked_sub(1)?;
         let bytes = self.inputs.layout.tensors.get(tensor_index)?.tensor.bytes();
         let begin = (number - self.first_blocks[tensor_index]) as u64 * self.block_len as u64;
-        let length = bytes.checked_sub(begin).filter(|rest| *rest > 0)?;
+        let length = bytes.checked_sub(begin).filter(|length| *length > 0)?;
         Some((
             tensor_index,
             begin,
@@ -177,15 +178,15 @@ impl<'a> Work<'a> {
         };
         while !self.stop.load(Ordering::Relaxed) {
             let number = self.next_block.fetch_add(1, Ordering::Relaxed);
-            let Some(block) = self.block(number) else { break };
-            let frozen = self.kind.freezes(self.inputs.layout.tensors[block.0].role);
+            let Some(block) = self.block_at(number) else { break };
+            let is_frozen = self.kind.freezes(self.inputs.layout.tensors[block.0].role);
             let result = match self.inputs.layout.tensors[block.0].tensor.dtype.rule() {
-                _ if frozen => self.copy_frozen(block, &mut buffers),
+                _ if is_frozen => self.copy_frozen(block, &mut buffers),
                 MergeRule::Mean => self.write_mean(block, &mut buffers),
                 MergeRule::Largest => self.write_largest(block, &mut buffers),
                 MergeRule::Equal => self.write_common(block, &mut buffers),
             };
-            let length = block.2 as u64 * (count + usize::from(frozen)) as u64;
+            let length = block.2 as u64 * (count + usize::from(is_frozen)) as u64;
             let read = self.bytes_read.fetch_add(length, Ordering::Relaxed) + length;
             let result = result.and_then(|()| match (self.progress)(read, self.bytes) {
                 true => Ok(()),
@@ -194,7 +195,7 @@ impl<'a> Work<'a> {
             if let Err(error) = result {
                 self.stop.store(true, Ordering::Relaxed);
                 let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-                if failure.as_ref().is_none_or(|(other, _)| number < *other) {
+                if failure.as_ref().is_none_or(|(earlier, _)| number < *earlier) {
                     *failure = Some((number, error));
                 }
             }

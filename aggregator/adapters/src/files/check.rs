@@ -125,7 +125,7 @@ pub struct CheckReport {
 /// [`AdapterError::Interrupted`] if `progress` returns false.
 pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, AdapterError> {
     // The computation of the interference reads the factors a second time.
-    let mut progress = Progress { report: progress, read: 0, of: inputs.bytes().saturating_mul(2) };
+    let mut progress = Progress { report: progress, read: 0, total: inputs.bytes().saturating_mul(2) };
     let mut clients: Vec<Vec<ChangeNorms>> = vec![Vec::new(); inputs.clients()];
     let mut shared = Vec::with_capacity(inputs.layout.tensors.len());
     for index in 0..inputs.layout.tensors.len() {
@@ -134,8 +134,9 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
         shared.push(is_shared);
     }
     let mut warnings = inputs.warnings().to_vec();
-    let mut found: Vec<(SquaredNorms, f64)> = Vec::new();
-    let (mut targets, mut unknown) = (Vec::new(), Vec::new());
+    let mut module_norms_and_scales: Vec<(SquaredNorms, f64)> = Vec::new();
+    let mut targets = Vec::new();
+    let mut unknown = Vec::new();
     for (pair, scaling) in inputs.layout.pairs.iter().zip(&inputs.scalings) {
         let shared = [shared[pair.down], shared[pair.up]];
         let scaling = match scaling {
@@ -158,10 +159,10 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             unknown.push((pair, "too many clients for its rank".to_owned()));
             continue;
         };
-        let all = norms.iter().fold(SquaredNorms::default(), |all, one| all.plus(*one));
-        found.push((all, scaling.scale));
+        let summed = norms.iter().fold(SquaredNorms::default(), |sum, expert| sum.plus(*expert));
+        module_norms_and_scales.push((summed, scaling.scale));
         let experts = if scaling.experts > 1 {
-            norms.iter().map(|one| one.interference()).collect()
+            norms.iter().map(|expert| expert.interference()).collect()
         } else {
             Vec::new()
         };
@@ -170,7 +171,7 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             rank: scaling.rank,
             experts: scaling.experts,
             scale: scaling.scale,
-            interference: all.interference(),
+            interference: summed.interference(),
             expert_interference: experts,
         });
     }
@@ -183,9 +184,9 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
             inputs.layout.pairs.len()
         ));
     }
-    let interference = unknown.is_empty().then(|| total_interference(&found));
+    let interference = unknown.is_empty().then(|| total_interference(&module_norms_and_scales));
     let scales_differ = targets.windows(2).any(|pair| pair[0].scale != pair[1].scale);
-    if scales_differ && !inputs.is_configured && interference.is_some_and(|all| all > 0.0) {
+    if scales_differ && !inputs.is_configured && interference.is_some_and(|value| value > 0.0) {
         warnings.push(
             "without an adapter_config.json, modules of different ranks are scaled by 1/r, as if all had the same alpha"
                 .to_owned(),
@@ -203,13 +204,14 @@ pub fn check(inputs: &Inputs, progress: &ProgressFn<'_>) -> Result<CheckReport, 
 }
 
 /// Interference of all modules as one block-diagonal matrix, from the norms and scales of the modules.
-fn total_interference(found: &[(SquaredNorms, f64)]) -> f64 {
-    let largest = found.iter().fold(0.0, |largest, (_, scale)| f64::max(largest, scale.abs()));
+fn total_interference(modules: &[(SquaredNorms, f64)]) -> f64 {
+    let largest = modules.iter().fold(0.0, |largest, (_, scale)| f64::max(largest, scale.abs()));
     // Only the ratios of scales affect the result; dividing by the largest scale avoids overflow.
-    let scaled = |scale: f64| if largest > 0.0 { scale / largest } else { 0.0 };
-    let all =
-        found.iter().fold(SquaredNorms::default(), |all, (one, scale)| all.plus(one.scaled(scaled(*scale))));
-    all.interference()
+    let relative = |scale: f64| if largest > 0.0 { scale / largest } else { 0.0 };
+    let summed = modules
+        .iter()
+        .fold(SquaredNorms::default(), |sum, (norms, scale)| sum.plus(norms.scaled(relative(*scale))));
+    summed.interference()
 }
 
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
@@ -221,7 +223,7 @@ fn rank_of(pair: &FactorPair) -> f64 {
 struct Progress<'a> {
     report: &'a ProgressFn<'a>,
     read: u64,
-    of: u64,
+    total: u64,
 }
 
 impl Progress<'_> {
@@ -229,9 +231,9 @@ impl Progress<'_> {
     ///
     /// # Errors
     /// [`AdapterError::Interrupted`] if the function returns false.
-    fn add(&mut self, bytes: u64) -> Result<(), AdapterError> {
+    fn add_bytes(&mut self, bytes: u64) -> Result<(), AdapterError> {
         self.read += bytes;
-        if (self.report)(self.read, self.of) { Ok(()) } else { Err(AdapterError::Interrupted) }
+        if (self.report)(self.read, self.total) { Ok(()) } else { Err(AdapterError::Interrupted) }
     }
 }
 
@@ -244,7 +246,7 @@ fn client_report(inputs: &Inputs, source: &InputFile, tensors: Vec<ChangeNorms>)
             MergeRule::Mean => *changed,
             _ => ChangeNorms { change: 0.0, base: 0.0, ..*changed },
         });
-        norms.fold(ChangeNorms::default(), |all, one| all.combine(&one))
+        norms.fold(ChangeNorms::default(), |sum, norms| sum.combine(&norms))
     };
     let (down, up) = (change_of(Role::Down), change_of(Role::Up));
     let fits = match (down.differs, up.differs) {
@@ -274,44 +276,48 @@ fn tensor_changes(
     let AdapterTensor { tensor, .. } = &inputs.layout.tensors[tensor_index];
     let (dtype, size) = (tensor.dtype, tensor.dtype.size());
     let mut squares = vec![(0.0, false); inputs.clients()];
-    let (mut base_square, mut shared) = (0.0, true);
+    let mut base_square = 0.0;
+    let mut is_shared = true;
     let block = inputs.block_len(1);
-    let (mut bytes, mut other, mut first) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut base_bytes = Vec::new();
+    let mut client_bytes = Vec::new();
+    let mut first_client_bytes = Vec::new();
+    let mut base_values = Vec::new();
+    let mut client_values = Vec::new();
     for begin in (0..tensor.bytes()).step_by(block) {
-        let length = usize::try_from(tensor.bytes() - begin).map_or(block, |rest| rest.min(block));
+        let length = usize::try_from(tensor.bytes() - begin).map_or(block, |remaining| remaining.min(block));
         let check_finite = |source: &InputFile, bytes: &[u8]| {
             let Some((index, value)) = not_finite(dtype, bytes) else { return Ok(()) };
             let fault = Fault::NotFinite { index: begin / size as u64 + index as u64, value };
             Err(AdapterError::tensor(&source.path, &tensor.name, fault))
         };
-        bytes.resize(length, 0);
-        inputs.base.read(&mut bytes, inputs.base.offsets[tensor_index] + begin)?;
-        check_finite(&inputs.base, &bytes)?;
-        decode_block(dtype, &bytes, &mut before);
-        base_square += before.iter().fold(0.0, |sum, value| sum + value.powi(2));
+        base_bytes.resize(length, 0);
+        inputs.base.read(&mut base_bytes, inputs.base.offsets[tensor_index] + begin)?;
+        check_finite(&inputs.base, &base_bytes)?;
+        decode_block(dtype, &base_bytes, &mut base_values);
+        base_square += base_values.iter().fold(0.0, |sum, value| sum + value.powi(2));
         for (client, (source, (square, differs))) in inputs.clients.iter().zip(&mut squares).enumerate() {
-            other.resize(length, 0);
-            source.read(&mut other, source.offsets[tensor_index] + begin)?;
+            client_bytes.resize(length, 0);
+            source.read(&mut client_bytes, source.offsets[tensor_index] + begin)?;
             if client == 0 {
-                first.clone_from(&other);
+                first_client_bytes.clone_from(&client_bytes);
             }
-            shared &= other == first;
-            if other == bytes {
+            is_shared &= client_bytes == first_client_bytes;
+            if client_bytes == base_bytes {
                 continue;
             }
             *differs = true;
-            check_finite(source, &other)?;
-            decode_block(dtype, &other, &mut after);
-            let change = |sum: f64, (after, before): (&f64, &f64)| sum + (after - before).powi(2);
-            *square = after.iter().zip(&before).fold(*square, change);
+            check_finite(source, &client_bytes)?;
+            decode_block(dtype, &client_bytes, &mut client_values);
+            let add_square = |sum: f64, (changed, base): (&f64, &f64)| sum + (changed - base).powi(2);
+            *square = client_values.iter().zip(&base_values).fold(*square, add_square);
         }
-        progress.add((length * (inputs.clients() + 1)) as u64)?;
+        progress.add_bytes((length * (inputs.clients() + 1)) as u64)?;
     }
     let base = base_square.sqrt();
     let changed =
         squares.into_iter().map(|(square, differs)| ChangeNorms { change: square.sqrt(), base, differs });
-    Ok((changed.collect(), shared))
+    Ok((changed.collect(), is_shared))
 }
 
 /// Decodes the values of a block to f64.
@@ -356,8 +362,15 @@ fn module_norms(
         }
         let clients: Vec<(f64, &[u8])> =
             inputs.weights.iter().copied().zip(buffers.iter().map(Vec::as_slice)).collect();
-        let (dtype, role, total) = (tensor.dtype, *role, inputs.total);
-        let factors = FactorSet { dtype, role, rank, experts, clients: &clients, total, centred };
+        let factors = FactorSet {
+            dtype: tensor.dtype,
+            role: *role,
+            rank,
+            experts,
+            clients: &clients,
+            total: inputs.total,
+            centred,
+        };
         GramMatrices::from_factors(&factors).map_err(|(client, index)| {
             // The value was finite in the first pass, so the file has changed since that pass. The
             // value itself is unknown here.
@@ -368,7 +381,7 @@ fn module_norms(
     });
     let (down, up) = (down?, up?);
     let bytes = [pair.down, pair.up].map(|index| inputs.layout.tensors[index].tensor.bytes());
-    progress.add((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
+    progress.add_bytes((bytes[0] + bytes[1]).saturating_mul(inputs.clients() as u64))?;
     let weights = if centred { inputs.weights.as_slice() } else { &[] };
     Ok(Some(expert_norms(&down, &up, weights, inputs.total)))
 }

@@ -32,33 +32,34 @@ pub(super) fn optional_offsets(
     for AdapterTensor { tensor, role } in &layout.tensors {
         let base = || base.to_owned();
         let located = |fault| (Some(tensor.name.clone()), fault);
-        let Some(found) = tensors.remove(tensor.name.as_str()) else {
+        let Some(client_tensor) = tensors.remove(tensor.name.as_str()) else {
             if may_lack(*role) {
                 offsets.push(None);
                 continue;
             }
             return Err(located(Fault::MissingTensor { base: base() }));
         };
-        if found.dtype != tensor.dtype {
-            let (found, expected) = (found.dtype, tensor.dtype);
+        if client_tensor.dtype != tensor.dtype {
+            let (found, expected) = (client_tensor.dtype, tensor.dtype);
             return Err(located(Fault::DtypeMismatch { found, expected, base: base() }));
         }
-        if found.shape != tensor.shape {
+        if client_tensor.shape != tensor.shape {
             let rank_of =
                 |tensor: &_| rank(&AdapterTensor { tensor: Clone::clone(tensor), role: *role }).ok();
             // If the ranks of two factors differ, the error names the ranks instead of the shapes, because
             // ranks are easier to read.
-            let ranks = rank_of(found).zip(rank_of(tensor)).filter(|(found, expected)| found != expected);
+            let ranks =
+                rank_of(client_tensor).zip(rank_of(tensor)).filter(|(found, expected)| found != expected);
             return Err(located(match ranks {
                 Some((found, expected)) => Fault::RankMismatch { found, expected, base: base() },
                 None => Fault::ShapeMismatch {
-                    found: found.shape.clone(),
+                    found: client_tensor.shape.clone(),
                     expected: tensor.shape.clone(),
                     base: base(),
                 },
             }));
         }
-        offsets.push(Some(found.begin));
+        offsets.push(Some(client_tensor.begin));
     }
     let Some(extra) = tensors.into_keys().min() else { return Ok(offsets) };
     let fault = match parse_tensor_name(extra) {

@@ -80,7 +80,7 @@ impl Config {
             return Err(unsupported("use_dora", "false"));
         }
         let use_rslora = flag("use_rslora")?;
-        let r = rank(&value_of("r")).ok_or_else(|| unsupported("r", "a whole number of at least 1"))?;
+        let r = parse_rank(&value_of("r")).ok_or_else(|| unsupported("r", "a whole number of at least 1"))?;
         let lora_alpha =
             value_of("lora_alpha").number().ok_or_else(|| unsupported("lora_alpha", "a number"))?;
         let parameters = match value_of("target_parameters") {
@@ -100,8 +100,11 @@ impl Config {
             let entries = entries.iter().filter_map(|(key, value)| Some((key.as_str(), value.number()?)));
             Ok(Patterns::new(entries))
         };
-        let ranks =
-            patterns("rank_pattern", |value| rank(value).is_some(), "a map of whole numbers of at least 1")?;
+        let ranks = patterns(
+            "rank_pattern",
+            |value| parse_rank(value).is_some(),
+            "a map of whole numbers of at least 1",
+        )?;
         let alphas = patterns("alpha_pattern", |value| value.number().is_some(), "a map of numbers")?;
         let other_product =
             (value_of("use_bdlora") != Json::Null).then_some("use_bdlora makes the factors block-diagonal");
@@ -123,8 +126,8 @@ impl Config {
         let unknown = self.values.keys().chain(other.values.keys()).filter(|key| key_use(key).is_none());
         let mut unknown: Vec<&str> = unknown.map(String::as_str).collect();
         unknown.sort_unstable();
-        let known = KEYS.iter().map(|(key, _)| *key);
-        let mut pairs = known.chain(unknown).map(|key| (key, value(self, key), value(other, key)));
+        let known_keys = KEYS.iter().map(|(key, _)| *key);
+        let mut pairs = known_keys.chain(unknown).map(|key| (key, value(self, key), value(other, key)));
         let (key, ours, theirs) = pairs.find(|(_, ours, theirs)| ours != theirs)?;
         let quoted = |config: &Self, value: &Json| match (config.values.contains_key(key), key_use(key)) {
             (false, None) => "missing".to_owned(),
@@ -188,13 +191,13 @@ impl Config {
     }
 }
 
-/// True if a dotted name is `end`, or ends with `.` and `end`.
-fn has_dotted_end(name: &str, end: &str) -> bool {
-    name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+/// True if a dotted name is `suffix`, or ends with `.` and `suffix`.
+fn has_dotted_end(name: &str, suffix: &str) -> bool {
+    name.strip_suffix(suffix).is_some_and(|start| start.is_empty() || start.ends_with('.'))
 }
 
 /// Rank in a JSON value; `None` if the value is not a rank from 1 to [`RANK_MAX`].
-fn rank(value: &Json) -> Option<u64> {
+fn parse_rank(value: &Json) -> Option<u64> {
     match value {
         Json::Whole(rank @ 1..=RANK_MAX) => u64::try_from(*rank).ok(),
         _ => None,
@@ -209,19 +212,19 @@ fn rank(value: &Json) -> Option<u64> {
 /// be parsed ([`Config::parse`]).
 pub(super) fn read_beside(file: &Path) -> Result<Option<(PathBuf, Vec<u8>, Config)>, AdapterError> {
     let path = file.with_file_name(CONFIG);
-    let in_config = |fault: Fault| AdapterError::file(&path, fault);
+    let config_error = |fault: Fault| AdapterError::file(&path, fault);
     match std::fs::metadata(&path) {
         Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => return Err(in_config(Fault::NotRegular)),
+        Ok(_) => return Err(config_error(Fault::NotRegular)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(in_config(error.into())),
+        Err(error) => return Err(config_error(error.into())),
     }
-    let file = std::fs::File::open(&path).map_err(|error| in_config(error.into()))?;
+    let file = std::fs::File::open(&path).map_err(|error| config_error(error.into()))?;
     let mut bytes = Vec::new();
-    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| in_config(error.into()))?;
+    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes).map_err(|error| config_error(error.into()))?;
     if bytes.len() as u64 > CONFIG_MAX {
-        return Err(in_config(Fault::ConfigTooLong { max: CONFIG_MAX }));
+        return Err(config_error(Fault::ConfigTooLong { max: CONFIG_MAX }));
     }
-    let config = Config::parse(&bytes).map_err(in_config)?;
+    let config = Config::parse(&bytes).map_err(config_error)?;
     Ok(Some((path, bytes, config)))
 }

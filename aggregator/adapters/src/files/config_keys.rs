@@ -91,7 +91,7 @@ const WEIGHT_CHANGING_INITS: [&str; 5] = ["pissa", "olora", "corda", "loftq", "l
 
 /// Use of a key; `None` if the key is unknown.
 pub(super) fn key_use(key: &str) -> Option<KeyUse> {
-    KEYS.iter().find(|(name, _)| *name == key).map(|(_, found)| *found)
+    KEYS.iter().find(|(name, _)| *name == key).map(|(_, key_use)| *key_use)
 }
 
 /// Canonical form of a value; a `value` of `None` stands for a missing key.
@@ -124,8 +124,8 @@ pub(super) fn model_statement(key: &str, value: Option<&Json>) -> Option<String>
     match (key, value) {
         ("init_lora_weights", Some(Json::Text(text))) => {
             let text = text.to_lowercase();
-            let alters = WEIGHT_CHANGING_INITS.iter().any(|kind| text.starts_with(kind));
-            Some(if alters { text } else { String::new() })
+            let changes_weights = WEIGHT_CHANGING_INITS.iter().any(|kind| text.starts_with(kind));
+            Some(if changes_weights { text } else { String::new() })
         }
         ("init_lora_weights", _) => Some(String::new()),
         (_, Some(Json::Text(text))) if !text.is_empty() => Some(text.clone()),
@@ -140,7 +140,7 @@ mod tests {
     use super::{KEYS, KeyUse, canonical, key_use, model_statement};
     use crate::files::json::Json;
 
-    fn json(text: &str) -> Option<Json> {
+    fn parse_json(text: &str) -> Option<Json> {
         (!text.is_empty()).then(|| serde_json::from_str(text).unwrap())
     }
 
@@ -186,16 +186,21 @@ mod tests {
             ),
             ("layer_replication", &[&["", "null"], &["[[0,2],[1,3]]"], &["[[1,3],[0,2]]"]]),
         ] {
-            let Some(KeyUse::MustAgree(form)) = key_use(key) else { panic!("{key} is compared") };
+            let Some(KeyUse::MustAgree(form)) = key_use(key) else { panic!("{key} is not compared") };
             let forms: Vec<(usize, Json, &str)> = classes
                 .iter()
                 .enumerate()
                 .flat_map(|(class, texts)| texts.iter().map(move |text| (class, *text)))
-                .map(|(class, text)| (class, canonical(form, json(text).as_ref()), text))
+                .map(|(class, text)| (class, canonical(form, parse_json(text).as_ref()), text))
                 .collect();
-            for (class, own, text) in &forms {
-                for (other, theirs, and) in &forms {
-                    assert_eq!(own == theirs, class == other, "{key}: {text:?} and {and:?}");
+            for (first_class, first_form, first_text) in &forms {
+                for (second_class, second_form, second_text) in &forms {
+                    let is_same_class = first_class == second_class;
+                    assert_eq!(
+                        first_form == second_form,
+                        is_same_class,
+                        "{key}: {first_text:?} and {second_text:?}"
+                    );
                 }
             }
         }
@@ -212,7 +217,7 @@ mod tests {
 
     #[test]
     fn model_statements_follow_meaning() {
-        let statement = |text: &str| model_statement("init_lora_weights", json(text).as_ref());
+        let statement = |text: &str| model_statement("init_lora_weights", parse_json(text).as_ref());
         for text in ["null", "true", "false", "\"gaussian\"", "\"eva\"", "\"orthogonal\"", "\"mica\""] {
             assert_eq!(statement(""), statement(text), "{text}");
         }
@@ -228,7 +233,7 @@ mod tests {
             assert_ne!(statement(""), statement(text), "{text}");
         }
         assert_eq!(statement("\"PiSSA\""), statement("\"pissa\""));
-        let model = |text: &str| model_statement("base_model_name_or_path", json(text).as_ref());
+        let model = |text: &str| model_statement("base_model_name_or_path", parse_json(text).as_ref());
         assert_eq!([model(""), model("null"), model("\"\"")], [None, None, None]);
         assert_ne!(model("\"a\""), model("\"b\""));
     }

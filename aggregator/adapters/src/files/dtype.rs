@@ -155,7 +155,7 @@ impl Dtype {
     #[must_use]
     pub fn number(self, bytes: &[u8]) -> f64 {
         match self {
-            Self::F64 => f64::from_le_bytes(array(bytes)),
+            Self::F64 => f64::from_le_bytes(padded_array(bytes)),
             Self::F32 | Self::F16 | Self::Bf16 => {
                 let mut value = [0.0];
                 self.decode(bytes, &mut value);
@@ -170,15 +170,15 @@ impl Dtype {
     #[must_use]
     pub fn integer(self, bytes: &[u8]) -> i128 {
         match self {
-            Self::I8 => i8::from_le_bytes(array(bytes)).into(),
-            Self::U8 => u8::from_le_bytes(array(bytes)).into(),
-            Self::I16 => i16::from_le_bytes(array(bytes)).into(),
-            Self::U16 => u16::from_le_bytes(array(bytes)).into(),
-            Self::I32 => i32::from_le_bytes(array(bytes)).into(),
-            Self::U32 => u32::from_le_bytes(array(bytes)).into(),
-            Self::I64 => i64::from_le_bytes(array(bytes)).into(),
-            Self::U64 => u64::from_le_bytes(array(bytes)).into(),
-            Self::Bool => i128::from(array::<1>(bytes) != [0]),
+            Self::I8 => i8::from_le_bytes(padded_array(bytes)).into(),
+            Self::U8 => u8::from_le_bytes(padded_array(bytes)).into(),
+            Self::I16 => i16::from_le_bytes(padded_array(bytes)).into(),
+            Self::U16 => u16::from_le_bytes(padded_array(bytes)).into(),
+            Self::I32 => i32::from_le_bytes(padded_array(bytes)).into(),
+            Self::U32 => u32::from_le_bytes(padded_array(bytes)).into(),
+            Self::I64 => i64::from_le_bytes(padded_array(bytes)).into(),
+            Self::U64 => u64::from_le_bytes(padded_array(bytes)).into(),
+            Self::Bool => i128::from(padded_array::<1>(bytes) != [0]),
             _ => 0,
         }
     }
@@ -188,7 +188,7 @@ impl Dtype {
     #[must_use]
     pub fn format(self, bytes: &[u8]) -> String {
         match self {
-            Self::Bool => (array::<1>(bytes) != [0]).to_string(),
+            Self::Bool => (padded_array::<1>(bytes) != [0]).to_string(),
             _ if self.rule() == MergeRule::Largest => self.integer(bytes).to_string(),
             _ if self.rule() == MergeRule::Mean => self.number(bytes).to_string(),
             _ => bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}")),
@@ -200,7 +200,7 @@ impl Dtype {
     pub fn encode(self, values: &[f64], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => {
-                values.iter().for_each(|value| bytes.extend_from_slice(&nearest(*value).to_le_bytes()))
+                values.iter().for_each(|value| bytes.extend_from_slice(&round_to_f32(*value).to_le_bytes()))
             }
             Self::F16 => {
                 values
@@ -235,15 +235,15 @@ pub(super) fn not_finite(dtype: Dtype, bytes: &[u8]) -> Option<(usize, f64)> {
 }
 
 /// Index of the first element in which two blocks differ.
-pub(super) fn differing(dtype: Dtype, left: &[u8], right: &[u8]) -> Option<usize> {
-    left.iter().zip(right).position(|(left, right)| left != right).map(|byte| byte / dtype.size())
+pub(super) fn differing(dtype: Dtype, first: &[u8], second: &[u8]) -> Option<usize> {
+    first.iter().zip(second).position(|(first, second)| first != second).map(|byte| byte / dtype.size())
 }
 
 /// First N bytes, padded with zeros.
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut found = [0; N];
-    found.iter_mut().zip(bytes).for_each(|(found, byte)| *found = *byte);
-    found
+fn padded_array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut padded = [0; N];
+    padded.iter_mut().zip(bytes).for_each(|(target, byte)| *target = *byte);
+    padded
 }
 
 /// Converts binary16 bits to f32 without branches, so that the compiler can vectorise the loop.
@@ -257,20 +257,21 @@ fn half_to_f32(bits: u16) -> f32 {
     // Infinity and NaN: adds the difference a second time to reach the largest exponent.
     let special = normal + BIAS;
     // Subnormal: builds 2^-14 plus the fraction, and subtracts 2^-14.
-    let small = (f32::from_bits(magnitude + BIAS + (1 << 23)) - f32::from_bits(BIAS + (1 << 23))).to_bits();
-    let found = if exponent == EXPONENT {
+    let subnormal =
+        (f32::from_bits(magnitude + BIAS + (1 << 23)) - f32::from_bits(BIAS + (1 << 23))).to_bits();
+    let converted = if exponent == EXPONENT {
         special
     } else if exponent == 0 {
-        small
+        subnormal
     } else {
         normal
     };
-    f32::from_bits(found | u32::from(bits & 0x8000) << 16)
+    f32::from_bits(converted | u32::from(bits & 0x8000) << 16)
 }
 
 /// Nearest f32, ties to even.
 #[allow(clippy::cast_possible_truncation, reason = "rounding is intended")]
-fn nearest(value: f64) -> f32 {
+fn round_to_f32(value: f64) -> f32 {
     value as f32
 }
 
@@ -278,15 +279,15 @@ fn nearest(value: f64) -> f32 {
 /// last bit is 1. Rounding the result to fewer bits gives the same number as rounding `value` directly (Boldo
 /// and Melquiond 2008, "Emulation of FMA and correctly rounded sums").
 fn round_to_odd(value: f64) -> f32 {
-    let near = nearest(value);
-    let back = f64::from(near);
-    if back == value || near.to_bits() & 1 == 1 || !near.is_finite() {
-        return near;
+    let rounded = round_to_f32(value);
+    let widened = f64::from(rounded);
+    if widened == value || rounded.to_bits() & 1 == 1 || !rounded.is_finite() {
+        return rounded;
     }
     // The bit patterns of f32 magnitudes are ordered like the magnitudes.
-    let up = value.abs() > back.abs();
-    let bits = near.to_bits();
-    let magnitude = if up { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
+    let was_rounded_toward_zero = value.abs() > widened.abs();
+    let bits = rounded.to_bits();
+    let magnitude = if was_rounded_toward_zero { (bits & 0x7fff_ffff) + 1 } else { (bits & 0x7fff_ffff) - 1 };
     f32::from_bits(magnitude | if value < 0.0 { 0x8000_0000 } else { 0 })
 }
 
@@ -320,9 +321,9 @@ mod tests {
             let round = |value: f64| {
                 let mut bytes = Vec::new();
                 dtype.encode(&[value, -value], &mut bytes);
-                let found = u16::from_le_bytes([bytes[0], bytes[1]]);
-                assert_eq!(u16::from_le_bytes([bytes[2], bytes[3]]), found | 0x8000, "{dtype} {value:e}");
-                found
+                let rounded = u16::from_le_bytes([bytes[0], bytes[1]]);
+                assert_eq!(u16::from_le_bytes([bytes[2], bytes[3]]), rounded | 0x8000, "{dtype} {value:e}");
+                rounded
             };
             for bits in 0..last {
                 let (low, high) = (value(bits), value(bits + 1));

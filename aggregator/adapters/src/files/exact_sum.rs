@@ -61,7 +61,9 @@ pub fn weighted_mean(
         let byte_range =
             |bytes: &[u8]| (first * size).min(bytes.len())..((first + count) * size).min(bytes.len());
         let MeanBuffers { values, sums, inexact, parts } = buffers;
-        let (values, sums, inexact) = (&mut values[..count], &mut sums[..count], &mut inexact[..count]);
+        let values = &mut values[..count];
+        let sums = &mut sums[..count];
+        let inexact = &mut inexact[..count];
         // Sums begin with -0.0, the neutral element of addition: 0.0 would turn a sum of -0.0 into 0.0.
         sums.fill(-0.0);
         inexact.fill(0);
@@ -74,7 +76,7 @@ pub fn weighted_mean(
                     .zip(&*values)
                     .for_each(|(inexact, value)| *inexact |= u64::from(!value.is_finite()));
             } else {
-                add(*weight, values, sums, inexact);
+                add_products(*weight, values, sums, inexact);
             }
         }
         for (index, mean) in means.iter_mut().enumerate() {
@@ -98,43 +100,45 @@ fn mean_wide(
     parts: &mut Vec<f64>,
 ) -> Result<(), (usize, usize)> {
     let size = Dtype::F64.size();
-    let at = |bytes: &[u8], index: usize| Dtype::F64.number(bytes.get(index * size..).unwrap_or_default());
+    let value_at =
+        |bytes: &[u8], index: usize| Dtype::F64.number(bytes.get(index * size..).unwrap_or_default());
     for (block, (_, bytes)) in blocks.iter().enumerate() {
-        if let Some(index) = (0..means.len()).find(|index| !at(bytes, *index).is_finite()) {
+        if let Some(index) = (0..means.len()).find(|index| !value_at(bytes, *index).is_finite()) {
             return Err((block, index));
         }
     }
     for (index, mean) in means.iter_mut().enumerate() {
         let weighted = || blocks.iter().filter(|(weight, _)| *weight != 0.0);
-        let values = || weighted().map(|(_, bytes)| at(bytes, index));
-        let (least, most) = values().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), value| {
-            (least.min(value), most.max(value))
-        });
+        let values = || weighted().map(|(_, bytes)| value_at(bytes, index));
+        let (smallest, largest) = values()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(smallest, largest), value| {
+                (smallest.min(value), largest.max(value))
+            });
         // Sums of values near f64::MAX would overflow.
-        let scale = if least < -WIDE_MAX || most > WIDE_MAX { WIDE_SCALE } else { 1.0 };
+        let scale = if smallest < -WIDE_MAX || largest > WIDE_MAX { WIDE_SCALE } else { 1.0 };
         parts.clear();
         for ((weight, _), value) in weighted().zip(values()) {
             let product = weight * (value * scale);
-            let rest = weight.mul_add(value * scale, -product);
-            if rest != 0.0 {
-                grow_expansion(parts, rest);
+            let product_error = weight.mul_add(value * scale, -product);
+            if product_error != 0.0 {
+                grow_expansion(parts, product_error);
             }
             grow_expansion(parts, product);
         }
-        *mean = (round_expansion(parts) / total / scale).clamp(least, most);
+        *mean = (round_expansion(parts) / total / scale).clamp(smallest, largest);
     }
     Ok(())
 }
 
 /// Adds the products of `weight` and `values` to `sums`. A rounding error, or a value that is not finite,
 /// sets bits in `inexact`.
-fn add(weight: f64, values: &[f32], sums: &mut [f64], inexact: &mut [u64]) {
+fn add_products(weight: f64, values: &[f32], sums: &mut [f64], inexact: &mut [u64]) {
     for ((value, sum), inexact) in values.iter().zip(sums).zip(inexact) {
         let product = weight * f64::from(*value);
-        let (before, after) = (*sum, *sum + product);
-        let back = after - before;
-        let error = (before - (after - back)) + (product - back);
-        *sum = after;
+        let (old_sum, new_sum) = (*sum, *sum + product);
+        let added = new_sum - old_sum;
+        let error = (old_sum - (new_sum - added)) + (product - added);
+        *sum = new_sum;
         // Removes the sign bit, because an error of -0.0 is not an error.
         *inexact |= error.to_bits() << 1;
     }
@@ -163,40 +167,41 @@ fn exact_sum(
 
 /// Adds a number to an expansion of non-overlapping parts in ascending order (Shewchuk's Grow-Expansion).
 fn grow_expansion(parts: &mut Vec<f64>, number: f64) {
-    let (mut sum, mut kept) = (number, 0);
+    let mut sum = number;
+    let mut kept_parts = 0;
     for index in 0..parts.len() {
         let part = parts[index];
-        let after = sum + part;
-        let back = after - sum;
-        let error = (sum - (after - back)) + (part - back);
+        let new_sum = sum + part;
+        let added = new_sum - sum;
+        let error = (sum - (new_sum - added)) + (part - added);
         if error != 0.0 {
-            parts[kept] = error;
-            kept += 1;
+            parts[kept_parts] = error;
+            kept_parts += 1;
         }
-        sum = after;
+        sum = new_sum;
     }
-    parts.truncate(kept);
+    parts.truncate(kept_parts);
     parts.push(sum);
 }
 
 /// Sum of an expansion, rounded once to the nearest f64.
 fn round_expansion(parts: &[f64]) -> f64 {
-    let mut rest = parts.iter().rev().copied();
-    let mut sum = rest.next().unwrap_or(0.0);
-    while let Some(part) = rest.next() {
-        let before = sum;
-        sum = before + part;
-        let error = part - (sum - before);
+    let mut smaller_parts = parts.iter().rev().copied();
+    let mut sum = smaller_parts.next().unwrap_or(0.0);
+    while let Some(part) = smaller_parts.next() {
+        let old_sum = sum;
+        sum = old_sum + part;
+        let error = part - (sum - old_sum);
         if error == 0.0 {
             continue;
         }
         // A tie was rounded to even, which is wrong if the remaining parts lie on the other side of the
         // midpoint.
-        if rest.next().is_some_and(|next| next != 0.0 && (next > 0.0) == (error > 0.0)) {
-            let twice = 2.0 * error;
-            let pulled = sum + twice;
-            if pulled - sum == twice {
-                sum = pulled;
+        if smaller_parts.next().is_some_and(|next| next != 0.0 && (next > 0.0) == (error > 0.0)) {
+            let doubled_error = 2.0 * error;
+            let corrected = sum + doubled_error;
+            if corrected - sum == doubled_error {
+                sum = corrected;
             }
         }
         break;

@@ -23,33 +23,34 @@ const BLOCK: usize = 1 << 18;
 /// ranks of its factors.
 pub fn read_layout(path: &Path) -> Result<(Layout, u64), AdapterError> {
     let (source, header) = InputFile::open(path, true)?;
-    let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&source.path, found))?;
+    let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&source.path, fault))?;
     ConfigSet::default().check(&source.path, &layout)?;
     let length = header.bytes.len() as u64 + layout.bytes();
     Ok((layout, length))
 }
 
-/// Writes a copy of the base with the tensors of a client to `to`, a new file, and syncs it. The client's
+/// Writes a copy of the base with the tensors of a client to `target`, a new file, and syncs it. The client's
 /// file may lack the factors that the round freezes. Frozen factors in the file must equal those of the base
 /// bit by bit. Tensors of dtypes that have no mean must also equal those of the base, so that no two clients
 /// differ in them.
 ///
 /// # Errors
 /// [`AdapterError::File`] for the first tensor, in the order of the base, that does not fit the base or is
-/// not finite; [`AdapterError::Output`] if `to` cannot be written. After an error `to` is incomplete or
-/// missing.
-pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, to: &Path) -> Result<(), AdapterError> {
+/// not finite; [`AdapterError::Output`] if `target` cannot be written. After an error `target` is incomplete
+/// or missing.
+pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
     let (base, header) = InputFile::open(base, true)?;
-    let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&base.path, found))?;
+    let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&base.path, fault))?;
     let (client, client_header) = InputFile::open(client, true)?;
     let offsets = compare::optional_offsets(&layout, &client_header, &base.path, |role| kind.freezes(role))
-        .map_err(|found| AdapterError::located(&client.path, found))?;
-    let file = create_new(to)?;
-    let failed = |error| AdapterError::Output { file: to.to_owned(), error };
-    file.write_all_at(&header.bytes, 0).map_err(failed)?;
-    let (mut bytes, mut original) = (Vec::new(), Vec::new());
+        .map_err(|fault| AdapterError::located(&client.path, fault))?;
+    let file = create_new(target)?;
+    let output_error = |error| AdapterError::Output { file: target.to_owned(), error };
+    file.write_all_at(&header.bytes, 0).map_err(output_error)?;
+    let mut bytes = Vec::new();
+    let mut original = Vec::new();
     for ((entry, client_offset), base_offset) in layout.tensors.iter().zip(offsets).zip(&*base.offsets) {
-        let frozen = kind.freezes(entry.role);
+        let is_frozen = kind.freezes(entry.role);
         for (begin, length) in blocks(entry) {
             bytes.resize(length, 0);
             match client_offset {
@@ -57,12 +58,12 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, to: &Path) -> R
                 None => base.read(&mut bytes, base_offset + begin)?,
             }
             let dtype = entry.tensor.dtype;
-            if client_offset.is_some() && (frozen || dtype.rule() == MergeRule::Equal) {
+            if client_offset.is_some() && (is_frozen || dtype.rule() == MergeRule::Equal) {
                 original.resize(length, 0);
                 base.read(&mut original, base_offset + begin)?;
                 if let Some(in_block) = differing(dtype, &bytes, &original) {
                     let index = begin / dtype.size() as u64 + in_block as u64;
-                    let fault = if frozen {
+                    let fault = if is_frozen {
                         Fault::FrozenFactorChanged { role: entry.role, index, base: base.path.clone() }
                     } else {
                         values_differ(dtype, index, in_block, &bytes, &original, &base.path)
@@ -72,65 +73,66 @@ pub fn merge_update(base: &Path, client: &Path, kind: RoundKind, to: &Path) -> R
             }
             check_finite(entry, begin, &bytes)
                 .map_err(|fault| AdapterError::tensor(&client.path, &entry.tensor.name, fault))?;
-            file.write_all_at(&bytes, base_offset + begin).map_err(failed)?;
+            file.write_all_at(&bytes, base_offset + begin).map_err(output_error)?;
         }
     }
     client.ensure_unchanged()?;
     base.ensure_unchanged()?;
-    file.sync_all().map_err(failed)
+    file.sync_all().map_err(output_error)
 }
 
-/// Writes the tensors of an adapter that a round does not freeze to `to`, a new file, and syncs it.
+/// Writes the tensors of an adapter that a round does not freeze to `target`, a new file, and syncs it.
 ///
 /// # Errors
-/// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if `to`
-/// cannot be written.
-pub fn extract_trained(adapter: &Path, kind: RoundKind, to: &Path) -> Result<(), AdapterError> {
+/// [`AdapterError::File`] if the file is not an adapter or cannot be read, [`AdapterError::Output`] if
+/// `target` cannot be written.
+pub fn extract_trained(adapter: &Path, kind: RoundKind, target: &Path) -> Result<(), AdapterError> {
     let (source, header) = InputFile::open(adapter, true)?;
-    let layout = Layout::from_header(&header).map_err(|found| AdapterError::located(&source.path, found))?;
-    let kept = || layout.tensors.iter().zip(&*source.offsets).filter(|(entry, _)| !kind.freezes(entry.role));
-    let mut file = create_new(to)?;
-    let failed = |error| AdapterError::Output { file: to.to_owned(), error };
-    file.write_all(&header_of(kept().map(|(entry, _)| entry))).map_err(failed)?;
+    let layout = Layout::from_header(&header).map_err(|fault| AdapterError::located(&source.path, fault))?;
+    let trained =
+        || layout.tensors.iter().zip(&*source.offsets).filter(|(entry, _)| !kind.freezes(entry.role));
+    let mut file = create_new(target)?;
+    let output_error = |error| AdapterError::Output { file: target.to_owned(), error };
+    file.write_all(&encode_header(trained().map(|(entry, _)| entry))).map_err(output_error)?;
     let mut bytes = Vec::new();
-    for (entry, offset) in kept() {
+    for (entry, offset) in trained() {
         for (begin, length) in blocks(entry) {
             bytes.resize(length, 0);
             source.read(&mut bytes, offset + begin)?;
-            file.write_all(&bytes).map_err(failed)?;
+            file.write_all(&bytes).map_err(output_error)?;
         }
     }
     source.ensure_unchanged()?;
-    file.sync_all().map_err(failed)
+    file.sync_all().map_err(output_error)
 }
 
 /// Header of a file with these tensors.
-fn header_of<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
-    let mut text = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
+fn encode_header<'a>(entries: impl Iterator<Item = &'a AdapterTensor>) -> Vec<u8> {
+    let mut json = r#"{"__metadata__":{"format":"pt"}"#.to_owned();
     let mut begin = 0;
     for AdapterTensor { tensor, .. } in entries {
         let end = begin + tensor.bytes();
         let name = serde_json::Value::from(tensor.name.as_str());
-        let about = serde_json::json!({
+        let entry = serde_json::json!({
             "dtype": tensor.dtype.to_string(), "shape": tensor.shape, "data_offsets": [begin, end],
         });
-        text += &format!(",{name}:{about}");
+        json += &format!(",{name}:{entry}");
         begin = end;
     }
-    text.push('}');
+    json.push('}');
     // Padding aligns the data to 8 bytes.
-    while !text.len().is_multiple_of(8) {
-        text.push(' ');
+    while !json.len().is_multiple_of(8) {
+        json.push(' ');
     }
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.extend_from_slice(text.as_bytes());
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.extend_from_slice(json.as_bytes());
     header
 }
 
 /// Offset and length of every block of a tensor.
 fn blocks(entry: &AdapterTensor) -> impl Iterator<Item = (u64, usize)> + use<> {
     let bytes = entry.tensor.bytes();
-    let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |rest| rest.min(BLOCK));
+    let length = move |begin| usize::try_from(bytes - begin).map_or(BLOCK, |remaining| remaining.min(BLOCK));
     (0..bytes).step_by(BLOCK).map(move |begin| (begin, length(begin)))
 }
 
@@ -140,12 +142,19 @@ pub(super) fn values_differ(
     dtype: Dtype,
     index: u64,
     in_block: usize,
-    own: &[u8],
-    others: &[u8],
-    other: &Path,
+    found_block: &[u8],
+    expected_block: &[u8],
+    other_file: &Path,
 ) -> Fault {
-    let text = |bytes: &[u8]| dtype.format(bytes.chunks(dtype.size()).nth(in_block).unwrap_or_default());
-    Fault::ValuesDiffer { index, dtype, found: text(own), expected: text(others), other: other.to_owned() }
+    let format_element =
+        |bytes: &[u8]| dtype.format(bytes.chunks(dtype.size()).nth(in_block).unwrap_or_default());
+    Fault::ValuesDiffer {
+        index,
+        dtype,
+        found: format_element(found_block),
+        expected: format_element(expected_block),
+        other: other_file.to_owned(),
+    }
 }
 
 /// Checks that all values of a block are finite. `begin` is the offset of the block in the tensor, in bytes.
@@ -158,7 +167,7 @@ fn check_finite(entry: &AdapterTensor, begin: u64, bytes: &[u8]) -> Result<(), F
 }
 
 /// Creates a file that must not exist.
-fn create_new(to: &Path) -> Result<File, AdapterError> {
-    let opened = OpenOptions::new().write(true).create_new(true).open(to);
-    opened.map_err(|error| AdapterError::Output { file: to.to_owned(), error })
+fn create_new(target: &Path) -> Result<File, AdapterError> {
+    let opened = OpenOptions::new().write(true).create_new(true).open(target);
+    opened.map_err(|error| AdapterError::Output { file: target.to_owned(), error })
 }

@@ -11,7 +11,7 @@ use super::limits::{DIMENSIONS_MAX, HEADER_MAX, NAME_MAX};
 use super::{Dtype, Fault, LocatedFault};
 
 /// Size of the length field before the JSON, in bytes.
-const LENGTH: u64 = 8;
+const LENGTH_FIELD: u64 = 8;
 
 /// Tensor of a safetensors file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,25 +53,26 @@ impl Header {
     /// # Errors
     /// [`LocatedFault`] with the tensor whose entry is invalid, if there is one.
     pub fn read(mut file: impl Read, length: u64) -> Result<Self, LocatedFault> {
-        let mut first = [0; LENGTH as usize];
-        if length < LENGTH {
-            return Err((None, Fault::Truncated { needed: LENGTH, got: length }));
+        let mut length_field = [0; LENGTH_FIELD as usize];
+        if length < LENGTH_FIELD {
+            return Err((None, Fault::Truncated { needed: LENGTH_FIELD, got: length }));
         }
-        file.read_exact(&mut first).map_err(|error| (None, error.into()))?;
-        let json_length = u64::from_le_bytes(first);
+        file.read_exact(&mut length_field).map_err(|error| (None, error.into()))?;
+        let json_length = u64::from_le_bytes(length_field);
         if json_length > HEADER_MAX {
             return Err((None, Fault::HeaderTooLong { length: json_length }));
         }
-        let data = length.checked_sub(LENGTH + json_length);
-        let data = data.ok_or((None, Fault::Truncated { needed: LENGTH + json_length, got: length }))?;
-        let mut bytes = first.to_vec();
+        let data_length = length.checked_sub(LENGTH_FIELD + json_length);
+        let data_length = data_length
+            .ok_or((None, Fault::Truncated { needed: LENGTH_FIELD + json_length, got: length }))?;
+        let mut bytes = length_field.to_vec();
         file.take(json_length).read_to_end(&mut bytes).map_err(|error| (None, error.into()))?;
         let got = bytes.len() as u64;
-        if got != LENGTH + json_length {
-            return Err((None, Fault::Truncated { needed: LENGTH + json_length, got }));
+        if got != LENGTH_FIELD + json_length {
+            return Err((None, Fault::Truncated { needed: LENGTH_FIELD + json_length, got }));
         }
-        let entries = parse_entries(bytes.get(LENGTH as usize..).unwrap_or_default())?;
-        Ok(Self { tensors: validate_entries(entries, got, data)?, bytes })
+        let entries = parse_entries(bytes.get(LENGTH_FIELD as usize..).unwrap_or_default())?;
+        Ok(Self { tensors: validate_entries(entries, got, data_length)?, bytes })
     }
 }
 
@@ -88,19 +89,20 @@ fn parse_entries(text: &[u8]) -> Result<Vec<(String, Entry)>, LocatedFault> {
     // Parsing a `str` ensures that the parts which serde_json skips are valid UTF-8.
     let text = std::str::from_utf8(text).map_err(|error| (None, serde_json::Error::custom(error).into()))?;
     let mut json = serde_json::Deserializer::from_str(text);
-    let (mut found, mut current) = (Vec::new(), None);
-    let read = Entries { found: &mut found, current: &mut current }.deserialize(&mut json);
+    let mut entries = Vec::new();
+    let mut current = None;
+    let result = Entries { entries: &mut entries, current: &mut current }.deserialize(&mut json);
     // An error after the last tensor is not attributed to a tensor.
-    let read = read.inspect(|()| current = None).and_then(|()| json.end());
-    match read {
-        Ok(()) => Ok(found),
+    let result = result.inspect(|()| current = None).and_then(|()| json.end());
+    match result {
+        Ok(()) => Ok(entries),
         Err(error) => Err((current, error.into())),
     }
 }
 
 /// Deserializer of a map. Keeps duplicate names, and stores the name of the current tensor for errors.
 struct Entries<'a> {
-    found: &'a mut Vec<(String, Entry)>,
+    entries: &'a mut Vec<(String, Entry)>,
     current: &'a mut Option<String>,
 }
 
@@ -137,7 +139,7 @@ impl<'de> Visitor<'de> for Entries<'_> {
             }
             *self.current = Some(name.clone());
             let entry = map.next_value()?;
-            self.found.push((name, entry));
+            self.entries.push((name, entry));
             *self.current = None;
         }
         Ok(())

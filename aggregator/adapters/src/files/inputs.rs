@@ -73,20 +73,21 @@ impl Inputs {
         if clients.is_empty() {
             return Err(AdapterError::NoClients);
         }
-        let (weights, total) = weights(clients, samples)?;
+        let (weights, total) = compute_weights(clients, samples)?;
         let (base, header) = InputFile::open(base, true)?;
-        let layout = Layout::from_header(&header).map_err(in_file(&base.path))?;
+        let layout = Layout::from_header(&header).map_err(fault_in_file(&base.path))?;
         let mut configs = ConfigSet::default();
         let config = configs.check(&base.path, &layout)?;
         let mut seen = HashMap::from([(base.identity(), base.path.clone())]);
         let mut sources = Vec::with_capacity(clients.len());
         let budget = open_file_budget();
         for (index, path) in clients.iter().enumerate() {
-            let (mut client, found) = InputFile::open(path, index < budget)?;
-            if let Some(other) = seen.insert(client.identity(), client.path.clone()) {
-                return Err(AdapterError::file(&client.path, Fault::DuplicateFile { other }));
+            let (mut client, client_header) = InputFile::open(path, index < budget)?;
+            if let Some(earlier) = seen.insert(client.identity(), client.path.clone()) {
+                return Err(AdapterError::file(&client.path, Fault::DuplicateFile { other: earlier }));
             }
-            let offsets = compare::offsets(&layout, &found, &base.path).map_err(in_file(&client.path))?;
+            let offsets =
+                compare::offsets(&layout, &client_header, &base.path).map_err(fault_in_file(&client.path))?;
             // Most clients' files have the same offsets as the base, and then share one list.
             client.offsets = match offsets == *base.offsets {
                 true => Arc::clone(&base.offsets),
@@ -97,7 +98,7 @@ impl Inputs {
         }
         let scalings = match configs.scalings() {
             Some(scalings) => scalings,
-            None => module_scalings(None, &layout).map_err(in_file(&base.path))?,
+            None => module_scalings(None, &layout).map_err(fault_in_file(&base.path))?,
         };
         Ok(Self {
             base,
@@ -106,8 +107,8 @@ impl Inputs {
             header: header.bytes,
             config,
             scalings,
-            is_configured: configs.first().is_some(),
-            other_product: configs.first().and_then(|config| config.other_product),
+            is_configured: configs.first_config().is_some(),
+            other_product: configs.first_config().and_then(|config| config.other_product),
             warnings: configs.warnings(),
             samples: samples.map(<[u64]>::to_vec),
             weights,
@@ -170,14 +171,14 @@ impl Inputs {
     }
 }
 
-/// Makes a function that adds the path to a fault.
-fn in_file(path: &Path) -> impl Fn(LocatedFault) -> AdapterError {
-    move |found| AdapterError::located(path, found)
+/// Returns a function that adds the path to a fault.
+fn fault_in_file(path: &Path) -> impl Fn(LocatedFault) -> AdapterError {
+    move |fault| AdapterError::located(path, fault)
 }
 
 /// Weights of the clients and their sum. Weights are integers in f64, divided by their greatest common
 /// divisor, so that equal weights are all 1.
-fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f64), AdapterError> {
+fn compute_weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f64), AdapterError> {
     let samples = match samples {
         None => vec![1; clients.len()],
         Some(samples) if samples.len() != clients.len() => {
@@ -186,8 +187,8 @@ fn weights(clients: &[PathBuf], samples: Option<&[u64]>) -> Result<(Vec<f64>, f6
         Some(samples) => samples.to_vec(),
     };
     let too_many = |(_, count): &(&PathBuf, &u64)| **count > u64::from(SAMPLES_MAX);
-    if let Some((file, found)) = clients.iter().zip(&samples).find(too_many) {
-        return Err(AdapterError::TooManySamples { file: file.clone(), found: *found });
+    if let Some((file, count)) = clients.iter().zip(&samples).find(too_many) {
+        return Err(AdapterError::TooManySamples { file: file.clone(), found: *count });
     }
     let divisor = samples.iter().fold(0, |divisor, count| gcd(divisor, *count));
     if divisor == 0 {

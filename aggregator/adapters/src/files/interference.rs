@@ -90,21 +90,24 @@ impl GramMatrices {
     /// finite, and the index of that value.
     pub(super) fn from_factors(factors: &FactorSet<'_>) -> Result<Self, (usize, usize)> {
         let FactorSet { dtype, role, rank, experts, clients, total, centred } = factors;
-        let (rank, experts, size) = (*rank, *experts, dtype.size());
+        let (rank, experts) = (*rank, *experts);
+        let size = dtype.size();
         let width = rank * experts;
         let elements = clients.first().map_or(0, |(_, bytes)| bytes.len() / size);
-        let along = elements / width.max(1);
+        let vector_len = elements / width.max(1);
         let centred_clients = if *centred { clients.len() } else { 0 };
         let rows = ((centred_clients + 1) * rank).next_multiple_of(TILE);
         let mut gram = Self { rank, experts, rows, values: vec![0.0; experts * rows * rows] };
         let mut columns = vec![0.0; experts * CHUNK * rows];
-        let (mut values, mut means, mut exact) = (Vec::new(), Vec::new(), MeanBuffers::default());
-        for first in (0..along).step_by(CHUNK) {
-            let count = CHUNK.min(along - first);
+        let mut values = Vec::new();
+        let mut means = Vec::new();
+        let mut exact = MeanBuffers::default();
+        for first in (0..vector_len).step_by(CHUNK) {
+            let count = CHUNK.min(vector_len - first);
             // The vectors of a down factor are rows of the tensor, those of an up factor are columns.
             let (parts, length) = if *role == Role::Down { (width, count) } else { (1, width * count) };
             for part in 0..parts {
-                let from = if *role == Role::Down { part * along + first } else { first * width };
+                let from = if *role == Role::Down { part * vector_len + first } else { first * width };
                 let slices: Vec<(f64, &[u8])> = clients
                     .iter()
                     .map(|(weight, bytes)| (*weight, &bytes[from * size..(from + length) * size]))
@@ -132,7 +135,7 @@ impl GramMatrices {
             }
             for expert in 0..experts {
                 let begin = expert * CHUNK * rows;
-                gram.add(expert, &columns[begin..begin + count * rows]);
+                gram.add_products(expert, &columns[begin..begin + count * rows]);
             }
         }
         Ok(gram)
@@ -140,7 +143,7 @@ impl GramMatrices {
 
     /// Adds the products of all pairs of vectors of an expert. The matrix is symmetric, so only the lower
     /// tiles are computed.
-    fn add(&mut self, expert: usize, columns: &[f64]) {
+    fn add_products(&mut self, expert: usize, columns: &[f64]) {
         let rows = self.rows;
         for i in (0..rows).step_by(TILE) {
             for j in (0..=i).step_by(TILE) {
@@ -164,7 +167,7 @@ impl GramMatrices {
     }
 
     /// Element (i, j) of the Gram matrix of an expert.
-    fn at(&self, expert: usize, i: usize, j: usize) -> f64 {
+    fn element(&self, expert: usize, i: usize, j: usize) -> f64 {
         self.values[(expert * self.rows + i.max(j)) * self.rows + i.min(j)]
     }
 }
@@ -196,18 +199,19 @@ fn norms_of_expert(
         for a in 0..rank {
             for b in 0..rank {
                 let (i, j) = (i * rank + a, j * rank + b);
-                sum += up.at(expert, i, j) * down.at(expert, i, j);
+                sum += up.element(expert, i, j) * down.element(expert, i, j);
             }
         }
         sum
     };
     let mean = weights.len();
-    let (mut difference, mut cross) = (0.0, 0.0);
+    let mut difference = 0.0;
+    let mut cross = 0.0;
     for (i, weight) in weights.iter().enumerate() {
         let weight = weight / total;
-        for (j, other) in weights.iter().enumerate().take(i + 1) {
-            let twice = if i == j { 1.0 } else { 2.0 };
-            difference += twice * weight * (other / total) * inner(i, j);
+        for (j, other_weight) in weights.iter().enumerate().take(i + 1) {
+            let multiplicity = if i == j { 1.0 } else { 2.0 };
+            difference += multiplicity * weight * (other_weight / total) * inner(i, j);
         }
         cross += weight * inner(i, mean);
     }
@@ -229,7 +233,7 @@ mod tests {
     /// several experts.
     #[test]
     fn norms_match_dense_products() {
-        for (seed, (n, rank, experts, d_in, d_out)) in [
+        for (seed, (clients, rank, experts, d_in, d_out)) in [
             (1, 1, 1, 3, 2),
             (2, 1, 1, 70, 5),
             (5, 3, 1, 130, 64),
@@ -243,21 +247,24 @@ mod tests {
         .enumerate()
         {
             let random = &mut stream(seed as u64, Purpose::Start, 1);
-            let weights: Vec<f64> = (0..n).map(|client| f64::from(client % 3 + 1)).collect();
+            let weights: Vec<f64> = (0..clients).map(|client| f64::from(client % 3 + 1)).collect();
             let total: f64 = weights.iter().sum();
             #[allow(clippy::cast_possible_truncation, reason = "random test data")]
             let mut draw = |count: usize| -> Vec<Vec<f32>> {
-                (0..n).map(|_| (0..count).map(|_| random.normal() as f32).collect()).collect()
+                (0..clients).map(|_| (0..count).map(|_| random.normal() as f32).collect()).collect()
             };
             let width = rank * experts;
             let (down, up) = (draw(width * d_in), draw(d_out * width));
-            let bytes = |all: &[Vec<f32>]| -> Vec<Vec<u8>> {
-                all.iter().map(|one| one.iter().flat_map(|value| value.to_le_bytes()).collect()).collect()
+            let to_bytes = |factors: &[Vec<f32>]| -> Vec<Vec<u8>> {
+                factors
+                    .iter()
+                    .map(|factor| factor.iter().flat_map(|value| value.to_le_bytes()).collect())
+                    .collect()
             };
-            let gram = |role: Role, all: &[Vec<f32>]| {
-                let all = bytes(all);
+            let gram = |role: Role, factors: &[Vec<f32>]| {
+                let data = to_bytes(factors);
                 let clients: Vec<(f64, &[u8])> =
-                    weights.iter().copied().zip(all.iter().map(Vec::as_slice)).collect();
+                    weights.iter().copied().zip(data.iter().map(Vec::as_slice)).collect();
                 let clients = &clients;
                 GramMatrices::from_factors(&FactorSet {
                     dtype: Dtype::F32,
@@ -270,37 +277,42 @@ mod tests {
                 })
                 .unwrap()
             };
-            let found = expert_norms(&gram(Role::Down, &down), &gram(Role::Up, &up), &weights, total);
-            assert_eq!(found.len(), experts);
+            let norms = expert_norms(&gram(Role::Down, &down), &gram(Role::Up, &up), &weights, total);
+            assert_eq!(norms.len(), experts);
 
-            let average = |all: &[Vec<f32>]| -> Vec<f64> {
-                let sum = |place: usize| -> f64 {
-                    all.iter().zip(&weights).map(|(one, weight)| weight * f64::from(one[place])).sum()
+            let average = |factors: &[Vec<f32>]| -> Vec<f64> {
+                let sum = |index: usize| -> f64 {
+                    let terms = factors.iter().zip(&weights);
+                    terms.map(|(factor, weight)| weight * f64::from(factor[index])).sum()
                 };
-                (0..all[0].len()).map(|place| sum(place) / total).collect()
+                (0..factors[0].len()).map(|index| sum(index) / total).collect()
             };
-            let wide = |one: &[f32]| one.iter().copied().map(f64::from).collect::<Vec<f64>>();
-            for (expert, found) in found.into_iter().enumerate() {
+            let to_f64 = |factor: &[f32]| factor.iter().copied().map(f64::from).collect::<Vec<f64>>();
+            for (expert, norms) in norms.into_iter().enumerate() {
                 // Expert e has the rows e r + j of A and the columns j E + e of B.
                 let product = |up: &[f64], down: &[f64]| -> Vec<f64> {
                     let term = |row: usize, column: usize, j: usize| {
                         up[row * width + j * experts + expert] * down[(expert * rank + j) * d_in + column]
                     };
-                    let at =
+                    let element =
                         |row: usize, column: usize| -> f64 { (0..rank).map(|j| term(row, column, j)).sum() };
-                    (0..d_out * d_in).map(|place| at(place / d_in, place % d_in)).collect()
+                    (0..d_out * d_in).map(|index| element(index / d_in, index % d_in)).collect()
                 };
                 let mut dense = vec![0.0; d_out * d_in];
                 for ((up, down), weight) in up.iter().zip(&down).zip(&weights) {
-                    let one = product(&wide(up), &wide(down));
-                    dense.iter_mut().zip(one).for_each(|(sum, value)| *sum += weight / total * value);
+                    let client_product = product(&to_f64(up), &to_f64(down));
+                    dense
+                        .iter_mut()
+                        .zip(client_product)
+                        .for_each(|(sum, value)| *sum += weight / total * value);
                 }
-                let plain = product(&average(&up), &average(&down));
+                let product_of_means = product(&average(&up), &average(&down));
                 let square: f64 = dense.iter().map(|value| value * value).sum();
-                let lost: f64 = dense.iter().zip(&plain).map(|(one, other)| (one - other).powi(2)).sum();
-                assert!((found.product / square - 1.0).abs() < 1e-12, "{found:?} {square}");
-                assert!((found.difference - lost).abs() <= 1e-12 * square, "{found:?} {lost}");
-                assert!((found.interference() - (lost / square).sqrt()).abs() < 1e-12, "{found:?}");
+                let difference: f64 =
+                    dense.iter().zip(&product_of_means).map(|(exact, plain)| (exact - plain).powi(2)).sum();
+                assert!((norms.product / square - 1.0).abs() < 1e-12, "{norms:?} {square}");
+                assert!((norms.difference - difference).abs() <= 1e-12 * square, "{norms:?} {difference}");
+                assert!((norms.interference() - (difference / square).sqrt()).abs() < 1e-12, "{norms:?}");
             }
         }
     }

@@ -48,7 +48,7 @@ impl Json {
             Self::Map(entries) => {
                 let mut entries: Vec<_> =
                     entries.iter().map(|(key, value)| (key.clone(), value.sorted())).collect();
-                entries.sort_by(|(left, _), (right, _)| left.cmp(right));
+                entries.sort_by(|(first, _), (second, _)| first.cmp(second));
                 Self::Map(entries)
             }
             other => other.clone(),
@@ -68,13 +68,13 @@ impl Json {
 
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |text: &str| serde_json::Value::from(text);
+        let quote = |text: &str| serde_json::Value::from(text);
         match self {
             Self::Null => f.write_str("null"),
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Whole(number) => write!(f, "{number}"),
             Self::Real(number) => write!(f, "{number}"),
-            Self::Text(string) => write!(f, "{}", text(string)),
+            Self::Text(string) => write!(f, "{}", quote(string)),
             Self::List(values) => {
                 f.write_str("[")?;
                 for (index, value) in values.iter().enumerate() {
@@ -85,7 +85,7 @@ impl fmt::Display for Json {
             Self::Map(entries) => {
                 f.write_str("{")?;
                 for (index, (key, value)) in entries.iter().enumerate() {
-                    write!(f, "{}{}:{value}", if index == 0 { "" } else { "," }, text(key))?;
+                    write!(f, "{}{}:{value}", if index == 0 { "" } else { "," }, quote(key))?;
                 }
                 f.write_str("}")
             }
@@ -127,9 +127,9 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
         #[allow(clippy::cast_possible_truncation, reason = "whole, and below 2^53")]
-        let whole = number as i128;
+        let integer = number as i128;
         let is_whole = number.fract() == 0.0 && number.abs() <= WHOLE_MAX;
-        Ok(if is_whole { Json::Whole(whole) } else { Json::Real(number) })
+        Ok(if is_whole { Json::Whole(integer) } else { Json::Real(number) })
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Json, E> {
@@ -145,7 +145,8 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Json, M::Error> {
-        let (mut entries, mut keys) = (Vec::new(), std::collections::HashSet::new());
+        let mut entries = Vec::new();
+        let mut keys = std::collections::HashSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if !keys.insert(key.clone()) {
                 return Err(M::Error::custom(format!("duplicate field `{}`", key.escape_debug())));

@@ -73,10 +73,10 @@ impl Layout {
                 [None, None] => continue,
             };
             let ranks = [down, up].map(|index| rank(&tensors[index]));
-            let [rank, other] = ranks;
-            let (rank, other) = (rank?, other?);
-            if rank != other {
-                let fault = Fault::PairRankMismatch { down: rank, up: other };
+            let [rank, up_rank] = ranks;
+            let (rank, up_rank) = (rank?, up_rank?);
+            if rank != up_rank {
+                let fault = Fault::PairRankMismatch { down: rank, up: up_rank };
                 return Err((Some(tensors[up].tensor.name.clone()), fault));
             }
             pairs.push(FactorPair { module, down, up, rank });
@@ -106,7 +106,7 @@ pub(super) fn rank(entry: &AdapterTensor) -> Result<u64, LocatedFault> {
     let AdapterTensor { tensor, role } = entry;
     let rank = match (role, tensor.shape.as_slice()) {
         (Role::Down, [rank, _, ..]) => Some(*rank),
-        (Role::Up, [_, rank, rest @ ..]) if rest.iter().all(|size| *size == 1) => Some(*rank),
+        (Role::Up, [_, rank, kernel @ ..]) if kernel.iter().all(|size| *size == 1) => Some(*rank),
         _ => None,
     };
     let rank = rank.filter(|rank| *rank > 0 && tensor.elements > 0);

@@ -67,13 +67,13 @@ impl Output {
             None => None,
         };
         // From here on, `OutputWriter` removes the directory on drop.
-        let mut writing = OutputWriter { created_directory, files: Vec::new(), committed: false };
+        let mut writer = OutputWriter { created_directory, files: Vec::new(), committed: false };
         if let Some((path, bytes)) = config {
-            writing.add(path)?;
-            writing.write(bytes, 0)?;
+            writer.add_file(path)?;
+            writer.write(bytes, 0)?;
         }
-        writing.add(self.file)?;
-        Ok(writing)
+        writer.add_file(self.file)?;
+        Ok(writer)
     }
 }
 
@@ -90,9 +90,9 @@ pub(super) struct OutputWriter {
 
 impl OutputWriter {
     /// Creates the temporary file for an output path.
-    fn add(&mut self, path: PathBuf) -> Result<(), AdapterError> {
+    fn add_file(&mut self, path: PathBuf) -> Result<(), AdapterError> {
         let partial = with_suffix(&path, ".partial");
-        let file = create(&partial, &path)?;
+        let file = create_locked(&partial, &path)?;
         self.files.push((file, partial, path));
         Ok(())
     }
@@ -105,15 +105,15 @@ impl OutputWriter {
 
     /// Syncs all files and renames them, the adapter last.
     pub(super) fn commit(mut self) -> Result<(), AdapterError> {
-        let output = |path: &Path| {
+        let output_error = |path: &Path| {
             let file = path.to_owned();
             move |error| AdapterError::Output { file, error }
         };
         for (file, _, path) in &mut self.files {
-            file.flush().and_then(|()| file.sync_all()).map_err(output(path))?;
+            file.flush().and_then(|()| file.sync_all()).map_err(output_error(path))?;
         }
         for (_, partial, path) in &self.files {
-            std::fs::rename(partial, path).map_err(output(path))?;
+            std::fs::rename(partial, path).map_err(output_error(path))?;
         }
         self.committed = true;
         for path in self.created_directory.iter().chain(self.files.last().map(|(_, _, path)| path)) {
@@ -139,33 +139,33 @@ impl Drop for OutputWriter {
 
 /// Creates a temporary file, which is locked while it is written. An existing unlocked file was left by a
 /// killed command and is removed.
-fn create(partial: &Path, path: &Path) -> Result<File, AdapterError> {
-    let new = || OpenOptions::new().write(true).create_new(true).open(partial);
-    let failed = |error| AdapterError::Output { file: path.to_owned(), error };
-    let busy = || AdapterError::file(path, Fault::OutputBusy);
-    let file = match new() {
+fn create_locked(partial: &Path, path: &Path) -> Result<File, AdapterError> {
+    let open_new = || OpenOptions::new().write(true).create_new(true).open(partial);
+    let output_error = |error| AdapterError::Output { file: path.to_owned(), error };
+    let busy_error = || AdapterError::file(path, Fault::OutputBusy);
+    let file = match open_new() {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let metadata = std::fs::symlink_metadata(partial).map_err(failed)?;
+            let metadata = std::fs::symlink_metadata(partial).map_err(output_error)?;
             if !metadata.is_file() {
                 return Err(AdapterError::file(partial, Fault::NotRegular));
             }
-            let leftover = File::open(partial).map_err(failed)?;
+            let leftover = File::open(partial).map_err(output_error)?;
             match leftover.try_lock() {
-                Ok(()) => std::fs::remove_file(partial).map_err(failed)?,
-                Err(TryLockError::WouldBlock) => return Err(busy()),
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
+                Ok(()) => std::fs::remove_file(partial).map_err(output_error)?,
+                Err(TryLockError::WouldBlock) => return Err(busy_error()),
+                Err(TryLockError::Error(error)) => return Err(output_error(error)),
             }
-            new()
+            open_new()
         }
         other => other,
     };
-    let file = file.map_err(failed)?;
+    let file = file.map_err(output_error)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(busy()),
+        Err(TryLockError::WouldBlock) => Err(busy_error()),
         Err(TryLockError::Error(error)) => {
             drop(std::fs::remove_file(partial));
-            Err(failed(error))
+            Err(output_error(error))
         }
     }
 }

@@ -17,7 +17,7 @@ const EXPRESSION_BYTES: usize = 1 << 14;
 #[derive(Clone, Debug)]
 enum Key {
     /// Module name, or the end of a module name.
-    Plain(Plain),
+    Plain(PlainName),
     /// Regular expression.
     Expression(Regex),
     /// Regular expression that `regex-lite` does not support, or that exceeds the limits.
@@ -26,24 +26,24 @@ enum Key {
 
 /// Name in which a dot stands for any character unless it is escaped.
 #[derive(Clone, Debug)]
-struct Plain {
+struct PlainName {
     /// Characters of the name; `None` matches any character except a line break.
     letters: Vec<Option<char>>,
     /// True if the key must be the whole name of a module (`^`).
     is_whole: bool,
 }
 
-impl Plain {
+impl PlainName {
     /// Parses a key whose only regular syntax is dots, `\.`, a leading `^` and a trailing `$`. Returns `None`
     /// for other keys.
     fn parse(key: &str) -> Option<Self> {
-        let (key, is_whole) = key.strip_prefix('^').map_or((key, false), |rest| (rest, true));
-        let mut rest = key.strip_suffix('$').unwrap_or(key).chars();
+        let (key, is_whole) = key.strip_prefix('^').map_or((key, false), |name| (name, true));
+        let mut remaining = key.strip_suffix('$').unwrap_or(key).chars();
         let mut letters = Vec::new();
-        while let Some(letter) = rest.next() {
+        while let Some(letter) = remaining.next() {
             letters.push(match letter {
                 '.' => None,
-                '\\' => Some(rest.next().filter(|letter| *letter == '.')?),
+                '\\' => Some(remaining.next().filter(|letter| *letter == '.')?),
                 letter if letter.is_ascii_alphanumeric() || letter == '_' || letter == '-' => Some(letter),
                 _ => return None,
             });
@@ -53,15 +53,15 @@ impl Plain {
 
     /// True if the key matches the name of a module.
     fn matches(&self, name: &str) -> bool {
-        let mut rest = name.chars().rev();
+        let mut remaining = name.chars().rev();
         let matches_letter = |expected: &Option<char>, letter: char| {
             expected.map_or(letter != '\n', |expected| expected == letter)
         };
         self.letters
             .iter()
             .rev()
-            .all(|expected| rest.next().is_some_and(|letter| matches_letter(expected, letter)))
-            && rest.next().is_none_or(|before| before == '.' && !self.is_whole)
+            .all(|expected| remaining.next().is_some_and(|letter| matches_letter(expected, letter)))
+            && remaining.next().is_none_or(|preceding| preceding == '.' && !self.is_whole)
     }
 }
 
@@ -73,17 +73,17 @@ impl Patterns {
     /// Compiles the keys. Regular expressions after the first [`EXPRESSIONS_MAX`] count as unsupported.
     pub(super) fn new<'a>(entries: impl Iterator<Item = (&'a str, f64)>) -> Self {
         let mut expressions = 0;
-        let mut read = |key: &str| {
-            if let Some(plain) = Plain::parse(key) {
-                return Key::Plain(plain);
+        let mut compile = |key: &str| {
+            if let Some(name) = PlainName::parse(key) {
+                return Key::Plain(name);
             }
             expressions += 1;
-            let text = format!(r"^(?:(.*\.)?({key})$)");
-            let built = (expressions <= EXPRESSIONS_MAX)
-                .then(|| RegexBuilder::new(&text).size_limit(EXPRESSION_BYTES).build().ok());
-            built.flatten().map_or_else(|| Key::Unsupported(key.to_owned()), Key::Expression)
+            let anchored = format!(r"^(?:(.*\.)?({key})$)");
+            let compiled = (expressions <= EXPRESSIONS_MAX)
+                .then(|| RegexBuilder::new(&anchored).size_limit(EXPRESSION_BYTES).build().ok());
+            compiled.flatten().map_or_else(|| Key::Unsupported(key.to_owned()), Key::Expression)
         };
-        Self(entries.map(|(key, value)| (read(key), value)).collect())
+        Self(entries.map(|(key, value)| (compile(key), value)).collect())
     }
 
     /// Value of the first key that matches a module's name.

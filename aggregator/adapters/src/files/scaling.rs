@@ -48,10 +48,10 @@ pub(super) fn module_scalings(
 ) -> Result<ModuleScalings, LocatedFault> {
     let Some(config) = config else {
         #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-        let plain = |pair: &FactorPair| {
+        let unconfigured = |pair: &FactorPair| {
             Ok(ModuleScaling { rank: pair.rank, experts: 1, scale: 1.0 / pair.rank as f64 })
         };
-        return Ok(layout.pairs.iter().map(plain).collect());
+        return Ok(layout.pairs.iter().map(unconfigured).collect());
     };
     let mut scalings: ModuleScalings = vec![Err(String::new()); layout.pairs.len()];
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -68,7 +68,7 @@ pub(super) fn module_scalings(
         if parameters.is_empty() {
             for member in members {
                 let pair = &layout.pairs[member];
-                scalings[member] = match plain(config, pair, &name) {
+                scalings[member] = match module_scaling(config, pair, &name) {
                     Ok(Ok(scaling)) => Ok(scaling),
                     Ok(Err(expected)) => return Err(mismatch(member, expected, false)),
                     Err(reason) => Err(reason),
@@ -80,20 +80,31 @@ pub(super) fn module_scalings(
         let is_named = config.names_module(&name);
         let mut candidates = Vec::new();
         for member in members {
-            match plain(config, &layout.pairs[member], &name) {
+            match module_scaling(config, &layout.pairs[member], &name) {
                 Ok(Ok(scaling)) if !is_named => scalings[member] = Ok(scaling),
                 _ => candidates.push(member),
             }
         }
         let ranks: Vec<u64> = candidates.iter().map(|member| layout.pairs[*member].rank).collect();
-        let known: Result<Vec<_>, _> = parameters.iter().map(|key| config.rank_and_alpha(key)).collect();
-        match known {
-            Err(key) => candidates.iter().for_each(|member| scalings[*member] = Err(unsupported(&key))),
-            Ok(known) => {
-                let found = parameter_scalings(config, &ranks, &known).map_err(|index| {
-                    mismatch(candidates[index], known.first().map_or(config.r, |known| known.0), true)
-                })?;
-                candidates.iter().zip(found).for_each(|(member, scaling)| scalings[*member] = scaling);
+        let parameter_ranks: Result<Vec<_>, _> =
+            parameters.iter().map(|key| config.rank_and_alpha(key)).collect();
+        match parameter_ranks {
+            Err(key) => {
+                candidates.iter().for_each(|member| scalings[*member] = Err(unsupported_reason(&key)))
+            }
+            Ok(parameter_ranks) => {
+                let member_scalings =
+                    parameter_scalings(config, &ranks, &parameter_ranks).map_err(|index| {
+                        mismatch(
+                            candidates[index],
+                            parameter_ranks.first().map_or(config.r, |first| first.0),
+                            true,
+                        )
+                    })?;
+                candidates
+                    .iter()
+                    .zip(member_scalings)
+                    .for_each(|(member, scaling)| scalings[*member] = scaling);
             }
         }
     }
@@ -102,10 +113,14 @@ pub(super) fn module_scalings(
 
 /// Scaling of a module that is wrapped as a whole. `Ok(Err(rank))` contains the rank that the factors should
 /// have; `Err` contains the reason why the scaling is unknown.
-fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<ModuleScaling, u64>, String> {
-    let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unsupported(&key))?;
+fn module_scaling(
+    config: &Config,
+    pair: &FactorPair,
+    name: &str,
+) -> Result<Result<ModuleScaling, u64>, String> {
+    let (rank, alpha) = config.rank_and_alpha(name).map_err(|key| unsupported_reason(&key))?;
     if rank == pair.rank {
-        return Ok(Ok(scaling(config, rank, alpha, 1)));
+        return Ok(Ok(new_scaling(config, rank, alpha, 1)));
     }
     // PEFT also wraps the output projection inside a wrapped attention module. The projection then has the
     // rank of the attention module.
@@ -114,61 +129,70 @@ fn plain(config: &Config, pair: &FactorPair, name: &str) -> Result<Result<Module
     if let Some(Ok((outer, alpha))) = outer.map(|outer| config.rank_and_alpha(&outer))
         && outer == pair.rank
     {
-        return Ok(Ok(scaling(config, outer, alpha, 1)));
+        return Ok(Ok(new_scaling(config, outer, alpha, 1)));
     }
     Ok(Err(rank))
 }
 
 /// Scalings of the parameters of one module, whose factors have these `ranks`. Each factor pair belongs to a
-/// different one of the `known` parameters, given as rank and alpha. The error is the index of the first rank
-/// that fits no parameter.
-fn parameter_scalings(config: &Config, ranks: &[u64], known: &[(u64, f64)]) -> Result<ModuleScalings, usize> {
-    let fits = |rank: u64, (own, _): (u64, f64)| rank.is_multiple_of(own);
-    if let Some(index) = ranks.iter().position(|rank| !known.iter().any(|known| fits(*rank, *known))) {
+/// different one of the `parameters`, given as rank and alpha. The error is the index of the first rank that
+/// fits no parameter.
+fn parameter_scalings(
+    config: &Config,
+    ranks: &[u64],
+    parameters: &[(u64, f64)],
+) -> Result<ModuleScalings, usize> {
+    let fits = |rank: u64, (parameter_rank, _): (u64, f64)| rank.is_multiple_of(parameter_rank);
+    if let Some(index) =
+        ranks.iter().position(|rank| !parameters.iter().any(|parameter| fits(*rank, *parameter)))
+    {
         return Err(index);
     }
-    let scaling_of = |rank: u64, (own, alpha): (u64, f64)| scaling(config, own, alpha, rank / own);
-    if known.windows(2).all(|pair| pair[0] == pair[1]) {
-        return Ok(ranks.iter().map(|rank| Ok(scaling_of(*rank, known[0]))).collect());
+    let scaling_of = |rank: u64, (parameter_rank, alpha): (u64, f64)| {
+        new_scaling(config, parameter_rank, alpha, rank / parameter_rank)
+    };
+    if parameters.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok(ranks.iter().map(|rank| Ok(scaling_of(*rank, parameters[0]))).collect());
     }
     let reason = || "its rank fits several of target_parameters".to_owned();
-    if known.len() > PARAMETERS_MAX || ranks.len() > known.len() {
+    if parameters.len() > PARAMETERS_MAX || ranks.len() > parameters.len() {
         return Ok(ranks.iter().map(|_| Err(reason())).collect());
     }
     let mut assignments = Vec::new();
-    enumerate_assignments(&mut Vec::new(), ranks, known, &mut assignments);
+    enumerate_assignments(&mut Vec::new(), ranks, parameters, &mut assignments);
     let experts = |assignment: &[usize]| -> Vec<u64> {
-        ranks.iter().zip(assignment).map(|(rank, index)| rank / known[*index].0).collect()
+        ranks.iter().zip(assignment).map(|(rank, index)| rank / parameters[*index].0).collect()
     };
     // All parameters of a module have the same number of experts.
-    let same_experts =
+    let has_equal_experts =
         |assignment: &Vec<usize>| experts(assignment).windows(2).all(|pair| pair[0] == pair[1]);
-    if assignments.iter().any(same_experts) {
-        assignments.retain(same_experts);
+    if assignments.iter().any(has_equal_experts) {
+        assignments.retain(has_equal_experts);
     }
-    let found = |(index, rank): (usize, &u64)| {
-        let mut all = assignments.iter().map(|assignment| scaling_of(*rank, known[assignment[index]]));
-        let first = all.next().ok_or_else(reason)?;
-        if all.all(|other| other == first) { Ok(first) } else { Err(reason()) }
+    let unique_scaling = |(index, rank): (usize, &u64)| {
+        let mut scalings =
+            assignments.iter().map(|assignment| scaling_of(*rank, parameters[assignment[index]]));
+        let first = scalings.next().ok_or_else(reason)?;
+        if scalings.all(|scaling| scaling == first) { Ok(first) } else { Err(reason()) }
     };
-    Ok(ranks.iter().enumerate().map(found).collect())
+    Ok(ranks.iter().enumerate().map(unique_scaling).collect())
 }
 
 /// Enumerates all assignments of ranks to fitting parameters. Each parameter is used at most once.
 fn enumerate_assignments(
     chosen: &mut Vec<usize>,
     ranks: &[u64],
-    known: &[(u64, f64)],
+    parameters: &[(u64, f64)],
     assignments: &mut Vec<Vec<usize>>,
 ) {
     let Some(rank) = ranks.get(chosen.len()) else {
         assignments.push(chosen.clone());
         return;
     };
-    for (index, (own, _)) in known.iter().enumerate() {
-        if rank.is_multiple_of(*own) && !chosen.contains(&index) {
+    for (index, (parameter_rank, _)) in parameters.iter().enumerate() {
+        if rank.is_multiple_of(*parameter_rank) && !chosen.contains(&index) {
             chosen.push(index);
-            enumerate_assignments(chosen, ranks, known, assignments);
+            enumerate_assignments(chosen, ranks, parameters, assignments);
             chosen.pop();
         }
     }
@@ -176,13 +200,13 @@ fn enumerate_assignments(
 
 /// Scaling of a module with this rank, alpha and number of experts.
 #[allow(clippy::cast_precision_loss, reason = "ranks are small")]
-fn scaling(config: &Config, rank: u64, alpha: f64, experts: u64) -> ModuleScaling {
+fn new_scaling(config: &Config, rank: u64, alpha: f64, experts: u64) -> ModuleScaling {
     let r = rank as f64;
     ModuleScaling { rank, experts, scale: alpha / if config.use_rslora { r.sqrt() } else { r } }
 }
 
 /// Reason for an unknown scaling: the key of a pattern is not supported.
-fn unsupported(key: &str) -> String {
+fn unsupported_reason(key: &str) -> String {
     format!(
         "its rank or alpha depends on the expression {}, which is not supported",
         super::error::shortened(&format!("{key:?}"))

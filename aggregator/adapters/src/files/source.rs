@@ -65,7 +65,7 @@ impl InputFile {
         let path = if path.is_dir() { path.join(MODEL) } else { path.to_owned() };
         let (file, stamp) = open_regular(&path)?;
         let header =
-            Header::read(&file, stamp.length).map_err(|found| AdapterError::located(&path, found))?;
+            Header::read(&file, stamp.length).map_err(|fault| AdapterError::located(&path, fault))?;
         let offsets = header.tensors.iter().map(|tensor| tensor.begin).collect();
         Ok((Self { path, offsets, file: keep_open.then_some(file), stamp }, header))
     }
@@ -77,15 +77,15 @@ impl InputFile {
 
     /// Fills a buffer from an offset of the file.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), AdapterError> {
-        let mut read = |file: &File| {
+        let mut read_from = |file: &File| {
             file.read_exact_at(buffer, offset).map_err(|error| AdapterError::file(&self.path, error))
         };
         match &self.file {
-            Some(file) => read(file),
+            Some(file) => read_from(file),
             None => {
                 let (file, stamp) = open_regular(&self.path)?;
                 self.check_stamp(stamp)?;
-                read(&file)
+                read_from(&file)
             }
         }
     }
@@ -112,12 +112,12 @@ impl InputFile {
 
 /// Opens a regular file and returns its stamp.
 fn open_regular(path: &Path) -> Result<(File, FileStamp), AdapterError> {
-    let failed = |error: std::io::Error| AdapterError::file(path, error);
+    let file_error = |error: std::io::Error| AdapterError::file(path, error);
     // Checked before the file is opened, because opening a pipe would wait for its other end.
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+    if !std::fs::metadata(path).map_err(file_error)?.is_file() {
         return Err(AdapterError::file(path, Fault::NotRegular));
     }
-    let file = File::open(path).map_err(failed)?;
-    let stamp = FileStamp::from_metadata(&file.metadata().map_err(failed)?);
+    let file = File::open(path).map_err(file_error)?;
+    let stamp = FileStamp::from_metadata(&file.metadata().map_err(file_error)?);
     Ok((file, stamp))
 }

@@ -21,20 +21,20 @@ pub fn parse_tensor_name(name: &str) -> Result<(Role, String), Fault> {
         return Ok((Role::Saved, String::new()));
     };
     let (module, factor) = parts.split_at(index);
-    let (role, embedding, rest) = match factor {
-        ["lora_A", rest @ ..] => (Role::Down, false, rest),
-        ["lora_B", rest @ ..] => (Role::Up, false, rest),
-        ["lora_embedding_A", rest @ ..] => (Role::Down, true, rest),
-        ["lora_embedding_B", rest @ ..] => (Role::Up, true, rest),
+    let (role, is_embedding, suffix) = match factor {
+        ["lora_A", suffix @ ..] => (Role::Down, false, suffix),
+        ["lora_B", suffix @ ..] => (Role::Up, false, suffix),
+        ["lora_embedding_A", suffix @ ..] => (Role::Down, true, suffix),
+        ["lora_embedding_B", suffix @ ..] => (Role::Up, true, suffix),
         _ => return Err(Fault::UnsupportedLora),
     };
-    let adapter = match (embedding, rest) {
+    let adapter = match (is_embedding, suffix) {
         (false, ["weight"]) | (true, []) => None,
         (false, [adapter, "weight"]) | (true, [adapter]) => Some(*adapter),
         _ => return Err(Fault::UnsupportedLora),
     };
     let mut pair = module.join(".");
-    if embedding {
+    if is_embedding {
         pair.push_str(" (embedding)");
     }
     if let Some(adapter) = adapter {
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn factor_names_give_role_and_module() {
         let query = "base_model.model.bert.encoder.layer.0.attention.self.query";
-        for (end, role, pair) in [
+        for (suffix, role, pair) in [
             (".lora_A.weight", Role::Down, query.to_owned()),
             (".lora_B.weight", Role::Up, query.to_owned()),
             (".lora_A.default.weight", Role::Down, format!("{query} (default)")),
@@ -60,7 +60,7 @@ mod tests {
             (".lora_embedding_A", Role::Down, format!("{query} (embedding)")),
             (".lora_embedding_B.default", Role::Up, format!("{query} (embedding) (default)")),
         ] {
-            assert_eq!(parse_tensor_name(&format!("{query}{end}")).unwrap(), (role, pair));
+            assert_eq!(parse_tensor_name(&format!("{query}{suffix}")).unwrap(), (role, pair));
         }
         for saved in ["base_model.model.classifier.weight", "score", "", ".", "a.b.bias", "my_lora_A.weight"]
         {
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn unsupported_lora_tensors_are_refused() {
-        for end in [
+        for suffix in [
             ".lora_magnitude_vector.weight",
             ".lora_A.bias",
             ".lora_B.bias",
@@ -80,7 +80,7 @@ mod tests {
             ".lora_embedding_A.a.b",
             ".lora_",
         ] {
-            assert!(parse_tensor_name(&format!("model{end}")).is_err(), "{end}");
+            assert!(parse_tensor_name(&format!("model{suffix}")).is_err(), "{suffix}");
         }
         assert!(parse_tensor_name(&"n".repeat(NAME_MAX)).is_ok());
         assert!(parse_tensor_name(&"n".repeat(NAME_MAX + 1)).is_err());

@@ -57,7 +57,7 @@ impl Drop for UploadPermit {
 }
 
 impl AppState {
-    /// Makes the state of a server at its start.
+    /// Creates the state of a server at its start.
     pub(super) fn new(settings: Settings, store: RoundStore, max_body_len: u64, rounds: RoundState) -> Self {
         Self {
             settings,
@@ -144,13 +144,13 @@ impl AppState {
         client: ClientIndex,
         round: u32,
         update: UpdateSummary,
-        whole: &std::path::Path,
+        merged: &std::path::Path,
     ) -> Result<Admission, ServerError> {
         // No round closes while this lock is held; other requests are not blocked.
         let _guard = lock(&self.commit_lock);
         let admission = self.rounds().admit(client, round, Some(&update));
         if let Admission::Accepted(_) = admission {
-            self.store.accept(round, self.settings.registry.name(client), &update, whole)?;
+            self.store.accept(round, self.settings.registry.name(client), &update, merged)?;
             self.rounds().accept(client, update);
             self.notify();
         }

@@ -69,7 +69,7 @@ impl ClientRegistry {
         Self::from_entries(entries.collect::<Result<_, _>>()?)
     }
 
-    /// Makes a registry without secrets, in which the token of a client is its name.
+    /// Creates a registry without secrets, in which the token of a client is its name.
     ///
     /// # Errors
     /// [`RegistryError`] for the first invalid name.
@@ -79,12 +79,13 @@ impl ClientRegistry {
         )
     }
 
-    /// Makes a registry from line numbers, names and digests; names and tokens must be unique.
+    /// Creates a registry from line numbers, names and digests; names and tokens must be unique.
     fn from_entries(mut entries: Vec<(usize, String, [u8; 32])>) -> Result<Self, RegistryError> {
         if entries.is_empty() || entries.len() > CLIENTS_MAX {
             return Err(RegistryError { line: 1, problem: "allowed: from 1 to 100000 clients" });
         }
-        let (mut names, mut digests) = (BTreeSet::new(), BTreeSet::new());
+        let mut names = BTreeSet::new();
+        let mut digests = BTreeSet::new();
         for (line, name, digest) in &entries {
             let invalid = |problem| Err(RegistryError { line: *line, problem });
             let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
@@ -98,7 +99,7 @@ impl ClientRegistry {
                 return invalid("another client has the same token");
             }
         }
-        entries.sort_by(|(_, left, _), (_, right, _)| left.cmp(right));
+        entries.sort_by(|(_, first, _), (_, second, _)| first.cmp(second));
         let (names, digests) = entries.into_iter().map(|(_, name, digest)| (name, digest)).unzip();
         Ok(Self { names, digests })
     }
@@ -108,15 +109,15 @@ impl ClientRegistry {
     #[must_use]
     pub fn identify(&self, token: &str) -> Option<ClientIndex> {
         let presented = digest(token);
-        let mut found = None;
-        for (index, known) in self.digests.iter().enumerate() {
+        let mut client = None;
+        for (index, stored) in self.digests.iter().enumerate() {
             let differs =
-                known.iter().zip(presented).fold(0, |differs, (known, byte)| differs | (known ^ byte));
+                stored.iter().zip(presented).fold(0, |differs, (stored, byte)| differs | (stored ^ byte));
             if differs == 0 {
-                found = Some(ClientIndex(index));
+                client = Some(ClientIndex(index));
             }
         }
-        found
+        client
     }
 
     /// Name of a client.
@@ -153,9 +154,9 @@ mod tests {
         for unknown in ["", "0123456789abcde", "0123456789abcdeF", "0123456789abcdef0", "anton"] {
             assert_eq!(registry.identify(unknown), None, "{unknown}");
         }
-        let named = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
+        let name_registry = ClientRegistry::from_names(&["b".to_owned(), "a".to_owned()]).unwrap();
         assert_eq!(
-            (named.identify("a"), named.identify("b"), named.identify("c")),
+            (name_registry.identify("a"), name_registry.identify("b"), name_registry.identify("c")),
             (Some(ClientIndex(0)), Some(ClientIndex(1)), None)
         );
     }

@@ -67,7 +67,7 @@ impl ServerError {
     }
 }
 
-/// Makes a converter from an I/O error on `path`.
-pub(super) fn io(path: &Path) -> impl Fn(std::io::Error) -> ServerError {
+/// Creates a converter from an I/O error on `path`.
+pub(super) fn io_error(path: &Path) -> impl Fn(std::io::Error) -> ServerError {
     move |error| ServerError::Io { path: path.to_owned(), error }
 }

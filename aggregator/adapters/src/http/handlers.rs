@@ -89,9 +89,9 @@ async fn dispatch(
 ) -> Result<Response<ResponseBody>, HttpError> {
     match route {
         Route::Round { after, wait } => {
-            Ok(response::json(StatusCode::OK, &round(app, client, after, wait).await))
+            Ok(response::json(StatusCode::OK, &describe_round(app, client, after, wait).await))
         }
-        Route::Status => Ok(response::json(StatusCode::OK, &status(app))),
+        Route::Status => Ok(response::json(StatusCode::OK, &describe_status(app))),
         Route::Config => {
             let path = app.store.round(app.rounds().committed()).join(CONFIG);
             response::file(&path, "application/json").map_err(|error| match error.kind() {
@@ -99,17 +99,17 @@ async fn dispatch(
                     let text = "the base has no adapter_config.json";
                     HttpError::new(StatusCode::NOT_FOUND, "not-found", text)
                 }
-                _ => internal(&error),
+                _ => internal_error(&error),
             })
         }
-        Route::Model { since } => model(app, client, since),
-        Route::Update { round, samples } => update(app, client, round, samples, body).await,
+        Route::Model { since } => serve_model(app, client, since),
+        Route::Update { round, samples } => receive_update(app, client, round, samples, body).await,
     }
 }
 
 /// Describes the open round for a client. Waits until the number of the round is above `after`, but at most
 /// for `wait` or until the server stops.
-async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Duration) -> Value {
+async fn describe_round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Duration) -> Value {
     let mut changed = app.watch();
     if !wait.is_zero() {
         app.counters.increment("waiting");
@@ -129,7 +129,7 @@ async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Du
     drop(tokio::time::timeout(wait, later_round).await);
     let (now, rounds) = (app.now(), app.rounds());
     let rules = rounds.rules();
-    let about = json!({
+    let campaign = json!({
         "method": rules.method.name(), "rounds": rules.rounds, "adapter": rounds.committed(),
         "client": app.settings.registry.name(client),
     });
@@ -142,24 +142,24 @@ async fn round(app: &AppState, client: ClientIndex, after: Option<u32>, wait: Du
             "wanted": open.target, "seconds_left": open.deadline.map(seconds), "finished": false,
         })
     });
-    merged(about, open.unwrap_or_else(|| json!({ "round": null, "finished": true })))
+    merge_maps(campaign, open.unwrap_or_else(|| json!({ "round": null, "finished": true })))
 }
 
 /// Describes the open round and the counters.
-fn status(app: &AppState) -> Value {
+fn describe_status(app: &AppState) -> Value {
     let (counts, rounds) = (app.counters.snapshot(), app.rounds());
     let open = rounds.current().map(|open| {
         json!({ "round": open.number, "trains": open.kind.name(), "updates": open.updates.len(), "wanted": open.target })
     });
-    let about = json!({
+    let campaign = json!({
         "method": rounds.rules().method.name(), "rounds": rounds.rules().rounds, "committed": rounds.committed(),
         "clients": app.settings.registry.names().len(), "counts": counts,
     });
-    merged(about, open.unwrap_or_else(|| json!({ "round": null })))
+    merge_maps(campaign, open.unwrap_or_else(|| json!({ "round": null })))
 }
 
 /// Merges two JSON maps.
-fn merged(mut first: Value, second: Value) -> Value {
+fn merge_maps(mut first: Value, second: Value) -> Value {
     if let (Value::Object(first), Value::Object(second)) = (&mut first, second) {
         first.extend(second);
     }
@@ -168,7 +168,7 @@ fn merged(mut first: Value, second: Value) -> Value {
 
 /// Serves the adapter of the last committed round. A client that has the adapter of the previous round gets
 /// only the tensors that the last round trained.
-fn model(
+fn serve_model(
     app: &AppState,
     client: ClientIndex,
     since: Option<u32>,
@@ -176,7 +176,8 @@ fn model(
     let committed = app.rounds().committed();
     let only_changes = since.is_some() && since == committed.checked_sub(1);
     let path = app.store.round(committed).join(if only_changes { CHANGED } else { MODEL });
-    let mut response = response::file(&path, "application/octet-stream").map_err(|error| internal(&error))?;
+    let mut response =
+        response::file(&path, "application/octet-stream").map_err(|error| internal_error(&error))?;
     let headers = response.headers_mut();
     headers.insert(ROUND_HEADER, committed.into());
     headers.insert(PART_HEADER, HeaderValue::from_static(if only_changes { "changed" } else { "whole" }));
@@ -186,7 +187,7 @@ fn model(
 }
 
 /// Receives, validates and accepts an update.
-async fn update(
+async fn receive_update(
     app: &Arc<AppState>,
     client: ClientIndex,
     round: u32,
@@ -195,7 +196,7 @@ async fn update(
 ) -> Result<Response<ResponseBody>, HttpError> {
     let admission = app.rounds().admit(client, round, None);
     if let Admission::Refused(refusal) = admission {
-        return Err(refused(refusal));
+        return Err(refusal_error(refusal));
     }
     if body.size_hint().lower() > app.max_body_len {
         return Err(too_long(app.max_body_len));
@@ -207,12 +208,12 @@ async fn update(
     let files = app.store.temp_files();
     let digest = receive(body, &files.body, app.max_body_len, app.settings.limits.transfer).await?;
     let update = UpdateSummary { samples, digest };
-    let first = app.rounds().admit(client, round, Some(&update));
-    let admission = match first {
+    let admission = app.rounds().admit(client, round, Some(&update));
+    let admission = match admission {
         Admission::Accepted(kind) => {
             let app = Arc::clone(app);
             // The task runs to its end even if the connection breaks, and holds the upload permit until then.
-            let work = tokio::task::spawn_blocking(move || {
+            let merge_task = tokio::task::spawn_blocking(move || {
                 let _permit = permit;
                 let admission = merge_and_accept(&app, client, round, update, kind, &files);
                 match &admission {
@@ -229,14 +230,15 @@ async fn update(
                 }
                 admission
             });
-            work.await
-                .map_err(|error| internal(&error))?
+            merge_task
+                .await
+                .map_err(|error| internal_error(&error))?
                 .map_err(|error| HttpError { is_counted: true, ..error })?
         }
-        other => other,
+        decided => decided,
     };
     let (status, kind) = match admission {
-        Admission::Refused(refusal) => return Err(refused(refusal)),
+        Admission::Refused(refusal) => return Err(refusal_error(refusal)),
         Admission::Duplicate | Admission::NeedsDigest => {
             app.counters.increment("repeated");
             (StatusCode::OK, "repeated")
@@ -258,15 +260,15 @@ fn merge_and_accept(
     kind: RoundKind,
     files: &TempFiles,
 ) -> Result<Admission, HttpError> {
-    let TempFiles { body, whole } = files;
+    let TempFiles { body, merged } = files;
     app.store
-        .validate_and_merge(round.saturating_sub(1), body, kind, whole)
+        .validate_and_merge(round.saturating_sub(1), body, kind, merged)
         .map_err(|error| invalid_update(app, round, body, &error))?;
-    app.accept(client, round, update, whole).map_err(|error| internal(&error))
+    app.accept(client, round, update, merged).map_err(|error| internal_error(&error))
 }
 
 /// Error response for a refusal by the round state.
-fn refused(refusal: Refusal) -> HttpError {
+fn refusal_error(refusal: Refusal) -> HttpError {
     let (status, kind) = match refusal {
         Refusal::Closed { .. } => (StatusCode::CONFLICT, "closed"),
         Refusal::NotOpen { .. } => (StatusCode::CONFLICT, "not-open"),
@@ -280,7 +282,7 @@ fn refused(refusal: Refusal) -> HttpError {
 /// meaningful to a client.
 fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &AdapterError) -> HttpError {
     if !error.is_invalid_input() {
-        return internal(error);
+        return internal_error(error);
     }
     let base = app.store.round(round.saturating_sub(1)).join(MODEL);
     let text = error.to_string().replace(&format!("{}: ", body.display()), "");
@@ -289,7 +291,7 @@ fn invalid_update(app: &AppState, round: u32, body: &std::path::Path, error: &Ad
 }
 
 /// Logs an internal error and returns response 500.
-fn internal(error: &dyn std::fmt::Display) -> HttpError {
+fn internal_error(error: &dyn std::fmt::Display) -> HttpError {
     tracing::error!(%error, "cannot process a request");
     HttpError::internal()
 }

@@ -32,7 +32,7 @@ pub struct HttpError {
 }
 
 impl HttpError {
-    /// Makes an error that has not been counted.
+    /// Creates an error that has not been counted.
     pub fn new(status: StatusCode, kind: &'static str, text: impl Into<String>) -> Self {
         Self { status, kind, text: text.into(), is_counted: false }
     }
@@ -116,15 +116,16 @@ pub fn file(path: &Path, kind: &'static str) -> std::io::Result<Response<Respons
         let mut remaining = length;
         while remaining > 0 {
             let mut block = Vec::new();
-            let read = file.by_ref().take(remaining.min(BLOCK)).read_to_end(&mut block);
-            let read = match read {
+            let result = file.by_ref().take(remaining.min(BLOCK)).read_to_end(&mut block);
+            let block = match result {
                 Ok(0) => Err(std::io::ErrorKind::UnexpectedEof.into()),
                 Ok(_) => Ok(Bytes::from(block)),
                 Err(error) => Err(error),
             };
-            remaining = remaining.saturating_sub(read.as_ref().map_or(remaining, |block| block.len() as u64));
+            remaining =
+                remaining.saturating_sub(block.as_ref().map_or(remaining, |bytes| bytes.len() as u64));
             // Sending fails if the connection is closed.
-            if sender.blocking_send(read).is_err() {
+            if sender.blocking_send(block).is_err() {
                 return;
             }
         }

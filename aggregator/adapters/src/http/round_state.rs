@@ -109,12 +109,12 @@ pub struct RoundState {
     /// Number of committed rounds.
     committed: u32,
     /// Updates of the last committed round, which are needed to answer retries.
-    last: AcceptedUpdates,
+    last_updates: AcceptedUpdates,
     open: Option<OpenRound>,
 }
 
 impl RoundState {
-    /// Makes the state after `committed` rounds, the last of which accepted the updates `last`.
+    /// Creates the state after `committed` rounds, the last of which accepted the updates `last_updates`.
     /// [`Self::open`] must be called next.
     #[must_use]
     pub fn new(
@@ -122,9 +122,9 @@ impl RoundState {
         policy: Box<dyn Participation>,
         clients: usize,
         committed: u32,
-        last: AcceptedUpdates,
+        last_updates: AcceptedUpdates,
     ) -> Self {
-        Self { rules, policy, clients, committed, last, open: None }
+        Self { rules, policy, clients, committed, last_updates, open: None }
     }
 
     /// Opens the next round, unless all rounds are committed. `pending` contains the updates of that round
@@ -148,7 +148,7 @@ impl RoundState {
             cohort: invited,
             target: cohort.target.max(1),
             updates: pending,
-            deadline: self.rules.deadline.map(|after| now + after),
+            deadline: self.rules.deadline.map(|duration| now + duration),
             closing: false,
         });
     }
@@ -182,7 +182,7 @@ impl RoundState {
             })
         };
         if round == self.committed && round > 0 {
-            return previous(&self.last).unwrap_or(Admission::Refused(Refusal::Closed { round }));
+            return previous(&self.last_updates).unwrap_or(Admission::Refused(Refusal::Closed { round }));
         }
         if round <= self.committed {
             let refusal = if round == 0 { Refusal::NotOpen { round } } else { Refusal::Closed { round } };
@@ -215,8 +215,8 @@ impl RoundState {
     #[must_use]
     pub fn is_due(&self, now: Millis) -> bool {
         self.open.as_ref().filter(|open| !open.closing).is_some_and(|open| {
-            let late = open.deadline.is_some_and(|deadline| now >= deadline);
-            self.is_complete(open) || late && open.updates.len() >= self.rules.minimum.max(1)
+            let is_late = open.deadline.is_some_and(|deadline| now >= deadline);
+            self.is_complete(open) || is_late && open.updates.len() >= self.rules.minimum.max(1)
         })
     }
 
@@ -242,7 +242,7 @@ impl RoundState {
     pub fn commit(&mut self, now: Millis) {
         if let Some(open) = self.open.take() {
             self.committed = open.number;
-            self.last = open.updates;
+            self.last_updates = open.updates;
             self.open(now, AcceptedUpdates::new());
         }
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::client_registry::ClientIndex;
-use super::error::io;
+use super::error::io_error;
 use super::round_state::{AcceptedUpdates, OpenRound, UpdateSummary};
 use super::upload::TempFiles;
 use super::{LoraMethod, ServerError};
@@ -98,13 +98,17 @@ impl RoundStore {
     ) -> Result<(Self, RoundRecord), ServerError> {
         create_directory(directory)?;
         let path = directory.join("lock");
-        regular(&path).map_err(io(&path))?;
-        let lock =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(io(&path))?;
+        regular(&path).map_err(io_error(&path))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(io_error(&path))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(ServerError::Locked { path }),
-            Err(TryLockError::Error(error)) => return Err(io(&path)(error)),
+            Err(TryLockError::Error(error)) => return Err(io_error(&path)(error)),
         }
         read_layout(base)?;
         let model = if base.is_dir() { base.join(MODEL) } else { base.to_owned() };
@@ -117,8 +121,8 @@ impl RoundStore {
             next_temp: AtomicU64::new(0),
             _lock: FileLock::new(lock),
         };
-        remove_directory(&store.incoming())?;
-        create_directory(&store.incoming())?;
+        remove_directory(&store.incoming_directory())?;
+        create_directory(&store.incoming_directory())?;
         let record = match store.latest_committed()? {
             Some(number) => store.read_record(number)?,
             None => store.commit_base(&model)?,
@@ -127,7 +131,7 @@ impl RoundStore {
         // before the updates of that round are removed.
         sync_directory(&store.directory)?;
         store.remove_closed_updates(record.round)?;
-        create_directory(&store.updates(record.round + 1))?;
+        create_directory(&store.updates_directory(record.round + 1))?;
         Ok((store, record))
     }
 
@@ -138,37 +142,37 @@ impl RoundStore {
     }
 
     /// Directory of the accepted updates of a round.
-    fn updates(&self, number: u32) -> PathBuf {
+    fn updates_directory(&self, number: u32) -> PathBuf {
         self.directory.join(format!("updates-{number:04}"))
     }
 
     /// Directory of uploads in progress.
-    fn incoming(&self) -> PathBuf {
+    fn incoming_directory(&self) -> PathBuf {
         self.directory.join("incoming")
     }
 
-    /// Makes temporary paths for an upload: one for the body, and one for the whole adapter that is built
+    /// Returns temporary paths for an upload: one for the body, and one for the whole adapter that is built
     /// from the body.
     pub fn temp_files(&self) -> TempFiles {
         let number = self.next_temp.fetch_add(1, Ordering::Relaxed);
-        let path = |part: &str| self.incoming().join(format!("{number}.{part}"));
-        TempFiles { body: path("body"), whole: path("whole") }
+        let path = |part: &str| self.incoming_directory().join(format!("{number}.{part}"));
+        TempFiles { body: path("body"), merged: path("whole") }
     }
 
-    /// Validates an uploaded `body` against the adapter of round `base`, writes the whole adapter to `whole`
+    /// Validates an uploaded `body` against the adapter of round `base`, writes the whole adapter to `merged`
     /// and syncs it.
     ///
     /// # Errors
-    /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `whole` cannot
+    /// [`AdapterError::File`] if the body does not fit the base, [`AdapterError::Output`] if `merged` cannot
     /// be written.
     pub fn validate_and_merge(
         &self,
         base: u32,
         body: &Path,
         kind: RoundKind,
-        whole: &Path,
+        merged: &Path,
     ) -> Result<(), AdapterError> {
-        merge_update(&self.round(base).join(MODEL), body, kind, whole)
+        merge_update(&self.round(base).join(MODEL), body, kind, merged)
     }
 
     /// Moves a whole adapter to the accepted updates of a round. The update is durable when the call returns.
@@ -180,11 +184,11 @@ impl RoundStore {
         round: u32,
         client: &str,
         update: &UpdateSummary,
-        whole: &Path,
+        merged: &Path,
     ) -> Result<(), ServerError> {
-        let path = self.updates(round).join(update_file_name(client, update));
-        std::fs::rename(whole, &path).map_err(io(&path))?;
-        sync_directory(&self.updates(round)).inspect_err(|_| drop(std::fs::remove_file(&path)))
+        let path = self.updates_directory(round).join(update_file_name(client, update));
+        std::fs::rename(merged, &path).map_err(io_error(&path))?;
+        sync_directory(&self.updates_directory(round)).inspect_err(|_| drop(std::fs::remove_file(&path)))
     }
 
     /// Updates of the round after `committed` that were accepted before a restart.
@@ -194,14 +198,15 @@ impl RoundStore {
     /// not in `names`: ignoring such an update would lose an acknowledged update. [`ServerError::Io`] if the
     /// directory cannot be read.
     pub fn pending_updates(&self, committed: u32, names: &[String]) -> Result<AcceptedUpdates, ServerError> {
-        let directory = self.updates(committed + 1);
+        let directory = self.updates_directory(committed + 1);
         sync_directory(&directory)?;
         let mut updates = AcceptedUpdates::new();
-        for entry in std::fs::read_dir(&directory).map_err(io(&directory))? {
-            let path = entry.map_err(io(&directory))?.path();
-            let known = path.file_name().and_then(|file| file.to_str()).and_then(parse_update_file_name);
-            let known = known.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
-            match known.map(|(client, update)| updates.insert(ClientIndex(client), update)) {
+        for entry in std::fs::read_dir(&directory).map_err(io_error(&directory))? {
+            let path = entry.map_err(io_error(&directory))?.path();
+            let parsed = path.file_name().and_then(|file| file.to_str()).and_then(parse_update_file_name);
+            let parsed =
+                parsed.and_then(|(client, update)| Some((names.binary_search(&client).ok()?, update)));
+            match parsed.map(|(client, update)| updates.insert(ClientIndex(client), update)) {
                 Some(None) => {}
                 _ => return Err(ServerError::UnknownUpdate { path }),
             }
@@ -226,7 +231,7 @@ impl RoundStore {
             .updates
             .iter()
             .map(|(client, update)| {
-                self.updates(open.number).join(update_file_name(client_name(client), update))
+                self.updates_directory(open.number).join(update_file_name(client_name(client), update))
             })
             .collect();
         let weight = |samples: u32| u64::from(if options.by_samples { samples } else { samples.min(1) });
@@ -269,8 +274,8 @@ impl RoundStore {
             };
             Ok(record(interference))
         })?;
-        create_directory(&self.updates(open.number + 1))?;
-        remove_directory(&self.updates(open.number))?;
+        create_directory(&self.updates_directory(open.number + 1))?;
+        remove_directory(&self.updates_directory(open.number))?;
         Ok(record)
     }
 
@@ -286,12 +291,12 @@ impl RoundStore {
         create_directory(&partial)?;
         let record = fill(&partial).inspect_err(|_| drop(remove_directory(&partial)))?;
         let record_path = partial.join(RECORD);
-        let text = serde_json::json!(record).to_string() + "\n";
+        let json = serde_json::json!(record).to_string() + "\n";
         File::create(&record_path)
-            .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-            .map_err(io(&record_path))?;
+            .and_then(|mut file| file.write_all(json.as_bytes()).and_then(|()| file.sync_all()))
+            .map_err(io_error(&record_path))?;
         sync_directory(&partial)?;
-        std::fs::rename(&partial, &path).map_err(io(&path))?;
+        std::fs::rename(&partial, &path).map_err(io_error(&path))?;
         sync_directory(&self.directory)?;
         Ok(record)
     }
@@ -314,9 +319,9 @@ impl RoundStore {
     /// Reads the record of a round, and checks that method and base are the configured ones.
     fn read_record(&self, number: u32) -> Result<RoundRecord, ServerError> {
         let path = self.round(number).join(RECORD);
-        let text = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io(&path))?;
+        let json = regular(&path).and_then(|()| std::fs::read(&path)).map_err(io_error(&path))?;
         let record: RoundRecord =
-            serde_json::from_slice(&text).map_err(|error| ServerError::CorruptRecord { path, error })?;
+            serde_json::from_slice(&json).map_err(|error| ServerError::CorruptRecord { path, error })?;
         let settings = [
             ("the method", &record.method, self.method.name()),
             ("the base of SHA-256", &record.base, self.base.as_str()),
@@ -336,24 +341,24 @@ impl RoundStore {
 
     /// Number of the last committed round; `None` in an empty directory.
     fn latest_committed(&self) -> Result<Option<u32>, ServerError> {
-        Ok(self.numbers("round-")?.into_iter().max())
+        Ok(self.directory_numbers("round-")?.into_iter().max())
     }
 
     /// Removes the updates of committed rounds.
     fn remove_closed_updates(&self, committed: u32) -> Result<(), ServerError> {
-        let closed = self.numbers("updates-")?.into_iter().filter(|number| *number <= committed);
-        closed.map(|number| self.updates(number)).try_for_each(|path| remove_directory(&path))
+        let closed = self.directory_numbers("updates-")?.into_iter().filter(|number| *number <= committed);
+        closed.map(|number| self.updates_directory(number)).try_for_each(|path| remove_directory(&path))
     }
 
     /// Numbers of the directories whose names begin with `prefix`.
-    fn numbers(&self, prefix: &str) -> Result<Vec<u32>, ServerError> {
+    fn directory_numbers(&self, prefix: &str) -> Result<Vec<u32>, ServerError> {
         let mut numbers = Vec::new();
-        for entry in std::fs::read_dir(&self.directory).map_err(io(&self.directory))? {
-            let file = entry.map_err(io(&self.directory))?.file_name();
+        for entry in std::fs::read_dir(&self.directory).map_err(io_error(&self.directory))? {
+            let file = entry.map_err(io_error(&self.directory))?.file_name();
             let number: Option<u32> = file.to_str().and_then(|file| file.strip_prefix(prefix)?.parse().ok());
             // Names that this server does not write, such as `round-7`, are ignored.
-            let is_ours = |number: &u32| file.to_str() == Some(&format!("{prefix}{number:04}"));
-            numbers.extend(number.filter(is_ours));
+            let is_written_form = |number: &u32| file.to_str() == Some(&format!("{prefix}{number:04}"));
+            numbers.extend(number.filter(is_written_form));
         }
         Ok(numbers)
     }
@@ -361,13 +366,13 @@ impl RoundStore {
 
 /// Copies an adapter, and its configuration if there is one, into a directory. The adapter is copied by
 /// merging it with itself, which checks that all values are finite.
-fn copy_adapter(model: &Path, to: &Path) -> Result<(), ServerError> {
-    merge_update(model, model, RoundKind::Plain, &to.join(MODEL))?;
+fn copy_adapter(model: &Path, directory: &Path) -> Result<(), ServerError> {
+    merge_update(model, model, RoundKind::Plain, &directory.join(MODEL))?;
     let config = model.with_file_name(CONFIG);
     if config.is_file() {
-        let target = to.join(CONFIG);
-        std::fs::copy(&config, &target).map_err(io(&config))?;
-        File::open(&target).and_then(|file| file.sync_all()).map_err(io(&target))?;
+        let target = directory.join(CONFIG);
+        std::fs::copy(&config, &target).map_err(io_error(&config))?;
+        File::open(&target).and_then(|file| file.sync_all()).map_err(io_error(&target))?;
     }
     Ok(())
 }
@@ -397,16 +402,19 @@ fn update_file_name(client: &str, update: &UpdateSummary) -> String {
 /// Client and summary from the name of an update file; `None` if the name is invalid.
 fn parse_update_file_name(file: &str) -> Option<(String, UpdateSummary)> {
     let mut parts = file.strip_suffix(".safetensors")?.split('.');
-    let (client, samples, digest) = (parts.next()?, parts.next()?.parse().ok()?, hex::decode(parts.next()?)?);
+    let client = parts.next()?;
+    let samples = parts.next()?.parse().ok()?;
+    let digest = hex::decode(parts.next()?)?;
     parts.next().is_none().then(|| (client.to_owned(), UpdateSummary { samples, digest: *digest }))
 }
 
 /// SHA-256 of a file, in hexadecimal digits.
 fn file_digest(path: &Path) -> Result<String, ServerError> {
-    let mut file = File::open(path).map_err(io(path))?;
-    let (mut hasher, mut block) = (Sha256::new(), vec![0; 1 << 16]);
+    let mut file = File::open(path).map_err(io_error(path))?;
+    let mut hasher = Sha256::new();
+    let mut block = vec![0; 1 << 16];
     loop {
-        match file.read(&mut block).map_err(io(path))? {
+        match file.read(&mut block).map_err(io_error(path))? {
             0 => return Ok(hex_text(&hasher.finalize().into())),
             read => hasher.update(&block[..read]),
         }
@@ -420,19 +428,19 @@ fn create_directory(directory: &Path) -> Result<(), ServerError> {
     }
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     create_directory(parent)?;
-    DirBuilder::new().mode(0o700).create(directory).map_err(io(directory))?;
+    DirBuilder::new().mode(0o700).create(directory).map_err(io_error(directory))?;
     sync_directory(parent)
 }
 
 /// Removes a directory with its content, if it exists.
 fn remove_directory(directory: &Path) -> Result<(), ServerError> {
     match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io(directory)(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(io_error(directory)(error)),
         _ => Ok(()),
     }
 }
 
 /// Syncs a directory.
 fn sync_directory(directory: &Path) -> Result<(), ServerError> {
-    File::open(directory).and_then(|file| file.sync_all()).map_err(io(directory))
+    File::open(directory).and_then(|file| file.sync_all()).map_err(io_error(directory))
 }

@@ -49,7 +49,7 @@ impl Route {
     /// # Errors
     /// Response 404 for an unknown path, 405 for a wrong method, 400 for an invalid query.
     pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Result<Self, HttpError> {
-        let number = |name: &str| number(query.unwrap_or_default(), name);
+        let number = |name: &str| parse_number(query.unwrap_or_default(), name);
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let (allowed, route) = match parts.as_slice() {
             ["round"] => {
@@ -66,9 +66,9 @@ impl Route {
                 return Err(not_allowed(method));
             }
             ["round", round, "adapter_model.safetensors"] => {
-                let digits = !round.is_empty() && round.bytes().all(|byte| byte.is_ascii_digit());
-                let round = digits.then(|| round.parse().ok()).flatten().ok_or_else(not_found)?;
-                let samples = samples(query.unwrap_or_default())?;
+                let is_number = !round.is_empty() && round.bytes().all(|byte| byte.is_ascii_digit());
+                let round = is_number.then(|| round.parse().ok()).flatten().ok_or_else(not_found)?;
+                let samples = parse_samples(query.unwrap_or_default())?;
                 (Method::PUT, Self::Update { round, samples })
             }
             _ => return Err(not_found()),
@@ -91,48 +91,48 @@ fn not_allowed(method: &Method) -> HttpError {
 }
 
 /// Parses the number of samples of an update, which is required.
-fn samples(query: &str) -> Result<u32, HttpError> {
+fn parse_samples(query: &str) -> Result<u32, HttpError> {
     let error = |text: String| HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text);
     let allowed = format!("a whole number from 0 to {SAMPLES_MAX}");
-    match values(query, "samples").as_slice() {
+    match values_of(query, "samples").as_slice() {
         [] => Err(error(format!(
             "?samples= is missing: the number of samples that the update was trained with, {allowed}"
         ))),
         [value] => {
-            let number = digits(value).filter(|samples| *samples <= SAMPLES_MAX);
-            number.ok_or_else(|| error(format!("samples: found {}, allowed: {allowed}", quoted(value))))
+            let number = parse_digits(value).filter(|samples| *samples <= SAMPLES_MAX);
+            number.ok_or_else(|| error(format!("samples: found {}, allowed: {allowed}", quote(value))))
         }
-        more => Err(error(format!("samples: found {} values, allowed: one, {allowed}", more.len()))),
+        repeated => Err(error(format!("samples: found {} values, allowed: one, {allowed}", repeated.len()))),
     }
 }
 
 /// Parses an optional number of the query; `None` if it is missing. A repeated name is an error.
-fn number(query: &str, name: &str) -> Result<Option<u32>, HttpError> {
+fn parse_number(query: &str, name: &str) -> Result<Option<u32>, HttpError> {
     let error = |found: String| {
         let text = format!("{name}: found {found}, allowed: one whole number from 0 to {}", u32::MAX);
         HttpError::new(StatusCode::BAD_REQUEST, "bad-request", text)
     };
-    match values(query, name).as_slice() {
+    match values_of(query, name).as_slice() {
         [] => Ok(None),
-        [value] => digits(value).map(Some).ok_or_else(|| error(quoted(value))),
-        more => Err(error(format!("{} values", more.len()))),
+        [value] => parse_digits(value).map(Some).ok_or_else(|| error(quote(value))),
+        repeated => Err(error(format!("{} values", repeated.len()))),
     }
 }
 
 /// All values of a name in the query.
-fn values<'a>(query: &'a str, name: &str) -> Vec<&'a str> {
+fn values_of<'a>(query: &'a str, name: &str) -> Vec<&'a str> {
     let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).collect()
 }
 
 /// Parses decimal digits without a sign.
-fn digits(value: &str) -> Option<u32> {
+fn parse_digits(value: &str) -> Option<u32> {
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| value.parse().ok()).flatten()
 }
 
 /// Quotes a value for an error text; long values are shortened.
-fn quoted(value: &str) -> String {
+fn quote(value: &str) -> String {
     let text: String = value.chars().take(VALUE_SHOWN).collect();
     format!("{text:?}{}", if text.len() < value.len() { "..." } else { "" })
 }
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn valid_requests_are_parsed() {
         let get = |path, query| Route::parse(&Method::GET, path, query).unwrap();
-        let none = Duration::ZERO;
-        assert_eq!(get("/round", None), Route::Round { after: None, wait: none });
+        let no_wait = Duration::ZERO;
+        assert_eq!(get("/round", None), Route::Round { after: None, wait: no_wait });
         let wait = Duration::from_secs(60);
         assert_eq!(get("/round", Some("wait=4000&after=3&x=y")), Route::Round { after: Some(3), wait });
         assert_eq!(
@@ -187,9 +187,9 @@ mod tests {
             assert_eq!(error.status.as_u16(), 400);
             assert!(error.text.contains(expected) && error.text.contains("0 to 536870911"), "{}", error.text);
         }
-        let long = format!("samples={}", "7".repeat(5000));
+        let long_query = format!("samples={}", "7".repeat(5000));
         let error =
-            Route::parse(&Method::PUT, "/round/1/adapter_model.safetensors", Some(&long)).unwrap_err();
+            Route::parse(&Method::PUT, "/round/1/adapter_model.safetensors", Some(&long_query)).unwrap_err();
         assert!(error.text.len() < 200, "{}", error.text);
     }
 

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::app_state::AppState;
-use super::error::io;
+use super::error::io_error;
 use super::handlers::handle;
 use super::round_store::{MODEL, RoundStore, updates_of_record};
 use super::{OpenRound, RoundState, ServerError, Settings};
@@ -30,8 +30,8 @@ const BUFFER: usize = 1 << 16;
 /// differ.
 const HEADER_ROOM: u64 = 1 << 16;
 
-/// Time after which open connections are closed when the server stops.
-const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// Longest time that open requests may take after the server has begun to stop.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept, for example for lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -70,8 +70,9 @@ impl AdapterServer {
         let (store, record) = RoundStore::open(&settings.state, &settings.base, settings.rules.method)?;
         let names = settings.registry.names();
         let (_, length) = read_layout(&store.round(record.round).join(MODEL))?;
-        let last = updates_of_record(&record, names);
-        let mut rounds = RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last);
+        let last_updates = updates_of_record(&record, names);
+        let mut rounds =
+            RoundState::new(settings.rules, settings.policy(), names.len(), record.round, last_updates);
         let pending = store.pending_updates(record.round, names)?;
         if record.round > 0 || !pending.is_empty() {
             let (committed, updates) = (record.round, pending.len());
@@ -79,7 +80,7 @@ impl AdapterServer {
         }
         rounds.open(Millis::ZERO, pending);
         let address = PathBuf::from(settings.listen.to_string());
-        let listener = TcpListener::bind(settings.listen).await.map_err(io(&address))?;
+        let listener = TcpListener::bind(settings.listen).await.map_err(io_error(&address))?;
         let max_body_len = length.saturating_add(HEADER_ROOM).min(length.saturating_add(HEADER_MAX));
         Ok(Self { app: Arc::new(AppState::new(settings, store, max_body_len, rounds)), listener })
     }
@@ -108,18 +109,18 @@ impl AdapterServer {
         let mut stop = pin!(stop);
         let result = tokio::select! {
             error = close_rounds(&app, threads) => Err(error),
-            () = accept(&app, &listener, &mut connections) => Ok(()),
+            () = accept_connections(&app, &listener, &mut connections) => Ok(()),
             () = &mut stop => Ok(()),
             () = wait_until_all_served(&app), if exit_when_finished => Ok(()),
         };
         drop(listener);
         app.stop();
-        let all_done = app.is_finished() && exit_when_finished;
-        let grace = if all_done { app.settings.limits.transfer } else { SHUTDOWN_GRACE };
+        let all_served = app.is_finished() && exit_when_finished;
+        let drain_timeout = if all_served { app.settings.limits.transfer } else { SHUTDOWN_TIMEOUT };
         let drained = async { while connections.join_next().await.is_some() {} };
         tokio::select! {
-            _ = tokio::time::timeout(grace, drained) => {}
-            () = stop, if all_done => {}
+            _ = tokio::time::timeout(drain_timeout, drained) => {}
+            () = stop, if all_served => {}
         }
         connections.shutdown().await;
         let rounds = app.rounds();
@@ -140,7 +141,7 @@ async fn wait_until_all_served(app: &AppState) {
 
 /// Accepts connections and spawns a task for each. Connections above the limit get a short response and are
 /// closed.
-async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
+async fn accept_connections(app: &Arc<AppState>, listener: &TcpListener, connections: &mut JoinSet<()>) {
     let slots = Arc::new(Semaphore::new(app.settings.limits.connections));
     loop {
         // Removes finished connections from the set.
@@ -157,7 +158,7 @@ async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut J
             Ok(slot) => {
                 let app = Arc::clone(app);
                 connections.spawn(async move {
-                    connection(&app, stream).await;
+                    serve_connection(&app, stream).await;
                     drop(slot);
                 });
             }
@@ -172,7 +173,7 @@ async fn accept(app: &Arc<AppState>, listener: &TcpListener, connections: &mut J
 }
 
 /// Serves one connection until it ends or is too slow.
-async fn connection(app: &Arc<AppState>, stream: TcpStream) {
+async fn serve_connection(app: &Arc<AppState>, stream: TcpStream) {
     let limits = app.settings.limits;
     // The handlers limit the time of a request. This timeout limits the time for sending the response
     // together with the idle time before the next request, so that a peer that reads very slowly cannot hold
@@ -193,12 +194,12 @@ async fn connection(app: &Arc<AppState>, stream: TcpStream) {
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_buf_size(BUFFER);
     let mut serving = pin!(http.serve_connection(TokioIo::new(stream), service));
     let mut changed = app.watch();
-    let mut closing = false;
+    let mut is_closing = false;
     loop {
-        let at = *deadline.borrow_and_update();
+        let expiry = *deadline.borrow_and_update();
         let expired = async {
-            match at {
-                Some(at) => tokio::time::sleep_until(at).await,
+            match expiry {
+                Some(expiry) => tokio::time::sleep_until(expiry).await,
                 None => std::future::pending().await,
             }
         };
@@ -211,9 +212,9 @@ async fn connection(app: &Arc<AppState>, stream: TcpStream) {
             }
             () = expired => return app.counters.increment("connections-slow"),
             _ = deadline.changed() => {}
-            result = changed.changed(), if !closing => {
+            result = changed.changed(), if !is_closing => {
                 if result.is_err() || app.is_stopping() {
-                    closing = true;
+                    is_closing = true;
                     serving.as_mut().graceful_shutdown();
                 }
             }
@@ -226,15 +227,15 @@ async fn connection(app: &Arc<AppState>, stream: TcpStream) {
 async fn commit_with_retry(app: &Arc<AppState>, open: &OpenRound, threads: usize) -> Result<(), ServerError> {
     loop {
         let (shared_app, closed) = (Arc::clone(app), open.clone());
-        let work = tokio::task::spawn_blocking(move || shared_app.commit(&closed, threads));
-        match work.await {
+        let commit_task = tokio::task::spawn_blocking(move || shared_app.commit(&closed, threads));
+        match commit_task.await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) if error.is_invalid_input() || app.is_stopping() => return Err(error),
             Ok(Err(error)) => {
                 tracing::error!(round = open.number, %error, "cannot commit a round; retrying");
                 app.counters.increment("means-failed");
             }
-            Err(error) => return Err(io(app.store.round(0).as_path())(error.into())),
+            Err(error) => return Err(io_error(app.store.round(0).as_path())(error.into())),
         }
         tokio::time::sleep(COMMIT_RETRY).await;
     }
@@ -245,11 +246,11 @@ async fn close_rounds(app: &Arc<AppState>, threads: usize) -> ServerError {
     let mut changed = app.watch();
     loop {
         changed.borrow_and_update();
-        let (due, next_deadline) = {
+        let (is_due, next_deadline) = {
             let (now, rounds) = (app.now(), app.rounds());
             (rounds.is_due(now), rounds.next_deadline())
         };
-        if due {
+        if is_due {
             let shared_app = Arc::clone(app);
             let closed = tokio::task::spawn_blocking(move || shared_app.close()).await.unwrap_or_default();
             if let Some(open) = closed

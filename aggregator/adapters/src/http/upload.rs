@@ -23,12 +23,12 @@ pub struct TempFiles {
     /// Path of the body as it was received.
     pub body: PathBuf,
     /// Path of the whole adapter that is built from the body.
-    pub whole: PathBuf,
+    pub merged: PathBuf,
 }
 
 impl Drop for TempFiles {
     fn drop(&mut self) {
-        [&self.body, &self.whole].into_iter().for_each(|path| drop(std::fs::remove_file(path)));
+        [&self.body, &self.merged].into_iter().for_each(|path| drop(std::fs::remove_file(path)));
     }
 }
 
@@ -43,11 +43,11 @@ pub async fn receive(
     max_len: u64,
     timeout: Duration,
 ) -> Result<[u8; 32], HttpError> {
-    let failed = |error: &std::io::Error| {
+    let write_error = |error: &std::io::Error| {
         tracing::error!(path = %path.display(), %error, "cannot write an upload");
         HttpError::internal()
     };
-    let file = File::create_new(path).map_err(|error| failed(&error))?;
+    let file = File::create_new(path).map_err(|error| write_error(&error))?;
     let (sender, blocks) = mpsc::channel(QUEUED_BLOCKS);
     let writer = tokio::task::spawn_blocking(move || write_blocks(file, blocks));
     let forwarded = tokio::time::timeout(timeout, forward_blocks(body, sender, max_len)).await;
@@ -55,7 +55,7 @@ pub async fn receive(
     forwarded.map_err(|_| timed_out(timeout))??;
     match written {
         Ok(Ok(digest)) => Ok(digest),
-        Ok(Err(error)) => Err(failed(&error)),
+        Ok(Err(error)) => Err(write_error(&error)),
         Err(_) => Err(HttpError::internal()),
     }
 }
@@ -67,7 +67,7 @@ pub fn drain(mut body: Incoming, max_len: u64, timeout: Duration) {
         let mut remaining = max_len;
         while let Some(Ok(block)) = next_block(&mut body).await {
             match remaining.checked_sub(block.len() as u64) {
-                Some(rest) => remaining = rest,
+                Some(difference) => remaining = difference,
                 None => break,
             }
         }

@@ -27,12 +27,13 @@ pub(super) fn as_decoded(mut values: Vec<f32>, encoding: Encoding) -> Vec<f32> {
     values
 }
 
+/// Values widened to f64, which is exact.
 pub(super) fn to_f64(values: &[f32]) -> Vec<f64> {
     values.iter().map(|value| f64::from(*value)).collect()
 }
 
 /// Tensor with the shape of `matrix` and the given row-major values.
 pub(super) fn tensor(role: Role, matrix: &Matrix, values: Vec<f32>) -> Tensor {
-    let side = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    Tensor { role, rows: side(matrix.nrows()), cols: side(matrix.ncols()), values }
+    let to_u16 = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    Tensor { role, rows: to_u16(matrix.nrows()), cols: to_u16(matrix.ncols()), values }
 }

@@ -1,5 +1,6 @@
-//! Computation of the initial representation: a random basis, power iterations on samples weighted by their
-//! targets, or the method of moments (Collins et al. 2021, appendix B.4).
+//! Computation of the initial representation before training, called the *start*: a random basis, power
+//! iterations on samples weighted by their targets, or the method of moments (Collins et al. 2021, appendix
+//! B.4).
 //!
 //! Uploads for a start are combined by the campaign's aggregation rule, or by its counterpart for vectors
 //! ([`Rule::for_vectors`]). If the initial representation is orthogonal to the true one, FedRep makes no
@@ -115,13 +116,13 @@ impl MomentsStart {
     #[must_use]
     pub fn new(d: usize, k: usize, weighting: Weighting, rule: Rule) -> Self {
         let rule = rule.for_vectors();
-        let most = (d * k).min(usize::from(u16::MAX));
+        let block_max = (d * k).min(usize::from(u16::MAX));
         let mut blocks = vec![0];
-        let mut room = most;
+        let mut room = block_max;
         for row in 0..d {
             if d - row > room {
                 blocks.push(row);
-                room = most;
+                room = block_max;
             }
             room -= d - row;
         }
@@ -140,31 +141,31 @@ impl MomentsStart {
     }
 
     /// Rows of the matrix in the next block.
-    fn rows(&self) -> std::ops::Range<usize> {
-        let at = |i: usize| self.blocks.get(i).copied().unwrap_or(self.matrix.nrows());
-        at(self.next)..at(self.next + 1)
+    fn block_rows(&self) -> std::ops::Range<usize> {
+        let first_row = |i: usize| self.blocks.get(i).copied().unwrap_or(self.matrix.nrows());
+        first_row(self.next)..first_row(self.next + 1)
     }
 
     /// Number of elements of the next block: the part of its rows in the upper triangle.
-    fn elements(&self) -> usize {
-        self.rows().map(|row| self.matrix.nrows() - row).sum()
+    fn block_len(&self) -> usize {
+        self.block_rows().map(|row| self.matrix.nrows() - row).sum()
     }
 
     /// Creates an empty aggregate for the next block.
     fn begin_block(&mut self) {
-        self.round = RoundAggregate::new(self.rule, self.weighting, self.elements());
+        self.round = RoundAggregate::new(self.rule, self.weighting, self.block_len());
     }
 }
 
 impl Algorithm for MomentsStart {
     fn request(&self) -> Request {
-        let rows = self.rows();
+        let rows = self.block_rows();
         let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         Request {
             task: Task::MomentRows { first: to_u16(rows.start), count: to_u16(rows.len()) },
             tensors: Vec::new(),
             encoding: Encoding::F32,
-            expects: vec![TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, to_u16(self.elements()))],
+            expects: vec![TensorDescriptor::inline(Role::Moment, Encoding::F32, 1, to_u16(self.block_len()))],
         }
     }
 
@@ -177,8 +178,8 @@ impl Algorithm for MomentsStart {
     fn finish(&mut self) -> Result<(), RankDeficient> {
         let Some(mean) = self.round.take_vector(&[]) else { return Ok(()) };
         let d = self.matrix.nrows();
-        let places = self.rows().flat_map(|row| (row..d).map(move |column| (row, column)));
-        for ((row, column), value) in places.zip(mean) {
+        let indices = self.block_rows().flat_map(|row| (row..d).map(move |column| (row, column)));
+        for ((row, column), value) in indices.zip(mean) {
             self.matrix[(row, column)] = value;
             self.matrix[(column, row)] = value;
         }
@@ -208,8 +209,8 @@ impl Algorithm for MomentsStart {
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((next, rest)) = state.split_first() else { return false };
-        let Some((matrix, basis)) = rest.split_at_checked(self.matrix.len()) else { return false };
+        let Some((next, matrices)) = state.split_first() else { return false };
+        let Some((matrix, basis)) = matrices.split_at_checked(self.matrix.len()) else { return false };
         if basis.len() != self.basis.len() {
             return false;
         }

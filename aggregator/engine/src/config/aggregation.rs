@@ -29,23 +29,23 @@ pub fn check_aggregation(
     section: &Section<'_>,
 ) -> Result<(), Problem> {
     let name = algorithm.name();
-    let numbers: Vec<String> = Rule::names_for_vectors().map(|name| format!("{name:?}")).collect();
-    let numbers = numbers.join(", ");
-    let wrong = |why: String| {
-        let message = format!("found {:?}, {why}", rule.as_str());
+    let vector_rules: Vec<String> = Rule::names_for_vectors().map(|name| format!("{name:?}")).collect();
+    let vector_rules = vector_rules.join(", ");
+    let mismatch = |reason: String| {
+        let message = format!("found {:?}, {reason}", rule.as_str());
         Err(section.problem("rule", message))
     };
     if !algorithm.is_federated() && rule != Rule::MEAN {
-        return wrong(format!("but {name:?} uploads nothing; allowed: \"mean\""));
+        return mismatch(format!("but {name:?} uploads nothing; allowed: \"mean\""));
     }
     let method = match algorithm.method {
         Method::Network(network) => {
             if network.method.needs_mean() && rule != Rule::MEAN {
-                return wrong(format!("but {name:?} is a mean of products; allowed: \"mean\""));
+                return mismatch(format!("but {name:?} is a mean of products; allowed: \"mean\""));
             }
             if rule.is_for_subspaces() {
-                return wrong(format!(
-                    "a rule for subspaces, but networks upload layers; allowed: {numbers}"
+                return mismatch(format!(
+                    "a rule for subspaces, but networks upload layers; allowed: {vector_rules}"
                 ));
             }
             return Ok(());
@@ -57,11 +57,11 @@ pub fn check_aggregation(
     }
     match method.uploads(&algorithm.linear_settings()) {
         Uploads::Bases | Uploads::Nothing => Ok(()),
-        Uploads::Vectors(what) => {
-            wrong(format!("a rule for subspaces, but {name:?} uploads {what}; allowed: {numbers}"))
-        }
-        Uploads::Gradients => wrong(format!(
-            "a rule for subspaces, but {name:?} with send = \"gradient\" uploads gradients; allowed: {numbers} (or send = \
+        Uploads::Vectors(upload_kind) => mismatch(format!(
+            "a rule for subspaces, but {name:?} uploads {upload_kind}; allowed: {vector_rules}"
+        )),
+        Uploads::Gradients => mismatch(format!(
+            "a rule for subspaces, but {name:?} with send = \"gradient\" uploads gradients; allowed: {vector_rules} (or send = \
              \"representation\")"
         )),
     }
@@ -101,13 +101,13 @@ pub fn read_bounds(
     samples: u32,
     rule: Rule,
 ) -> Result<(f32, SampleCap), Problem> {
-    let most = section.integer("samples", Some(samples.into()), 1..=u32::MAX.into())?;
+    let max_samples = section.integer("samples", Some(samples.into()), 1..=u32::MAX.into())?;
     #[allow(clippy::cast_possible_truncation, reason = "a bound")]
     let norm = section.number("norm", Some(norm), f64::MIN_POSITIVE..=4_194_304.0)? as f32;
     Ok((
         norm,
         SampleCap {
-            max_samples: u32::try_from(most).unwrap_or(u32::MAX),
+            max_samples: u32::try_from(max_samples).unwrap_or(u32::MAX),
             relative: rule.needs_all_updates(),
         },
     ))

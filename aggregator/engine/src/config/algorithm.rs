@@ -199,20 +199,21 @@ pub(super) fn read_linear(
     };
     let default_step = if has_rounds && method.takes_steps() { None } else { Some(0.0) };
     let measured = measured && method.rounds().is_none();
-    let (step_size, auto) = read_step(section, "step_size", default_step, measured)?;
+    let (step_size, is_auto) = read_step(section, "step_size", default_step, measured)?;
     let ridge = section.number("ridge", Some(0.0), 0.0..=1e6)?;
     let final_ridge = section.automatic("final_ridge", 0.0..=1e6)?;
-    let fallback = section.number("fallback_ridge", Some(DEFAULT_RIDGE), 0.0..=1e6)?;
+    let fallback_ridge = section.number("fallback_ridge", Some(DEFAULT_RIDGE), 0.0..=1e6)?;
     let labels = section.integer("labels_per_class", Some(1), 1..=65_535)?;
     let heads = [("least-squares", false), ("gradient", true)];
-    let gradient = section.choice("head", Some(method.default_head()), &heads)?;
-    let (head_step_size, head_auto) = match section.has("head_step_size") {
+    let is_gradient_head = section.choice("head", Some(method.default_head()), &heads)?;
+    let (head_step_size, is_head_auto) = match section.has("head_step_size") {
         true => read_step(section, "head_step_size", None, measured)?,
-        false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, auto),
+        false => (section.number("head_step_size", Some(step_size), 0.0..=1e6)?, is_auto),
     };
     // An algorithm without rounds takes no steps, so no step size is measured.
-    let federated = method.is_federated();
-    let measured = MeasuredSteps { step_size: auto && federated, head_step_size: head_auto && federated };
+    let is_federated = method.is_federated();
+    let measured =
+        MeasuredSteps { step_size: is_auto && is_federated, head_step_size: is_head_auto && is_federated };
     let head_steps = to_u16(section.integer("head_steps", Some(1), 1..=65_535)?);
     let local_steps = to_u16(section.integer("local_steps", Some(1), 1..=65_535)?);
     let weighting = read_weighting(section)?;
@@ -221,11 +222,11 @@ pub(super) fn read_linear(
     let (upload, download) = (read_encoding(section, "upload")?, read_encoding(section, "download")?);
     section.finish()?;
     #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-    let narrow = |value: f64| value as f32;
-    let head = if gradient {
-        HeadSolve::Gradient { steps: head_steps, step_size: narrow(head_step_size) }
+    let to_f32 = |value: f64| value as f32;
+    let head = if is_gradient_head {
+        HeadSolve::Gradient { steps: head_steps, step_size: to_f32(head_step_size) }
     } else {
-        HeadSolve::LeastSquares { ridge: narrow(ridge) }
+        HeadSolve::LeastSquares { ridge: to_f32(ridge) }
     };
     let algorithm = AlgorithmSection {
         method: Method::Linear(method),
@@ -233,8 +234,8 @@ pub(super) fn read_linear(
         step_size,
         head,
         final_head: match final_ridge {
-            Some(ridge) => HeadSolve::LeastSquares { ridge: narrow(ridge) },
-            None => HeadSolve::LeaveOneOut { fallback_ridge: narrow(fallback) },
+            Some(ridge) => HeadSolve::LeastSquares { ridge: to_f32(ridge) },
+            None => HeadSolve::LeaveOneOut { fallback_ridge: to_f32(fallback_ridge) },
         },
         ridge_labels: final_ridge.is_none().then(|| to_u16(labels)),
         head_step_size,

@@ -20,27 +20,28 @@ pub fn names_for_model(model: &ModelSection) -> Vec<&'static str> {
 /// Whether a name in a file belongs to an algorithm that needs a network. This holds for all names with the
 /// suffix `+ft`.
 #[must_use]
-pub fn needs_network(word: &str) -> bool {
-    let tuned = word.strip_suffix(TUNED);
+pub fn needs_network(full_name: &str) -> bool {
+    let tuned = full_name.strip_suffix(TUNED);
     tuned.is_some_and(|name| NetworkMethod::names(false).any(|known| known == name))
-        || network_only_names().any(|name| name == word)
+        || network_only_names().any(|name| name == full_name)
 }
 
 /// Text that lists the models which an algorithm fits, with the keys to set for each; `None` for an unknown
 /// name.
-fn needs(word: &str) -> Option<String> {
-    let plain = word.strip_suffix(TUNED);
-    let (name, linear) = (plain.unwrap_or(word), plain.is_none());
-    let is_linear = |adapter| linear && LinearMethod::names(adapter).any(|known| known == name);
+fn describe_needs(full_name: &str) -> Option<String> {
+    let untuned = full_name.strip_suffix(TUNED);
+    let name = untuned.unwrap_or(full_name);
+    let is_untuned = untuned.is_none();
+    let is_linear = |adapter| is_untuned && LinearMethod::names(adapter).any(|known| known == name);
     let is_network = |adapter| NetworkMethod::names(adapter).any(|known| known == name);
     let models = [
         (is_linear(false), "a linear model (model.kind = \"linear\" and model.k)"),
         (is_network(false), "a network (model.kind = \"mlp\" and model.hidden = [32], \"cnn\" or \"lstm\")"),
-        (needs_network(word), "one beside a linear model (model.network.hidden = [32])"),
+        (needs_network(full_name), "one beside a linear model (model.network.hidden = [32])"),
         (is_network(true), "an adapter (model.kind = \"lora-mlp\", model.rank and model.width)"),
         (is_linear(true), "a linear model as an adapter (model.kind = \"lora-linear\" and model.rank)"),
     ];
-    let models: Vec<&str> = models.iter().filter(|(is_one, _)| *is_one).map(|(_, model)| *model).collect();
+    let models: Vec<&str> = models.iter().filter(|(fits, _)| *fits).map(|(_, model)| *model).collect();
     (!models.is_empty()).then(|| models.join(", or "))
 }
 
@@ -51,14 +52,14 @@ pub(super) fn read_name(
 ) -> Result<(&'static str, bool), Problem> {
     let names = names_for_model(model);
     let network = model.network.is_some();
-    let plain = names.iter().map(|name| ((*name).to_owned(), (*name, false)));
+    let untuned = names.iter().map(|name| ((*name).to_owned(), (*name, false)));
     let tuned = names.iter().filter(|_| network).map(|name| (format!("{name}{TUNED}"), (*name, true)));
-    let words: Vec<(String, (&str, bool))> = plain.chain(tuned).collect();
-    let words: Vec<(&str, (&'static str, bool))> =
-        words.iter().map(|(word, value)| (word.as_str(), *value)).collect();
-    section.choice("name", None, &words).map_err(|problem| {
-        let word = section.peek_str("name").unwrap_or_default();
-        let Some(needs) = needs(word) else { return problem };
-        section.problem("name", format!("{word:?} needs {needs}"))
+    let choices: Vec<(String, (&str, bool))> = untuned.chain(tuned).collect();
+    let choices: Vec<(&str, (&'static str, bool))> =
+        choices.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    section.choice("name", None, &choices).map_err(|problem| {
+        let name = section.peek_str("name").unwrap_or_default();
+        let Some(needs) = describe_needs(name) else { return problem };
+        section.problem("name", format!("{name:?} needs {needs}"))
     })
 }

@@ -93,7 +93,8 @@ pub fn build_custom_engine(
         }
         Method::Network(network) => {
             let layers = model.network.unwrap_or(NetworkModel::WITHOUT_HIDDEN);
-            let parameters = parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed);
+            let parameters =
+                build_parameters(shape, layers, algorithm, network, rule, settings.fleet_size, seed);
             network.method.server(parameters)
         }
     });
@@ -106,11 +107,11 @@ pub fn build_custom_engine(
 /// Sizes of the network; `None` for a linear model.
 #[must_use]
 pub fn network_shape(shape: Shape, model: &ModelSection) -> Option<NetworkShape> {
-    model.network.map(|layers| sizes(shape, layers))
+    model.network.map(|layers| build_network_shape(shape, layers))
 }
 
 /// Sizes of a network with these layers on data of this shape.
-fn sizes(shape: Shape, layers: NetworkModel) -> NetworkShape {
+fn build_network_shape(shape: Shape, layers: NetworkModel) -> NetworkShape {
     let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let (features, outputs) = (to_u16(shape.features), to_u16(shape.outputs));
     let NetworkModel { front, hidden } = layers;
@@ -135,11 +136,11 @@ pub fn network_parameters(
     seed: u64,
 ) -> Option<(NetworkMethod, NetworkParameters)> {
     let (layers, network) = (model.network?, algorithm.network()?);
-    Some((network.method, parameters(shape, layers, algorithm, network, rule, fleet, seed)))
+    Some((network.method, build_parameters(shape, layers, algorithm, network, rule, fleet, seed)))
 }
 
 /// Parameters of an algorithm on a network, from the sections of a configuration.
-fn parameters(
+fn build_parameters(
     shape: Shape,
     layers: NetworkModel,
     algorithm: &AlgorithmSection,
@@ -149,7 +150,7 @@ fn parameters(
     seed: u64,
 ) -> NetworkParameters {
     NetworkParameters {
-        shape: sizes(shape, layers),
+        shape: build_network_shape(shape, layers),
         descent: network.descent,
         head_epochs: network.head_epochs,
         epochs: network.epochs,

@@ -114,21 +114,21 @@ pub(super) fn read_model_with_default(section: &Section<'_>, default: &str) -> R
     let k = section.size(if adapter { "rank" } else { "k" }, None, 1..=1024)?;
     let iterations = section.integer("power_iterations", Some(5), 1..=1000)?;
     let allowed = "\"random\", \"power\", \"moments\", \"truth-sine:S\" with S from 0 to 1, \"npy:FILE\"";
-    let word = section.string("init", Some("random"), allowed)?;
-    let wrong = || section.problem("init", format!("found {word:?}, allowed: {allowed}"));
-    let init = match word.split_once(':') {
-        None => match word.as_str() {
+    let init_text = section.string("init", Some("random"), allowed)?;
+    let invalid = || section.problem("init", format!("found {init_text:?}, allowed: {allowed}"));
+    let init = match init_text.split_once(':') {
+        None => match init_text.as_str() {
             "random" => Init::Random,
             "power" => Init::Power { iterations: u32::try_from(iterations).unwrap_or(u32::MAX) },
             "moments" => Init::Moments,
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         },
         Some(("npy", file)) if !file.is_empty() => Init::Npy(file.to_owned()),
         Some(("truth-sine", sine)) => match sine.parse::<f64>() {
             Ok(sine) if (0.0..=1.0).contains(&sine) => Init::TruthSine(sine),
-            _ => return Err(wrong()),
+            _ => return Err(invalid()),
         },
-        Some(_) => return Err(wrong()),
+        Some(_) => return Err(invalid()),
     };
     let target = section.size("target", Some(k), 1..=k)?;
     section.finish()?;

@@ -127,10 +127,10 @@ pub(super) fn read_model_kind(section: &Section<'_>, default: &str) -> Result<Mo
         Kind::Cnn => {
             let allowed = "a list of 1 or 2 numbers of filters from 1 to 4096, like [64, 64]";
             let counts: [u16; FILTERS_MAX] = read_widths(section, "filters", None, 1..=FILTERS_MAX, allowed)?;
-            let side = |key: &str, default: u64, most: u64| {
-                section.integer(key, Some(default), 1..=most).map(|n| u8::try_from(n).unwrap_or(u8::MAX))
+            let read_side = |key: &str, default: u64, max: u64| {
+                section.integer(key, Some(default), 1..=max).map(|n| u8::try_from(n).unwrap_or(u8::MAX))
             };
-            let (side, pool) = (side("side", 5, 31)?, side("pool", 2, 16)?);
+            let (side, pool) = (read_side("side", 5, 31)?, read_side("pool", 2, 16)?);
             let filters = counts.map(|count| match count {
                 0 => Filters::default(),
                 count => Filters { count, side, pool },
@@ -176,8 +176,8 @@ fn read_widths<const N: usize>(
     let mut widths = [0; N];
     match list {
         Some(list) if lengths.contains(&list.len()) => {
-            for (place, width) in widths.iter_mut().zip(list) {
-                *place = width;
+            for (target, width) in widths.iter_mut().zip(list) {
+                *target = width;
             }
             Ok(widths)
         }

@@ -39,16 +39,18 @@ impl PrivacySection {
     /// [`ParameterError`] if no noise suffices, or a parameter is invalid.
     pub fn multiplier_square(&self, rank: u32, releases: u32) -> Result<u64, ParameterError> {
         let products = Products::new(rank, 1.0)?;
-        let (epsilon, delta, releases) = (rounded_down(self.epsilon), self.delta, Releases::new(releases)?);
+        let epsilon = rounded_down(self.epsilon);
+        let delta = self.delta;
+        let releases = Releases::new(releases)?;
         let noise = products.noise(self.calibration, epsilon, delta, releases)?;
         let multiplier = noise / products.sensitivity(Calibration::Tight);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let square = (multiplier * multiplier * 65_536.0).ceil() as u64;
         // A device charges whole units per release, rounded up. The sum of these charges must not exceed
         // epsilon either.
-        let charged = min_multiplier_square(max_units(epsilon, delta), releases);
+        let min_square = min_multiplier_square(max_units(epsilon, delta), releases);
         let (epsilon, delta, releases) = (epsilon.get(), delta.get(), releases.get());
-        charged.map(|charged| charged.max(square)).ok_or(ParameterError::OutOfReach {
+        min_square.map(|min_square| min_square.max(square)).ok_or(ParameterError::OutOfReach {
             epsilon,
             delta,
             releases,

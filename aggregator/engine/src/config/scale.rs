@@ -15,8 +15,8 @@ use crate::rounds::Engine;
 /// [`Problem`] for the first mistake.
 pub fn read_scale(section: &Section<'_>, features: usize) -> Result<ScaleSource, Problem> {
     if !section.has_table("scale") {
-        let words = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
-        return section.choice("scale", Some("none"), &words);
+        let choices = [("none", ScaleSource::None), ("fleet", ScaleSource::Fleet)];
+        return section.choice("scale", Some("none"), &choices);
     }
     let table = section.section("scale")?;
     let shift = read_row(&table, "shift", features)?;
@@ -82,12 +82,12 @@ pub fn check_scale(
 /// # Errors
 /// Returns a sentence with the numbers of tensors if they exceed the limit.
 pub fn check_scaled_tensors(source: &ScaleSource, engine: &Engine) -> Result<(), String> {
-    let most = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
-    if *source == ScaleSource::None || most <= TENSORS_MAX {
+    let max_tensors = engine.requests().iter().map(|request| request.tensors.len()).max().unwrap_or(0);
+    if *source == ScaleSource::None || max_tensors <= TENSORS_MAX {
         return Ok(());
     }
     Err(format!(
         "a scale and {} layers of a network do not fit a round, which carries at most {TENSORS_MAX} tensors; allowed: \"none\"",
-        most - 1
+        max_tensors - 1
     ))
 }

@@ -81,7 +81,7 @@ struct Rank {
 #[derive(Clone, Debug, Default)]
 struct Round {
     /// Number of invited devices.
-    asked: usize,
+    invited: usize,
     answers: usize,
     /// Samples of all updates so far.
     samples: f64,
@@ -124,36 +124,36 @@ impl Adaptive {
     }
 
     /// Chooses the level for which the next round waits, and returns its index in `levels`. These are numbers
-    /// of updates in ascending order; the last is the number of all devices. `now` is the index of the
-    /// present level. The result is at least `now`, except after the first round, which waits for all
+    /// of updates in ascending order; the last is the number of all devices. `current` is the index of the
+    /// present level. The result is at least `current`, except after the first round, which waits for all
     /// devices.
-    pub fn choose(&self, levels: &[usize], now: usize) -> usize {
-        let all = levels.len().saturating_sub(1);
+    pub fn choose(&self, levels: &[usize], current: usize) -> usize {
+        let full_level = levels.len().saturating_sub(1);
         if self.rounds == 0 {
-            return all;
+            return full_level;
         }
         // The first round only measured arrival times. The stages begin after it, with the first level.
-        let from = if self.rounds == 1 { 0 } else { now };
-        let Some((a, distance)) = self.estimate() else { return all };
+        let first_level = if self.rounds == 1 { 0 } else { current };
+        let Some((a, distance)) = self.estimate() else { return full_level };
         let variance = self.variance.0 / self.variance.1;
-        let time = |level: usize| levels.get(level).and_then(|n| self.time(*n));
-        let Some(full_time) = time(all).filter(|time| *time > 0.0) else { return all };
+        let time = |level: usize| levels.get(level).and_then(|n| self.mean_arrival(*n));
+        let Some(full_time) = time(full_level).filter(|time| *time > 0.0) else { return full_level };
         if self.spent >= BUDGET * full_time {
-            return all;
+            return full_level;
         }
-        let rates = levels.iter().enumerate().skip(from).filter_map(|(level, &n)| {
+        let rates = levels.iter().enumerate().skip(first_level).filter_map(|(level, &n)| {
             let time = time(level)?.max(f64::MIN_POSITIVE * full_time);
-            let a = if level == now { a * self.coverage.factor(n) } else { a };
+            let a = if level == current { a * self.coverage.factor(n) } else { a };
             Some((level, (distance * a * (2.0 - a) - variance / n as f64) / time))
         });
         let best = rates.fold(None, |best: Option<(usize, f64)>, (level, rate)| match best {
-            Some((_, most)) if most >= rate => best,
+            Some((_, best_rate)) if best_rate >= rate => best,
             _ => Some((level, rate)),
         });
-        let best = best.filter(|(_, rate)| *rate > 0.0).map_or(all, |(level, _)| level);
-        let Some(longest) = time(best).map(|time| FREE * time) else { return all };
-        let free = |level: &usize| time(*level).is_some_and(|time| time <= longest);
-        (best..levels.len()).filter(free).max().unwrap_or(best)
+        let best = best.filter(|(_, rate)| *rate > 0.0).map_or(full_level, |(level, _)| level);
+        let Some(longest) = time(best).map(|time| FREE * time) else { return full_level };
+        let is_nearly_free = |level: &usize| time(*level).is_some_and(|time| time <= longest);
+        (best..levels.len()).filter(is_nearly_free).max().unwrap_or(best)
     }
 
     /// Number of first updates that together have had `samples` samples on average; the number of observed
@@ -163,10 +163,10 @@ impl Adaptive {
         self.ranks.iter().position(enough).map_or(self.ranks.len(), |index| index + 1)
     }
 
-    /// Begins a round with `asked` invited devices.
-    pub fn open(&mut self, asked: usize) {
-        self.ranks.resize(asked.max(self.ranks.len()), Rank::default());
-        self.round = Round { asked, ..Round::default() };
+    /// Begins a round with `invited` devices.
+    pub fn open(&mut self, invited: usize) {
+        self.ranks.resize(invited.max(self.ranks.len()), Rank::default());
+        self.round = Round { invited, ..Round::default() };
     }
 
     /// Begins a stage: discards the coverage observed in the stage before.
@@ -177,7 +177,7 @@ impl Adaptive {
     /// Observes the next update of the open round.
     pub fn counted(&mut self, answer: &UpdateArrival<'_>) {
         self.round.samples = answer.samples as f64;
-        self.arrived(self.round.answers, answer.elapsed.as_u64() as f64);
+        self.record_arrival(self.round.answers, answer.elapsed.as_u64() as f64);
         self.round.answers += 1;
         let (d, k) = answer.model.shape();
         let Some(tensor) = answer.tensors.first().filter(|tensor| tensor.values.len() == d * k) else {
@@ -204,17 +204,17 @@ impl Adaptive {
     pub fn closed(&mut self, closed: &ClosedRound<'_>) {
         // Updates that the round did not receive would have arrived at its end at the earliest.
         for rank in self.round.answers..closed.short_of.unwrap_or(0).min(self.ranks.len()) {
-            self.arrived(rank, closed.elapsed.as_u64() as f64);
+            self.record_arrival(rank, closed.elapsed.as_u64() as f64);
         }
         self.rounds = self.rounds.saturating_add(1);
-        if self.round.answers < self.round.asked && closed.short_of.is_none() {
+        if self.round.answers < self.round.invited && closed.short_of.is_none() {
             self.spent += closed.elapsed.as_u64() as f64;
         }
         let Some((sum, gram)) = self.round.sum.take() else { return };
         let Some(origin) = &self.round.origin else { return };
-        let Some(after) = origin.with_model(closed.model) else { return };
-        let Some(step) = origin.step_to(&after) else { return };
-        self.coverage.add(gram, self.round.steps, self.round.answers == self.round.asked);
+        let Some(model_after) = origin.with_model(closed.model) else { return };
+        let Some(step) = origin.step_to(&model_after) else { return };
+        self.coverage.add(gram, self.round.steps, self.round.answers == self.round.invited);
         let n = self.round.steps as f64;
         let mean = sum / n;
         let length = mean.norm_squared();
@@ -222,8 +222,9 @@ impl Adaptive {
             return;
         }
         let scale = mean.dot(&step) / length;
-        let between = if n > 1.0 { (self.round.squares / n - length).max(0.0) * n / (n - 1.0) } else { 0.0 };
-        self.variance.0 += n * between * scale * scale;
+        let variance_between =
+            if n > 1.0 { (self.round.squares / n - length).max(0.0) * n / (n - 1.0) } else { 0.0 };
+        self.variance.0 += n * variance_between * scale * scale;
         self.variance.1 += n;
         if self.filters.is_empty() {
             self.filters = grid().map(|a| Filter::new(a, origin.expected_distance(&step, a))).collect();
@@ -231,7 +232,7 @@ impl Adaptive {
         let noise = self.variance.0 / self.variance.1 / n;
         let factor = self.coverage.factor(self.round.answers);
         for filter in &mut self.filters {
-            filter.update(&step, noise, factor, &after);
+            filter.update(&step, noise, factor, &model_after);
         }
     }
 
@@ -248,28 +249,30 @@ impl Adaptive {
 
     /// Restores a state that [`Self::state`] returned; `None` if the values are not such a state.
     pub fn restored(state: &[f64]) -> Option<Self> {
-        let (&[ranks, filters, length, rounds, spent, sum, weight], rest) = state.split_first_chunk::<7>()?;
+        let (&[ranks, filters, coverage_len, rounds, spent, sum, weight], values) =
+            state.split_first_chunk::<7>()?;
         if state.iter().any(|value| !value.is_finite()) || ![0.0, GRID as f64].contains(&filters) {
             return None;
         }
-        let integer = |value: f64, most: f64| {
+        let integer = |value: f64, max: f64| {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and in range")]
-            (value.fract() == 0.0 && (0.0..=most).contains(&value)).then_some(value as usize)
+            (value.fract() == 0.0 && (0.0..=max).contains(&value)).then_some(value as usize)
         };
         let filters = integer(filters, GRID as f64)?;
         let rounds = u32::try_from(integer(rounds, u32::MAX.into())?).ok()?;
-        let (ranks, rest) = rest.split_at_checked(integer(ranks, rest.len() as f64)?.checked_mul(3)?)?;
-        let (filters, coverage) = rest.split_at_checked(2 * filters)?;
-        if integer(length, rest.len() as f64)? != coverage.len() {
+        let (ranks, values) =
+            values.split_at_checked(integer(ranks, values.len() as f64)?.checked_mul(3)?)?;
+        let (filters, coverage) = values.split_at_checked(2 * filters)?;
+        if integer(coverage_len, values.len() as f64)? != coverage.len() {
             return None;
         }
-        let rank = |three: &[f64; 3]| Rank { time: three[0], samples: three[1], count: three[2] };
-        let filter = |(two, a): (&[f64; 2], f64)| Filter {
+        let rank = |sums: &[f64; 3]| Rank { time: sums[0], samples: sums[1], count: sums[2] };
+        let filter = |(pair, a): (&[f64; 2], f64)| Filter {
             a,
             error: None,
             variance: 0.0,
-            distance: two[0],
-            weight: two[1],
+            distance: pair[0],
+            weight: pair[1],
         };
         Some(Self {
             rounds,
@@ -283,7 +286,7 @@ impl Adaptive {
     }
 
     /// Adds the arrival of an update at time `time` to the sums of its rank.
-    fn arrived(&mut self, rank: usize, time: f64) {
+    fn record_arrival(&mut self, rank: usize, time: f64) {
         if let Some(rank) = self.ranks.get_mut(rank) {
             rank.time += time;
             rank.samples += self.round.samples;
@@ -293,15 +296,15 @@ impl Adaptive {
 
     /// Mean arrival time of the `n`-th update. For a rank that was never observed (for example, because the
     /// fleet has grown), returns the time of the last observed rank before it.
-    fn time(&self, n: usize) -> Option<f64> {
+    fn mean_arrival(&self, n: usize) -> Option<f64> {
         let ranks = self.ranks.get(..n).unwrap_or(&self.ranks);
         ranks.iter().rfind(|rank| rank.count > 0.0).map(|rank| rank.time / rank.count)
     }
 
     /// Estimated contraction and squared distance; `None` before the first observed step.
     fn estimate(&self) -> Option<(f64, f64)> {
-        let most = self.filters.iter().map(|filter| filter.weight).fold(f64::NEG_INFINITY, f64::max);
-        let share = |filter: &Filter| libm::exp(filter.weight - most);
+        let max_weight = self.filters.iter().map(|filter| filter.weight).fold(f64::NEG_INFINITY, f64::max);
+        let share = |filter: &Filter| libm::exp(filter.weight - max_weight);
         let total: f64 = self.filters.iter().map(share).sum();
         // The quantile is searched from the smallest contraction up. Logarithms are interpolated between grid
         // points.
@@ -311,10 +314,11 @@ impl Adaptive {
             let share = share(filter) / total;
             let middle = below + share / 2.0;
             if middle >= QUANTILE {
-                let Some((lower, at)) = last else { return Some((filter.a, filter.distance)) };
-                let part = (QUANTILE - at) / (middle - at);
-                let between = |x: f64, y: f64| libm::exp(libm::log(x) + part * (libm::log(y) - libm::log(x)));
-                return Some((between(lower.a, filter.a), between(lower.distance, filter.distance)));
+                let Some((lower, lower_middle)) = last else { return Some((filter.a, filter.distance)) };
+                let fraction = (QUANTILE - lower_middle) / (middle - lower_middle);
+                let interpolate =
+                    |x: f64, y: f64| libm::exp(libm::log(x) + fraction * (libm::log(y) - libm::log(x)));
+                return Some((interpolate(lower.a, filter.a), interpolate(lower.distance, filter.distance)));
             }
             below += share;
             last = Some((filter, middle));
@@ -331,15 +335,15 @@ fn grid() -> impl Iterator<Item = f64> {
 impl Filter {
     /// Creates a filter for the contraction `a` with a prior squared distance.
     fn new(a: f64, distance: f64) -> Self {
-        let off = libm::log(a / EXPECTED);
-        Self { a, error: None, variance: 0.0, distance, weight: -0.5 * off * off }
+        let log_ratio = libm::log(a / EXPECTED);
+        Self { a, error: None, variance: 0.0, distance, weight: -0.5 * log_ratio * log_ratio }
     }
 
     /// Observes one step of the model, whose noise has the expected squared length `noise`. `factor` scales
-    /// the contraction; `after` is the model after the step.
-    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, after: &ModelPoint) {
+    /// the contraction; `model_after` is the model after the step.
+    fn update(&mut self, step: &Matrix, noise: f64, factor: f64, model_after: &ModelPoint) {
         let (d, k) = step.shape();
-        let elements = after.degrees_of_freedom();
+        let elements = model_after.degrees_of_freedom();
         let a = self.a;
         let mut error = self.error.take().unwrap_or_else(|| {
             self.variance = self.distance / elements;
@@ -355,7 +359,7 @@ impl Filter {
         // The weight must stay finite, since `restored` rejects other values.
         self.weight = self.weight.max(f64::MIN / 2.0);
         error += innovation * gain - step;
-        let error = after.project(error);
+        let error = model_after.project(error);
         self.variance *= 1.0 - gain * a;
         // The recursion is an upper bound, so that a noisy filter cannot make a stage arbitrarily long.
         let remaining = 1.0 - a * factor;

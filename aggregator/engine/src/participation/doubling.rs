@@ -100,17 +100,17 @@ impl PolicySettings for DoublingSettings {
     }
 
     fn write(&self, set: &mut dyn FnMut(&str, Value)) {
-        let word = |draw| DRAWS.iter().find(|(_, known)| *known == draw).map_or("?", |(word, _)| *word);
+        let draw_name = |draw| DRAWS.iter().find(|(_, value)| *value == draw).map_or("?", |(name, _)| *name);
         write_size(set, "n0", self.n0);
         self.cohort.into_iter().for_each(|cohort| write_size(set, "cohort", cohort));
-        set("draw", word(self.draw).into());
+        set("draw", draw_name(self.draw).into());
         write_schedule(self.schedule, set);
-        let word = DOUBLE_BY.iter().find(|(_, known)| *known == self.by).map_or("?", |(word, _)| *word);
-        set("by", word.into());
+        let name = DOUBLE_BY.iter().find(|(_, value)| *value == self.by).map_or("?", |(name, _)| *name);
+        set("by", name.into());
     }
 
-    fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
-        first_fits("n0", self.n0, self.cohort, devices, most)
+    fn fits(&self, devices: usize, fleet_max: usize) -> Result<(), (&'static str, String)> {
+        first_fits("n0", self.n0, self.cohort, devices, fleet_max)
     }
 
     /// Rejects the adaptive schedule, which measures the change of a representation. A network has too many
@@ -219,16 +219,16 @@ struct Sizes {
     /// Goal of the first stage; 0 if it is not known yet.
     first: u64,
     /// Total over all devices; 0 if it is not known yet.
-    all: u64,
+    total: u64,
 }
 
 /// Observations of an open round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
     /// Number of invited devices.
-    asked: usize,
+    invited: usize,
     /// Whether the round waits for all invited devices.
-    everyone: bool,
+    waits_for_all: bool,
     /// Number of updates so far.
     answers: usize,
     /// Samples of all updates so far.
@@ -269,20 +269,20 @@ impl Doubling {
     /// Whether a round with this goal waits for all devices: the goal is [`EVERYONE`], or at least the total
     /// of the present fleet.
     fn is_everyone(&self, goal: u64) -> bool {
-        goal == EVERYONE || self.sizes.all > 0 && goal >= self.sizes.all
+        goal == EVERYONE || self.sizes.total > 0 && goal >= self.sizes.total
     }
 
     /// Stage and goal of the next round for a cohort of `size` devices. The goal is 0 if the goal of the
     /// first stage is not known yet.
-    fn next(&self, size: usize) -> (u16, u64) {
-        let Sizes { first, all } = self.sizes;
+    fn next_stage(&self, size: usize) -> (u16, u64) {
+        let Sizes { first, total } = self.sizes;
         if first == 0 {
             return (self.stage, 0);
         }
         let (mut stage, mut goal) = (self.stage, self.goal.max(first));
         match self.schedule {
             Schedule::Adaptive if goal == EVERYONE || !self.is_everyone(goal) => {
-                goal = self.choose(first, all, goal, size);
+                goal = self.choose_goal(first, total, goal, size);
             }
             Schedule::Adaptive => {}
             Schedule::Fixed(_) | Schedule::Theorem { .. } | Schedule::Optimal { .. } => {
@@ -299,19 +299,19 @@ impl Doubling {
         (stage, goal)
     }
 
-    /// Goal that the adaptive schedule chooses among `first`, twice `first`, and so on below `all`, and
+    /// Goal that the adaptive schedule chooses among `first`, twice `first`, and so on below `total`, and
     /// [`EVERYONE`].
-    fn choose(&self, first: u64, all: u64, goal: u64, size: usize) -> u64 {
+    fn choose_goal(&self, first: u64, total: u64, goal: u64, size: usize) -> u64 {
         let doubled = std::iter::successors(Some(first), |n| n.checked_mul(2));
-        let levels: Vec<u64> = doubled.take_while(|n| *n < all).chain([EVERYONE]).collect();
+        let levels: Vec<u64> = doubled.take_while(|n| *n < total).chain([EVERYONE]).collect();
         let answers = |level: &u64| match (*level, self.by) {
             (EVERYONE, _) => size,
             (level, DoubleBy::Devices) => usize::try_from(level).unwrap_or(size),
             (level, DoubleBy::Samples) => self.adaptive.answers_with(level).min(size),
         };
         let answers: Vec<usize> = levels.iter().map(answers).collect();
-        let now = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
-        levels.get(self.adaptive.choose(&answers, now)).copied().unwrap_or(EVERYONE)
+        let current = levels.iter().position(|level| *level >= goal).unwrap_or(levels.len() - 1);
+        levels.get(self.adaptive.choose(&answers, current)).copied().unwrap_or(EVERYONE)
     }
 
     /// Number of rounds of a stage other than the last.
@@ -328,7 +328,7 @@ impl Doubling {
 
     /// Stage lengths in rounds that the schedule computes in advance for a cohort of `size` devices; empty
     /// for other schedules.
-    fn lengths(&self, size: usize) -> Vec<u32> {
+    fn compute_lengths(&self, size: usize) -> Vec<u32> {
         match self.schedule {
             Schedule::Theorem { contraction } => theorem_stages(self.first, size, contraction),
             Schedule::Optimal { contraction, communication, start, floor } => {
@@ -343,12 +343,12 @@ impl Participation for Doubling {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let size = self.cohort.map_or(fleet.len(), |size| size.min(fleet.len()));
         if self.by == DoubleBy::Devices {
-            self.sizes = Sizes { first: self.first as u64, all: size as u64 };
+            self.sizes = Sizes { first: self.first as u64, total: size as u64 };
         }
         if size != self.size {
-            (self.size, self.lengths) = (size, self.lengths(size));
+            (self.size, self.lengths) = (size, self.compute_lengths(size));
         }
-        let (stage, goal) = self.next(size);
+        let (stage, goal) = self.next_stage(size);
         if stage != self.stage {
             self.rounds = 0;
         }
@@ -369,8 +369,11 @@ impl Participation for Doubling {
                 (size, Some(SampleTarget { samples, answers: self.first.min(size) }))
             }
         };
-        self.round =
-            Round { asked: size, everyone: target == size && sample_target.is_none(), ..Round::default() };
+        self.round = Round {
+            invited: size,
+            waits_for_all: target == size && sample_target.is_none(),
+            ..Round::default()
+        };
         self.adaptive.open(size);
         let index = match self.draw {
             DrawPer::Round => round.into(),
@@ -398,12 +401,12 @@ impl Participation for Doubling {
             if self.sizes.first == 0 {
                 self.sizes.first = self.round.first;
             }
-            let everyone = self.round.everyone || self.round.answers >= self.round.asked;
-            if everyone || closed.short_of.is_some() {
-                self.sizes.all = self.sizes.all.max(self.round.samples);
+            let has_everyone = self.round.waits_for_all || self.round.answers >= self.round.invited;
+            if has_everyone || closed.short_of.is_some() {
+                self.sizes.total = self.sizes.total.max(self.round.samples);
                 // The total number of samples may change between rounds, but a campaign never leaves the
                 // stage that waits for all devices.
-                if self.goal >= self.sizes.all {
+                if self.goal >= self.sizes.total {
                     self.goal = EVERYONE;
                 }
             }
@@ -415,7 +418,7 @@ impl Participation for Doubling {
 
     fn state(&self) -> Vec<f64> {
         let numbers =
-            [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.all];
+            [u64::from(self.stage), self.goal, self.rounds.into(), self.sizes.first, self.sizes.total];
         let estimates = (self.schedule == Schedule::Adaptive).then(|| self.adaptive.state());
         numbers.map(|number| number as f64).into_iter().chain(estimates.into_iter().flatten()).collect()
     }
@@ -427,9 +430,9 @@ impl Participation for Doubling {
     )]
     fn restore(&mut self, state: &[f64]) -> bool {
         let Some((numbers, estimates)) = state.split_first_chunk::<5>() else { return false };
-        let most = [u16::MAX.into(), EVERYONE, u32::MAX.into(), EVERYONE, EVERYONE];
-        let fits = |(value, most): (&f64, u64)| value.fract() == 0.0 && (0.0..=most as f64).contains(value);
-        if !numbers.iter().zip(most).all(fits) {
+        let max_values = [u16::MAX.into(), EVERYONE, u32::MAX.into(), EVERYONE, EVERYONE];
+        let fits = |(value, max): (&f64, u64)| value.fract() == 0.0 && (0.0..=max as f64).contains(value);
+        if !numbers.iter().zip(max_values).all(fits) {
             return false;
         }
         let adaptive = match self.schedule {
@@ -439,9 +442,9 @@ impl Participation for Doubling {
             }
         };
         let Some(adaptive) = adaptive else { return false };
-        let [stage, goal, rounds, first, all] = numbers.map(|value| value as u64);
+        let [stage, goal, rounds, first, total] = numbers.map(|value| value as u64);
         (self.stage, self.goal, self.rounds) = (stage as u16, goal, rounds as u32);
-        (self.sizes, self.adaptive) = (Sizes { first, all }, adaptive);
+        (self.sizes, self.adaptive) = (Sizes { first, total }, adaptive);
         true
     }
 }

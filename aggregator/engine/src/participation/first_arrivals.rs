@@ -29,8 +29,8 @@ impl PolicySettings for FirstArrivalsSettings {
         self.cohort.into_iter().for_each(|cohort| write_size(set, "cohort", cohort));
     }
 
-    fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
-        first_fits("n", self.n, self.cohort, devices, most)
+    fn fits(&self, devices: usize, fleet_max: usize) -> Result<(), (&'static str, String)> {
+        first_fits("n", self.n, self.cohort, devices, fleet_max)
     }
 
     fn start(&self, draws: Draws) -> Box<dyn Participation> {

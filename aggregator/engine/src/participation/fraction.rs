@@ -47,8 +47,8 @@ pub struct Fraction {
 impl Participation for Fraction {
     fn cohort(&mut self, round: u32, fleet: &[DeviceId]) -> Cohort {
         let target = scale_count(fleet.len(), self.rate).max(1).min(fleet.len());
-        let asked = scale_count(target, self.over_select).clamp(target, fleet.len());
-        let devices = draw(fleet, asked, self.seed, round.into());
+        let invited = scale_count(target, self.over_select).clamp(target, fleet.len());
+        let devices = draw(fleet, invited, self.seed, round.into());
         Cohort { target, ..Cohort::new(devices) }
     }
 }

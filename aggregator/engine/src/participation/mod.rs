@@ -59,8 +59,8 @@ impl Cohort {
     /// Adds a device as the reference of an algorithm; its update has no weight. Does nothing if the device
     /// was drawn.
     pub fn add_reference(&mut self, device: DeviceId) {
-        if let Err(place) = self.devices.binary_search(&device) {
-            self.devices.insert(place, device);
+        if let Err(index) = self.devices.binary_search(&device) {
+            self.devices.insert(index, device);
             self.draws.insert(device, 0);
             self.target = self.target.saturating_add(1);
         }
@@ -150,18 +150,19 @@ fn scale_count(n: usize, factor: f64) -> usize {
 }
 
 /// Checks the number of updates that the first rounds wait for against the initial fleet of `devices`
-/// devices, and the size of the cohort against the largest possible fleet of `most` devices.
+/// devices, and the size of the cohort against the largest possible fleet of `fleet_max` devices.
 fn first_fits(
     key: &'static str,
     first: usize,
     cohort: Option<usize>,
     devices: usize,
-    most: usize,
+    fleet_max: usize,
 ) -> Result<(), (&'static str, String)> {
-    let wrong = |key, found, most| Err((key, format!("found {found}, allowed: at most the fleet's {most}")));
+    let too_large =
+        |key, found, max| Err((key, format!("found {found}, allowed: at most the fleet's {max}")));
     match cohort {
-        _ if first > devices => wrong(key, first, devices),
-        Some(cohort) if cohort > most => wrong("cohort", cohort, most),
+        _ if first > devices => too_large(key, first, devices),
+        Some(cohort) if cohort > fleet_max => too_large("cohort", cohort, fleet_max),
         _ => Ok(()),
     }
 }

@@ -42,10 +42,10 @@ impl ModelPoint {
     }
 
     /// Step from this model to another model; `None` if their kinds differ.
-    pub fn step_to(&self, to: &Self) -> Option<Matrix> {
-        match (self, to) {
-            (Self::Span(b), Self::Span(to)) => tangent(b, to),
-            (Self::Values(from), Self::Values(to)) => Some(from - to),
+    pub fn step_to(&self, target: &Self) -> Option<Matrix> {
+        match (self, target) {
+            (Self::Span(b), Self::Span(target)) => tangent(b, target),
+            (Self::Values(from), Self::Values(target)) => Some(from - target),
             _ => None,
         }
     }
@@ -76,7 +76,7 @@ impl ModelPoint {
     }
 }
 
-/// Step from the orthonormal `b` to the span of `to`, in tangent coordinates.
-fn tangent(b: &Matrix, to: &Matrix) -> Option<Matrix> {
-    Some(b - product(to, &product_transposed(b, to).try_inverse()?))
+/// Step from the orthonormal `b` to the span of `target`, in tangent coordinates.
+fn tangent(b: &Matrix, target: &Matrix) -> Option<Matrix> {
+    Some(b - product(target, &product_transposed(b, target).try_inverse()?))
 }

@@ -51,13 +51,13 @@ macro_rules! registry {
             }
 
             /// Checks the policy against an initial fleet of `devices` devices and a largest possible fleet
-            /// of `most` devices.
+            /// of `fleet_max` devices.
             ///
             /// # Errors
             /// Returns the key whose value is too large, and a sentence with the numbers found and allowed.
-            pub fn fits(&self, devices: usize, most: usize) -> Result<(), (&'static str, String)> {
+            pub fn fits(&self, devices: usize, fleet_max: usize) -> Result<(), (&'static str, String)> {
                 match self {
-                    $(Self::$Name(settings) => settings.fits(devices, most),)+
+                    $(Self::$Name(settings) => settings.fits(devices, fleet_max),)+
                 }
             }
 
@@ -119,11 +119,11 @@ impl Policy {
             return Ok(policy);
         }
         let allowed: Vec<String> = supported().map(|(name, _)| format!("{name:?}")).collect();
-        let text = format!(
+        let message = format!(
             "found {:?}, which adapter files do not support; allowed: {}",
             policy.name(),
             allowed.join(", ")
         );
-        Err(section.problem("policy", text))
+        Err(section.problem("policy", message))
     }
 }

@@ -28,11 +28,11 @@ pub trait PolicySettings: Copy + fmt::Debug + PartialEq {
     fn write(&self, set: &mut dyn FnMut(&str, Value));
 
     /// Checks the settings against an initial fleet of `devices` devices and a largest possible fleet of
-    /// `most` devices.
+    /// `fleet_max` devices.
     ///
     /// # Errors
     /// Returns the key whose value is too large, and a sentence with the numbers found and allowed.
-    fn fits(&self, _devices: usize, _most: usize) -> Result<(), (&'static str, String)> {
+    fn fits(&self, _devices: usize, _fleet_max: usize) -> Result<(), (&'static str, String)> {
         Ok(())
     }
 

@@ -26,7 +26,7 @@ pub fn expected_arrival(n: usize, total: usize) -> f64 {
     let n = n.min(total);
     // The sum starts with the smallest term. All terms are positive, so it is exact to a few units in the
     // last place.
-    (total - n + 1..=total).rev().fold(0.0, |sum, left| sum + 1.0 / left as f64)
+    (total - n + 1..=total).rev().fold(0.0, |sum, remaining| sum + 1.0 / remaining as f64)
 }
 
 /// Recursion that maps the distance before a round to the distance after it (equation 199).
@@ -56,18 +56,18 @@ impl Recursion {
         (1.0 + self.factor()) / (ratio * (1.0 - self.contraction)).sqrt()
     }
 
-    /// Number of rounds with `ratio` that reduce the distance from `from` to at most `to`; 0 if `from` is at
-    /// most `to`, and `u32::MAX` if no number of rounds suffices.
+    /// Number of rounds with `ratio` that reduce the distance from `start` to at most `target`; 0 if `start`
+    /// is at most `target`, and `u32::MAX` if no number of rounds suffices.
     #[must_use]
-    pub fn rounds(self, from: f64, to: f64, ratio: f64) -> u32 {
-        if from <= to {
+    pub fn rounds(self, start: f64, target: f64, ratio: f64) -> u32 {
+        if start <= target {
             return 0;
         }
         let floor = self.floor(ratio);
-        if floor >= to {
+        if floor >= target {
             return u32::MAX;
         }
-        rounds(libm::log((to - floor) / (from - floor)) / libm::log(self.factor()))
+        rounds(libm::log((target - floor) / (start - floor)) / libm::log(self.factor()))
     }
 
     /// Distance after `rounds` rounds with `ratio`.
@@ -110,9 +110,13 @@ pub fn levels(first: usize, cohort: usize, communication: f64) -> Vec<Level> {
 /// take no longer.
 #[must_use]
 pub fn switch_distance(recursion: Recursion, now: Level, next: Level) -> f64 {
-    let (here, there) = (recursion.floor(now.ratio), recursion.floor(next.ratio));
-    let longer = next.time - now.time;
-    if longer > 0.0 { here + (here - there) * now.time / longer } else { f64::INFINITY }
+    let (now_floor, next_floor) = (recursion.floor(now.ratio), recursion.floor(next.ratio));
+    let extra_time = next.time - now.time;
+    if extra_time > 0.0 {
+        now_floor + (now_floor - next_floor) * now.time / extra_time
+    } else {
+        f64::INFINITY
+    }
 }
 
 /// Number of rounds of each stage but the last by equation 203, rounded up and at least 1, for stages with
@@ -122,17 +126,17 @@ pub fn switch_distance(recursion: Recursion, now: Level, next: Level) -> f64 {
 #[must_use]
 pub fn theorem_stages(first: usize, cohort: usize, contraction: f64) -> Vec<u32> {
     let recursion = Recursion { contraction };
-    let before = Level { ratio: 0.5, time: expected_arrival(first.max(1) / 2, cohort) };
-    let all: Vec<Level> = [before].into_iter().chain(levels(first, cohort, 0.0)).collect();
-    let stage = |three: &[Level]| {
-        let &[before, now, next] = three else { return 1 };
-        let [l, n, m] = [before, now, next].map(|level| recursion.floor(level.ratio));
+    let preceding = Level { ratio: 0.5, time: expected_arrival(first.max(1) / 2, cohort) };
+    let all_levels: Vec<Level> = [preceding].into_iter().chain(levels(first, cohort, 0.0)).collect();
+    let stage = |window: &[Level]| {
+        let &[preceding, now, next] = window else { return 1 };
+        let [l, n, m] = [preceding, now, next].map(|level| recursion.floor(level.ratio));
         // This ratio is sqrt 2 if the number of devices doubles at both steps.
-        let shrinks = (l - n) / (n - m);
-        let exact = libm::log(shrinks * (next.time - now.time) / (now.time - before.time));
+        let ratio = (l - n) / (n - m);
+        let exact = libm::log(ratio * (next.time - now.time) / (now.time - preceding.time));
         rounds(exact / -libm::log(recursion.factor())).max(1)
     };
-    all.windows(3).map(stage).collect()
+    all_levels.windows(3).map(stage).collect()
 }
 
 /// Number of rounds of each stage but the last, by equation 199 from the initial distance `start`. A stage
@@ -219,7 +223,11 @@ mod tests {
             assert!(recursion.after(1.0, rounds - 1, 100.0) > to);
         }
         assert_eq!(recursion.rounds(1.0, recursion.floor(100.0) / 2.0, 100.0), u32::MAX);
-        assert_eq!(recursion.rounds(1.0, 0.9, 1.0), u32::MAX, "these rounds lead away");
+        assert_eq!(
+            recursion.rounds(1.0, 0.9, 1.0),
+            u32::MAX,
+            "rounds with so few devices cannot reduce the distance"
+        );
         assert_eq!(recursion.rounds(1.0, 1.0, 100.0), 0);
     }
 
@@ -237,8 +245,12 @@ mod tests {
                 sums.iter_mut().zip(times).for_each(|(sum, time)| *sum += time);
             }
             for (rank, sum) in sums.iter().enumerate() {
-                let off = sum / draws as f64 - expected_arrival(rank + 1, total);
-                assert!(off.abs() < 6.0 * 1.28 / (draws as f64).sqrt(), "{} of {total}: {off}", rank + 1);
+                let deviation = sum / draws as f64 - expected_arrival(rank + 1, total);
+                assert!(
+                    deviation.abs() < 6.0 * 1.28 / (draws as f64).sqrt(),
+                    "{} of {total}: {deviation}",
+                    rank + 1
+                );
             }
         }
     }
@@ -309,10 +321,10 @@ mod tests {
         let theorem = theorem_stages(4, 1000, 0.19);
         for communication in COMMUNICATIONS {
             let levels = levels(4, 1000, communication);
-            for (three, rounds) in levels.windows(3).zip(&theorem[1..]) {
-                let from = switch_distance(recursion, three[0], three[1]);
-                let to = switch_distance(recursion, three[1], three[2]);
-                assert_eq!(recursion.rounds(from, to, three[1].ratio).max(1), *rounds);
+            for (window, rounds) in levels.windows(3).zip(&theorem[1..]) {
+                let from = switch_distance(recursion, window[0], window[1]);
+                let to = switch_distance(recursion, window[1], window[2]);
+                assert_eq!(recursion.rounds(from, to, window[1].ratio).max(1), *rounds);
             }
         }
     }
@@ -328,13 +340,13 @@ mod tests {
         assert!(optimal_stages(4, 3, 0.19, 1.0, 1.0, 0.1).is_empty());
     }
 
-    /// Shortest time over all vectors of stage lengths of at most `most` rounds each.
-    fn best(recursion: Recursion, levels: &[Level], start: f64, target: f64, most: u32) -> f64 {
+    /// Shortest time over all vectors of stage lengths of at most `rounds_max` rounds each.
+    fn best_time(recursion: Recursion, levels: &[Level], start: f64, target: f64, rounds_max: u32) -> f64 {
         let mut stages = vec![0; levels.len() - 1];
         let mut best = f64::INFINITY;
         loop {
             best = best.min(time(recursion, levels, &stages, start, target));
-            let Some(next) = stages.iter().position(|rounds| *rounds < most) else { return best };
+            let Some(next) = stages.iter().position(|rounds| *rounds < rounds_max) else { return best };
             stages[..next].fill(0);
             stages[next] += 1;
         }
@@ -345,7 +357,10 @@ mod tests {
     /// less than one round of full participation.
     #[test]
     fn switching_is_optimal_up_to_whole_rounds() {
-        let (mut worst, mut sum, mut same, mut cases): (f64, f64, u32, u32) = (1.0, 0.0, 0, 0);
+        let mut worst: f64 = 1.0;
+        let mut sum: f64 = 0.0;
+        let mut optimal: u32 = 0;
+        let mut cases: u32 = 0;
         for contraction in [0.1, 0.25] {
             for communication in [0.0, 0.3, 1.0, 10.0] {
                 for (first, cohort) in [(4, 8), (4, 16), (4, 32), (1, 8), (4, 27)] {
@@ -353,21 +368,21 @@ mod tests {
                         for factor in [1.1, 1.2, 1.4] {
                             let recursion = Recursion { contraction };
                             let levels = levels(first, cohort, communication);
-                            let all = levels[levels.len() - 1];
-                            let floor = recursion.floor(all.ratio);
+                            let last_level = levels[levels.len() - 1];
+                            let floor = recursion.floor(last_level.ratio);
                             let (start, target) = (scale * recursion.floor(1.0), factor * floor);
                             let stages =
                                 optimal_stages(first, cohort, contraction, communication, start, floor);
                             let greedy = time(recursion, &levels, &stages, start, target);
-                            let most = stages.iter().copied().fold(0, u32::max) + 6;
-                            let best = best(recursion, &levels, start, target, most);
+                            let rounds_max = stages.iter().copied().fold(0, u32::max) + 6;
+                            let best = best_time(recursion, &levels, start, target, rounds_max);
                             assert!(
-                                greedy - best < all.time,
+                                greedy - best < last_level.time,
                                 "{greedy} {best} {stages:?}, a = {contraction}, C = {communication}, N = {cohort}"
                             );
                             worst = worst.max(greedy / best);
                             sum += greedy / best;
-                            same += u32::from(greedy < best + 1e-9);
+                            optimal += u32::from(greedy < best + 1e-9);
                             cases += 1;
                         }
                     }
@@ -376,7 +391,7 @@ mod tests {
         }
         let mean = sum / f64::from(cases);
         println!(
-            "{same} of {cases} are the best of whole rounds; {mean:.3} times as long, at worst {worst:.3}"
+            "{optimal} of {cases} are the best of whole rounds; {mean:.3} times as long, at worst {worst:.3}"
         );
         assert!(worst < 1.15 && mean < 1.04);
     }

@@ -33,8 +33,8 @@ impl PolicySettings for WithReplacementSettings {
     }
 }
 
-/// Policy that makes `draws` draws of one device each, with replacement. The update of a device drawn twice
-/// counts twice (FedPower, Algorithm 3).
+/// Policy that draws one device `draws` times, with replacement. The update of a device drawn twice counts
+/// twice (FedPower, Algorithm 3).
 #[derive(Clone, Copy, Debug)]
 pub struct WithReplacement {
     /// Number of draws, K.

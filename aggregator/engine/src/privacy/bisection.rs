@@ -4,16 +4,17 @@
 /// smaller numbers if it holds for a number. The result always satisfies `within`. If rounding makes `within`
 /// not exactly monotone, the result is a number near the boundary.
 pub(super) fn largest_u64(above: u64, within: impl Fn(u64) -> bool) -> u64 {
-    let (mut most, mut above) = (0, above);
-    while above.saturating_sub(most) > 1 {
-        let middle = most + (above - most) / 2;
+    let mut largest = 0;
+    let mut above = above;
+    while above.saturating_sub(largest) > 1 {
+        let middle = largest + (above - largest) / 2;
         if within(middle) {
-            most = middle;
+            largest = middle;
         } else {
             above = middle;
         }
     }
-    most
+    largest
 }
 
 /// Smallest `f64` of at least 0 for which `holds` is true; `None` if it is false for the largest `f64`. If

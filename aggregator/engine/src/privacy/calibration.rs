@@ -2,7 +2,7 @@
 //! releases for a given noise.
 
 use super::bisection::{largest_u64, smallest_f64};
-use super::parameters::positive;
+use super::parameters::is_positive;
 use super::{Composition, Delta, Epsilon, NoiseMultiplier, ParameterError, Releases};
 
 /// Smallest noise multiplier for which `releases` releases spend at most `epsilon` at `delta`, as computed by
@@ -22,7 +22,7 @@ pub fn noise_multiplier(
     };
     let out_of_reach =
         ParameterError::OutOfReach { epsilon: epsilon.get(), delta: delta.get(), releases: releases.get() };
-    smallest_f64(within).filter(|z| positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
+    smallest_f64(within).filter(|z| is_positive(*z)).map_or(Err(out_of_reach), NoiseMultiplier::new)
 }
 
 /// Largest number of releases with this noise multiplier that spend at most `epsilon` at `delta`; 0 if a

@@ -10,34 +10,35 @@ use super::Epsilon;
 const DECIMALS: usize = 4;
 /// Largest number of decimals. With it the smallest epsilon of configuration files, 1e-6, has seven
 /// significant digits.
-const MOST: usize = 12;
+const DECIMALS_MAX: usize = 12;
 
 /// Formats an epsilon in decimals, rounded up; infinity is `inf`.
 #[must_use]
 pub fn shown(epsilon: f64) -> String {
-    let (decimals, unit) = digits(epsilon);
+    let (decimals, unit) = decimals_and_unit(epsilon);
     let count = (epsilon * unit).ceil();
     // Multiplication and division both round, so a neighbouring count may be the correct one.
-    let up =
-        [count - 1.0, count, count + 1.0].into_iter().map(|count| count / unit).find(|up| *up >= epsilon);
-    format!("{:.decimals$}", up.unwrap_or(epsilon))
+    let mut candidates = [count - 1.0, count, count + 1.0].into_iter().map(|count| count / unit);
+    let rounded = candidates.find(|value| *value >= epsilon);
+    format!("{:.decimals$}", rounded.unwrap_or(epsilon))
 }
 
 /// Rounds an epsilon down to the number of digits that [`shown`] prints.
 #[must_use]
 pub fn rounded_down(epsilon: Epsilon) -> Epsilon {
     let value = epsilon.get();
-    let (_, unit) = digits(value);
+    let (_, unit) = decimals_and_unit(value);
     let count = (value * unit).floor();
-    let down =
-        [count + 1.0, count, count - 1.0].into_iter().map(|count| count / unit).find(|down| *down <= value);
-    down.and_then(|down| Epsilon::new(down).ok()).filter(|down| down.get() > 0.0).unwrap_or(epsilon)
+    let mut candidates = [count + 1.0, count, count - 1.0].into_iter().map(|count| count / unit);
+    let rounded = candidates.find(|candidate| *candidate <= value);
+    let rounded = rounded.and_then(|rounded| Epsilon::new(rounded).ok());
+    rounded.filter(|rounded| rounded.get() > 0.0).unwrap_or(epsilon)
 }
 
 /// Number of printed decimals, and the corresponding power of ten.
-fn digits(epsilon: f64) -> (usize, f64) {
+fn decimals_and_unit(epsilon: f64) -> (usize, f64) {
     let (mut decimals, mut unit) = (DECIMALS, 1e4);
-    while epsilon > 0.0 && epsilon * unit < 1e3 && decimals < MOST {
+    while epsilon > 0.0 && epsilon * unit < 1e3 && decimals < DECIMALS_MAX {
         decimals += 1;
         unit *= 10.0;
     }
@@ -81,8 +82,8 @@ mod tests {
             (1e-6, 1e-6),
             (1e6, 1e6),
         ];
-        for (asked, down) in pairs {
-            assert_eq!(rounded_down(Epsilon::new(asked).unwrap()).get(), down, "{asked}");
+        for (requested, expected) in pairs {
+            assert_eq!(rounded_down(Epsilon::new(requested).unwrap()).get(), expected, "{requested}");
         }
     }
 }

@@ -12,7 +12,7 @@
 //! weight for more columns, attained if `u` and `v` are orthogonal unit vectors in the span of `Z`.
 
 use super::calibration::noise_multiplier;
-use super::parameters::positive;
+use super::parameters::is_positive;
 use super::{Delta, Epsilon, ParameterError, Releases};
 
 /// Method by which the noise is calibrated.
@@ -54,7 +54,7 @@ impl Products {
     pub fn new(rank: u32, weight: f64) -> Result<Self, ParameterError> {
         match rank {
             0 => Err(ParameterError::Rank(rank)),
-            _ if !positive(weight) => Err(ParameterError::Weight(weight)),
+            _ if !is_positive(weight) => Err(ParameterError::Weight(weight)),
             _ => Ok(Self { rank, weight }),
         }
     }

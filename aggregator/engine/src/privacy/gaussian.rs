@@ -136,37 +136,37 @@ fn profile(mu: f64, epsilon: f64) -> Profile {
     let (a, b) = (centre - half, centre + half);
     // Bounds of the exact value of `a`, since the computed quotient and difference are rounded.
     let (low, high) = (1.0 - f64::EPSILON, 1.0 + f64::EPSILON);
-    let (least, most) = (centre * low * low - half * high, centre * high * high - half * low);
-    if least > A_MAX {
+    let (a_min, a_max) = (centre * low * low - half * high, centre * high * high - half * low);
+    if a_min > A_MAX {
         return Profile::Delta { at_most: f64::NEG_INFINITY };
     }
     // Bound of the effect of this range on the logarithm of R(a), whose slope is at most 2 for a >= -1, and
     // on the logarithm of the complement for a large b.
-    let slope = 2.0 * (most - least);
+    let slope = 2.0 * (a_max - a_min);
     if a < -1.0 {
         let sum = libm::log(mills(-a).ratio + mills(b).ratio);
-        let square = least * least;
+        let square = a_min * a_min;
         let error = slope + f64::EPSILON * (32.0 + square + sum.abs());
         return Profile::Complement { at_least: sum - 0.5 * square - LN_SQRT_2PI - error };
     }
-    // `lost` is the factor by which the cancellation in the difference magnifies the rounding errors of R.
-    let (difference, lost) = if mu <= 1.0 {
+    // `cancellation` is the factor by which the difference magnifies the rounding errors of R.
+    let (difference, cancellation) = if mu <= 1.0 {
         (half * mean_neg_derivative(centre, half), 1.0)
     } else {
         let (near, far) = (mills(a).ratio, mills(b).ratio);
         (near - far, near / (near - far))
     };
-    let nearest = if least > 0.0 { least } else { most.min(0.0) };
+    let nearest = if a_min > 0.0 { a_min } else { a_max.min(0.0) };
     let square = nearest * nearest;
     let log = libm::log(difference);
-    let error = slope + f64::EPSILON * (32.0 + 16.0 * lost + square + log.abs());
+    let error = slope + f64::EPSILON * (32.0 + 16.0 * cancellation + square + log.abs());
     Profile::Delta { at_most: log - 0.5 * square - LN_SQRT_2PI + error }
 }
 
 /// Integral of `1 - x R(x)` over the interval `centre + half * [-1, 1]`, divided by `half`.
 fn mean_neg_derivative(centre: f64, half: f64) -> f64 {
-    let pair = |(at, weight): (f64, f64)| {
-        weight * (mills(centre - half * at).neg_derivative + mills(centre + half * at).neg_derivative)
+    let pair = |(node, weight): (f64, f64)| {
+        weight * (mills(centre - half * node).neg_derivative + mills(centre + half * node).neg_derivative)
     };
     GAUSS_LEGENDRE.into_iter().map(pair).sum()
 }

@@ -47,12 +47,12 @@ impl Ledger {
         let Privacy::Gaussian { release, budget, spent } = reported else { return None };
         let is_new = !self.accounts.contains_key(&device);
         let account = self.accounts.entry(device).or_default();
-        let before = *account;
+        let previous = *account;
         let fell_back = spent < account.spent.saturating_sub(account.possibly_double);
         self.fell_back += u64::from(fell_back);
         let spent = if fell_back { account.spent } else { spent };
         *account = Account { release, budget, spent, just_reported: true, possibly_double: 0, ..*account };
-        (is_new || before != *account).then_some(*account)
+        (is_new || previous != *account).then_some(*account)
     }
 
     /// Charges an update with `releases` noisy releases to the device. A device has one update per round, so
@@ -89,12 +89,12 @@ impl Ledger {
     /// Epsilon spent by each device, in the order of devices, and the largest of these epsilons.
     #[must_use]
     pub fn epsilons(&self, delta: Delta) -> (Vec<(DeviceId, f64)>, f64) {
-        let mut known: BTreeMap<u64, f64> = BTreeMap::new();
-        let mut cached_epsilon = |units: u64| *known.entry(units).or_insert_with(|| epsilon_of(units, delta));
-        let all: Vec<(DeviceId, f64)> =
+        let mut cache: BTreeMap<u64, f64> = BTreeMap::new();
+        let mut cached_epsilon = |units: u64| *cache.entry(units).or_insert_with(|| epsilon_of(units, delta));
+        let epsilons: Vec<(DeviceId, f64)> =
             self.accounts.iter().map(|(device, account)| (*device, cached_epsilon(account.spent))).collect();
-        let largest = all.iter().fold(0.0, |most: f64, (_, epsilon)| most.max(*epsilon));
-        (all, largest)
+        let largest = epsilons.iter().fold(0.0, |largest: f64, (_, epsilon)| largest.max(*epsilon));
+        (epsilons, largest)
     }
 }
 

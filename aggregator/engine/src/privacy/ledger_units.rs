@@ -62,6 +62,6 @@ pub fn min_multiplier_square(budget: u64, releases: Releases) -> Option<u64> {
 #[allow(clippy::cast_precision_loss, reason = "rounded down after")]
 fn account(units: u64) -> Option<Composition> {
     let multiplier = libm::sqrt(ONE / units as f64) * (1.0 - 4.0 * f64::EPSILON);
-    let (multiplier, once) = (NoiseMultiplier::new(multiplier).ok()?, Releases::new(1).ok()?);
-    Some(Composition::repeated(multiplier, once))
+    let (multiplier, one_release) = (NoiseMultiplier::new(multiplier).ok()?, Releases::new(1).ok()?);
+    Some(Composition::repeated(multiplier, one_release))
 }

@@ -31,9 +31,9 @@ pub(super) fn mills(x: f64) -> Mills {
     }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 16 to 121")]
     let terms = 16 + (420.0 / (x * x)) as u32;
-    let rest = (1..=terms).rev().fold(0.0, |rest, n| f64::from(n) / (x + rest));
-    let ratio = 1.0 / (x + rest);
-    Mills { ratio, neg_derivative: rest * ratio }
+    let tail = (1..=terms).rev().fold(0.0, |tail, n| f64::from(n) / (x + tail));
+    let ratio = 1.0 / (x + tail);
+    Mills { ratio, neg_derivative: tail * ratio }
 }
 
 #[cfg(test)]
@@ -64,9 +64,9 @@ mod tests {
         let mut worst = [0.0f64; 2];
         for (x, ratio, neg_derivative) in TABLE {
             let got = mills(x);
-            let off = [(got.ratio / ratio - 1.0).abs(), (got.neg_derivative / neg_derivative - 1.0).abs()];
-            assert!(off[0] < 2e-15 && off[1] < 5e-15, "R({x}): {got:?}, off by {off:?}");
-            worst = [worst[0].max(off[0]), worst[1].max(off[1])];
+            let errors = [(got.ratio / ratio - 1.0).abs(), (got.neg_derivative / neg_derivative - 1.0).abs()];
+            assert!(errors[0] < 2e-15 && errors[1] < 5e-15, "R({x}): {got:?}, off by {errors:?}");
+            worst = [worst[0].max(errors[0]), worst[1].max(errors[1])];
         }
         println!("R is off by a part of {:.1e}, 1 - x R by {:.1e}", worst[0], worst[1]);
     }
@@ -76,15 +76,15 @@ mod tests {
     fn mills_ratio_formulas_agree() {
         for step in 0..4000 {
             let x = 2.0 + f64::from(step) * 0.01;
-            let longer = (1..=400).rev().fold(0.0, |rest, n| f64::from(n) / (x + rest));
+            let longer_tail = (1..=400).rev().fold(0.0, |tail, n| f64::from(n) / (x + tail));
             let got = mills(x);
-            assert!((got.ratio * (x + longer) - 1.0).abs() < 1e-15, "x = {x}");
-            assert!((got.neg_derivative * (x + longer) / longer - 1.0).abs() < 2e-15, "x = {x}");
+            assert!((got.ratio * (x + longer_tail) - 1.0).abs() < 1e-15, "x = {x}");
+            assert!((got.neg_derivative * (x + longer_tail) / longer_tail - 1.0).abs() < 2e-15, "x = {x}");
             if x < 5.0 {
-                let other = 1.253_314_137_315_500_3
+                let erfc_ratio = 1.253_314_137_315_500_3
                     * libm::exp(0.5 * x * x)
                     * libm::erfc(x * std::f64::consts::FRAC_1_SQRT_2);
-                assert!((other / got.ratio - 1.0).abs() < 2e-14, "x = {x}");
+                assert!((erfc_ratio / got.ratio - 1.0).abs() < 2e-14, "x = {x}");
             }
         }
     }

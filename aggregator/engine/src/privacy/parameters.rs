@@ -47,7 +47,7 @@ impl Epsilon {
     /// # Errors
     /// [`ParameterError::Epsilon`] if it is not finite and above 0.
     pub fn new(epsilon: f64) -> Result<Self, ParameterError> {
-        if positive(epsilon) { Ok(Self(epsilon)) } else { Err(ParameterError::Epsilon(epsilon)) }
+        if is_positive(epsilon) { Ok(Self(epsilon)) } else { Err(ParameterError::Epsilon(epsilon)) }
     }
 
     /// Value as a number.
@@ -90,7 +90,7 @@ impl NoiseMultiplier {
     /// # Errors
     /// [`ParameterError::NoiseMultiplier`] if it is not finite and above 0.
     pub fn new(multiplier: f64) -> Result<Self, ParameterError> {
-        if positive(multiplier) {
+        if is_positive(multiplier) {
             Ok(Self(multiplier))
         } else {
             Err(ParameterError::NoiseMultiplier(multiplier))
@@ -125,6 +125,6 @@ impl Releases {
 }
 
 /// Whether a value is finite and above 0.
-pub(super) fn positive(value: f64) -> bool {
+pub(super) fn is_positive(value: f64) -> bool {
     value.is_finite() && value > 0.0
 }

@@ -33,12 +33,12 @@ pub struct Bound {
 #[must_use]
 pub fn epsilon(composition: Composition, delta: Delta) -> Bound {
     let rho = rho(composition);
-    let ln = -libm::log(delta.get());
-    let best = |above: f64| rho * above * above + libm::log1p(above) >= ln;
+    let ln_inverse = -libm::log(delta.get());
+    let is_past_minimum = |above: f64| rho * above * above + libm::log1p(above) >= ln_inverse;
     // A solution exists for every rho above 0. For rho = 0 there may be none, since the logarithm of the
     // largest float is below 710, and `-ln delta` can be 745.
-    let above = smallest_f64(best).unwrap_or(f64::MAX);
-    Bound { epsilon: bound(rho, ln, above), order: 1.0 + above }
+    let above = smallest_f64(is_past_minimum).unwrap_or(f64::MAX);
+    Bound { epsilon: epsilon_bound(rho, ln_inverse, above), order: 1.0 + above }
 }
 
 /// Bound of epsilon from the divergence at `order`.
@@ -49,7 +49,7 @@ pub fn epsilon_at(composition: Composition, delta: Delta, order: f64) -> Result<
     if !(order.is_finite() && order > 1.0) {
         return Err(ParameterError::Order(order));
     }
-    Ok(Bound { epsilon: bound(rho(composition), -libm::log(delta.get()), order - 1.0), order })
+    Ok(Bound { epsilon: epsilon_bound(rho(composition), -libm::log(delta.get()), order - 1.0), order })
 }
 
 /// Divergence divided by its order: `mu^2 / 2`.
@@ -57,14 +57,14 @@ fn rho(composition: Composition) -> f64 {
     0.5 * composition.mu() * composition.mu()
 }
 
-/// Converts the divergence at the order `1 + above` to an epsilon, with `ln = -ln delta`, and adds a bound of
-/// the rounding error.
-fn bound(rho: f64, ln: f64, above: f64) -> f64 {
+/// Converts the divergence at the order `1 + above` to an epsilon, with `ln_inverse = -ln delta`, and adds a
+/// bound of the rounding error.
+fn epsilon_bound(rho: f64, ln_inverse: f64, above: f64) -> f64 {
     if rho.is_infinite() {
         return f64::INFINITY;
     }
     let divergence = rho * (1.0 + above);
     let (gain, order) = (libm::log1p(1.0 / above), libm::log1p(above));
-    let rounding = 8.0 * f64::EPSILON * (divergence + gain + (ln + order) / above);
-    (divergence - gain + (ln - order) / above + rounding).max(0.0)
+    let rounding = 8.0 * f64::EPSILON * (divergence + gain + (ln_inverse + order) / above);
+    (divergence - gain + (ln_inverse - order) / above + rounding).max(0.0)
 }

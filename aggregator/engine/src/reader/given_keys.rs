@@ -18,7 +18,7 @@ impl GivenKeys {
     /// Collects the keys of a document.
     pub(super) fn from_document(document: &dyn TableLike) -> Self {
         let mut keys = BTreeSet::new();
-        collect("", document, &mut keys);
+        collect_keys("", document, &mut keys);
         Self { keys: Some(keys) }
     }
 
@@ -37,11 +37,11 @@ impl GivenKeys {
 }
 
 /// Adds the dotted keys of a table, whose own dotted key is `path`.
-fn collect(path: &str, table: &dyn TableLike, keys: &mut BTreeSet<String>) {
+fn collect_keys(path: &str, table: &dyn TableLike, keys: &mut BTreeSet<String>) {
     for (key, item) in table.iter().filter(|(_, item)| !item.is_none()) {
         let key = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match item.as_table_like() {
-            Some(table) => collect(&key, table, keys),
+            Some(table) => collect_keys(&key, table, keys),
             None => drop(keys.insert(key)),
         }
     }

@@ -43,7 +43,7 @@ impl<'a> Section<'a> {
         self.table.is_some()
     }
 
-    /// Whether the file has the key, with any value. Does not make the key known.
+    /// Whether the file has the key, with any value. Does not add the key to the known keys.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
@@ -55,7 +55,7 @@ impl<'a> Section<'a> {
         self.item(key).is_some_and(|item| item.as_table_like().is_some())
     }
 
-    /// String value of a key, if it has one. Does not make the key known.
+    /// String value of a key, if it has one. Does not add the key to the known keys.
     #[must_use]
     pub fn peek_str(&self, key: &str) -> Option<&'a str> {
         self.table.and_then(|table| table.get(key)).and_then(Item::as_str)
@@ -67,7 +67,7 @@ impl<'a> Section<'a> {
         self.table.and_then(|table| table.iter().next()).map(|(key, _)| key.to_owned())
     }
 
-    /// Makes a key known, and returns whether the file has it.
+    /// Adds a key to the known keys, and returns whether the file has the key.
     pub(crate) fn register(&self, key: &str) -> bool {
         self.item(key).is_some()
     }
@@ -83,7 +83,7 @@ impl<'a> Section<'a> {
         Problem::new(place, format!("{label}{message}"))
     }
 
-    /// Value of a key, if the file has it. Makes the key known.
+    /// Value of a key, if the file has the key. Adds the key to the known keys.
     fn item(&self, key: &str) -> Option<&'a Item> {
         self.known_keys.borrow_mut().push(key.to_owned());
         self.table.and_then(|table| table.get(key)).filter(|item| !item.is_none())
@@ -169,9 +169,9 @@ impl<'a> Section<'a> {
         range: RangeInclusive<f64>,
     ) -> Result<f64, Problem> {
         let allowed = if *range.end() >= f64::MAX {
-            format!("a number from {}", plain(*range.start()))
+            format!("a number from {}", format_number(*range.start()))
         } else {
-            format!("a number from {} to {}", plain(*range.start()), plain(*range.end()))
+            format!("a number from {} to {}", format_number(*range.start()), format_number(*range.end()))
         };
         match self.item(key) {
             None => default.ok_or_else(|| self.missing(key, allowed)),
@@ -204,8 +204,8 @@ impl<'a> Section<'a> {
             None => Ok(None),
             Some(item) if item.as_str() == Some("auto") => Ok(None),
             Some(item) if item.is_str() => {
-                let (least, most) = (plain(*range.start()), plain(*range.end()));
-                Err(self.mismatch(key, item, format!("\"auto\", a number from {least} to {most}")))
+                let (min, max) = (format_number(*range.start()), format_number(*range.end()));
+                Err(self.mismatch(key, item, format!("\"auto\", a number from {min} to {max}")))
             }
             Some(_) => self.number(key, None, range).map(Some),
         }
@@ -256,10 +256,10 @@ impl<'a> Section<'a> {
     ) -> Result<T, Problem> {
         let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
         let allowed = names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-        let word = self.string(key, default, &allowed)?;
-        choices.iter().find(|(name, _)| *name == word).map(|(_, value)| value.clone()).ok_or_else(|| {
-            let hint = nearest(&word, &names).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
-            self.problem(key, format!("found {word:?}, allowed: {allowed}{hint}"))
+        let chosen = self.string(key, default, &allowed)?;
+        choices.iter().find(|(name, _)| *name == chosen).map(|(_, value)| value.clone()).ok_or_else(|| {
+            let hint = nearest(&chosen, &names).map_or(String::new(), |n| format!(" (did you mean {n:?}?)"));
+            self.problem(key, format!("found {chosen:?}, allowed: {allowed}{hint}"))
         })
     }
 
@@ -270,7 +270,7 @@ impl<'a> Section<'a> {
     pub fn strings(&self, key: &str, allowed: &str) -> Result<Vec<String>, Problem> {
         let Some(item) = self.item(key) else { return Err(self.missing(key, allowed)) };
         let strings = match (item.as_str(), item.as_array()) {
-            (Some(one), _) => Some(vec![one.to_owned()]),
+            (Some(string), _) => Some(vec![string.to_owned()]),
             (None, Some(array)) => array.iter().map(|value| value.as_str().map(str::to_owned)).collect(),
             (None, None) => None,
         };
@@ -300,10 +300,10 @@ impl<'a> Section<'a> {
     pub fn finish(&self) -> Result<(), Problem> {
         let Some(table) = self.table else { return Ok(()) };
         let known_keys = self.known_keys.borrow();
-        let known: Vec<&str> = known_keys.iter().map(String::as_str).collect();
+        let known_names: Vec<&str> = known_keys.iter().map(String::as_str).collect();
         for (key, _) in table.iter() {
-            if !known.contains(&key) {
-                let mut allowed: Vec<&str> = known.clone();
+            if !known_names.contains(&key) {
+                let mut allowed: Vec<&str> = known_names.clone();
                 allowed.sort_unstable();
                 allowed.dedup();
                 if allowed.is_empty() {
@@ -322,6 +322,6 @@ impl<'a> Section<'a> {
 }
 
 /// Formats a number in decimal notation, or in scientific notation if it is very large or small.
-fn plain(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value == 0.0 || (1e-4..1e7).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
 }

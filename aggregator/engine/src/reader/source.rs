@@ -81,7 +81,7 @@ impl Source {
                 let message = format!("found a key of {parts} parts, allowed: at most {DEPTH_MAX}");
                 return Err(Problem::new(place, message));
             }
-            set(&mut effective, key, value).ok_or_else(|| {
+            set_value(&mut effective, key, value).ok_or_else(|| {
                 Problem::new(
                     &place,
                     format!("{:?} is not a dotted key of this file", shortened(key, SHOWN_MAX)),
@@ -99,13 +99,13 @@ impl Source {
         })
     }
 
-    /// Creates a source from settings made in code, without a file.
+    /// Creates a source from settings in code, without a file.
     pub(super) fn from_values(name: &str, values: Vec<(String, Value)>) -> Result<Self, Problem> {
         let mut source = Self::parse(name, "", &[])?;
         source.in_code = true;
         for (key, value) in values {
             let fits = key.split('.').count() <= DEPTH_MAX;
-            fits.then(|| set(&mut source.effective, &key, value)).flatten().ok_or_else(|| {
+            fits.then(|| set_value(&mut source.effective, &key, value)).flatten().ok_or_else(|| {
                 Problem::new(name, format!("{:?} is not a dotted key", shortened(&key, SHOWN_MAX)))
             })?;
             source.changed.push(key);
@@ -160,7 +160,7 @@ fn line_of(text: &str, offset: usize) -> usize {
 }
 
 /// Sets a dotted key, and creates missing tables. `None` if a part of the key is empty or is not a table.
-fn set(document: &mut DocumentMut, key: &str, value: Value) -> Option<()> {
+fn set_value(document: &mut DocumentMut, key: &str, value: Value) -> Option<()> {
     let parts: Vec<&str> = key.split('.').collect();
     let (last, tables) = parts.split_last()?;
     if parts.iter().any(|part| part.is_empty()) {

@@ -13,14 +13,14 @@ pub(super) fn show(item: &Item) -> String {
     if item.is_table_like() && !item.is_value() { "a table".to_owned() } else { shortened(text, 60) }
 }
 
-/// Makes a text fit a message of one line: control characters become spaces, and a text longer than `most`
-/// characters is truncated.
+/// Shortens a text to fit a message of one line: control characters become spaces, and a text longer than
+/// `max_len` characters is truncated.
 #[must_use]
-pub fn shortened(text: &str, most: usize) -> String {
+pub fn shortened(text: &str, max_len: usize) -> String {
     let line = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    match text.char_indices().nth(most) {
+    match text.char_indices().nth(max_len) {
         None => line.collect(),
-        Some(_) => line.take(most.saturating_sub(3)).chain("...".chars()).collect(),
+        Some(_) => line.take(max_len.saturating_sub(3)).chain("...".chars()).collect(),
     }
 }
 
@@ -41,19 +41,19 @@ fn edit_distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
         let mut previous = i;
-        let mut left = i + 1;
+        let mut left_cell = i + 1;
         for (j, y) in b.iter().enumerate() {
             let above = row.get(j + 1).copied().unwrap_or(0);
             let substitute = previous + usize::from(x != *y);
-            let best = substitute.min(above + 1).min(left + 1);
+            let best = substitute.min(above + 1).min(left_cell + 1);
             previous = above;
-            if let Some(place) = row.get_mut(j) {
-                *place = left;
+            if let Some(cell) = row.get_mut(j) {
+                *cell = left_cell;
             }
-            left = best;
+            left_cell = best;
         }
-        if let Some(place) = row.last_mut() {
-            *place = left;
+        if let Some(cell) = row.last_mut() {
+            *cell = left_cell;
         }
     }
     row.last().copied().unwrap_or(0)

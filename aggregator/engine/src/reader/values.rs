@@ -1,4 +1,4 @@
-//! Settings of a configuration that a program makes in code, without a file.
+//! Settings of a configuration that a program sets in code, without a file.
 
 use toml_edit::{Array, Value};
 
@@ -12,8 +12,8 @@ impl Values {
     /// Adds or replaces the setting with the dotted key `key`.
     pub fn set(&mut self, key: &str, value: impl Into<SettingValue>) {
         let SettingValue(value) = value.into();
-        match self.0.iter_mut().find(|(known, _)| known == key) {
-            Some((_, place)) => *place = value,
+        match self.0.iter_mut().find(|(existing, _)| existing == key) {
+            Some((_, old_value)) => *old_value = value,
             None => self.0.push((key.to_owned(), value)),
         }
     }

@@ -71,7 +71,7 @@ pub enum Action {
     Acknowledge(DeviceId, Ack),
     /// Informs a device that a round is over.
     Close(DeviceId, RoundId),
-    /// Makes a finished round durable before any later action is carried out.
+    /// Commits a finished round, which must be durable before any later action is carried out.
     Commit(Box<RoundRecord>),
     /// Reports that all rounds are finished and the known devices have fitted their heads.
     Finished,

@@ -38,7 +38,7 @@ impl Engine {
             Phase::FitHead | Phase::Finished if self.ridge.is_some() => Phase::FitHead,
             Phase::FitHead | Phase::Finished => Phase::Train(self.settings.rounds),
             Phase::RidgeScores if open.is_some() => Phase::Train(self.settings.rounds),
-            other => other,
+            phase => phase,
         };
         if let Some(ridge) = self.ridge.as_ref().filter(|_| done == Phase::RidgeScores) {
             state.extend(ridge.state());
@@ -102,8 +102,8 @@ impl Engine {
     pub fn is_trained(&self) -> bool {
         match self.phase {
             Phase::FitHead | Phase::Finished => true,
-            Phase::Train(done) => {
-                !self.scores_ridges() && self.open.is_none() && done >= self.settings.rounds
+            Phase::Train(number) => {
+                !self.scores_ridges() && self.open.is_none() && number >= self.settings.rounds
             }
             Phase::RidgeScores => self.open.is_none(),
             Phase::Waiting | Phase::Start(_) | Phase::Failed => false,
@@ -118,7 +118,7 @@ impl Engine {
         let Checkpoint { id, done, rounds, state, open } = checkpoint;
         let in_start = match (done, &self.start) {
             (Phase::Start(_), None) => return false,
-            (Phase::Start(done), Some(start)) => *done < start.rounds_needed(),
+            (Phase::Start(number), Some(start)) => *number < start.rounds_needed(),
             (Phase::Waiting, start) => start.is_some(),
             _ => false,
         };
@@ -132,15 +132,16 @@ impl Engine {
         if *done == Phase::RidgeScores {
             let Some(ridge) = &mut self.ridge else { return false };
             // Scores in the checkpoint are used even if the present configuration does not request scores.
-            ridge.asked = true;
-            let before = policy.len().checked_sub(ridge.state().len());
-            let Some((rest, scores)) = before.and_then(|before| policy.split_at_checked(before)) else {
+            ridge.is_requested = true;
+            let policy_len = policy.len().checked_sub(ridge.state().len());
+            let Some((policy_state, scores)) = policy_len.and_then(|length| policy.split_at_checked(length))
+            else {
                 return false;
             };
             if !ridge.restore(scores) {
                 return false;
             }
-            policy = rest;
+            policy = policy_state;
         }
         let policy = if in_start { policy.is_empty() } else { self.participation.restore(policy) };
         if *rounds > self.settings.rounds || !(policy && target.restore(algorithm_state)) {
@@ -154,16 +155,16 @@ impl Engine {
         self.phase = *done;
         self.last_id = *id;
         // The open round requested ridge scores, which the present configuration forbids.
-        let dropped = *done == Phase::Train(*rounds) && self.ridge.is_some() && !self.scores_ridges();
-        let Some(open) = open.as_ref().filter(|_| !dropped) else {
+        let is_dropped = *done == Phase::Train(*rounds) && self.ridge.is_some() && !self.scores_ridges();
+        let Some(open) = open.as_ref().filter(|_| !is_dropped) else {
             // No device is connected, and some may never reconnect. After a delay the next round opens with
             // the devices that have reconnected.
             let patience = self.settings.patience.filter(|_| id.round > 0);
             self.retry_at = patience.map(|patience| now + patience.max(self.settings.absence));
             return true;
         };
-        let Some(before) = id.round.checked_sub(1) else { return false };
-        self.last_id.round = before;
+        let Some(previous_round) = id.round.checked_sub(1) else { return false };
+        self.last_id.round = previous_round;
         self.fleet = open.fleet.iter().map(|device| (*device, Presence::Disconnected(now))).collect();
         // No device is connected, so no broadcast is sent.
         self.open_round_among(open.opened_at, open.fleet.clone(), &mut Vec::<Action>::new());
@@ -226,14 +227,14 @@ impl Engine {
     /// Counts an update again that was counted before the restart. Must be called with the original times and
     /// in the original order. The round is not closed before [`super::Event::Resumed`]. Returns false if the
     /// update does not count in the open round.
-    pub fn replay_update(&mut self, at: Millis, device: DeviceId, update: &Update) -> bool {
+    pub fn replay_update(&mut self, counted_at: Millis, device: DeviceId, update: &Update) -> bool {
         let Some(round) = &mut self.open else { return false };
         // The device may be missing in the redrawn cohort, if it was invited after the round had opened.
         round.cohort.insert(device);
         round.keep_earlier_id(device, update.id);
-        self.fleet.entry(device).or_insert(Presence::Disconnected(at));
+        self.fleet.entry(device).or_insert(Presence::Disconnected(counted_at));
         self.next_absence_cache.set(None);
-        self.absorb_update(at, device, update, &mut Vec::<Action>::new()) == AckOutcome::Counted
+        self.absorb_update(counted_at, device, update, &mut Vec::<Action>::new()) == AckOutcome::Counted
     }
 
     /// Ends the replay of updates, and closes or retries the open round if no further device can answer it.

@@ -30,8 +30,9 @@ impl Engine {
 
     /// Closes the round on the connected devices that it still waits for.
     fn close_on_devices(&self, round: &OpenRound, effects: &mut dyn Effects) {
-        let late = round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
-        late.for_each(|device| effects.act(Action::Close(*device, round.id_for(*device))));
+        let awaited =
+            round.cohort.iter().filter(|device| round.awaits(**device) && self.is_connected(**device));
+        awaited.for_each(|device| effects.act(Action::Close(*device, round.id_for(*device))));
     }
 
     /// Opens the round that follows a closed or abandoned round. If no device is present, the round opens
@@ -57,13 +58,13 @@ impl Engine {
     }
 
     /// Closes the round if it is complete. If every invited device has answered but the round is not
-    /// complete, retries it or fails. `device` and `why` are the last device without a counted update and the
-    /// reason, for the failure.
+    /// complete, retries it or fails. `device` and `reason` are the last device without a counted update and
+    /// the reason, for the failure.
     pub(super) fn close_if_ended(
         &mut self,
         now: Millis,
         device: DeviceId,
-        why: NotCounted,
+        reason: NotCounted,
         effects: &mut dyn Effects,
     ) {
         let Some(round) = &self.open else { return };
@@ -79,7 +80,7 @@ impl Engine {
             // The round needs no minimum of scores: devices that cannot score ridges may decline.
             Phase::RidgeScores if all_answered => self.close_round(now, effects),
             _ if round.is_complete() => self.close_round(now, effects),
-            _ if all_answered => self.retry_or_fail(now, device, why, effects),
+            _ if all_answered => self.retry_or_fail(now, device, reason, effects),
             _ => {}
         }
     }
@@ -154,13 +155,13 @@ impl Engine {
 
     /// Handles the timeouts that are due: the deadline, absent devices, and the retry.
     pub(super) fn tick(&mut self, now: Millis, effects: &mut dyn Effects) {
-        let due = |at: Option<Millis>| at.is_some_and(|at| now >= at);
+        let is_due = |time: Option<Millis>| time.is_some_and(|time| now >= time);
         // The deadline is first, since it may close the round, which cancels the other timeouts.
-        if self.open.as_ref().is_some_and(|round| due(round.deadline)) {
+        if self.open.as_ref().is_some_and(|round| is_due(round.deadline)) {
             self.deadline_passed(now, effects);
         }
         self.give_up_absent(now, effects);
-        if due(self.retry_at) {
+        if is_due(self.retry_at) {
             self.retry_at = None;
             match self.open {
                 Some(_) => {
@@ -209,8 +210,8 @@ impl Engine {
         let short_of =
             Some(target).filter(|n| !is_of_ridges && !round.is_reached() && round.participants.len() < *n);
         self.close_on_devices(&round, effects);
-        let training = matches!(self.phase, Phase::Train(_));
-        let before = training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
+        let is_training = matches!(self.phase, Phase::Train(_));
+        let before = is_training.then(|| (self.algorithm.model().clone(), self.representation().clone()));
         let finished = match (&mut self.start, self.phase) {
             (Some(start), Phase::Start(_)) => start.finish(),
             (_, Phase::RidgeScores) => Ok(()),
@@ -229,8 +230,8 @@ impl Engine {
         let phase = self.phase;
         // The checkpoint after the last round of a start must contain the algorithm's state, even if the next
         // round opens later.
-        if let (Some(start), Phase::Start(done)) = (&self.start, phase)
-            && done >= start.rounds_needed()
+        if let (Some(start), Phase::Start(number)) = (&self.start, phase)
+            && number >= start.rounds_needed()
         {
             self.hand_over_start();
         }
@@ -262,7 +263,7 @@ impl Engine {
             opened_at: round.opened_at,
             closed_at: now,
             change,
-            interference: self.algorithm.interference().filter(|_| training),
+            interference: self.algorithm.interference().filter(|_| is_training),
             ends_training: phase == Phase::Train(self.settings.rounds),
         });
         if effects.keeps_records() {

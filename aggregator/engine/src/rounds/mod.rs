@@ -6,8 +6,9 @@
 //!                  +----------------+--> Failed
 //! ```
 //!
-//! The campaign leaves `Waiting` when the fleet is complete, and `FitHead` when all heads are fitted or the
-//! deadline has passed. It fails if a round cannot get enough updates and is not retried.
+//! The start rounds compute the initial representation, and the scale of the samples if the fleet determines
+//! it. The campaign leaves `Waiting` when the fleet is complete, and `FitHead` when all heads are fitted or
+//! the deadline has passed. It fails if a round cannot get enough updates and is not retried.
 //!
 //! In each round the engine opens the round for the cohort, validates updates as they arrive, and closes the
 //! round when the target of the participation policy is met. With fewer updates, but at least the minimum
@@ -60,7 +61,7 @@ enum Presence {
 /// State machine of one campaign.
 pub struct Engine {
     settings: Settings,
-    /// Algorithm of the start; `None` after its representation has been handed to `algorithm`.
+    /// Algorithm of the start rounds; `None` after its representation has been handed to `algorithm`.
     start: Option<Box<dyn Algorithm>>,
     algorithm: Box<dyn Algorithm>,
     participation: Box<dyn Participation>,
@@ -179,7 +180,7 @@ impl Engine {
 
     /// Whether the campaign has a round of ridge scores, or had one before a restart.
     fn scores_ridges(&self) -> bool {
-        self.ridge.as_ref().is_some_and(|ridge| ridge.asked)
+        self.ridge.as_ref().is_some_and(|ridge| ridge.is_requested)
     }
 
     /// Head solver of the final heads. It contains the ridge chosen by the fleet, as soon as that ridge is
@@ -194,15 +195,18 @@ impl Engine {
     /// closed.
     #[must_use]
     pub fn chosen_ridge(&self) -> Option<ChosenRidge> {
-        let over = match self.phase {
+        let is_chosen = match self.phase {
             Phase::RidgeScores => self.open.is_none(),
             Phase::FitHead | Phase::Finished => true,
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) | Phase::Failed => false,
         };
-        let HeadSolve::LeaveOneOut { fallback_ridge: otherwise } = self.settings.final_head else {
+        let HeadSolve::LeaveOneOut { fallback_ridge } = self.settings.final_head else {
             return None;
         };
-        self.ridge.as_ref().filter(|ridge| over && ridge.asked).map(|ridge| ridge.chosen(otherwise))
+        self.ridge
+            .as_ref()
+            .filter(|ridge| is_chosen && ridge.is_requested)
+            .map(|ridge| ridge.chosen(fallback_ridge))
     }
 
     /// Current phase.
@@ -316,11 +320,11 @@ impl Engine {
         if self.connected == self.fleet.len() {
             return None;
         }
-        let gone = self.fleet.iter().filter_map(|(device, presence)| match *presence {
+        let disconnection_times = self.fleet.iter().filter_map(|(device, presence)| match *presence {
             Presence::Disconnected(since) if round.awaits(*device) => Some(since),
             _ => None,
         });
-        gone.min().map(|since| since + self.settings.absence)
+        disconnection_times.min().map(|since| since + self.settings.absence)
     }
 
     /// Algorithm whose representation is current: the start if it is running and computes a representation,

@@ -140,12 +140,12 @@ impl OpenRound {
     /// `keeps` returns true keep the id under which they were invited. All other devices are invited under
     /// the new id; a device that declined the old id can accept the new one.
     pub fn rename(&mut self, id: RoundId, keeps: impl Fn(&Self, DeviceId) -> bool) {
-        let (kept, asked): (Vec<DeviceId>, Vec<DeviceId>) =
+        let (keeping, invited): (Vec<DeviceId>, Vec<DeviceId>) =
             self.cohort.iter().partition(|device| keeps(self, **device));
-        for device in kept {
+        for device in keeping {
             self.earlier_broadcasts.entry(device).or_insert_with(|| Arc::clone(&self.broadcast));
         }
-        for device in asked {
+        for device in invited {
             self.earlier_broadcasts.remove(&device);
         }
         self.previous_ids.push(self.broadcast.id);

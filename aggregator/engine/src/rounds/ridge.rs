@@ -26,7 +26,7 @@ pub const DEFAULT_RIDGE: f64 = 0.03;
 pub const GRID: Grid = Grid { first: 1e-4, factor: 3.162_277_7, count: 13 };
 
 /// Amount that a device with only correct predictions adds to a sum.
-const WHOLE: u64 = 1 << 16;
+const FULL_SCORE: u64 = 1 << 16;
 
 /// Geometric grid of ridges.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -53,7 +53,7 @@ pub struct RidgeScores {
     /// Number of samples of each class on which the scored heads are fitted.
     labels_per_class: u16,
     /// Whether the campaign requests scores from devices, or did so before a restart.
-    pub(super) asked: bool,
+    pub(super) is_requested: bool,
     /// Number of devices that have reported scores.
     devices: u64,
     /// For each ridge, the sum of the devices' fractions of correct predictions, in units of 1 / 65536.
@@ -80,12 +80,13 @@ impl ChosenRidge {
     /// better ridge may lie outside the grid.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
-        let better = |pair: Option<(&f64, &f64)>| pair.is_some_and(|(end, inner)| end > inner);
+        let is_better =
+            |pair: Option<(&f64, &f64)>| pair.is_some_and(|(end_score, inner_score)| end_score > inner_score);
         let (first, last) = (self.ridges.first(), self.ridges.last());
         let scores = &self.scores;
-        let mut back = scores.iter().rev();
-        first == Some(&self.ridge) && better(scores.first().zip(scores.get(1)))
-            || last == Some(&self.ridge) && better(back.next().zip(back.next()))
+        let mut descending = scores.iter().rev();
+        first == Some(&self.ridge) && is_better(scores.first().zip(scores.get(1)))
+            || last == Some(&self.ridge) && is_better(descending.next().zip(descending.next()))
     }
 }
 
@@ -94,13 +95,13 @@ impl RidgeScores {
     #[must_use]
     pub fn new(labels_per_class: u16) -> Self {
         let labels_per_class = labels_per_class.max(1);
-        Self { labels_per_class, asked: true, devices: 0, sums: vec![0; GRID.count.into()] }
+        Self { labels_per_class, is_requested: true, devices: 0, sums: vec![0; GRID.count.into()] }
     }
 
     /// Stops requesting scores, which contain no privacy noise. Scores from before a restart are kept.
     #[must_use]
     pub fn without_asking(self) -> Self {
-        Self { asked: false, ..self }
+        Self { is_requested: false, ..self }
     }
 
     /// Request for scores, with the tensors of the request `fit` for final heads.
@@ -116,12 +117,13 @@ impl RidgeScores {
     /// samples.
     #[must_use]
     pub fn admits(&self, samples: u32, tensors: &[Tensor]) -> bool {
-        let most = f64::from(samples);
-        let possible = |value: &f32| value.fract() == 0.0 && (0.0..=most).contains(&f64::from(*value));
+        let max_count = f64::from(samples);
+        let is_possible =
+            |value: &f32| value.fract() == 0.0 && (0.0..=max_count).contains(&f64::from(*value));
         let [tensor] = tensors else { return false };
         samples <= RIDGE_SAMPLES_MAX * RIDGE_DRAWS
             && tensor.values.len() == self.sums.len()
-            && tensor.values.iter().all(possible)
+            && tensor.values.iter().all(is_possible)
     }
 
     /// Adds the counts of a device, which must satisfy [`Self::admits`]. The sums do not depend on the order
@@ -132,8 +134,8 @@ impl RidgeScores {
         self.devices += 1;
         for (sum, value) in self.sums.iter_mut().zip(&tensor.values) {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "admitted")]
-            let right = *value as u64;
-            *sum += (right * WHOLE + samples / 2) / samples;
+            let correct = *value as u64;
+            *sum += (correct * FULL_SCORE + samples / 2) / samples;
         }
     }
 
@@ -145,10 +147,10 @@ impl RidgeScores {
         if self.devices == 0 {
             return None;
         }
-        let at = |place: usize| self.sums.get(place).copied();
-        let smoothed = self.sums.iter().enumerate().map(|(place, sum)| {
-            let before = place.checked_sub(1).and_then(at).unwrap_or(*sum);
-            before + 2 * sum + at(place + 1).unwrap_or(*sum)
+        let sum_at = |index: usize| self.sums.get(index).copied();
+        let smoothed = self.sums.iter().enumerate().map(|(index, sum)| {
+            let previous = index.checked_sub(1).and_then(sum_at).unwrap_or(*sum);
+            previous + 2 * sum + sum_at(index + 1).unwrap_or(*sum)
         });
         let best = smoothed.zip(GRID.ridges()).max_by_key(|(sum, _)| *sum);
         best.map(|(_, ridge)| ridge)
@@ -159,20 +161,20 @@ impl RidgeScores {
     #[must_use]
     pub fn published(&self, head: HeadSolve) -> HeadSolve {
         match head {
-            HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
-                HeadSolve::LeaveOneOut { fallback_ridge: self.ridge().unwrap_or(otherwise) }
+            HeadSolve::LeaveOneOut { fallback_ridge } => {
+                HeadSolve::LeaveOneOut { fallback_ridge: self.ridge().unwrap_or(fallback_ridge) }
             }
-            other => other,
+            head => head,
         }
     }
 
-    /// Chosen ridge with its scores, for status reports. `otherwise` is the ridge of fleets without scores.
+    /// Chosen ridge with its scores, for status reports. `fallback` is the ridge of fleets without scores.
     #[must_use]
-    pub fn chosen(&self, otherwise: f32) -> ChosenRidge {
+    pub fn chosen(&self, fallback: f32) -> ChosenRidge {
         #[allow(clippy::cast_precision_loss, reason = "sums over fewer than 2^37 devices")]
-        let mean = |sum: &u64| *sum as f64 / (WHOLE * self.devices.max(1)) as f64;
+        let mean = |sum: &u64| *sum as f64 / (FULL_SCORE * self.devices.max(1)) as f64;
         ChosenRidge {
-            ridge: self.ridge().unwrap_or(otherwise),
+            ridge: self.ridge().unwrap_or(fallback),
             labels_per_class: self.labels_per_class,
             devices: self.devices,
             ridges: GRID.ridges().collect(),

@@ -48,7 +48,7 @@ impl Checkpoint {
     #[must_use]
     pub fn ends_training(&self) -> bool {
         match self.done {
-            Phase::Train(done) => done >= self.rounds,
+            Phase::Train(number) => number >= self.rounds,
             Phase::RidgeScores | Phase::FitHead => true,
             Phase::Waiting | Phase::Start(_) | Phase::Finished | Phase::Failed => false,
         }

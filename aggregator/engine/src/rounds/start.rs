@@ -31,8 +31,8 @@ impl Engine {
                 effects.act(Action::Open(device, Arc::clone(&round.broadcast)));
             }
             (Some(round), _) => {
-                let asked = round.cohort.contains(&device) && !round.excluded.contains(&device);
-                if asked || round.asking_everyone {
+                let is_invited = round.cohort.contains(&device) && !round.excluded.contains(&device);
+                if is_invited || round.asking_everyone {
                     round.cohort.insert(device);
                     round.absent.remove(&device);
                     let broadcast = if round.excluded.contains(&device) {
@@ -59,7 +59,7 @@ impl Engine {
     fn devices_needed(&self) -> usize {
         match self.phase {
             // Devices fit their heads independently of each other.
-            Phase::Train(done) if done >= self.settings.rounds => 1,
+            Phase::Train(number) if number >= self.settings.rounds => 1,
             Phase::RidgeScores => 1,
             // After the first round, a campaign whose devices all disconnected continues as soon as enough
             // devices for a round have reconnected.
@@ -80,15 +80,15 @@ impl Engine {
     /// Invites every present device that was not invited, and every device that joins from now on. Returns
     /// false if no present device was newly invited.
     pub(super) fn ask_everyone(&mut self, now: Millis, effects: &mut dyn Effects) -> bool {
-        let mut more = self.present(now);
+        let mut newly_invited = self.present(now);
         self.start_asking_everyone(effects);
         let Some(round) = &mut self.open else { return false };
-        more.retain(|device| round.cohort.insert(*device));
+        newly_invited.retain(|device| round.cohort.insert(*device));
         let Some(round) = &self.open else { return false };
-        for device in more.iter().filter(|device| self.is_connected(**device)) {
+        for device in newly_invited.iter().filter(|device| self.is_connected(**device)) {
             effects.act(Action::Open(*device, round.broadcast_for(self.last_answered.get(device).copied())));
         }
-        !more.is_empty()
+        !newly_invited.is_empty()
     }
 
     /// Invites the connected devices again that declined the round or were rejected. Returns false if there
@@ -100,8 +100,8 @@ impl Engine {
         let fleet = &self.fleet;
         let Some(round) = &mut self.open else { return false };
         let is_connected = |device: &DeviceId| fleet.get(device) == Some(&Presence::Connected);
-        let again: Vec<DeviceId> = round.excluded.iter().copied().filter(is_connected).collect();
-        if again.is_empty() {
+        let excluded: Vec<DeviceId> = round.excluded.iter().copied().filter(is_connected).collect();
+        if excluded.is_empty() {
             return false;
         }
         if round.needs_new_id {
@@ -113,11 +113,11 @@ impl Engine {
                 effects.record(Record::Renumbered(Box::new(round.opening(self.phase))));
             }
         }
-        for device in &again {
+        for device in &excluded {
             let broadcast = round.ask_again(*device, effects);
             effects.act(Action::Open(*device, broadcast));
         }
-        self.counters.asked_again += again.len() as u64;
+        self.counters.asked_again += excluded.len() as u64;
         true
     }
 
@@ -134,11 +134,11 @@ impl Engine {
         }
         self.has_opened = true;
         self.retry_at = None;
-        let start_needs = self.start.as_ref().map_or(0, |start| start.rounds_needed());
+        let start_rounds = self.start.as_ref().map_or(0, |start| start.rounds_needed());
         let next = match self.phase {
-            Phase::Waiting if start_needs > 0 => Phase::Start(1),
-            Phase::Start(done) if done < start_needs => Phase::Start(done + 1),
-            Phase::Train(done) if done < self.settings.rounds => Phase::Train(done + 1),
+            Phase::Waiting if start_rounds > 0 => Phase::Start(1),
+            Phase::Start(number) if number < start_rounds => Phase::Start(number + 1),
+            Phase::Train(number) if number < self.settings.rounds => Phase::Train(number + 1),
             Phase::Waiting | Phase::Start(_) if self.settings.rounds > 0 => Phase::Train(1),
             Phase::Waiting | Phase::Start(_) | Phase::Train(_) if self.scores_ridges() => Phase::RidgeScores,
             Phase::Waiting
@@ -186,7 +186,7 @@ impl Engine {
             Phase::Waiting | Phase::Finished | Phase::Failed => return,
         };
         let id = RoundId { round, stage: cohort.stage };
-        let before = std::mem::replace(&mut self.last_id, id).round;
+        let previous_round = std::mem::replace(&mut self.last_id, id).round;
         self.rejected_in_round = 0;
         let broadcast = match RoundBroadcast::new(id, request) {
             Ok(broadcast) => Arc::new(broadcast),
@@ -198,7 +198,7 @@ impl Engine {
         let unchanged = if matches!(next, Phase::Train(_)) { self.current().unchanged() } else { &[] };
         let unchanged: Vec<Role> = unchanged.iter().copied().filter(|role| !trained.contains(role)).collect();
         let open = OpenRound::new(broadcast, fleet, cohort, now, &self.settings)
-            .with_reduced_broadcast(&unchanged, before)
+            .with_reduced_broadcast(&unchanged, previous_round)
             .with_policy_state(policy);
         let open = match next {
             Phase::RidgeScores => open.with_default_deadline(now + RIDGE_DEADLINE),
@@ -219,8 +219,8 @@ impl Engine {
         if let Some(start) = self.start.take() {
             if let Some(basis) = start.basis() {
                 let mut state = self.algorithm.state();
-                for (place, value) in state.iter_mut().zip(basis.iter()) {
-                    *place = *value;
+                for (target, value) in state.iter_mut().zip(basis.iter()) {
+                    *target = *value;
                 }
                 self.algorithm.restore(&state);
             }

@@ -16,7 +16,7 @@ use crate::types::{DeviceId, Millis, Tensor, Update};
 struct AbsenceInputs {
     phase: Phase,
     last_id: RoundId,
-    open: bool,
+    is_open: bool,
     cohort: usize,
     absent: usize,
 }
@@ -24,7 +24,7 @@ struct AbsenceInputs {
 impl Engine {
     /// Handles one event.
     pub fn handle(&mut self, now: Millis, event: Event, effects: &mut impl Effects) {
-        let before = match &event {
+        let inputs_before = match &event {
             Event::Update(device, _) if self.is_connected(*device) => Some(self.absence_inputs()),
             _ => None,
         };
@@ -47,7 +47,7 @@ impl Engine {
             Event::Tick => self.tick(now, effects),
             Event::Resumed => self.resumed(now, effects),
         }
-        if before != Some(self.absence_inputs()) {
+        if inputs_before != Some(self.absence_inputs()) {
             self.next_absence_cache.set(None);
         }
     }
@@ -56,7 +56,13 @@ impl Engine {
     fn absence_inputs(&self) -> AbsenceInputs {
         let (cohort, absent) =
             self.open.as_ref().map_or((0, 0), |round| (round.cohort.len(), round.absent.len()));
-        AbsenceInputs { phase: self.phase, last_id: self.last_id, open: self.open.is_some(), cohort, absent }
+        AbsenceInputs {
+            phase: self.phase,
+            last_id: self.last_id,
+            is_open: self.open.is_some(),
+            cohort,
+            absent,
+        }
     }
 
     /// Handles an update of a device: counts or rejects it, acknowledges it, and closes the round if it is
@@ -76,11 +82,11 @@ impl Engine {
             effects.record(Record::Counted(round.first_id(), device, counted));
         }
         acknowledge(device, Ack { id, outcome }, effects);
-        let why = match outcome {
+        let reason = match outcome {
             AckOutcome::Rejected(rejection) => rejection,
             _ => Rejection::WrongRound,
         };
-        self.close_if_ended(now, device, NotCounted::Rejected(why), effects);
+        self.close_if_ended(now, device, NotCounted::Rejected(reason), effects);
     }
 
     /// Validates an update and absorbs it if it counts. The caller must then check whether the round is over.
@@ -109,7 +115,7 @@ impl Engine {
             _ if update.id.round <= self.last_id.round && update.id.round > 0 => AckOutcome::Late,
             _ => AckOutcome::Rejected(Rejection::WrongRound),
         };
-        self.charge(device, update.id, effects);
+        self.charge_releases(device, update.id, effects);
         self.last_answered.insert(device, update.id.round);
         self.counters.count(outcome);
         match outcome {
@@ -158,7 +164,7 @@ impl Engine {
 
     /// Charges the noisy releases of an update to the device's privacy account, even if the update is
     /// rejected. Updates for the open round and for the last closed round are charged.
-    fn charge(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
+    fn charge_releases(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
         let open = self.open.as_ref().filter(|round| round.has_id(id));
         let closed = self.closed.as_ref().filter(|(ids, _)| ids.contains(&id)).map(|(_, releases)| *releases);
         if let Some(releases) = open.map(|round| releases(&round.broadcast.request.task)).or(closed)
@@ -173,7 +179,7 @@ impl Engine {
     /// device that has restarted or reconnected may send its update before it receives the broadcast, and
     /// sends it again afterwards, so such an update needs no answer.
     pub(super) fn unread_update(&mut self, device: DeviceId, id: RoundId, effects: &mut dyn Effects) {
-        self.charge(device, id, effects);
+        self.charge_releases(device, id, effects);
         let outcome = match &self.open {
             Some(round) if id == round.id_for(device) => {
                 if !round.cohort.contains(&device) {
@@ -234,7 +240,7 @@ impl OpenRound {
         }
         let digest = update.digest();
         match self.digests.get(&device) {
-            Some(known) if *known == digest => return AckOutcome::Duplicate,
+            Some(counted) if *counted == digest => return AckOutcome::Duplicate,
             // Without tensors the contents cannot differ: the device has fitted its head again.
             Some(_) if self.broadcast.request.expects.is_empty() => return AckOutcome::Duplicate,
             Some(_) => return AckOutcome::Rejected(Rejection::ContentChanged),
@@ -244,7 +250,7 @@ impl OpenRound {
         self.absent.remove(&device);
         let expects = &self.broadcast.request.expects;
         let admitted = |()| if admits(&update.tensors) { Ok(()) } else { Err(Rejection::Tensors) };
-        if let Err(rejection) = check(update, expects, norm_bound).and_then(admitted) {
+        if let Err(rejection) = check_update(update, expects, norm_bound).and_then(admitted) {
             self.exclude(device, effects);
             return AckOutcome::Rejected(rejection);
         }
@@ -254,7 +260,7 @@ impl OpenRound {
         self.participants.push(device);
         let samples = update.samples.min(self.sample_cap.max_samples);
         self.declared_samples
-            .insert(self.declared_samples.partition_point(|other| *other <= samples), samples);
+            .insert(self.declared_samples.partition_point(|declared| *declared <= samples), samples);
         self.counted_samples = if self.sample_cap.relative {
             self.sample_cap.total(&self.declared_samples)
         } else {
@@ -265,11 +271,11 @@ impl OpenRound {
 }
 
 /// Checks the descriptors, the sample count and the norm of an update.
-fn check(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
-    let same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
+fn check_update(update: &Update, expects: &[TensorDescriptor], norm_bound: f32) -> Result<(), Rejection> {
+    let is_same = |(a, b): (&TensorDescriptor, &TensorDescriptor)| {
         (a.role, a.encoding, a.rows, a.cols) == (b.role, b.encoding, b.rows, b.cols)
     };
-    if update.descriptors.len() != expects.len() || !update.descriptors.iter().zip(expects).all(same) {
+    if update.descriptors.len() != expects.len() || !update.descriptors.iter().zip(expects).all(is_same) {
         return Err(Rejection::Tensors);
     }
     if update.samples == 0 {

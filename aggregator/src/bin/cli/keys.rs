@@ -23,10 +23,10 @@ use super::noise::{NoiseOptions, multiplier};
 use super::unlock::Sources;
 
 /// Longest wait for a key store that another command uses.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const STORE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Interval between attempts to open the key store.
-pub const PAUSE: Duration = Duration::from_millis(20);
+pub const STORE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Options of `keys`.
 #[derive(Args)]
@@ -101,7 +101,8 @@ struct Selection {
 }
 
 impl Selection {
-    fn which(&self) -> DeviceSelector {
+    /// Returns the selected devices.
+    fn selector(&self) -> DeviceSelector {
         if self.all { DeviceSelector::All } else { DeviceSelector::These(self.devices.clone()) }
     }
 }
@@ -124,8 +125,8 @@ pub enum Stop {
     Output(std::io::Error),
 }
 
-/// Makes an error of a failed operation.
-fn failed(error: impl ToString) -> Stop {
+/// Creates an error of a failed operation.
+fn failure(error: impl ToString) -> Stop {
     Stop::Failed(error.to_string())
 }
 
@@ -138,7 +139,7 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         Command::Add { devices, again } => Request::Add { devices: devices.clone(), again: *again },
         Command::List { .. } => Request::List,
         Command::Revoke { devices } => Request::Revoke(devices.clone()),
-        Command::Rotate(selection) => Request::Rotate(selection.which()),
+        Command::Rotate(selection) => Request::Rotate(selection.selector()),
         Command::Export { selection, output, noise, .. } => {
             // The options for noise and output are checked before secrets are read.
             match output.as_ref().is_none_or(|output| is_record(output)) {
@@ -146,12 +147,12 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
                 false => noise.check_for_lines().map_err(Stop::Wrong)?,
             }
             if let Some(output) = output.as_ref().filter(|output| output.symlink_metadata().is_ok()) {
-                return Err(failed(FileError::Exists { path: output.clone() }));
+                return Err(failure(FileError::Exists { path: output.clone() }));
             }
-            Request::Export(selection.which())
+            Request::Export(selection.selector())
         }
     };
-    let (answer, plaintext) = match ask(&request, options, fleet).await? {
+    let (answer, plaintext) = match request_or_perform(&request, options, fleet).await? {
         (Answer::Error(message), _) => return Err(Stop::Failed(message)),
         answered => answered,
     };
@@ -159,13 +160,13 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
         (Command::List { format: Format::Json }, Answer::Listed(rows)) => {
             serde_json::json!({ "keys": rows }).to_string() + "\n"
         }
-        (Command::List { .. }, Answer::Listed(rows)) => table(&rows),
+        (Command::List { .. }, Answer::Listed(rows)) => format_table(&rows),
         (Command::Export { output, flash, noise, .. }, Answer::Exported(text)) => {
             let noise = noise.for_records(fleet).ok().flatten();
-            export(output.as_deref(), flash.as_deref(), noise, &text)?
+            export_keys(output.as_deref(), flash.as_deref(), noise, &text)?
         }
-        (command, Answer::Changed(rows)) => changed(command, &rows),
-        _ => return Err(failed("the answer of the server does not fit the request")),
+        (command, Answer::Changed(rows)) => describe_changes(command, &rows),
+        _ => return Err(failure("the answer of the server does not fit the request")),
     };
     print_text(&output_text)?;
     if plaintext {
@@ -178,14 +179,18 @@ pub async fn command(options: &KeysOptions, fleet: &Fleet) -> Result<ExitCode, S
 
 /// Prints a text on standard output.
 fn print_text(text: &str) -> Result<(), Stop> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Stop::Output)
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stop::Output)
 }
 
 /// Sends a request to the server, or performs it on the key store file if no server with keys runs. Waits
 /// while the key store is locked, because a server may be starting or another command may be about to end.
 /// Also returns true if a server without keys is running.
-async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<(Answer, bool), Stop> {
+async fn request_or_perform(
+    request: &Request,
+    options: &KeysOptions,
+    fleet: &Fleet,
+) -> Result<(Answer, bool), Stop> {
     let (path, key_file) = fleet.security.store(&fleet.state);
     let sources = Sources { passphrase_file: options.passphrase_file.clone(), key_file };
     let mut unlock = None;
@@ -196,71 +201,75 @@ async fn ask(request: &Request, options: &KeysOptions, fleet: &Fleet) -> Result<
             Some(answer) => return Ok((answer, false)),
             None => false,
         };
-        let derivation = KeyStore::derivation(&path).map_err(failed)?;
+        let derivation = KeyStore::derivation(&path).map_err(failure)?;
         if derivation.is_none() {
             // The request is checked before a store is created.
-            request.check().map_err(failed)?;
+            request.check().map_err(failure)?;
         }
         if derivation.is_none() && !matches!(request, Request::Add { .. }) {
-            return Err(failed(KeyStoreError::Missing { path }));
+            return Err(failure(KeyStoreError::Missing { path }));
         }
         // The user is asked for a passphrase only once.
         let unlock = match &unlock {
             Some(unlock) => unlock,
             None => unlock.insert(sources.unlock(&path, derivation).map_err(Stop::Wrong)?),
         };
-        let opened = match derivation {
+        let store = match derivation {
             Some(_) => KeyStore::open(&path, unlock, SysRng),
             None => KeyStore::create(&path, unlock, Argon2Cost::RECOMMENDED, SysRng),
         };
-        match opened {
+        match store {
             Ok(mut store) => {
-                return store.perform(request, now()).map(|answer| (answer, plaintext)).map_err(failed);
+                return store
+                    .perform(request, unix_seconds())
+                    .map(|answer| (answer, plaintext))
+                    .map_err(failure);
             }
             // Another command has created the store in the meantime, or is using it.
-            Err(KeyStoreError::Locked { .. }) if began.elapsed() < PATIENCE => {
-                tokio::time::sleep(PAUSE).await;
+            Err(KeyStoreError::Locked { .. }) if began.elapsed() < STORE_WAIT_MAX => {
+                tokio::time::sleep(STORE_RETRY_INTERVAL).await;
             }
-            Err(error) if derivation.is_none() && path.exists() && began.elapsed() < PATIENCE => {
+            Err(error) if derivation.is_none() && path.exists() && began.elapsed() < STORE_WAIT_MAX => {
                 tracing::debug!(%error, "key store created by another command");
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(failure(error)),
         }
     }
 }
 
 /// Sends a request to the server; `None` if no server runs.
 async fn ask_server(request: &Request, state: &Path) -> Result<Option<Answer>, Stop> {
-    let request = serde_json::to_string(request).map_err(failed)?;
+    let request = serde_json::to_string(request).map_err(failure)?;
     let mut lines = Vec::new();
-    let keep = |line: &str| {
+    let keep_line = |line: &str| {
         lines.push(Zeroizing::new(line.to_owned()));
         Ok(())
     };
-    let asked = query(state, &format!("keys {request}"), keep).await.map_err(|error| {
+    let result = query(state, &format!("keys {request}"), keep_line).await.map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::TimedOut => "; the request may still be performed, see `keys list`",
             _ => "",
         };
-        failed(format!("{}: {error}{hint}", state.display()))
+        failure(format!("{}: {error}{hint}", state.display()))
     });
-    if asked?.is_none() {
+    if result?.is_none() {
         return Ok(None);
     }
     let line =
-        lines.first().ok_or_else(|| failed("the server closed the control socket without an answer"))?;
+        lines.first().ok_or_else(|| failure("the server closed the control socket without an answer"))?;
     match serde_json::from_str(line) {
         Ok(answer) => Ok(Some(answer)),
-        Err(_) => Err(failed("this version does not know the answer of the server")),
+        Err(_) => Err(failure("this version does not know the answer of the server")),
     }
 }
 
-fn now() -> u64 {
+/// Returns the time in seconds since 1970.
+fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Text about the devices that were changed.
-fn changed(command: &Command, rows: &[KeyStatus]) -> String {
+/// Describes the change of keys to the user.
+fn describe_changes(command: &Command, rows: &[KeyStatus]) -> String {
     let (action, consequence) = match command {
         Command::Add { .. } => ("added", "export writes their keys"),
         Command::Revoke { .. } => ("revoked", "their frames are rejected from now on"),
@@ -275,8 +284,8 @@ fn changed(command: &Command, rows: &[KeyStatus]) -> String {
     format!("{action} {} {plural}: {devices_text} ({consequence})\n", rows.len())
 }
 
-/// Table of devices and their keys.
-fn table(rows: &[KeyStatus]) -> String {
+/// Formats a table of devices and the states of their keys.
+fn format_table(rows: &[KeyStatus]) -> String {
     let mut text = format!(
         "{:>20} {:>6} {:<9} {:<20} {:<20} {}\n",
         "device", "epoch", "state", "created", "rotated", "revoked"
@@ -287,9 +296,9 @@ fn table(rows: &[KeyStatus]) -> String {
             KeyState::Rotating => "rotating",
             KeyState::Revoked => "revoked",
         };
-        let at = |time: Option<u64>| time.map_or("-".to_owned(), utc);
+        let format_time = |time: Option<u64>| time.map_or("-".to_owned(), format_utc);
         let KeyStatus { device, epoch, created, rotated, revoked, .. } = *row;
-        let (created, rotated, revoked) = (utc(created), at(rotated), at(revoked));
+        let (created, rotated, revoked) = (format_utc(created), format_time(rotated), format_time(revoked));
         text += &format!("{device:>20} {epoch:>6} {state:<9} {created:<20} {rotated:<20} {revoked}\n",);
     }
     text
@@ -297,52 +306,54 @@ fn table(rows: &[KeyStatus]) -> String {
 
 /// Formats seconds since 1970 according to RFC 3339. The date is computed as in H. Hinnant's
 /// "chrono-compatible low-level date algorithms".
-fn utc(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+fn format_utc(seconds: u64) -> String {
+    let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
     // Days since 1 March of year 0, which are then split into eras of 400 years.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let days_since_march_0 = days + 719_468;
+    let (era, day_of_era) = (days_since_march_0 / 146_097, days_since_march_0 % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * from_march + 2) / 5 + 1;
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    let (hour, minute, second) = (second_of_day / 3_600, second_of_day / 60 % 60, second_of_day % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Writes keys to a file, to records or to standard output, and returns a report for the user.
-fn export(
+fn export_keys(
     output: Option<&Path>,
     flash: Option<&Path>,
     noise: Option<ProvisionedNoise>,
     text: &str,
 ) -> Result<String, Stop> {
-    let keys = parse_keys(text).map_err(|_| failed("the answer of the server holds no keys"))?;
+    let keys = parse_keys(text).map_err(|_| failure("the answer of the server holds no keys"))?;
     let records = keys.into_iter().map(|(device, key)| Provision { device: device.0, key, noise });
-    let (length, noisy) = match noise {
+    let (length, noise_text) = match noise {
         Some(noise) => (PROVISION_WITH_NOISE, format!("; noise multiplier {:.2}", multiplier(&noise))),
         None => (PROVISION, String::new()),
     };
     if let Some(directory) = flash {
-        let in_directory = |error| failed(format!("{}: {error}", directory.display()));
-        std::fs::create_dir_all(directory).map_err(in_directory)?;
+        let directory_error = |error| failure(format!("{}: {error}", directory.display()));
+        std::fs::create_dir_all(directory).map_err(directory_error)?;
         let path = |device| directory.join(format!("device-{device}.bin"));
         let records: Vec<Provision> = records.collect();
         // Refuses existing files before any record is written, so that in most cases either all records are
         // written or none.
-        if let Some(there) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok()) {
-            return Err(failed(FileError::Exists { path: there }));
+        if let Some(existing) = records.iter().map(|r| path(r.device)).find(|p| p.symlink_metadata().is_ok())
+        {
+            return Err(failure(FileError::Exists { path: existing }));
         }
         for (index, record) in records.iter().enumerate() {
             write_record(&path(record.device), record).inspect_err(|_| {
                 records.iter().take(index).for_each(|record| drop(std::fs::remove_file(path(record.device))));
             })?;
         }
-        let (count, which) = (records.len(), ranges(records.iter().map(|record| DeviceId(record.device))));
+        let (count, device_ranges) =
+            (records.len(), ranges(records.iter().map(|record| DeviceId(record.device))));
         return Ok(format!(
-            "{}: {count} records of {length} bytes, devices {which}{noisy}\n",
+            "{}: {count} records of {length} bytes, devices {device_ranges}{noise_text}\n",
             directory.display()
         ));
     }
@@ -357,24 +368,24 @@ fn export(
         return match (records.pop(), records.len()) {
             (Some(record), 0) => {
                 write_record(output, &record)?;
-                Ok(format!("{name}: the record of device {}, {length} bytes{noisy}\n", record.device))
+                Ok(format!("{name}: the record of device {}, {length} bytes{noise_text}\n", record.device))
             }
-            (_, more) => Err(Stop::Wrong(format!(
+            (_, remaining) => Err(Stop::Wrong(format!(
                 "{name}: found {} devices, allowed for a record: one; see --flash",
-                more + 1
+                remaining + 1
             ))),
         };
     }
-    create_private(output, text.as_bytes()).map_err(failed)?;
-    let which = ranges(records.iter().map(|record| DeviceId(record.device)));
-    Ok(format!("{name}: {} keys, devices {which}\n", records.len()))
+    create_private(output, text.as_bytes()).map_err(failure)?;
+    let device_ranges = ranges(records.iter().map(|record| DeviceId(record.device)));
+    Ok(format!("{name}: {} keys, devices {device_ranges}\n", records.len()))
 }
 
 /// Writes a provisioning record to a new file that only its owner can read.
 fn write_record(path: &Path, record: &Provision) -> Result<(), Stop> {
     let mut bytes = Zeroizing::new([0; PROVISION_WITH_NOISE]);
-    let length = record.write(bytes.as_mut_slice()).map_err(failed)?;
-    create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failed)
+    let length = record.write(bytes.as_mut_slice()).map_err(failure)?;
+    create_private(path, bytes.get(..length).unwrap_or_default()).map_err(failure)
 }
 
 /// Returns true if a file of this name will contain a provisioning record.
@@ -384,12 +395,12 @@ fn is_record(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::utc;
+    use super::format_utc;
 
     #[test]
     fn utc_matches_calendar() {
         // The expected values were computed with `date -u -d @N +%FT%TZ`.
-        for (seconds, output_text) in [
+        for (seconds, expected) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),
@@ -398,9 +409,9 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
             (253_402_300_799, "9999-12-31T23:59:59Z"),
         ] {
-            assert_eq!(utc(seconds), output_text);
+            assert_eq!(format_utc(seconds), expected);
         }
         // The largest time that a file can contain does not overflow.
-        assert!(utc(u64::MAX).ends_with('Z'));
+        assert!(format_utc(u64::MAX).ends_with('Z'));
     }
 }

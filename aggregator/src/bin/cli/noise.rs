@@ -111,10 +111,10 @@ impl NoiseOptions {
     /// below the deadline of rounds and the idle timeout.
     fn check_fleet(&self, noise: &ProvisionedNoise, fleet: &Fleet) -> Result<(), String> {
         if let Some(minimum) = fleet.privacy.filter(|minimum| noise.budget > minimum.budget()) {
-            let (asked, delta) = (minimum.epsilon.get(), minimum.delta.get());
-            let found = shown(epsilon_of(noise.budget, minimum.delta));
+            let (epsilon_max, delta) = (minimum.epsilon.get(), minimum.delta.get());
+            let epsilon = shown(epsilon_of(noise.budget, minimum.delta));
             return Err(format!(
-                "that is epsilon {found} at delta {delta}; [privacy] asks for {asked} at most"
+                "that is epsilon {epsilon} at delta {delta}; [privacy] asks for {epsilon_max} at most"
             ));
         }
         let slot = Duration::from_millis(noise.slot.into());

@@ -7,28 +7,28 @@ use fedspan_aggregator::server::{query, socket_is_stale};
 use fedspan_aggregator::store::{CampaignState, OfflineStore, StoreError};
 use fedspan_engine::Phase;
 
-use crate::{FAILED, fail, print, printed};
+use crate::{FAILED, fail, output_exit_code, print};
 
 /// Prints the status of the server, or of its files if no server runs.
 pub async fn status(state: &Path) -> ExitCode {
-    match answer(state).await {
-        Ok(Some(line)) => printed(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
-        Ok(None) => from_files(state),
+    match request_status(state).await {
+        Ok(Some(line)) => output_exit_code(print(&line).map(|()| ExitCode::SUCCESS), "standard output"),
+        Ok(None) => print_offline_status(state),
         Err(message) => fail(FAILED, &format!("{}: {message}", state.display())),
     }
 }
 
 /// Requests the status from the server; `None` if no server runs.
-async fn answer(state: &Path) -> Result<Option<String>, String> {
+async fn request_status(state: &Path) -> Result<Option<String>, String> {
     let mut answer = None;
-    let asked = query(state, "status", |line| {
+    let result = query(state, "status", |line| {
         answer = Some(line.to_owned());
         Ok(())
     });
-    match asked.await {
+    match result.await {
         Ok(Some(())) => {
-            let hung_up = || "the server closed the control socket without an answer".to_owned();
-            answer.ok_or_else(hung_up).and_then(parse_line).map(Some)
+            let no_answer = || "the server closed the control socket without an answer".to_owned();
+            answer.ok_or_else(no_answer).and_then(parse_line).map(Some)
         }
         Ok(None) => Ok(None),
         Err(error) => Err(error.to_string()),
@@ -47,11 +47,12 @@ fn parse_line(line: String) -> Result<String, String> {
 }
 
 /// Prints the status of the files.
-fn from_files(state: &Path) -> ExitCode {
+fn print_offline_status(state: &Path) -> ExitCode {
     match load_offline(state) {
-        Ok(Some((stored, answers))) => {
-            printed(print(&offline_status(&stored, answers)).map(|()| ExitCode::SUCCESS), "standard output")
-        }
+        Ok(Some((stored, answers))) => output_exit_code(
+            print(&offline_status(&stored, answers)).map(|()| ExitCode::SUCCESS),
+            "standard output",
+        ),
         Ok(None) => {
             fail(FAILED, &format!("{}: no server is running and no round is committed", state.display()))
         }
@@ -72,7 +73,7 @@ fn offline_status(stored: &CampaignState, answers: u64) -> String {
     let Some(checkpoint) = &stored.checkpoint else {
         return serde_json::json!({ "phase": "not running", "round": 0, "start_rounds": 0 }).to_string();
     };
-    let (start, round) = match checkpoint.done {
+    let (start_round, round) = match checkpoint.done {
         Phase::Start(number) => (number, 0),
         Phase::Train(number) => (0, number),
         Phase::RidgeScores => (0, checkpoint.rounds),
@@ -81,7 +82,7 @@ fn offline_status(stored: &CampaignState, answers: u64) -> String {
     serde_json::json!({
         "phase": "not running",
         "round": round,
-        "start_rounds": start,
+        "start_rounds": start_round,
         "training_ended": checkpoint.ends_training(),
         "exchange": stored.last_round().map_or(0, |id| id.round),
         "is_open": checkpoint.open.is_some(),
@@ -96,19 +97,19 @@ pub async fn watch(state: &Path) -> ExitCode {
     let not_running = || fail(FAILED, &format!("{name}: no server is running on this state directory"));
     // The server sends no line until a round is over, so the status is requested first to check that the
     // server answers.
-    match answer(state).await {
+    match request_status(state).await {
         Ok(Some(_)) => {}
         Ok(None) => return not_running(),
         Err(message) => return fail(FAILED, &format!("{name}: {message}")),
     }
-    let asked =
+    let result =
         query(state, "watch", |line| print(&parse_line(line.to_owned()).map_err(std::io::Error::other)?));
-    let code = asked.await.map(|answered| match answered {
+    let code = result.await.map(|answered| match answered {
         Some(()) if socket_is_stale(state) => {
             fail(FAILED, &format!("{name}: the server has stopped without a clean shutdown"))
         }
         Some(()) => ExitCode::SUCCESS,
         None => not_running(),
     });
-    printed(code, &name.to_string())
+    output_exit_code(code, &name.to_string())
 }

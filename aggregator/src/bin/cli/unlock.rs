@@ -45,7 +45,7 @@ impl Sources {
     }
 
     /// Reads the passphrase from the configured file, the file that [`VARIABLE`] names, or the terminal.
-    fn passphrase(&self, path: &Path, new: bool) -> Result<Unlock, String> {
+    fn passphrase(&self, path: &Path, is_new_store: bool) -> Result<Unlock, String> {
         let variable = std::env::var_os(VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from);
         if let Some(file) = self.passphrase_file.clone().or(variable) {
             return Unlock::from_passphrase_file(&file).map_err(|error| error.to_string());
@@ -57,17 +57,17 @@ impl Sources {
                 path.display()
             ));
         }
-        let ask = |prompt: &str| {
-            let words = rpassword::prompt_password(prompt).map(Zeroizing::new);
-            words.map_err(|error| format!("no passphrase: {error}"))
+        let prompt_user = |prompt: &str| {
+            let passphrase = rpassword::prompt_password(prompt).map(Zeroizing::new);
+            passphrase.map_err(|error| format!("no passphrase: {error}"))
         };
-        let words = match new {
-            true => ask(&format!("New passphrase for {}: ", path.display()))?,
-            false => ask(&format!("Passphrase of {}: ", path.display()))?,
+        let passphrase = match is_new_store {
+            true => prompt_user(&format!("New passphrase for {}: ", path.display()))?,
+            false => prompt_user(&format!("Passphrase of {}: ", path.display()))?,
         };
-        if new && *ask("Repeat the passphrase: ")? != *words {
+        if is_new_store && *prompt_user("Repeat the passphrase: ")? != *passphrase {
             return Err("the two passphrases differ".to_owned());
         }
-        Unlock::passphrase(&words).map_err(|error| error.to_string())
+        Unlock::passphrase(&passphrase).map_err(|error| error.to_string())
     }
 }

@@ -20,26 +20,26 @@ pub(super) fn is_legacy(text: &str) -> bool {
 /// Translates a legacy text. A line that cannot be translated keeps its key and text, which differ from every
 /// current setting, so that the campaign is not resumed.
 pub(super) fn translate(text: &str) -> Settings {
-    let lines = Lines::of(text);
+    let lines = Lines::split(text);
     let mut settings = Settings::default();
     for key in ["seed", "data.d", "data.outputs", "data.image"] {
         lines.copy(&mut settings, key);
     }
     let network = lines.take("algorithm.network").and_then(parse_struct);
     match &network {
-        None => linear_model(&lines, &mut settings),
-        Some(_) => network_model(&lines, &mut settings),
+        None => translate_linear_model(&lines, &mut settings),
+        Some(_) => translate_network_model(&lines, &mut settings),
     }
-    let name = unquoted(lines.take("algorithm.name").unwrap_or_default());
+    let name = unquote(lines.take("algorithm.name").unwrap_or_default());
     match network {
-        None => linear_algorithm(&lines, &mut settings, name),
-        Some((_, fields)) => network_algorithm(&lines, &mut settings, name, &fields),
+        None => translate_linear_algorithm(&lines, &mut settings, name),
+        Some((_, fields)) => translate_network_algorithm(&lines, &mut settings, name, &fields),
     }
     for key in ["algorithm.weighting", "algorithm.upload", "algorithm.download", "devices.expected"] {
         lines.copy(&mut settings, key);
     }
-    rule(&lines, &mut settings);
-    participation(&lines, &mut settings);
+    translate_rule(&lines, &mut settings);
+    translate_participation(&lines, &mut settings);
     for key in ["limits.norm", "limits.samples", "stop.change"] {
         lines.copy(&mut settings, key);
     }
@@ -52,15 +52,15 @@ struct Lines<'t>(RefCell<Vec<(&'t str, &'t str)>>);
 
 impl<'t> Lines<'t> {
     /// Splits a text into lines.
-    fn of(text: &'t str) -> Self {
+    fn split(text: &'t str) -> Self {
         Self(RefCell::new(text.lines().map(|line| line.split_once(" = ").unwrap_or((line, ""))).collect()))
     }
 
     /// Removes the line of a key and returns the value.
     fn take(&self, key: &str) -> Option<&'t str> {
         let mut lines = self.0.borrow_mut();
-        let place = lines.iter().position(|(known, _)| *known == key)?;
-        Some(lines.remove(place).1)
+        let index = lines.iter().position(|(line_key, _)| *line_key == key)?;
+        Some(lines.remove(index).1)
     }
 
     /// Moves a line whose value needs no translation to the settings.
@@ -79,20 +79,22 @@ impl<'t> Lines<'t> {
 }
 
 /// Removes the quotation marks around a string.
-fn unquoted(word: &str) -> &str {
-    word.strip_prefix('"').and_then(|word| word.strip_suffix('"')).unwrap_or(word)
+fn unquote(text: &str) -> &str {
+    text.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(text)
 }
 
 /// Splits a text at the commas that are outside brackets.
-fn parts(text: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
-    for (place, c) in text.char_indices() {
+fn split_at_commas(text: &str) -> Vec<&str> {
+    let mut depth = 0_i32;
+    let mut start = 0;
+    let mut parts = Vec::new();
+    for (index, c) in text.char_indices() {
         match c {
             '{' | '(' | '[' => depth += 1,
             '}' | ')' | ']' => depth -= 1,
             ',' if depth == 0 => {
-                parts.extend(text.get(start..place));
-                start = place + 1;
+                parts.extend(text.get(start..index));
+                start = index + 1;
             }
             _ => {}
         }
@@ -103,27 +105,28 @@ fn parts(text: &str) -> Vec<&str> {
 
 /// Parses `Name { field: value, field: value }` or a single word.
 fn parse_struct(text: &str) -> Option<(&str, Vec<(&str, &str)>)> {
-    let Some((name, rest)) = text.split_once('{') else { return Some((text, Vec::new())) };
-    let fields = parts(rest.strip_suffix('}')?).into_iter();
+    let Some((name, fields)) = text.split_once('{') else { return Some((text, Vec::new())) };
+    let fields = split_at_commas(fields.strip_suffix('}')?).into_iter();
     let fields = fields.map(|field| field.split_once(':').map(|(key, value)| (key.trim(), value.trim())));
     Some((name.trim(), fields.collect::<Option<_>>()?))
 }
 
 /// Translates the settings of a linear model.
-fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
+fn translate_linear_model(lines: &Lines<'_>, settings: &mut Settings) {
     // The text does not say whether the model is an adapter. Only these two algorithms used an adapter.
-    let adapter =
-        lines.0.borrow().iter().any(|(key, value)| {
-            *key == "algorithm.name" && ["rolora", "ffa-lora"].contains(&unquoted(value))
-        });
-    settings.set("model.kind", if adapter { "lora-linear" } else { "linear" });
+    let is_adapter = lines
+        .0
+        .borrow()
+        .iter()
+        .any(|(key, value)| *key == "algorithm.name" && ["rolora", "ffa-lora"].contains(&unquote(value)));
+    settings.set("model.kind", if is_adapter { "lora-linear" } else { "linear" });
     if let Some(width) = lines.take("model.k") {
-        settings.set(if adapter { "model.rank" } else { "model.k" }, Setting::parse(width));
+        settings.set(if is_adapter { "model.rank" } else { "model.k" }, Setting::parse(width));
     }
     let Some(init) = lines.take("model.init") else { return };
     let power = init.strip_prefix("\"power\"").and_then(|rest| rest.strip_suffix(" iterations"));
     let iterations = power.and_then(|rest| rest.rsplit_once(", "));
-    match (iterations, unquoted(init)) {
+    match (iterations, unquote(init)) {
         (Some((noise, iterations)), _) => {
             settings.set("model.init", "power");
             settings.set("model.power_iterations", Setting::parse(iterations));
@@ -131,16 +134,16 @@ fn linear_model(lines: &Lines<'_>, settings: &mut Settings) {
                 settings.set(super::write::NOISY_START, true);
             }
         }
-        (None, word) => {
-            let sine = word.strip_prefix("truth-sine:").and_then(|sine| sine.parse::<f64>().ok());
-            let word = sine.map_or_else(|| word.to_owned(), |sine| format!("truth-sine:{sine}"));
-            settings.set("model.init", word.as_str());
+        (None, name) => {
+            let sine = name.strip_prefix("truth-sine:").and_then(|sine| sine.parse::<f64>().ok());
+            let init = sine.map_or_else(|| name.to_owned(), |sine| format!("truth-sine:{sine}"));
+            settings.set("model.init", init.as_str());
         }
     }
 }
 
 /// Translates the settings of a network.
-fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
+fn translate_network_model(lines: &Lines<'_>, settings: &mut Settings) {
     // Networks have only one kind of initial model.
     lines.take("model.init");
     let mut layers: Vec<Setting> = Vec::new();
@@ -154,7 +157,7 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
             layers.push(Setting::Other(filters.to_owned()));
         }
     }
-    let has_key = |key: &str| lines.0.borrow().iter().any(|(known, _)| *known == key);
+    let has_key = |key: &str| lines.0.borrow().iter().any(|(line_key, _)| *line_key == key);
     let kind = match layers.is_empty() {
         false => "cnn",
         true if has_key("model.cells") => "lstm",
@@ -186,7 +189,7 @@ fn network_model(lines: &Lines<'_>, settings: &mut Settings) {
 }
 
 /// Translates the algorithm of a linear model.
-fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
+fn translate_linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
     settings.set("algorithm.name", name);
     let power = ["iterations", "local_steps", "decay", "procrustes", "reference", "rows"];
     if name == "fedpower" {
@@ -226,18 +229,23 @@ fn linear_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str) {
 }
 
 /// Translates the algorithm of a network.
-fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fields: &[(&str, &str)]) {
+fn translate_network_algorithm(
+    lines: &Lines<'_>,
+    settings: &mut Settings,
+    name: &str,
+    fields: &[(&str, &str)],
+) {
     // These keys are dropped: the values are among the fields of the network, or follow from the method.
     for key in ["step_size", "head", "final_head", "head_step_size", "local_steps", "send"] {
         lines.take(&format!("algorithm.{key}"));
     }
     let field = |fields: &[(&str, &str)], wanted: &str| {
-        let found = fields.iter().find(|(key, _)| *key == wanted).map(|(_, value)| Setting::parse(value));
-        found.unwrap_or_else(|| Setting::Other("?".to_owned()))
+        let setting = fields.iter().find(|(key, _)| *key == wanted).map(|(_, value)| Setting::parse(value));
+        setting.unwrap_or_else(|| Setting::Other("?".to_owned()))
     };
     let nested = |wanted: &str| {
-        let found = fields.iter().find(|(key, _)| *key == wanted);
-        found.and_then(|(_, value)| parse_struct(value)).unwrap_or_default()
+        let entry = fields.iter().find(|(key, _)| *key == wanted);
+        entry.and_then(|(_, value)| parse_struct(value)).unwrap_or_default()
     };
     let tuned = field(fields, "tuned") == Setting::Flag(true);
     settings.set("algorithm.name", format!("{name}{}", if tuned { "+ft" } else { "" }).as_str());
@@ -263,34 +271,34 @@ fn network_algorithm(lines: &Lines<'_>, settings: &mut Settings, name: &str, fie
 }
 
 /// Translates the aggregation rule.
-fn rule(lines: &Lines<'_>, settings: &mut Settings) {
+fn translate_rule(lines: &Lines<'_>, settings: &mut Settings) {
     // A legacy text omits the key if the rule is the mean.
     let rule = lines.take("aggregation.rule").unwrap_or("\"mean\"");
-    let (word, trim) = rule.split_once(", trim = ").map_or((rule, None), |(word, trim)| (word, Some(trim)));
-    settings.set("aggregation.rule", unquoted(word));
+    let (name, trim) = rule.split_once(", trim = ").map_or((rule, None), |(name, trim)| (name, Some(trim)));
+    settings.set("aggregation.rule", unquote(name));
     if let Some(trim) = trim {
         settings.set("aggregation.trim", Setting::parse(trim));
     }
 }
 
 /// Translates the participation policy.
-fn participation(lines: &Lines<'_>, settings: &mut Settings) {
+fn translate_participation(lines: &Lines<'_>, settings: &mut Settings) {
     let Some(policy) = lines.take("participation.policy") else { return };
     let mut set = |key: &str, value: Setting| settings.set(&format!("participation.{key}"), value);
-    for part in parts(policy) {
+    for part in split_at_commas(policy) {
         match part.split_once(" = ") {
             None => set("policy", Setting::parse(part)),
             Some(("cohort", "None")) => {}
-            Some(("cohort", some)) => {
-                let size = some.strip_prefix("Some(").and_then(|size| size.strip_suffix(')'));
-                set("cohort", size.map_or_else(|| Setting::Other(some.to_owned()), Setting::parse));
+            Some(("cohort", option)) => {
+                let size = option.strip_prefix("Some(").and_then(|size| size.strip_suffix(')'));
+                set("cohort", size.map_or_else(|| Setting::Other(option.to_owned()), Setting::parse));
             }
             Some(("schedule", schedule)) => {
                 if let Some(rounds) = schedule.strip_prefix("Fixed(").and_then(|n| n.strip_suffix(')')) {
                     set("schedule", "fixed".into());
                     set("stage_rounds", Setting::parse(rounds));
-                } else if let Some((word, fields)) = parse_struct(schedule) {
-                    set("schedule", word.to_lowercase().as_str().into());
+                } else if let Some((name, fields)) = parse_struct(schedule) {
+                    set("schedule", name.to_lowercase().as_str().into());
                     fields.into_iter().for_each(|(key, value)| set(key, Setting::parse(value)));
                 }
             }

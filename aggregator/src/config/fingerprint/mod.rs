@@ -7,7 +7,7 @@
 //!
 //! * [`write`] writes the settings of a configuration. The code names every field of every section, so a new
 //!   field does not compile until `write` handles the field.
-//! * [`read`] makes a configuration from settings, with the parser of `fleet.toml`.
+//! * [`read`] builds a configuration from settings, with the parser of `fleet.toml`.
 //! * [`legacy_text`] reads the text of the first versions with store format 5.
 //!
 //! A changed default needs no change in this module, because every stored fingerprint contains the value
@@ -28,7 +28,7 @@ use fedspan_engine::aggregate::Rule;
 use fedspan_engine::config::Problem;
 
 /// Keys that were added to fingerprints after the first release of store format 5.
-const LATER: &[Later] = &[Later {
+const LATER: &[LaterKey] = &[LaterKey {
     key: "algorithm.fallback_ridge",
     value: "0.03",
     applies_with: Some(("algorithm.final_ridge", "\"auto\"")),
@@ -36,7 +36,7 @@ const LATER: &[Later] = &[Later {
 
 /// Key that older fingerprints do not contain.
 #[derive(Clone, Copy, Debug)]
-struct Later {
+struct LaterKey {
     /// Name of the key.
     key: &'static str,
     /// Value in TOML that a fingerprint without the key stands for.
@@ -86,10 +86,10 @@ impl Fleet {
         let current = self.settings();
         let stored = Settings::parse(stored).with_later(LATER, &current);
         let changes = stored.changes(&current).into_iter();
-        let (given, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
+        let (fixed, unset): (Vec<Change<'_>>, Vec<Change<'_>>) =
             changes.partition(|change| self.is_fixed(change.key, &stored));
-        if !given.is_empty() {
-            return Err(Mismatch::Differs(given.iter().map(Change::to_string).collect()));
+        if !fixed.is_empty() {
+            return Err(Mismatch::Differs(fixed.iter().map(Change::to_string).collect()));
         }
         if unset.is_empty() {
             return Ok(Resumed { fleet: self.clone(), kept: Vec::new() });
@@ -128,9 +128,9 @@ impl Fleet {
 
     /// Returns true if the file sets a network's key in a table named after the algorithm.
     fn is_set_in_own_table(&self, key: &str) -> bool {
-        let own =
+        let key_in_table =
             key.strip_prefix("algorithm.").map(|key| format!("algorithm.{}.{key}", self.algorithm.name()));
-        own.is_some_and(|key| self.given.contains(&key))
+        key_in_table.is_some_and(|key| self.given.contains(&key))
     }
 }
 

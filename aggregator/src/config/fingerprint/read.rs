@@ -1,4 +1,4 @@
-//! Reader of stored settings: makes a configuration from them, with the parser of `fleet.toml`.
+//! Reader of stored settings: builds a configuration from them, with the parser of `fleet.toml`.
 
 use super::super::fleet::{Fleet, read_data};
 use super::super::limits::{Limits, NORM, SAMPLES};
@@ -62,9 +62,9 @@ impl Fleet {
     /// Adds the model's settings that are not stored from this configuration: noise of the start, target and
     /// base.
     fn complete_model(&self, stored: ModelSection) -> ModelSection {
-        let hides = self.privacy.is_some() || matches!(self.model.init, Init::NoisyPower { .. });
+        let needs_noise = self.privacy.is_some() || matches!(self.model.init, Init::NoisyPower { .. });
         let init = match stored.init {
-            Init::Power { iterations } if hides => Init::NoisyPower { iterations },
+            Init::Power { iterations } if needs_noise => Init::NoisyPower { iterations },
             init => init,
         };
         let target = if self.model.k == stored.k { self.model.target } else { stored.target };

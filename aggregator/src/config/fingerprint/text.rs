@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Later;
+use super::LaterKey;
 use super::value::Setting;
 
 /// Settings by key, in the order in which they are written.
@@ -35,7 +35,7 @@ impl fmt::Display for Change<'_> {
 impl Settings {
     /// Returns the value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&Setting> {
-        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+        self.0.iter().find(|(existing, _)| existing == key).map(|(_, value)| value)
     }
 
     /// Appends a setting, even if the key exists already.
@@ -46,16 +46,16 @@ impl Settings {
     /// Adds a setting, or replaces the value of an existing one.
     pub(super) fn set(&mut self, key: &str, value: impl Into<Setting>) {
         let value = value.into();
-        match self.0.iter_mut().find(|(known, _)| known == key) {
-            Some((_, place)) => *place = value,
+        match self.0.iter_mut().find(|(existing, _)| existing == key) {
+            Some((_, old_value)) => *old_value = value,
             None => self.0.push((key.to_owned(), value)),
         }
     }
 
     /// Removes a setting and returns its value.
     pub(super) fn take(&mut self, key: &str) -> Option<Setting> {
-        let place = self.0.iter().position(|(known, _)| known == key)?;
-        Some(self.0.remove(place).1)
+        let index = self.0.iter().position(|(existing, _)| existing == key)?;
+        Some(self.0.remove(index).1)
     }
 
     /// Removes the settings whose keys begin with `prefix`.
@@ -65,11 +65,11 @@ impl Settings {
 
     /// Adds each key of `later` that is missing here and present in `other`, with the value that a missing
     /// key stands for.
-    pub(super) fn with_later(mut self, later: &[Later], other: &Self) -> Self {
-        for Later { key, value, applies_with } in later {
-            let belongs =
+    pub(super) fn with_later(mut self, later: &[LaterKey], other: &Self) -> Self {
+        for LaterKey { key, value, applies_with } in later {
+            let applies =
                 applies_with.is_none_or(|(key, value)| self.get(key) == Some(&Setting::parse(value)));
-            if belongs && self.get(key).is_none() && other.get(key).is_some() {
+            if applies && self.get(key).is_none() && other.get(key).is_some() {
                 self.set(key, Setting::parse(value));
             }
         }
@@ -79,10 +79,10 @@ impl Settings {
     /// Returns the keys whose values differ in `other`: first the keys of these settings, then the keys that
     /// only `other` has.
     pub(super) fn changes<'a>(&'a self, other: &'a Self) -> Vec<Change<'a>> {
-        let known_keys = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
+        let own_changes = self.0.iter().map(|(key, was)| Change { key, was: Some(was), is: other.get(key) });
         let added = other.0.iter().filter(|(key, _)| self.get(key).is_none());
         let added = added.map(|(key, is)| Change { key, was: None, is: Some(is) });
-        known_keys.chain(added).filter(|change| change.was != change.is).collect()
+        own_changes.chain(added).filter(|change| change.was != change.is).collect()
     }
 
     /// Formats the differences, one line each.
@@ -100,24 +100,24 @@ impl fmt::Display for Settings {
 
 #[cfg(test)]
 mod tests {
-    use super::{Later, Settings};
+    use super::{LaterKey, Settings};
 
     /// A text without a later key is read with the value that the missing key stands for, but only where the
     /// key applies.
     #[test]
     fn later_keys_have_their_earlier_meaning() {
         let later = [("algorithm.scale", "\"none\""), ("algorithm.clip", "2.5")];
-        let later = later.map(|(key, value)| Later { key, value, applies_with: None });
+        let later = later.map(|(key, value)| LaterKey { key, value, applies_with: None });
         let stored = Settings::parse("seed = 1\nalgorithm.clip = 3\n");
         let given = Settings::parse("seed = 1\nalgorithm.clip = 3.0\nalgorithm.scale = \"none\"\n");
         assert_eq!(stored.difference(&given), "+ algorithm.scale = \"none\"\n");
         assert_eq!(stored.clone().with_later(&later, &given).difference(&given), "");
         let other = Settings::parse("seed = 1\nalgorithm.clip = 3\nalgorithm.scale = \"fleet\"\n");
-        let named = "- algorithm.scale = \"none\"\n+ algorithm.scale = \"fleet\"\n";
-        assert_eq!(stored.clone().with_later(&later, &other).difference(&other), named);
+        let expected = "- algorithm.scale = \"none\"\n+ algorithm.scale = \"fleet\"\n";
+        assert_eq!(stored.clone().with_later(&later, &other).difference(&other), expected);
         assert_eq!(stored.clone().with_later(&later, &stored).difference(&stored), "");
         for (seed, difference) in [("1", ""), ("2", "+ algorithm.scale = \"none\"\n")] {
-            let later = later.map(|later| Later { applies_with: Some(("seed", seed)), ..later });
+            let later = later.map(|later| LaterKey { applies_with: Some(("seed", seed)), ..later });
             assert_eq!(stored.clone().with_later(&later, &given).difference(&given), difference);
         }
     }

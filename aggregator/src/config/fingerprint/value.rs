@@ -86,8 +86,8 @@ impl fmt::Display for Setting {
             Self::Word(word) => write!(f, "{}", Value::from(word.as_str())),
             Self::List(values) => {
                 f.write_str("[")?;
-                for (place, value) in values.iter().enumerate() {
-                    write!(f, "{}{value}", if place > 0 { ", " } else { "" })?;
+                for (index, value) in values.iter().enumerate() {
+                    write!(f, "{}{value}", if index > 0 { ", " } else { "" })?;
                 }
                 f.write_str("]")
             }

@@ -19,8 +19,8 @@ use fedspan_engine::config::{FrontModel, NetworkModel, NetworkSection};
 use fedspan_engine::config::{Method, TUNED};
 use fedspan_engine::participation::Policy;
 
-/// Key of a setting that follows from `[privacy]` and that no file sets: whether the products of a start by
-/// power iterations are noisy.
+/// Key of a setting that follows from `[privacy]` and that no file sets: whether noise is added to the
+/// products from which power iterations compute the initial model.
 pub(super) const NOISY_START: &str = "privacy.noisy_start";
 
 /// Key of the number of expected devices. The number is part of the fingerprint only for SCAFFOLD, which
@@ -88,14 +88,14 @@ impl Fleet {
 
 /// Writes the names and settings of custom parts; writes nothing if there are no custom parts.
 fn write_custom(settings: &mut Settings, custom: &CustomNames) {
-    let CustomNames { algorithm, participation, settings: own } = custom;
+    let CustomNames { algorithm, participation, settings: custom_settings } = custom;
     if let Some(name) = algorithm {
         settings.set(&format!("{CUSTOM}algorithm"), name.as_str());
     }
     if let Some(name) = participation {
         settings.set(&format!("{CUSTOM}participation"), name.as_str());
     }
-    for (key, value) in own {
+    for (key, value) in custom_settings {
         settings.set(&format!("{CUSTOM}settings.{key}"), *value);
     }
 }
@@ -132,14 +132,14 @@ fn write_model(settings: &mut Settings, model: &ModelSection) {
     }
     settings.set("model.kind", if *adapter { "lora-linear" } else { "linear" });
     settings.set(&format!("model.{}", model.width_key()), *k);
-    let word = match init {
+    let init_name = match init {
         Init::Random => "random".to_owned(),
         Init::Power { .. } | Init::NoisyPower { .. } => "power".to_owned(),
         Init::Moments => "moments".to_owned(),
         Init::TruthSine(sine) => format!("truth-sine:{sine}"),
         Init::Npy(path) => format!("npy:{path}"),
     };
-    settings.set("model.init", word.as_str());
+    settings.set("model.init", init_name.as_str());
     if let Init::Power { iterations } | Init::NoisyPower { iterations } = init {
         settings.set("model.power_iterations", *iterations);
     }
@@ -227,9 +227,9 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             }
             match final_head {
                 HeadSolve::LeastSquares { ridge } => set("final_ridge", ridge.into()),
-                HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => {
+                HeadSolve::LeaveOneOut { fallback_ridge } => {
                     set("final_ridge", "auto".into());
-                    set("fallback_ridge", otherwise.into());
+                    set("fallback_ridge", fallback_ridge.into());
                 }
                 _ => {}
             }
@@ -239,14 +239,14 @@ fn write_algorithm(settings: &mut Settings, algorithm: &AlgorithmSection) {
             if !derives_rounds {
                 method.write(&linear_settings, &mut |key, value| set(key, Setting::from_toml(&value)));
             }
-            set("numeric", word(&NUMERICS, &numeric));
-            set("send", word(&SENDS, &send));
+            set("numeric", named_setting(&NUMERICS, &numeric));
+            set("send", named_setting(&SENDS, &send));
         }
     }
     let mut set = |key: &str, value: Setting| settings.set(&format!("algorithm.{key}"), value);
-    set("weighting", word(&WEIGHTINGS, &weighting));
-    set("upload", word(&ENCODINGS, &upload));
-    set("download", word(&ENCODINGS, &download));
+    set("weighting", named_setting(&WEIGHTINGS, &weighting));
+    set("upload", named_setting(&ENCODINGS, &upload));
+    set("download", named_setting(&ENCODINGS, &download));
 }
 
 /// Writes the method of a network, with the epochs and steps with which heads are trained.
@@ -309,7 +309,7 @@ fn write_limits(settings: &mut Settings, limits: &Limits) {
 
 /// Returns the name of a value; a value without a name becomes a setting that differs from every other
 /// setting.
-fn word<T: PartialEq>(words: &[(&str, T)], value: &T) -> Setting {
-    let found = words.iter().find(|(_, known)| known == value);
-    found.map_or_else(|| Setting::Other("?".to_owned()), |(word, _)| (*word).into())
+fn named_setting<T: PartialEq>(names: &[(&str, T)], value: &T) -> Setting {
+    let entry = names.iter().find(|(_, named)| named == value);
+    entry.map_or_else(|| Setting::Other("?".to_owned()), |(name, _)| (*name).into())
 }

@@ -17,7 +17,8 @@ use fedspan_engine::admission::Requirements;
 
 const MODEL: Model = Model::linear(6, 2, 1);
 
-const PATIENCE: Timeouts = Timeouts {
+/// Timeouts that differ from each other, so that a test can identify the timeout that ended a session.
+const TIMEOUTS: Timeouts = Timeouts {
     hello: Millis::new(5_000),
     idle: Millis::new(120_000),
     frame: Millis::new(10_000),
@@ -31,23 +32,23 @@ fn fleet() -> Fleet {
 }
 
 /// Begins a session on a persistent link or on a socket.
-fn begin(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
+fn begin_session(persistent: bool, now: Millis) -> (PeerSession, Receiver<Command>) {
     let requirements = Requirements::new(MODEL, &fleet().engine().requests(), None);
-    let gate = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
-    let connection = if persistent { Connection::persistent(gate) } else { Connection::new(gate) };
-    PeerSession::new(7, Origin::Link("bench".into()), connection, PATIENCE, now)
+    let acceptor = Arc::new(Acceptor::plaintext(requirements, Welcome { campaign: 1, idle_milliseconds: 1 }));
+    let connection = if persistent { Connection::persistent(acceptor) } else { Connection::new(acceptor) };
+    PeerSession::new(7, Origin::Link("bench".into()), connection, TIMEOUTS, now)
 }
 
 /// Encodes an unsealed frame of a device.
-fn frame(message: &ToServer) -> Vec<u8> {
-    let mut out = vec![0; 200];
-    let sent = encode(message, 0, |_| {}, &mut out).unwrap();
-    out.truncate(sent);
-    out
+fn encode_frame(message: &ToServer) -> Vec<u8> {
+    let mut buffer = vec![0; 200];
+    let sent = encode(message, 0, |_| {}, &mut buffer).unwrap();
+    buffer.truncate(sent);
+    buffer
 }
 
 /// Encodes the hello of a device.
-fn hello(device: u64) -> Vec<u8> {
+fn hello_frame(device: u64) -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
         model: MODEL,
@@ -60,16 +61,16 @@ fn hello(device: u64) -> Vec<u8> {
         total_elements: 64,
         privacy: Privacy::None,
     };
-    frame(&ToServer::Hello(Hello::new(device, capabilities)))
+    encode_frame(&ToServer::Hello(Hello::new(device, capabilities)))
 }
 
-fn alive() -> Vec<u8> {
-    frame(&ToServer::Alive)
+fn alive_frame() -> Vec<u8> {
+    encode_frame(&ToServer::Alive)
 }
 
-fn decline(round: u32) -> Vec<u8> {
+fn decline_frame(round: u32) -> Vec<u8> {
     let decline = Decline { id: RoundId { round, stage: 0 }, reason: DeclineReason::Device };
-    frame(&ToServer::Decline(decline))
+    encode_frame(&ToServer::Decline(decline))
 }
 
 /// Outputs of a session.
@@ -77,25 +78,25 @@ fn decline(round: u32) -> Vec<u8> {
 struct Output {
     events: Vec<String>,
     frames: Vec<u8>,
-    over: Option<DisconnectReason>,
+    ended_by: Option<DisconnectReason>,
 }
 
-/// Performs all steps of a session and admits every device that says hello.
-fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
+/// Performs all pending steps of a session and admits every device that says hello.
+fn run_session(session: &mut PeerSession, now: Millis, output: &mut Output) {
     let mut frame = Vec::new();
     loop {
         match session.next(now, &mut frame) {
             PeerAction::Send => output.frames.extend_from_slice(&frame),
             PeerAction::Admit => session.admit(),
-            PeerAction::Report(message) => {
-                let name = match message.kind {
+            PeerAction::Report(event) => {
+                let name = match event.kind {
                     PeerEventKind::Hello(device, ..) => format!("hello {device}"),
                     other => format!("{other:?}"),
                 };
                 output.events.push(name);
             }
-            PeerAction::Close(gone) => {
-                output.over = Some(gone);
+            PeerAction::Close(reason) => {
+                output.ended_by = Some(reason);
                 return;
             }
             PeerAction::Wait => return,
@@ -104,148 +105,156 @@ fn attend(session: &mut PeerSession, now: Millis, output: &mut Output) {
 }
 
 /// Passes bytes to a session and returns the outputs.
-fn feed(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
+fn feed_bytes(session: &mut PeerSession, now: Millis, bytes: &[u8]) -> Output {
     let mut output = Output::default();
     session.receive(bytes);
-    attend(session, now, &mut output);
+    run_session(session, now, &mut output);
     output
 }
 
 /// Runs the next timer of a session. Returns the time of the timer and the outputs.
-fn wait(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
-    let at = session.due(now).unwrap();
+fn run_next_timer(session: &mut PeerSession, now: Millis) -> (Millis, Output) {
+    let due = session.due(now).unwrap();
     let mut output = Output::default();
-    session.on_timer(at - Millis::new(1));
-    attend(session, at - Millis::new(1), &mut output);
-    assert_eq!(output, Output::default(), "nothing is due before");
-    session.on_timer(at);
-    attend(session, at, &mut output);
-    (at, output)
+    session.on_timer(due - Millis::new(1));
+    run_session(session, due - Millis::new(1), &mut output);
+    assert_eq!(output, Output::default(), "the timer fired early");
+    session.on_timer(due);
+    run_session(session, due, &mut output);
+    (due, output)
 }
 
 /// Returns the outputs of a session that ends without frames or other events.
-fn over(gone: DisconnectReason) -> Output {
-    Output { over: Some(gone), ..Output::default() }
+fn ended(reason: DisconnectReason) -> Output {
+    Output { ended_by: Some(reason), ..Output::default() }
 }
 
 #[test]
 fn session_without_hello_times_out() {
-    let (mut session, _commands) = begin(false, Millis::new(100));
-    let output = feed(&mut session, Millis::new(3_000), &alive());
+    let (mut session, _commands) = begin_session(false, Millis::new(100));
+    let output = feed_bytes(&mut session, Millis::new(3_000), &alive_frame());
     assert_eq!(output, Output::default());
-    assert_eq!(wait(&mut session, Millis::new(3_000)), (Millis::new(5_100), over(DisconnectReason::NoHello)));
+    assert_eq!(
+        run_next_timer(&mut session, Millis::new(3_000)),
+        (Millis::new(5_100), ended(DisconnectReason::NoHello))
+    );
 }
 
 #[test]
 fn persistent_link_has_no_hello_timeout() {
-    let (mut session, _commands) = begin(true, Millis::new(100));
+    let (mut session, _commands) = begin_session(true, Millis::new(100));
     let mut output = Output::default();
-    attend(&mut session, Millis::new(100), &mut output);
-    assert!(!output.frames.is_empty(), "the link asks for a hello");
+    run_session(&mut session, Millis::new(100), &mut output);
+    assert!(!output.frames.is_empty(), "the link requested no hello");
     assert_eq!(session.due(Millis::new(100)), None);
     session.on_timer(Millis::MAX);
-    assert_eq!(feed(&mut session, Millis::new(1 << 40), &hello(3)).events, ["hello 3"]);
+    assert_eq!(feed_bytes(&mut session, Millis::new(1 << 40), &hello_frame(3)).events, ["hello 3"]);
     assert_eq!(
-        wait(&mut session, Millis::new(1 << 40)),
-        (Millis::new(1 << 40) + PATIENCE.idle, over(DisconnectReason::Idle))
+        run_next_timer(&mut session, Millis::new(1 << 40)),
+        (Millis::new(1 << 40) + TIMEOUTS.idle, ended(DisconnectReason::Idle))
     );
 }
 
 #[test]
 fn idle_timeout_counts_from_last_valid_message() {
-    let (mut session, _commands) = begin(false, Millis::ZERO);
-    assert_eq!(feed(&mut session, Millis::new(10), &hello(3)).events, ["hello 3"]);
-    assert_eq!(feed(&mut session, Millis::new(50_000), &alive()), Output::default());
-    assert_eq!(feed(&mut session, Millis::new(90_000), &[1, 2, 3, 0]), Output::default());
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
+    assert_eq!(feed_bytes(&mut session, Millis::new(10), &hello_frame(3)).events, ["hello 3"]);
+    assert_eq!(feed_bytes(&mut session, Millis::new(50_000), &alive_frame()), Output::default());
+    assert_eq!(feed_bytes(&mut session, Millis::new(90_000), &[1, 2, 3, 0]), Output::default());
     assert_eq!(
-        wait(&mut session, Millis::new(90_000)),
-        (Millis::new(50_000) + PATIENCE.idle, over(DisconnectReason::Idle))
+        run_next_timer(&mut session, Millis::new(90_000)),
+        (Millis::new(50_000) + TIMEOUTS.idle, ended(DisconnectReason::Idle))
     );
 }
 
 #[test]
 fn unfinished_frame_times_out() {
-    let (mut session, _commands) = begin(false, Millis::ZERO);
-    let _ = feed(&mut session, Millis::new(10), &hello(3));
-    let bytes = alive();
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
+    let _ = feed_bytes(&mut session, Millis::new(10), &hello_frame(3));
+    let bytes = alive_frame();
     for (second, byte) in (1..).zip(&bytes[..2]) {
-        assert_eq!(feed(&mut session, Millis::new(second * 1_000), &[*byte]), Output::default());
+        assert_eq!(feed_bytes(&mut session, Millis::new(second * 1_000), &[*byte]), Output::default());
     }
     assert_eq!(
-        wait(&mut session, Millis::new(2_000)),
-        (Millis::new(1_000) + PATIENCE.frame, over(DisconnectReason::Slow))
+        run_next_timer(&mut session, Millis::new(2_000)),
+        (Millis::new(1_000) + TIMEOUTS.frame, ended(DisconnectReason::Slow))
     );
 }
 
 #[test]
 fn unanswered_round_is_resent() {
-    let (mut session, mut commands) = begin(false, Millis::ZERO);
+    let (mut session, mut commands) = begin_session(false, Millis::ZERO);
     let mut core = fleet().engine();
     let mut actions = Vec::new();
     core.handle(Millis::ZERO, fedspan_engine::Event::Joined(DeviceId(3)), &mut actions);
     let Some(fedspan_engine::Action::Open(DeviceId(3), opening)) = actions.pop() else { panic!("a round") };
     let id = opening.id;
-    let _ = feed(&mut session, Millis::ZERO, &hello(3));
+    let _ = feed_bytes(&mut session, Millis::ZERO, &hello_frame(3));
     session.execute(Command::Open(opening));
     let mut first = Output::default();
-    attend(&mut session, Millis::new(1_000), &mut first);
+    run_session(&mut session, Millis::new(1_000), &mut first);
     assert!(!first.frames.is_empty());
-    let mut sent = Millis::new(1_000);
+    let mut last_sent = Millis::new(1_000);
     for _ in 1..4 {
-        let (at, output) = wait(&mut session, sent);
-        sent += PATIENCE.repeat;
-        assert_eq!((at, &output.frames), (sent, &first.frames));
+        let (due, output) = run_next_timer(&mut session, last_sent);
+        last_sent += TIMEOUTS.repeat;
+        assert_eq!((due, &output.frames), (last_sent, &first.frames));
     }
-    let declined = feed(&mut session, Millis::new(30_000), &decline(id.round));
+    let declined = feed_bytes(&mut session, Millis::new(30_000), &decline_frame(id.round));
     assert_eq!(declined.events.len(), 1);
     assert_eq!(
-        wait(&mut session, Millis::new(30_000)),
-        (Millis::new(30_000) + PATIENCE.idle, over(DisconnectReason::Idle))
+        run_next_timer(&mut session, Millis::new(30_000)),
+        (Millis::new(30_000) + TIMEOUTS.idle, ended(DisconnectReason::Idle))
     );
-    assert!(commands.try_recv().is_none() && commands.is_closed(), "the session no longer receives commands");
+    assert!(commands.try_recv().is_none() && commands.is_closed(), "the session still receives commands");
 }
 
 #[test]
 fn repeated_hellos_end_socket_sessions_only() {
     for persistent in [false, true] {
-        let (mut session, _commands) = begin(persistent, Millis::ZERO);
+        let (mut session, _commands) = begin_session(persistent, Millis::ZERO);
         let mut reports = 0;
-        let over = (0..100).find_map(|now| {
-            let output = feed(&mut session, Millis::new(now), &hello(3));
+        let ended_by = (0..100).find_map(|now| {
+            let output = feed_bytes(&mut session, Millis::new(now), &hello_frame(3));
             reports += output.events.len();
-            output.over
+            output.ended_by
         });
-        let (gone, most) = if persistent { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
-        assert_eq!((over, reports), (gone, most));
+        let (expected_end, expected_reports) =
+            if persistent { (None, 100) } else { (Some(DisconnectReason::Flood), 17) };
+        assert_eq!((ended_by, reports), (expected_end, expected_reports));
     }
 }
 
 #[test]
 fn protocol_errors_are_reported_then_end_session() {
-    let (mut session, _commands) = begin(false, Millis::ZERO);
-    let _ = feed(&mut session, Millis::ZERO, &hello(3));
-    let mut all = Output::default();
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
+    let _ = feed_bytes(&mut session, Millis::ZERO, &hello_frame(3));
+    let mut output = Output::default();
     for now in 0..100 {
         session.receive(&[9, 9, 9, 0]);
-        attend(&mut session, Millis::new(now), &mut all);
-        if all.over.is_some() {
+        run_session(&mut session, Millis::new(now), &mut output);
+        if output.ended_by.is_some() {
+            // The error that exceeds `FAULTS_MAX`.
             assert_eq!(now, 64);
             break;
         }
     }
     assert_eq!(
-        (all.events.as_slice(), all.over),
+        (output.events.as_slice(), output.ended_by),
         (["TrafficOnly"; 4].map(String::from).as_slice(), Some(DisconnectReason::Flood))
     );
 }
 
 #[test]
 fn turned_away_device_gets_retry_delay() {
-    let (mut session, mut commands) = begin(false, Millis::ZERO);
+    let (mut session, mut commands) = begin_session(false, Millis::ZERO);
     let mut frame = Vec::new();
-    session.receive(&hello(3));
+    session.receive(&hello_frame(3));
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
-    assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit), "until it is answered");
+    assert!(
+        matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit),
+        "the hello is no longer pending"
+    );
     session.turn_away();
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Send));
     assert!(matches!(
@@ -255,7 +264,7 @@ fn turned_away_device_gets_retry_delay() {
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Close(DisconnectReason::Ended)));
     assert!(
         matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Close(DisconnectReason::Ended)),
-        "for good"
+        "the session did not stay closed"
     );
     assert!(commands.try_recv().is_none());
 }
@@ -270,27 +279,32 @@ fn retry_delays_are_spread_evenly() {
         let widest = times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         // The average distance is 5 ms.
         assert!(times[0] < 15_030 && times[2_999] > 29_970 && widest <= 20, "{first}: {widest}");
-        for second in times.chunk_by(|a, b| a / 1_000 == b / 1_000) {
-            assert!((190..=210).contains(&second.len()), "{first}: {} in a second", second.len());
+        for times_in_second in times.chunk_by(|a, b| a / 1_000 == b / 1_000) {
+            // On average 3,000 / 15 = 200 devices reconnect in a second.
+            assert!(
+                (190..=210).contains(&times_in_second.len()),
+                "{first}: {} in a second",
+                times_in_second.len()
+            );
         }
     }
-    let (mut session, _commands) = begin(false, Millis::ZERO);
+    let (mut session, _commands) = begin_session(false, Millis::ZERO);
     let mut frame = Vec::new();
-    session.receive(&hello(3));
+    session.receive(&hello_frame(3));
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     session.turn_away();
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Send));
-    let mut reports = vec![0; 200];
+    let mut expected = vec![0; 200];
     let retry = ToDevice::RetryAfter { milliseconds: retry_delay(7) };
-    let sent = encode(&retry, 0, |_| {}, &mut reports).unwrap();
-    assert_eq!(frame, reports[..sent]);
+    let sent = encode(&retry, 0, |_| {}, &mut expected).unwrap();
+    assert_eq!(frame, expected[..sent]);
 }
 
 #[test]
 fn closed_session_sends_queued_frames() {
-    let (mut session, mut commands) = begin(false, Millis::ZERO);
+    let (mut session, mut commands) = begin_session(false, Millis::ZERO);
     let mut frame = Vec::new();
-    session.receive(&hello(3));
+    session.receive(&hello_frame(3));
     assert!(matches!(session.next(Millis::ZERO, &mut frame), PeerAction::Admit));
     session.admit();
     let PeerAction::Report(PeerEvent { kind: PeerEventKind::Hello(DeviceId(3), _, sender), .. }) =
@@ -299,7 +313,7 @@ fn closed_session_sends_queued_frames() {
         panic!("a hello")
     };
     let mut output = Output::default();
-    attend(&mut session, Millis::ZERO, &mut output);
+    run_session(&mut session, Millis::ZERO, &mut output);
     let ack = Ack { id: RoundId { round: 1, stage: 0 }, outcome: AckOutcome::Late };
     assert!(sender.send(Command::Acknowledge(ack)));
     drop(sender);
@@ -308,20 +322,20 @@ fn closed_session_sends_queued_frames() {
     while let Some(command) = commands.try_recv() {
         session.execute(command);
     }
-    attend(&mut session, Millis::ZERO, &mut output);
-    assert!(output.frames.len() > sent && output.over.is_none());
+    run_session(&mut session, Millis::ZERO, &mut output);
+    assert!(output.frames.len() > sent && output.ended_by.is_none());
     session.close();
-    attend(&mut session, Millis::ZERO, &mut output);
-    assert_eq!(output.over, Some(DisconnectReason::Ended));
+    run_session(&mut session, Millis::ZERO, &mut output);
+    assert_eq!(output.ended_by, Some(DisconnectReason::Ended));
 }
 
 /// Generates messages of a device.
 fn messages_of_device() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
-        Just(hello(3)),
-        Just(hello(4)),
-        Just(alive()),
-        (0u32..4).prop_map(decline),
+        Just(hello_frame(3)),
+        Just(hello_frame(4)),
+        Just(alive_frame()),
+        (0u32..4).prop_map(decline_frame),
         prop::collection::vec(any::<u8>(), 0..40),
     ]
 }
@@ -331,38 +345,40 @@ proptest! {
     #[test]
     fn splitting_of_input_does_not_matter(
         messages_of_device in prop::collection::vec(messages_of_device(), 0..30),
-        cuts in prop::collection::vec(1usize..60, 1..40),
+        piece_lengths in prop::collection::vec(1usize..60, 1..40),
         persistent in any::<bool>(),
     ) {
         let bytes = messages_of_device.concat();
         let run = |pieces: &mut dyn FnMut(usize) -> usize| {
-            let (mut session, _commands) = begin(persistent, Millis::ZERO);
+            let (mut session, _commands) = begin_session(persistent, Millis::ZERO);
             let mut output = Output::default();
-            attend(&mut session, Millis::ZERO, &mut output);
-            let (mut rest, mut piece) = (bytes.as_slice(), 0);
-            while !rest.is_empty() && output.over.is_none() {
-                let (now, later) = rest.split_at(pieces(piece).min(rest.len()));
-                (rest, piece) = (later, piece + 1);
-                session.receive(now);
-                attend(&mut session, Millis::ZERO, &mut output);
+            run_session(&mut session, Millis::ZERO, &mut output);
+            let mut unread = bytes.as_slice();
+            let mut piece = 0;
+            while !unread.is_empty() && output.ended_by.is_none() {
+                let (received, later) = unread.split_at(pieces(piece).min(unread.len()));
+                (unread, piece) = (later, piece + 1);
+                session.receive(received);
+                run_session(&mut session, Millis::ZERO, &mut output);
             }
-            output.events.retain(|what| what != "TrafficOnly");
+            output.events.retain(|event| event != "TrafficOnly");
             output
         };
-        let whole = run(&mut |_| usize::MAX);
-        prop_assert_eq!(run(&mut |piece| cuts[piece % cuts.len()]), whole);
+        let unsplit = run(&mut |_| usize::MAX);
+        prop_assert_eq!(run(&mut |piece| piece_lengths[piece % piece_lengths.len()]), unsplit);
     }
 
     /// Bytes that arrive while earlier messages are pending are handled after those messages.
     #[test]
     fn early_bytes_wait(messages_of_device in prop::collection::vec(messages_of_device(), 0..30)) {
-        let (mut one, _commands) = begin(false, Millis::ZERO);
-        let (mut other, _commands) = begin(false, Millis::ZERO);
-        let (mut output, mut early) = (Output::default(), Output::default());
-        one.receive(&messages_of_device.concat());
-        messages_of_device.iter().for_each(|bytes| other.receive(bytes));
-        attend(&mut one, Millis::ZERO, &mut output);
-        attend(&mut other, Millis::ZERO, &mut early);
-        prop_assert_eq!(output, early);
+        let (mut joined, _commands) = begin_session(false, Millis::ZERO);
+        let (mut separate, _commands) = begin_session(false, Millis::ZERO);
+        let mut joined_output = Output::default();
+        let mut separate_output = Output::default();
+        joined.receive(&messages_of_device.concat());
+        messages_of_device.iter().for_each(|bytes| separate.receive(bytes));
+        run_session(&mut joined, Millis::ZERO, &mut joined_output);
+        run_session(&mut separate, Millis::ZERO, &mut separate_output);
+        prop_assert_eq!(joined_output, separate_output);
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 /// After a rotation both keys are accepted until a round closes. If no further round will close, the old key
 /// is rejected at once.
 #[test]
-fn rotation_after_training_has_no_grace() {
+fn rotation_after_training_revokes_old_key_at_once() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("keys");
     let entropy = || ChaCha20Rng::seed_from_u64(1);
@@ -13,21 +13,21 @@ fn rotation_after_training_has_no_grace() {
     let mut store = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     store.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let key_store = SharedKeyStore::new(store);
-    let mut core = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let mut core = start_core_with_keys(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     let rotate = || key_store.answer(r#"{"rotate":"all"}"#, 2).to_string();
     assert!(rotate().contains("rotating"));
-    let _heard = trained(&mut core);
+    let _queues = finish_training(&mut core);
     let keys = key_store.keys();
     assert!(
         keys.lookup(DeviceId(0), 0).is_none() && keys.lookup(DeviceId(0), 1).is_some(),
-        "a round has closed"
+        "the replaced key outlived the last round"
     );
     assert!(!rotate().contains("rotating"));
     assert!(keys.lookup(DeviceId(0), 1).is_none() && keys.lookup(DeviceId(0), 2).is_some());
-    // After a restart there is no grace either, even before a device has joined.
+    // After a restart the replaced key is revoked at once too, even before a device has joined.
     drop((core, key_store));
     let key_store = SharedKeyStore::new(KeyStore::open(&path, &unlock, entropy()).unwrap());
-    let _host = core_with(state.path(), Some((key_store.clone(), Box::new(entropy()))));
+    let _core = start_core_with_keys(state.path(), Some((key_store.clone(), Box::new(entropy()))));
     assert!(!key_store.answer(r#"{"rotate":"all"}"#, 3).contains("rotating"));
 }
 
@@ -36,40 +36,49 @@ fn rotation_after_training_has_no_grace() {
 #[test]
 fn replaced_keys_stay_until_round_is_durable() {
     let state = tempfile::tempdir().unwrap();
-    let (path, disk, place) = (state.path().join("keys"), Disk::default(), Slot::default());
+    let path = state.path().join("keys");
+    let disk = Disk::default();
+    let round_key = Slot::default();
     let entropy = || ChaCha20Rng::seed_from_u64(1);
     let unlock = Unlock::KeyFile(Zeroizing::new([7; 32]));
-    let text = text(state.path()).replace("rounds = 3", "rounds = 1").replace("absence = 0", "absence = 30");
-    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let configuration = configuration_text(state.path())
+        .replace("rounds = 3", "rounds = 1")
+        .replace("absence = 0", "absence = 30");
+    let fleet = Fleet::parse("fleet.toml", &configuration).unwrap();
     let begin = |keys: KeyStore| {
         let (shared_disk, key_store) = (disk.clone(), SharedKeyStore::new(keys));
-        let store = Store::over(move || shared_disk.clone(), place.clone(), SysRng).unwrap();
+        let store = Store::over(move || shared_disk.clone(), round_key.clone(), SysRng).unwrap();
         let nonces: Box<dyn Entropy> = Box::new(entropy());
         (ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap(), key_store)
     };
     let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     keys.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let (mut core, key_store) = begin(keys);
-    let [(first, mut queues), (second, _unread), (again, mut back)] =
+    let [(first, mut queues), (second, _unread), (reconnected, mut reconnected_commands)] =
         [command_queue(16), command_queue(16), command_queue(16)];
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
-    let round = opened(&mut queues).pop().expect("a round");
-    handle_and_flush(&mut core, 0, update(&round));
+    let round = take_opened_rounds(&mut queues).pop().expect("a round");
+    handle_and_flush(&mut core, 0, zero_update(&round));
     assert!(key_store.answer(r#"{"rotate":"all"}"#, 2).contains("rotating"));
     disk.set_full(true);
-    handle_and_flush(&mut core, 1, update(&round));
+    handle_and_flush(&mut core, 1, zero_update(&round));
     assert!(core.is_stalled() && core.is_fitting());
-    assert!(key_store.keys().lookup(DeviceId(1), 0).is_some(), "its round has not closed");
+    assert!(key_store.keys().lookup(DeviceId(1), 0).is_some(), "the key was revoked before its round closed");
     // Simulates a power cut.
     drop((core, key_store));
     disk.set_full(false);
     let (mut core, key_store) = begin(KeyStore::open(&path, &unlock, entropy()).unwrap());
     assert_eq!(core.engine().open_round().map(|round| round.participants.clone()), Some(vec![DeviceId(0)]));
-    let old = key_store.keys().lookup(DeviceId(1), 0).expect("the key that it may still have");
-    handle_and_flush_under(&mut core, 2, Some(&old), PeerEventKind::Hello(DeviceId(1), Privacy::None, again));
-    let round = opened(&mut back).pop().expect("the same round");
-    handle_and_flush_under(&mut core, 2, Some(&old), update(&round));
+    let old_key = key_store.keys().lookup(DeviceId(1), 0).expect("the key that it may still have");
+    handle_and_flush_under(
+        &mut core,
+        2,
+        Some(&old_key),
+        PeerEventKind::Hello(DeviceId(1), Privacy::None, reconnected),
+    );
+    let round = take_opened_rounds(&mut reconnected_commands).pop().expect("the same round");
+    handle_and_flush_under(&mut core, 2, Some(&old_key), zero_update(&round));
     assert_eq!(core.done, 1);
     assert!(
         key_store.keys().lookup(DeviceId(1), 0).is_none()
@@ -84,9 +93,10 @@ fn replaced_keys_stay_until_round_is_durable() {
     );
 }
 
-/// Graces end with the last round even if no device is connected, because no later round would end them.
+/// Replaced keys are revoked at the end of the last round even if no device is connected, because no later
+/// round would revoke them.
 #[test]
-fn graces_end_with_last_round() {
+fn last_round_revokes_replaced_keys() {
     let state = tempfile::tempdir().unwrap();
     let path = state.path().join("keys");
     let entropy = || ChaCha20Rng::seed_from_u64(1);
@@ -94,16 +104,16 @@ fn graces_end_with_last_round() {
     let mut keys = KeyStore::create(&path, &unlock, Argon2Cost::RECOMMENDED, entropy()).unwrap();
     keys.add(&[DeviceId(0), DeviceId(1)], false, 1).unwrap();
     let key_store = SharedKeyStore::new(keys);
-    let text = text(state.path()).replace("rounds = 3", "rounds = 1");
-    let fleet = Fleet::parse("fleet.toml", &text).unwrap();
+    let configuration = configuration_text(state.path()).replace("rounds = 3", "rounds = 1");
+    let fleet = Fleet::parse("fleet.toml", &configuration).unwrap();
     let store = Store::open(state.path(), SysRng).unwrap();
     let nonces: Box<dyn Entropy> = Box::new(entropy());
     let mut core = ServerCore::new(&fleet, store, 1, Some((key_store.clone(), nonces)), None).unwrap();
     let [(first, mut queues), (second, _unread)] = [command_queue(16), command_queue(16)];
     handle_and_flush(&mut core, 0, PeerEventKind::Hello(DeviceId(0), Privacy::None, first));
     handle_and_flush(&mut core, 1, PeerEventKind::Hello(DeviceId(1), Privacy::None, second));
-    let round = opened(&mut queues).pop().expect("a round");
-    handle_and_flush(&mut core, 0, update(&round));
+    let round = take_opened_rounds(&mut queues).pop().expect("a round");
+    handle_and_flush(&mut core, 0, zero_update(&round));
     handle_and_flush(&mut core, 0, PeerEventKind::Gone(DisconnectReason::Closed));
     // The departure of the last awaited device closes the round.
     handle_and_flush(&mut core, 1, PeerEventKind::Gone(DisconnectReason::Closed));

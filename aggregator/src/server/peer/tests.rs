@@ -26,7 +26,7 @@ const RUNTIME: usize = 640;
 const TABLES: usize = 256;
 
 /// Documented limit of memory per device for a model of 64 features and width 4: 8 KiB and a decoded update.
-const PROMISE: usize = 8192 + 64 * 4 * 4;
+const MEMORY_LIMIT: usize = 8192 + 64 * 4 * 4;
 
 const MODEL: Model = Model::linear(64, 4, 1);
 
@@ -40,8 +40,8 @@ fn fleet() -> Fleet {
     Fleet::parse("fleet.toml", text).unwrap()
 }
 
-/// Makes the context of peer tasks of a server in plaintext mode.
-fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
+/// Creates the context of peer tasks of a server in plaintext mode.
+fn plaintext_context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
     let welcome = Welcome { campaign: 1, idle_milliseconds: 1 };
     let acceptor = Arc::new(Acceptor::plaintext(requirements(fleet), welcome));
     PeerContext { acceptor, timeouts: Timeouts::from(&fleet.limits), clock: Clock::new(), inbox }
@@ -51,8 +51,8 @@ fn context(fleet: &Fleet, inbox: mpsc::Sender<PeerEvent>) -> PeerContext {
 async fn device_memory_is_bounded() {
     let fleet = fleet();
     let longest = requirements(&fleet).longest_upload();
-    let (inbox, _messages) = mpsc::channel(1);
-    let context = context(&fleet, inbox);
+    let (inbox, _events) = mpsc::channel(1);
+    let context = plaintext_context(&fleet, inbox);
     let connection = Connection::new(Arc::clone(&context.acceptor));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -62,21 +62,21 @@ async fn device_memory_is_bounded() {
     let on_heap = connection.memory_max() - size_of::<Connection>();
     let commands = command_queue_memory::<Command>(COMMAND_CAPACITY);
     // A round that is being written, an update in the core's inbox, and the unprocessed part of a read.
-    let moving = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ_LEN;
-    let most = task + RUNTIME + TABLES + on_heap + commands + moving;
-    println!("task {task}, connection {on_heap}, commands {commands}, on the move {moving}: {most}");
+    let in_transit = wire_capacity(longest) + (64 * 4 * 4 + 256) + READ_LEN;
+    let total = task + RUNTIME + TABLES + on_heap + commands + in_transit;
+    println!("task {task}, connection {on_heap}, commands {commands}, in transit {in_transit}: {total}");
     assert!(task <= 2048, "{task}");
-    assert!(most <= PROMISE, "{most}");
+    assert!(total <= MEMORY_LIMIT, "{total}");
 }
 
-fn frame(message: &ToServer) -> Vec<u8> {
-    let mut out = vec![0; 200];
-    let sent = encode(message, 0, |_| {}, &mut out).unwrap();
-    out.truncate(sent);
-    out
+fn encode_frame(message: &ToServer) -> Vec<u8> {
+    let mut buffer = vec![0; 200];
+    let sent = encode(message, 0, |_| {}, &mut buffer).unwrap();
+    buffer.truncate(sent);
+    buffer
 }
 
-fn hello() -> Vec<u8> {
+fn hello_frame() -> Vec<u8> {
     let capabilities = Capabilities {
         frame_limit: 256,
         model: MODEL,
@@ -89,30 +89,30 @@ fn hello() -> Vec<u8> {
         total_elements: 256,
         privacy: Privacy::None,
     };
-    frame(&ToServer::Hello(Hello::new(1, capabilities)))
+    encode_frame(&ToServer::Hello(Hello::new(1, capabilities)))
 }
 
 /// Device with a session, after the hello.
-struct Begun {
+struct BegunSession {
     device: tokio::io::DuplexStream,
     commands: Sender<Command>,
-    messages: mpsc::Receiver<PeerEvent>,
+    events: mpsc::Receiver<PeerEvent>,
     session: tokio::task::JoinHandle<DisconnectReason>,
 }
 
 /// Begins a session on a link with a buffer of 64 bytes.
-async fn begin() -> Begun {
+async fn begin_session() -> BegunSession {
     let fleet = fleet();
-    let (inbox, mut messages) = mpsc::channel(16);
-    let context = context(&fleet, inbox);
+    let (inbox, mut events) = mpsc::channel(16);
+    let context = plaintext_context(&fleet, inbox);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
     let (mut device, link) = tokio::io::duplex(64);
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     let session = tokio::spawn(async move { peer.run_session().await });
-    device.write_all(&hello()).await.unwrap();
-    let PeerEventKind::Hello(_, _, commands) = messages.recv().await.unwrap().kind else { panic!("a hello") };
-    Begun { device, commands, messages, session }
+    device.write_all(&hello_frame()).await.unwrap();
+    let PeerEventKind::Hello(_, _, commands) = events.recv().await.unwrap().kind else { panic!("a hello") };
+    BegunSession { device, commands, events, session }
 }
 
 /// A keep-alive that arrives in time counts as in time, even if the peer task is waiting for the device to
@@ -121,13 +121,13 @@ async fn begin() -> Begun {
 async fn bytes_received_while_writing_are_in_time() {
     // Repeated, because a random order of branches in `select!` could pass by chance.
     for _ in 0..40 {
-        let Begun { mut device, commands, session, messages: _messages } = begin().await;
+        let BegunSession { mut device, commands, session, events: _events } = begin_session().await;
         let id = RoundId { round: 1, stage: 0 };
         for _ in 0..10 {
             assert!(commands.send(Command::Acknowledge(Ack { id, outcome: AckOutcome::Late })));
         }
         sleep(Duration::from_secs(1)).await;
-        device.write_all(&frame(&ToServer::Alive)).await.unwrap();
+        device.write_all(&encode_frame(&ToServer::Alive)).await.unwrap();
         sleep(Duration::from_secs(2)).await;
         let mut buffer = [0; 512];
         while timeout(Duration::from_millis(100), device.read(&mut buffer))
@@ -141,12 +141,12 @@ async fn bytes_received_while_writing_are_in_time() {
 
 /// Link that delivers a hello and then an endless frame. The link ends after many more reads than the task
 /// may make.
-struct Endless {
+struct EndlessLink {
     hello: Vec<u8>,
     reads: u32,
 }
 
-impl AsyncRead for Endless {
+impl AsyncRead for EndlessLink {
     fn poll_read(
         mut self: Pin<&mut Self>,
         _: &mut std::task::Context<'_>,
@@ -162,7 +162,7 @@ impl AsyncRead for Endless {
     }
 }
 
-impl AsyncWrite for Endless {
+impl AsyncWrite for EndlessLink {
     fn poll_write(
         self: Pin<&mut Self>,
         _: &mut std::task::Context<'_>,
@@ -183,12 +183,12 @@ impl AsyncWrite for Endless {
 #[tokio::test]
 async fn endless_frame_times_out() {
     let fleet = fleet();
-    let (inbox, _messages) = mpsc::channel(16);
-    let mut context = context(&fleet, inbox);
+    let (inbox, _events) = mpsc::channel(16);
+    let mut context = plaintext_context(&fleet, inbox);
     context.timeouts.idle = Millis::new(20);
     let address = SocketAddr::from(([192, 0, 2, 7], 1));
     let slot = ConnectionSlots::new(&fleet.limits).enter(address).unwrap();
-    let link = Endless { hello: hello(), reads: 0 };
+    let link = EndlessLink { hello: hello_frame(), reads: 0 };
     let mut peer = Peer::new(0, Origin::Address(address), link, context, Some(slot));
     assert_eq!(peer.run_session().await, DisconnectReason::Idle);
 }

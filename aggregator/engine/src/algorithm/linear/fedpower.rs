@@ -1,6 +1,6 @@
-//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges with the server, each
-//! device runs power iterations on its own samples. The server aligns the uploads, averages them, and
-//! orthonormalises the mean.
+//! FedPower on the server (Guo et al. 2024, Algorithms 1 to 3). Between two exchanges with the server (one
+//! exchange is one round), each device runs power iterations on its own samples. The server aligns the
+//! uploads, averages them, and orthonormalises the mean.
 //!
 //! With more than one local iteration the devices' bases differ by rotations that do not change their spans.
 //! The orthogonal Procrustes transformation removes these rotations: the server averages `Y_i D_i`, where
@@ -80,8 +80,8 @@ impl LinearAlgorithm for FedPowerSettings {
         set("decay", decay.into());
         set("procrustes", procrustes.into());
         set("reference", i64::try_from(reference.0).unwrap_or(i64::MAX).into());
-        let word = ROWS.iter().find(|(_, known)| *known == rows).map_or("?", |(word, _)| *word);
-        set("rows", word.into());
+        let name = ROWS.iter().find(|(_, value)| *value == rows).map_or("?", |(name, _)| *name);
+        set("rows", name.into());
     }
 
     fn rounds(&self) -> Option<u64> {
@@ -147,10 +147,10 @@ impl FedPowerParameters {
     /// the synchronisation set, the last exchange averages the devices' bases for output.
     #[must_use]
     pub fn exchanges(&self) -> Vec<(u16, PowerUpload)> {
-        let (steps, ends) = synchronisations(self.iterations, self.local_steps, self.decay);
-        let last = steps.len() - usize::from(!ends);
-        let upload = |(place, steps)| if place < last { self.upload(steps) } else { PowerUpload::Basis };
-        steps.iter().enumerate().map(|(place, steps)| (*steps, upload((place, *steps)))).collect()
+        let (steps, is_last_regular) = synchronisations(self.iterations, self.local_steps, self.decay);
+        let last = steps.len() - usize::from(!is_last_regular);
+        let upload = |(index, steps)| if index < last { self.upload(steps) } else { PowerUpload::Basis };
+        steps.iter().enumerate().map(|(index, steps)| (*steps, upload((index, *steps)))).collect()
     }
 
     /// Kind of upload at an exchange after `steps` local iterations.
@@ -171,20 +171,21 @@ impl FedPowerParameters {
 /// decreases by one after each exchange, down to 1 (eq. 3.11).
 #[must_use]
 pub fn synchronisations(iterations: u16, local_steps: u16, decay: bool) -> (Vec<u16>, bool) {
-    let mut all = Vec::new();
-    let (mut left, mut steps) = (iterations, local_steps.max(1));
-    while left >= steps {
-        all.push(steps);
-        left -= steps;
+    let mut intervals = Vec::new();
+    let mut remaining = iterations;
+    let mut steps = local_steps.max(1);
+    while remaining >= steps {
+        intervals.push(steps);
+        remaining -= steps;
         if decay {
             steps = (steps - 1).max(1);
         }
     }
-    let ends = left == 0;
-    if !ends {
-        all.push(left);
+    let is_last_regular = remaining == 0;
+    if !is_last_regular {
+        intervals.push(remaining);
     }
-    (all, ends)
+    (intervals, is_last_regular)
 }
 
 /// State of FedPower: the basis, and the updates of the open round.
@@ -194,7 +195,7 @@ pub struct FedPower {
     parameters: FedPowerParameters,
     exchanges: Vec<(u16, PowerUpload)>,
     /// Number of finished exchanges.
-    done: usize,
+    finished: usize,
     round: RoundAggregate,
     /// Updates waiting for their alignment, in the order of devices.
     pending: BTreeMap<DeviceId, (UpdateWeight, Vec<Tensor>)>,
@@ -210,22 +211,22 @@ impl FedPower {
             exchanges: parameters.exchanges(),
             basis,
             parameters,
-            done: 0,
+            finished: 0,
             round,
             pending: BTreeMap::new(),
         }
     }
 
     /// The next exchange, or the last exchange after all are done.
-    fn exchange(&self) -> (u16, PowerUpload) {
-        let next = self.exchanges.get(self.done).or(self.exchanges.last());
+    fn next_exchange(&self) -> (u16, PowerUpload) {
+        let next = self.exchanges.get(self.finished).or(self.exchanges.last());
         next.copied().unwrap_or((1, PowerUpload::Product))
     }
 
     /// Whether updates are aligned in the next exchange. With `procrustes`, bases that are averaged entry by
     /// entry are always aligned, since their signs are arbitrary.
-    fn aligns(&self) -> bool {
-        let (_, upload) = self.exchange();
+    fn aligns_updates(&self) -> bool {
+        let (_, upload) = self.next_exchange();
         match upload {
             PowerUpload::ProductAndBasis => true,
             PowerUpload::Basis => self.parameters.procrustes && !self.parameters.rule.is_for_subspaces(),
@@ -239,22 +240,22 @@ impl FedPower {
     }
 
     /// Passes the pending updates to the rule, each aligned with the reference.
-    fn align(&mut self) {
+    fn align_pending(&mut self) {
         let pending = std::mem::take(&mut self.pending);
-        let named = self.parameters.reference.and_then(|device| pending.get(&device));
-        let reference = named.or(pending.values().next()).and_then(|(_, tensors)| tensors.last());
+        let configured = self.parameters.reference.and_then(|device| pending.get(&device));
+        let reference = configured.or(pending.values().next()).and_then(|(_, tensors)| tensors.last());
         let Some(reference) = reference.map(|tensor| self.matrix(&tensor.values)) else { return };
         // If no device of the drawn cohort has answered, the update of the reference device is used although
         // it has no weight.
         let only_references = pending.values().all(|(weight, _)| weight.draws == 0);
         for (device, (weight, tensors)) in pending {
             let weight = if only_references { UpdateWeight::from_samples(weight.samples) } else { weight };
-            let (Some(sent), Some(own), 1..) = (tensors.first(), tensors.last(), weight.draws) else {
+            let (Some(sent), Some(basis), 1..) = (tensors.first(), tensors.last(), weight.draws) else {
                 continue;
             };
-            let turn = procrustes(&self.matrix(&own.values), &reference);
-            let turned = product(&self.matrix(&sent.values), &turn);
-            self.round.absorb(device, weight, &[tensor(Role::Subspace, &turned, to_f32(&turned))]);
+            let rotation = procrustes(&self.matrix(&basis.values), &reference);
+            let rotated = product(&self.matrix(&sent.values), &rotation);
+            self.round.absorb(device, weight, &[tensor(Role::Subspace, &rotated, to_f32(&rotated))]);
         }
     }
 }
@@ -262,7 +263,7 @@ impl FedPower {
 impl Algorithm for FedPower {
     fn request(&self) -> Request {
         let FedPowerParameters { rows, download_encoding, upload_encoding, .. } = self.parameters;
-        let (iterations, upload) = self.exchange();
+        let (iterations, upload) = self.next_exchange();
         let sent = tensor(Role::Subspace, &self.basis, to_f32(&self.basis));
         let expects = vec![sent.descriptor(upload_encoding); upload.tensors().into()];
         let task = Task::FedPower { iterations, rows, upload, encoding: upload_encoding };
@@ -270,8 +271,8 @@ impl Algorithm for FedPower {
     }
 
     fn reference(&self, fleet: &[DeviceId]) -> Option<DeviceId> {
-        let named = self.parameters.reference.filter(|device| fleet.contains(device));
-        named.or(fleet.first().copied()).filter(|_| self.aligns())
+        let configured = self.parameters.reference.filter(|device| fleet.contains(device));
+        configured.or(fleet.first().copied()).filter(|_| self.aligns_updates())
     }
 
     fn admits(&self, _samples: u32, tensors: &[Tensor]) -> bool {
@@ -279,16 +280,16 @@ impl Algorithm for FedPower {
         match tensors {
             // A rule for subspaces needs full rank.
             [basis] if self.parameters.rule.is_for_subspaces() => has_full_rank(basis),
-            [_, basis] | [basis] if self.aligns() => is_orthonormal(&self.matrix(&basis.values)),
+            [_, basis] | [basis] if self.aligns_updates() => is_orthonormal(&self.matrix(&basis.values)),
             _ => true,
         }
     }
 
     fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
-        if tensors.len() != usize::from(self.exchange().1.tensors()) {
+        if tensors.len() != usize::from(self.next_exchange().1.tensors()) {
             return;
         }
-        if self.aligns() {
+        if self.aligns_updates() {
             self.pending.insert(device, (weight, tensors.to_vec()));
         } else {
             self.round.absorb(device, weight, tensors);
@@ -296,7 +297,7 @@ impl Algorithm for FedPower {
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        self.align();
+        self.align_pending();
         let next = if self.round.rule().is_for_subspaces() {
             let basis = self.basis.clone();
             self.round.take_subspace(&basis)?
@@ -307,7 +308,7 @@ impl Algorithm for FedPower {
         };
         let Some(next) = next else { return Ok(()) };
         self.basis = next;
-        self.done += 1;
+        self.finished += 1;
         Ok(())
     }
 
@@ -323,18 +324,18 @@ impl Algorithm for FedPower {
 
     #[allow(clippy::cast_precision_loss, reason = "a number of rounds")]
     fn state(&self) -> Vec<f64> {
-        self.basis.iter().copied().chain([self.done as f64]).collect()
+        self.basis.iter().copied().chain([self.finished as f64]).collect()
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((done, basis)) = state.split_last() else { return false };
+        let Some((finished, basis)) = state.split_last() else { return false };
         if basis.len() != self.basis.len() {
             return false;
         }
         self.basis.copy_from_slice(basis);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
-        let done = *done as usize;
-        self.done = done.min(self.exchanges.len());
+        let finished = *finished as usize;
+        self.finished = finished.min(self.exchanges.len());
         self.pending.clear();
         true
     }
@@ -349,5 +350,5 @@ fn is_orthonormal(basis: &Matrix) -> bool {
     let gram = product_transposed(basis, basis);
     let identity = Matrix::identity(gram.nrows(), gram.ncols());
     // The comparison is false for NaN.
-    gram.iter().zip(identity.iter()).all(|(value, wanted)| (value - wanted).abs() <= ORTHONORMAL)
+    gram.iter().zip(identity.iter()).all(|(value, expected)| (value - expected).abs() <= ORTHONORMAL)
 }

@@ -106,12 +106,13 @@ impl Algorithm for FedRep {
         let FedRepParameters { step_size, head, upload, download_encoding, upload_encoding, .. } =
             self.parameters;
         let sent = tensor(Role::Representation, &self.representation, to_f32(&self.representation));
-        let back = TensorDescriptor::inline(upload.role(), upload_encoding, sent.rows, sent.cols);
+        let upload_descriptor =
+            TensorDescriptor::inline(upload.role(), upload_encoding, sent.rows, sent.cols);
         Request {
             task: Task::FedRep { step_size, head, upload, encoding: upload_encoding },
             tensors: vec![sent],
             encoding: download_encoding,
-            expects: vec![back],
+            expects: vec![upload_descriptor],
         }
     }
 

@@ -41,7 +41,7 @@ impl LinearAlgorithm for RoLoraSettings {
     }
 
     fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
-        server(Some(start.settings.scaled_step_size(STEP_FACTOR)), start)
+        new_server(Some(start.settings.scaled_step_size(STEP_FACTOR)), start)
     }
 }
 
@@ -68,7 +68,7 @@ impl LinearAlgorithm for FfaLoraSettings {
     }
 
     fn server(&self, start: LinearStart<'_>) -> Box<dyn Algorithm> {
-        server(None, start)
+        new_server(None, start)
     }
 }
 
@@ -77,7 +77,7 @@ impl LinearAlgorithm for FfaLoraSettings {
 const STEP_FACTOR: f64 = 2.0;
 
 /// Creates the server side of RoLoRA, or of FFA-LoRA if `step_size` is `None`.
-fn server(step_size: Option<f32>, start: LinearStart<'_>) -> Box<dyn Algorithm> {
+fn new_server(step_size: Option<f32>, start: LinearStart<'_>) -> Box<dyn Algorithm> {
     let LinearStart { settings, rule, basis: down, outputs } = start;
     let up = Matrix::zeros(down.ncols(), outputs);
     let parameters = LinearAdapterParameters {
@@ -187,8 +187,8 @@ impl Algorithm for LinearAdapter {
     /// Returns the role of A if devices already have A: in a round of A they received it in the preceding
     /// round of B; in FFA-LoRA, in the first round.
     fn unchanged(&self) -> &[Role] {
-        let stays = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
-        if stays { &[Role::AdapterDown] } else { &[] }
+        let has_down_factor = self.parameters.step_size.is_none() || self.step_size_of(self.rounds).is_some();
+        if has_down_factor { &[Role::AdapterDown] } else { &[] }
     }
 
     fn absorb(&mut self, device: DeviceId, weight: UpdateWeight, tensors: &[Tensor]) {
@@ -240,8 +240,8 @@ impl Algorithm for LinearAdapter {
 
     fn restore(&mut self, state: &[f64]) -> bool {
         let Some((rounds, factors)) = state.split_last() else { return false };
-        let fits = factors.len() == self.down.len() + self.up.len();
-        if let (true, Some((down, up))) = (fits, factors.split_at_checked(self.down.len())) {
+        let has_expected_len = factors.len() == self.down.len() + self.up.len();
+        if let (true, Some((down, up))) = (has_expected_len, factors.split_at_checked(self.down.len())) {
             self.down.copy_from_slice(down);
             self.up.copy_from_slice(up);
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of rounds")]
@@ -250,6 +250,6 @@ impl Algorithm for LinearAdapter {
             }
             self.start_round();
         }
-        fits
+        has_expected_len
     }
 }

@@ -103,9 +103,9 @@ impl L2gdServer {
 
     /// Number of steps towards the mean, and number of local steps, in this round. Each number is at least 1,
     /// since the coin that starts a run also counts as a step of it.
-    fn steps(&self) -> (u16, u16) {
+    fn draw_steps(&self) -> (u16, u16) {
         let mut flips = stream(self.parameters.seed, Purpose::Coin, self.rounds.into());
-        let mut run = |towards_mean: bool| {
+        let mut run_length = |towards_mean: bool| {
             let mut steps = 1u16;
             while steps < u16::MAX
                 && (flips.uniform() < f64::from(self.settings.averaging_probability)) == towards_mean
@@ -114,16 +114,16 @@ impl L2gdServer {
             }
             steps
         };
-        (run(true), run(false))
+        (run_length(true), run_length(false))
     }
 }
 
 impl Algorithm for L2gdServer {
     fn request(&self) -> Request {
-        let (to_mean, local) = self.steps();
-        let kept = libm::pow(1.0 - f64::from(self.settings.averaging_step), f64::from(to_mean));
+        let (to_mean, local) = self.draw_steps();
+        let remaining_distance = libm::pow(1.0 - f64::from(self.settings.averaging_step), f64::from(to_mean));
         #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-        let averaging_step = (1.0 - kept) as f32;
+        let averaging_step = (1.0 - remaining_distance) as f32;
         let epochs = self.parameters.epochs.saturating_mul(local);
         let settings = L2gd { averaging_step, ..self.settings };
         let Plan { task, .. } = settings.plan(&NetworkParameters { epochs, ..self.parameters });

@@ -76,8 +76,8 @@ impl NetworkShape {
             }
             Front::Filters(image, filters) => {
                 let mut behind = [0; HIDDEN_AFTER_FILTERS_MAX];
-                for (place, width) in behind.iter_mut().zip(hidden) {
-                    *place = width;
+                for (target, width) in behind.iter_mut().zip(hidden) {
+                    *target = width;
                 }
                 Model::convolutional(image, filters, behind, outputs)
             }
@@ -100,7 +100,7 @@ impl NetworkShape {
             let mut size = extent(image);
             for Filters { count, side, pool } in filters.into_iter().take_while(|filters| filters.count > 0) {
                 let [height, width, _] = size;
-                size = filtered(size, Filters { count, side, pool });
+                size = filtered_size(size, Filters { count, side, pool });
                 if size.contains(&0) {
                     return Err(format!(
                         "filters that see {side} pixels of a row, pooled by {pool}, leave nothing of an image of {height} rows \
@@ -109,8 +109,8 @@ impl NetworkShape {
                 }
             }
         }
-        let most = usize::from(u16::MAX);
-        match self.layers().into_iter().enumerate().find(|(_, (rows, cols))| rows.max(cols) > &most) {
+        let max_size = usize::from(u16::MAX);
+        match self.layers().into_iter().enumerate().find(|(_, (rows, cols))| rows.max(cols) > &max_size) {
             Some((number, (rows, cols))) => Err(format!(
                 "layer {number} has {} inputs and {cols} outputs, allowed: at most 65534 and 65535",
                 rows - 1
@@ -134,9 +134,9 @@ impl NetworkShape {
             Front::Filters(image, filters) => {
                 let mut size = extent(image);
                 for filters in filters.into_iter().take_while(|filters| filters.count > 0) {
-                    let [rows, columns] = seen(size, filters.side);
+                    let [rows, columns] = window(size, filters.side);
                     layers.push((rows * columns * size[2] + 1, usize::from(filters.count)));
-                    size = filtered(size, filters);
+                    size = filtered_size(size, filters);
                 }
                 inputs = size.iter().product();
             }
@@ -160,11 +160,11 @@ impl NetworkShape {
         self.layers().iter().map(|(rows, cols)| rows * cols).sum()
     }
 
-    /// Indices of the layers that `which` selects.
+    /// Indices of the layers that `selection` selects.
     #[must_use]
-    pub fn shared_layers(self, which: SharedLayers) -> Range<usize> {
+    pub fn shared_layers(self, selection: SharedLayers) -> Range<usize> {
         let count = self.layers().len();
-        match which {
+        match selection {
             SharedLayers::Body => 0..count - 1,
             SharedLayers::All => 0..count,
             SharedLayers::Factors => 0..count.min(2),
@@ -186,13 +186,13 @@ impl NetworkShape {
     #[must_use]
     pub fn descriptors(
         self,
-        which: SharedLayers,
+        selection: SharedLayers,
         copies: usize,
         encoding: Encoding,
     ) -> Vec<TensorDescriptor> {
         let layers = self.layers();
         let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-        let shared = self.shared_layers(which);
+        let shared = self.shared_layers(selection);
         let from_above = shared.start > 0;
         shared
             .filter_map(|number| {
@@ -219,7 +219,7 @@ impl NetworkShape {
         let layers = self.layers();
         let mut values = Vec::with_capacity(self.parameters());
         for (number, (rows, cols)) in layers.iter().enumerate() {
-            let drawn = with_head || number + 1 < layers.len();
+            let is_drawn = with_head || number + 1 < layers.len();
             let cells = match self.front {
                 Front::Cells(_, cells) if number == 0 => Some(usize::from(cells)),
                 _ => None,
@@ -228,7 +228,7 @@ impl NetworkShape {
                 // The initial values are not zero, because a following ReLU has no derivative at zero.
                 (Front::Adapter { .. }, 1) => UP_DEVIATION * 3f64.sqrt(),
                 (Front::Adapter { .. }, 0) => 1.0 / (*rows as f64).sqrt(),
-                _ if drawn => 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt(),
+                _ if is_drawn => 1.0 / (cells.unwrap_or(rows - 1) as f64).sqrt(),
                 _ => 0.0,
             };
             values
@@ -260,14 +260,14 @@ fn extent(image: Image) -> [usize; 3] {
 
 /// Rows and columns of a square window of width `side`. If the image has one row (a signal), the window has
 /// one row as well.
-fn seen([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
+fn window([height, ..]: [usize; 3], side: u8) -> [usize; 2] {
     [if height == 1 { 1 } else { side.into() }, side.into()]
 }
 
 /// Size of an image after filters and pooling.
-fn filtered(image: [usize; 3], filters: Filters) -> [usize; 3] {
-    let [rows, columns] = seen(image, filters.side);
-    let [down, across] = seen(image, filters.pool);
+fn filtered_size(image: [usize; 3], filters: Filters) -> [usize; 3] {
+    let [rows, columns] = window(image, filters.side);
+    let [pool_rows, pool_columns] = window(image, filters.pool);
     let remaining = |length: usize, side: usize, pool: usize| (length + 1).saturating_sub(side) / pool.max(1);
-    [remaining(image[0], rows, down), remaining(image[1], columns, across), filters.count.into()]
+    [remaining(image[0], rows, pool_rows), remaining(image[1], columns, pool_columns), filters.count.into()]
 }

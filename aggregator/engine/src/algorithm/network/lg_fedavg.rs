@@ -24,9 +24,9 @@ impl NetworkAlgorithm for LgFedAvg {
         let (front, hidden) = keys.layers;
         // At least one layer is not shared, since the algorithm would otherwise be FedAvg. After filters or
         // cells, all dense layers are shared by default (Collins et al. 2021, appendix A).
-        let most = (front + hidden) as u64;
-        let default = if front > 0 { hidden as u64 + 1 } else { most.min(2) };
-        Ok(Self { layers: keys.count("shared_layers", default, 1..=most)?.into() })
+        let layers_max = (front + hidden) as u64;
+        let default = if front > 0 { hidden as u64 + 1 } else { layers_max.min(2) };
+        Ok(Self { layers: keys.count("shared_layers", default, 1..=layers_max)?.into() })
     }
 
     fn write(&self, set: &mut dyn FnMut(&str, Value)) {

@@ -69,14 +69,14 @@ pub(super) fn tensors(
     copies: usize,
     encoding: fedspan_protocol::tensor::Encoding,
 ) -> Vec<Tensor> {
-    let mut rest = values;
+    let mut remaining = values;
     shape
         .descriptors(plan.shared, copies, encoding)
         .iter()
         .map(|layer| {
-            let (elements, after) = rest.split_at(layer.elements().min(rest.len()));
-            rest = after;
-            #[allow(clippy::cast_possible_truncation, reason = "what travels is f32")]
+            let (elements, later) = remaining.split_at(layer.elements().min(remaining.len()));
+            remaining = later;
+            #[allow(clippy::cast_possible_truncation, reason = "tensors are f32 on the wire")]
             let values = elements.iter().map(|value| *value as f32).collect();
             Tensor { role: layer.role, rows: layer.rows, cols: layer.cols, values }
         })

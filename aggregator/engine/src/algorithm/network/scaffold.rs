@@ -46,9 +46,9 @@ impl NetworkAlgorithm for Scaffold {
 
     fn check_descent(&self, descent: &Descent) -> Result<(), (&'static str, String)> {
         if descent.momentum > 0.0 {
-            let found = descent.momentum;
+            let momentum = descent.momentum;
             let message = format!(
-                "found {found}, but scaffold's control variates need steps without momentum; allowed: 0"
+                "found {momentum}, but scaffold's control variates need steps without momentum; allowed: 0"
             );
             return Err(("momentum", message));
         }
@@ -129,15 +129,16 @@ impl ScaffoldServer {
     /// of updates, its change).
     fn unstacked(&self, stacked: &[f64]) -> (Vec<f64>, Vec<f64>) {
         let shape = self.parameters.shape;
-        let (mut model, mut control) = (Vec::new(), Vec::new());
-        let mut rest = stacked;
+        let mut model = Vec::new();
+        let mut control = Vec::new();
+        let mut remaining = stacked;
         for number in 0..shape.layers().len() {
             let length = shape.range(number..number + 1).len();
-            let (layer, after) = rest.split_at((2 * length).min(rest.len()));
+            let (layer, later) = remaining.split_at((2 * length).min(remaining.len()));
             let (values, changes) = layer.split_at(length.min(layer.len()));
             model.extend_from_slice(values);
             control.extend_from_slice(changes);
-            rest = after;
+            remaining = later;
         }
         (model, control)
     }

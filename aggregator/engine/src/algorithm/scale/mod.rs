@@ -40,9 +40,10 @@ impl Scale {
     /// is zero.
     #[must_use]
     pub fn new(shift: Vec<f32>, factor: Vec<f32>) -> Option<Self> {
-        let finite = shift.iter().chain(&factor).all(|value| value.is_finite());
-        let sound = shift.len() == factor.len() && finite && factor.iter().all(|factor| *factor != 0.0);
-        sound.then_some(Self { shift, factor })
+        let are_finite = shift.iter().chain(&factor).all(|value| value.is_finite());
+        let is_valid =
+            shift.len() == factor.len() && are_finite && factor.iter().all(|factor| *factor != 0.0);
+        is_valid.then_some(Self { shift, factor })
     }
 
     /// Scale that changes nothing: shifts of 0 and factors of 1.
@@ -58,8 +59,8 @@ impl Scale {
         #[allow(clippy::cast_possible_truncation, reason = "a scale travels as f32")]
         let scale_of = |moments: &FeatureMoments| {
             let (shift, factor) = (moments.mean as f32, (1.0 / moments.deviation) as f32);
-            let usable = moments.deviation > 0.0 && factor.is_finite() && factor > 0.0;
-            if usable { (shift, factor) } else { (0.0, 1.0) }
+            let is_usable = moments.deviation > 0.0 && factor.is_finite() && factor > 0.0;
+            if is_usable { (shift, factor) } else { (0.0, 1.0) }
         };
         let (shift, factor) = moments.iter().map(scale_of).unzip();
         Self { shift, factor }
@@ -102,8 +103,8 @@ impl Scale {
     /// Scale from the values of [`Self::state`].
     fn from_state(state: &[f64]) -> Option<Self> {
         #[allow(clippy::cast_possible_truncation, reason = "written from f32")]
-        let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect();
+        let to_f32 = |values: &[f64]| values.iter().map(|value| *value as f32).collect();
         let (shift, factor) = state.split_at_checked(state.len() / 2)?;
-        Self::new(narrow(shift), narrow(factor))
+        Self::new(to_f32(shift), to_f32(factor))
     }
 }

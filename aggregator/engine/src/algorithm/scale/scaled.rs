@@ -85,8 +85,8 @@ impl Algorithm for Scaled {
 
     fn restore(&mut self, state: &[f64]) -> bool {
         let scale_len = 2 * self.scale.shift().len();
-        let Some(place) = state.len().checked_sub(scale_len) else { return false };
-        let (algorithm, scale) = state.split_at(place);
+        let Some(algorithm_len) = state.len().checked_sub(scale_len) else { return false };
+        let (algorithm, scale) = state.split_at(algorithm_len);
         let Some(scale) = Scale::from_state(scale) else { return false };
         let restored = self.algorithm.restore(algorithm);
         if restored {

@@ -11,14 +11,14 @@ use crate::algorithm::Algorithm;
 use crate::linalg::{Matrix, RankDeficient};
 use crate::types::{DeviceId, Request, Tensor};
 
-/// Start that computes the scale. All devices send the sums of their features in two exchanges, each with
-/// half of the features, since a device has memory for no more. The rounds of another start may follow, on
-/// scaled samples.
+/// Start (rounds before training) that computes the scale. All devices send the sums of their features in two
+/// rounds, each with half of the features, since a device has memory for no more. The rounds of a start that
+/// computes the initial representation may follow, on scaled samples.
 pub struct FleetScale {
     features: usize,
     /// Largest sample count that a device may declare.
     max_samples: u32,
-    /// Moments of the features of all finished exchanges.
+    /// Moments of the features of all finished rounds.
     moments: Vec<FeatureMoments>,
     sums: FeatureSums,
     next_start: Option<Scaled>,
@@ -43,35 +43,36 @@ impl FleetScale {
         stage
     }
 
-    /// Largest number of features in one exchange.
-    fn features_per_exchange(&self) -> usize {
+    /// Largest number of features in one round.
+    fn features_per_round(&self) -> usize {
         self.features.div_ceil(2).max(1)
     }
 
-    /// Number of features in the next exchange; 0 after the last exchange.
-    fn count(&self) -> usize {
-        (self.features - self.moments.len()).min(self.features_per_exchange())
+    /// Number of features whose sums the next round collects; 0 after the last of these rounds.
+    fn next_count(&self) -> usize {
+        (self.features - self.moments.len()).min(self.features_per_round())
     }
 
-    /// Creates empty sums for the next exchange. After the last exchange, passes the scale to the next start.
+    /// Creates empty sums for the next round. After the last of these rounds, passes the scale to the next
+    /// start.
     fn start_round(&mut self) {
-        self.sums = FeatureSums::new(self.count());
-        if self.count() == 0
+        self.sums = FeatureSums::new(self.next_count());
+        if self.next_count() == 0
             && let Some(next_start) = &mut self.next_start
         {
             next_start.set_scale(&Scale::standard(&self.moments));
         }
     }
 
-    /// The next start, if the scale is known; `None` while sums are exchanged.
+    /// The next start, if the scale is known; `None` while sums are collected.
     fn active_start(&self) -> Option<&Scaled> {
-        self.next_start.as_ref().filter(|_| self.count() == 0)
+        self.next_start.as_ref().filter(|_| self.next_count() == 0)
     }
 
     /// Mutable version of [`Self::active_start`].
     fn active_start_mut(&mut self) -> Option<&mut Scaled> {
-        let found = self.count() == 0;
-        self.next_start.as_mut().filter(|_| found)
+        let is_scale_known = self.next_count() == 0;
+        self.next_start.as_mut().filter(|_| is_scale_known)
     }
 }
 
@@ -84,7 +85,7 @@ impl Algorithm for FleetScale {
         if let Some(next_start) = self.active_start() {
             return next_start.request();
         }
-        let (first, count) = (to_u16(self.moments.len()), to_u16(self.count()));
+        let (first, count) = (to_u16(self.moments.len()), to_u16(self.next_count()));
         let sums = TensorDescriptor::inline(Role::FeatureSums, Encoding::F32, count, SUMS_COLUMNS);
         Request {
             task: Task::FeatureSums { first, count },
@@ -95,7 +96,7 @@ impl Algorithm for FleetScale {
     }
 
     fn requests(&self) -> Vec<Request> {
-        // No later exchange has more features than the first, so its request covers all exchanges.
+        // No later round has more features than the first, so the request of the first covers all rounds.
         let sums = Self::new(self.features, self.max_samples, None).request();
         std::iter::once(sums).chain(self.next_start.iter().flat_map(Algorithm::requests)).collect()
     }
@@ -139,7 +140,7 @@ impl Algorithm for FleetScale {
     }
 
     fn scale(&self) -> Option<Scale> {
-        (self.count() == 0).then(|| Scale::standard(&self.moments))
+        (self.next_count() == 0).then(|| Scale::standard(&self.moments))
     }
 
     fn fit_request(&self, _head: HeadSolve) -> Request {
@@ -148,28 +149,31 @@ impl Algorithm for FleetScale {
 
     #[allow(clippy::cast_precision_loss, reason = "a number of features")]
     fn state(&self) -> Vec<f64> {
-        let known = self.moments.iter().copied();
-        let all =
-            known.chain(std::iter::repeat_n(FeatureMoments::default(), self.features - self.moments.len()));
+        let known_moments = self.moments.iter().copied();
+        let padded_moments = known_moments
+            .chain(std::iter::repeat_n(FeatureMoments::default(), self.features - self.moments.len()));
         let next_start = self.next_start.as_ref().map(Algorithm::state);
         [self.moments.len() as f64]
             .into_iter()
-            .chain(all.flat_map(|moments| [moments.mean, moments.deviation]))
+            .chain(padded_moments.flat_map(|moments| [moments.mean, moments.deviation]))
             .chain(next_start.into_iter().flatten())
             .collect()
     }
 
     fn restore(&mut self, state: &[f64]) -> bool {
-        let Some((known, rest)) = state.split_first() else { return false };
-        let Some((moments, next_start)) = rest.split_at_checked(2 * self.features) else { return false };
+        let Some((known_count, values)) = state.split_first() else { return false };
+        let Some((moments, next_start)) = values.split_at_checked(2 * self.features) else { return false };
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "written by `state`")]
-        let known = *known as usize;
-        if known > self.features {
+        let known_count = *known_count as usize;
+        if known_count > self.features {
             return false;
         }
         let (pairs, _) = moments.as_chunks();
-        let moments =
-            pairs.iter().take(known).map(|&[mean, deviation]| FeatureMoments { mean, deviation }).collect();
+        let moments = pairs
+            .iter()
+            .take(known_count)
+            .map(|&[mean, deviation]| FeatureMoments { mean, deviation })
+            .collect();
         let restored =
             self.next_start.as_mut().map_or(next_start.is_empty(), |start| start.restore(next_start));
         if restored {
@@ -180,7 +184,7 @@ impl Algorithm for FleetScale {
     }
 
     fn rounds_needed(&self) -> u32 {
-        let sums = u32::try_from(self.features.div_ceil(self.features_per_exchange())).unwrap_or(u32::MAX);
+        let sums = u32::try_from(self.features.div_ceil(self.features_per_round())).unwrap_or(u32::MAX);
         sums.saturating_add(self.next_start.as_ref().map_or(0, Algorithm::rounds_needed))
     }
 }

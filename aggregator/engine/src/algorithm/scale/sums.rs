@@ -26,14 +26,14 @@ pub struct FeatureMoments {
 }
 
 /// Sums of one feature over the samples of one device, in units of the device's grid.
-struct Row {
+struct FeatureRow {
     /// Exponent of the grid's unit, minus the smallest possible exponent.
     exponent: u32,
     sum: i128,
     squares: i128,
 }
 
-impl Row {
+impl FeatureRow {
     /// Decodes a row; `None` if these sums are impossible for `samples` samples.
     fn read(samples: u32, row: &[f32]) -> Option<Self> {
         let [exponent, s0, s1, s2, q0, q1, q2, q3] = *row else { return None };
@@ -43,7 +43,7 @@ impl Row {
         let sum = low(s0)? + (low(s1)? << LIMB) + (top << (2 * LIMB));
         let squares = low(q0)? + (low(q1)? << LIMB) + (low(q2)? << (2 * LIMB)) + (low(q3)? << (3 * LIMB));
         let m = i128::from(samples);
-        let possible = EXPONENTS.contains(&exponent)
+        let is_possible = EXPONENTS.contains(&exponent)
             && samples < SAMPLES_END
             && sum.abs() <= m * UNITS_MAX
             // Both sides are below 2^117.
@@ -51,7 +51,7 @@ impl Row {
             && squares <= m * UNITS_MAX * UNITS_MAX
             && (sum + squares) % 2 == 0;
         let exponent = u32::try_from(exponent - EXPONENTS.start()).ok()?;
-        possible.then_some(Self { exponent, sum, squares })
+        is_possible.then_some(Self { exponent, sum, squares })
     }
 }
 
@@ -59,15 +59,15 @@ impl Row {
 fn as_integer(value: f32) -> Option<i128> {
     #[allow(clippy::cast_possible_truncation, reason = "an integer of at most 24 bits")]
     let integer = value as i32;
-    #[allow(clippy::cast_precision_loss, reason = "compared with what it was")]
-    let same = value.abs() <= 16_777_216.0 && integer as f32 == value;
-    same.then_some(i128::from(integer))
+    #[allow(clippy::cast_precision_loss, reason = "compared with the value")]
+    let is_integer = value.abs() <= 16_777_216.0 && integer as f32 == value;
+    is_integer.then_some(i128::from(integer))
 }
 
 /// Whether a device with `samples` samples can have sent these rows.
 #[must_use]
 pub fn are_possible(samples: u32, rows: &[f32]) -> bool {
-    samples > 0 && rows.chunks(usize::from(SUMS_COLUMNS)).all(|row| Row::read(samples, row).is_some())
+    samples > 0 && rows.chunks(usize::from(SUMS_COLUMNS)).all(|row| FeatureRow::read(samples, row).is_some())
 }
 
 /// Sums of some features over the devices absorbed so far.
@@ -88,13 +88,13 @@ impl FeatureSums {
     /// Adds a device's rows. Returns false, and changes nothing, if the sums are impossible for `samples`
     /// samples.
     pub fn absorb(&mut self, samples: u32, rows: &[f32]) -> bool {
-        let fits = rows.len() == self.features.len() * usize::from(SUMS_COLUMNS);
-        if !fits || !are_possible(samples, rows) {
+        let has_all_features = rows.len() == self.features.len() * usize::from(SUMS_COLUMNS);
+        if !has_all_features || !are_possible(samples, rows) {
             return false;
         }
         self.samples += u64::from(samples);
         for ((sum, squares), row) in self.features.iter_mut().zip(rows.chunks(usize::from(SUMS_COLUMNS))) {
-            if let Some(row) = Row::read(samples, row) {
+            if let Some(row) = FeatureRow::read(samples, row) {
                 *sum += BigInt::from(row.sum) << row.exponent;
                 *squares += BigInt::from(row.squares) << (2 * row.exponent);
             }
@@ -116,8 +116,8 @@ impl FeatureSums {
             let spread = BigInt::from(self.samples) * squares - sum * sum;
             // The root is taken before the unit is applied, so that small values do not underflow.
             FeatureMoments {
-                mean: float(sum) / m * unit,
-                deviation: float(&spread).max(0.0).sqrt() / m * unit,
+                mean: nearest_f64(sum) / m * unit,
+                deviation: nearest_f64(&spread).max(0.0).sqrt() / m * unit,
             }
         };
         Some(self.features.iter().map(moments).collect())
@@ -125,6 +125,6 @@ impl FeatureSums {
 }
 
 /// Nearest f64 to an integer. The sums have fewer than 900 bits, so they do not overflow f64.
-fn float(value: &BigInt) -> f64 {
+fn nearest_f64(value: &BigInt) -> f64 {
     value.to_string().parse().unwrap_or(f64::INFINITY)
 }

@@ -122,7 +122,7 @@ pub struct Adapter {
     round: RoundAggregate,
     /// Uploads of both factors, from which [`MeanOfProducts`] is computed. Empty if a round trains one
     /// factor.
-    both: BTreeMap<DeviceId, Factors>,
+    pending: BTreeMap<DeviceId, Factors>,
     interference: Option<f64>,
 }
 
@@ -141,7 +141,7 @@ impl Adapter {
             values,
             rounds: 0,
             round: RoundAggregate::new(parameters.rule, parameters.weighting, 0),
-            both: BTreeMap::new(),
+            pending: BTreeMap::new(),
             interference: None,
         };
         adapter.start_round();
@@ -176,7 +176,7 @@ impl Adapter {
     fn start_round(&mut self) {
         let NetworkParameters { rule, weighting, .. } = self.parameters;
         self.round = RoundAggregate::new(rule, weighting, self.trained_range().len());
-        self.both.clear();
+        self.pending.clear();
     }
 
     /// Both factors as tensors.
@@ -186,9 +186,9 @@ impl Adapter {
         super::mean::tensors(&plan, shape, self.values.as_slice(), 1, download_encoding)
     }
 
-    /// Replaces the values in the range `place`.
-    fn set_values(&mut self, place: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
-        for (current, value) in self.values.iter_mut().skip(place.start).take(place.len()).zip(values) {
+    /// Replaces the values in `range`.
+    fn set_values(&mut self, range: std::ops::Range<usize>, values: impl IntoIterator<Item = f64>) {
+        for (current, value) in self.values.iter_mut().skip(range.start).take(range.len()).zip(values) {
             *current = value;
         }
     }
@@ -212,22 +212,22 @@ impl Algorithm for Adapter {
         if let [down, up] = tensors {
             let matrix = |tensor: &Tensor| from_f32(tensor.rows.into(), tensor.cols.into(), &tensor.values);
             let weight = f64::from(weight.weight(self.parameters.weighting));
-            self.both.insert(device, Factors { weight, down: matrix(down), up: matrix(up) });
+            self.pending.insert(device, Factors { weight, down: matrix(down), up: matrix(up) });
         }
     }
 
     fn finish(&mut self) -> Result<(), RankDeficient> {
-        let place = self.trained_range();
+        let range = self.trained_range();
         let on_devices: Vec<f64> = self
             .tensors()
             .into_iter()
             .flat_map(|tensor| as_decoded(tensor.values, self.parameters.download_encoding))
             .map(f64::from)
             .collect();
-        let centre = on_devices.get(place.clone()).filter(|_| self.round.rule().needs_all_updates());
+        let centre = on_devices.get(range.clone()).filter(|_| self.round.rule().needs_all_updates());
         let mean = self.round.take_vector(centre.unwrap_or_default());
-        let both: Vec<Factors> = std::mem::take(&mut self.both).into_values().collect();
-        let products = MeanOfProducts::new(&both);
+        let uploads: Vec<Factors> = std::mem::take(&mut self.pending).into_values().collect();
+        let products = MeanOfProducts::new(&uploads);
         // If devices trained one factor, the other factor is common to all devices. The mean of products is
         // then the product of means, and the interference is zero.
         self.interference = Some(products.as_ref().map_or(0.0, MeanOfProducts::interference));
@@ -238,11 +238,11 @@ impl Algorithm for Adapter {
                 // Matrices are column-major, and values are row-major as on the wire.
                 let rows = [down.transpose(), up.transpose()];
                 self.set_values(
-                    place,
+                    range,
                     rows.iter().flat_map(|matrix| matrix.iter().copied()).collect::<Vec<_>>(),
                 );
             }
-            (None, Some(mean)) => self.set_values(place, mean),
+            (None, Some(mean)) => self.set_values(range, mean),
             (None, None) => {}
         }
         self.rounds = self.rounds.saturating_add(1);

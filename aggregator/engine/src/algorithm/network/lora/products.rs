@@ -65,8 +65,8 @@ impl MeanOfProducts {
             let mut rows = deviations.rows_mut(number * self.rank, self.rank);
             rows -= &means * *part;
         }
-        let left = self.downs.clone().qr().r();
-        let norm = |right: &Matrix| product(&left, right).norm();
+        let r_of_downs = self.downs.clone().qr().r();
+        let norm = |ups: &Matrix| product(&r_of_downs, ups).norm();
         let scale = norm(&self.ups);
         if scale > 0.0 { norm(&deviations) / scale } else { 0.0 }
     }
@@ -76,9 +76,9 @@ impl MeanOfProducts {
     /// value is not finite.
     #[must_use]
     pub fn truncated(&self) -> Option<(Matrix, Matrix)> {
-        let left = self.downs.clone().qr();
-        let right = self.ups.transpose().qr();
-        let core = product(&left.r(), &right.r().transpose());
+        let downs_qr = self.downs.clone().qr();
+        let ups_qr = self.ups.transpose().qr();
+        let core = product(&downs_qr.r(), &ups_qr.r().transpose());
         if core.iter().any(|value| !value.is_finite()) {
             return None;
         }
@@ -86,17 +86,20 @@ impl MeanOfProducts {
         let (u, v_t) = (svd.u?, svd.v_t?);
         let mut order: Vec<usize> = (0..svd.singular_values.len()).collect();
         order.sort_by(|a, b| svd.singular_values[*b].total_cmp(&svd.singular_values[*a]));
-        let (mut down, mut up) =
-            (Matrix::zeros(self.downs.nrows(), self.rank), Matrix::zeros(self.rank, self.ups.ncols()));
-        let (left, right) = (product(&left.q(), &u), product(&right.q(), &v_t.transpose()));
-        for (place, &from) in order.iter().take(self.rank).enumerate() {
-            let value = svd.singular_values[from];
+        let mut down = Matrix::zeros(self.downs.nrows(), self.rank);
+        let mut up = Matrix::zeros(self.rank, self.ups.ncols());
+        let left_vectors = product(&downs_qr.q(), &u);
+        let right_vectors = product(&ups_qr.q(), &v_t.transpose());
+        for (target, &source) in order.iter().take(self.rank).enumerate() {
+            let value = svd.singular_values[source];
             // The largest entry of a column is made positive, so that the result is unique.
-            let column = left.column(from);
-            let sign =
-                column.iter().fold(0.0f64, |most, v| if v.abs() > most.abs() { *v } else { most }).signum();
-            down.set_column(place, &(column * sign));
-            up.set_row(place, &(right.column(from).transpose() * (sign * value)));
+            let column = left_vectors.column(source);
+            let sign = column
+                .iter()
+                .fold(0.0f64, |largest, v| if v.abs() > largest.abs() { *v } else { largest })
+                .signum();
+            down.set_column(target, &(column * sign));
+            up.set_row(target, &(right_vectors.column(source).transpose() * (sign * value)));
         }
         Some((down, up))
     }
@@ -109,7 +112,7 @@ mod tests {
     use crate::random::{Purpose, stream};
 
     /// Random uploads with factors of sizes d x rank and rank x h.
-    fn drawn(seed: u64, count: usize, [d, rank, h]: [usize; 3]) -> Vec<Factors> {
+    fn random_uploads(seed: u64, count: usize, [d, rank, h]: [usize; 3]) -> Vec<Factors> {
         let mut random = stream(seed, Purpose::Network, 0);
         let update = |number: usize| Factors {
             weight: number as f64 + 1.0,
@@ -120,7 +123,7 @@ mod tests {
     }
 
     /// Means of A, of B and of their products, computed with dense matrices.
-    fn dense(updates: &[Factors]) -> (Matrix, Matrix, Matrix) {
+    fn dense_means(updates: &[Factors]) -> (Matrix, Matrix, Matrix) {
         let total: f64 = updates.iter().map(|update| update.weight).sum();
         let mean = |matrix: &dyn Fn(&Factors) -> Matrix| {
             updates
@@ -140,15 +143,15 @@ mod tests {
     fn interference_equals_dense_computation() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
             for count in [1, 2, 5] {
-                let updates = drawn(seed as u64, count, sizes);
-                let (down, up, both) = dense(&updates);
-                let expected = (&both - product(&down, &up)).norm() / both.norm();
+                let updates = random_uploads(seed as u64, count, sizes);
+                let (down, up, product_mean) = dense_means(&updates);
+                let expected = (&product_mean - product(&down, &up)).norm() / product_mean.norm();
                 let centred: Vec<Factors> = updates
                     .iter()
                     .map(|u| Factors { weight: u.weight, down: &u.down - &down, up: &u.up - &up })
                     .collect();
-                let (_, _, identity) = dense(&centred);
-                assert!((identity.norm() / both.norm() - expected).abs() < 1e-12);
+                let (_, _, centred_mean) = dense_means(&centred);
+                assert!((centred_mean.norm() / product_mean.norm() - expected).abs() < 1e-12);
                 let got = MeanOfProducts::new(&updates).map(|mean| mean.interference());
                 assert!(got.is_some_and(|got| (got - expected).abs() < 1e-12), "{got:?} {expected}");
             }
@@ -159,7 +162,7 @@ mod tests {
     #[test]
     fn common_factor_has_no_interference() {
         for down_is_common in [true, false] {
-            let mut updates = drawn(7, 4, [12, 3, 6]);
+            let mut updates = random_uploads(7, 4, [12, 3, 6]);
             let first = updates[0].clone();
             for update in &mut updates {
                 if down_is_common { update.down = first.down.clone() } else { update.up = first.up.clone() }
@@ -175,17 +178,20 @@ mod tests {
     fn truncation_is_optimal() {
         for (seed, sizes) in SIZES.into_iter().enumerate() {
             for count in [1, 2, 5] {
-                let updates = drawn(seed as u64, count, sizes);
-                let (_, _, both) = dense(&updates);
+                let updates = random_uploads(seed as u64, count, sizes);
+                let (_, _, product_mean) = dense_means(&updates);
                 let truncated = MeanOfProducts::new(&updates).and_then(|mean| mean.truncated());
                 let (down, up) = truncated.expect("finite values have a decomposition");
-                let mut values: Vec<f64> = both.clone().singular_values().iter().copied().collect();
+                let mut values: Vec<f64> = product_mean.clone().singular_values().iter().copied().collect();
                 values.sort_by(|a, b| b.total_cmp(a));
-                let rest: f64 = values.iter().skip(sizes[1]).map(|v| v * v).sum();
-                let error = (&both - product(&down, &up)).norm_squared();
-                assert!((error - rest).abs() < 1e-9 * both.norm_squared(), "{error} {rest}");
+                let discarded: f64 = values.iter().skip(sizes[1]).map(|v| v * v).sum();
+                let error = (&product_mean - product(&down, &up)).norm_squared();
+                assert!(
+                    (error - discarded).abs() < 1e-9 * product_mean.norm_squared(),
+                    "{error} {discarded}"
+                );
                 if count == 1 {
-                    assert!(error < 1e-20 * both.norm_squared());
+                    assert!(error < 1e-20 * product_mean.norm_squared());
                 }
             }
         }
@@ -194,7 +200,7 @@ mod tests {
     #[test]
     fn zero_weight_gives_no_mean() {
         assert!(MeanOfProducts::new(&[]).is_none());
-        let mut updates = drawn(1, 1, [2, 1, 2]);
+        let mut updates = random_uploads(1, 1, [2, 1, 2]);
         updates[0].weight = 0.0;
         assert!(MeanOfProducts::new(&updates).is_none());
         updates[0] =
