@@ -102,7 +102,7 @@ fn rules_must_fit_uploads() {
     assert_eq!(
         rule("projector-mean"),
         "fleet.toml:14: aggregation.rule: found \"projector-mean\", a rule for subspaces, but \"fedrep\" with send = \
-         \"gradient\" uploads gradients; allowed: \"mean\", \"geometric-median\", \"trimmed-mean\" (or send = \
+         \"gradient\" uploads gradients; allowed: \"mean\", \"spectral-filter\", \"geometric-median\", \"trimmed-mean\" (or send = \
          \"representation\")"
     );
     assert!(rule("geometric-medain").contains("did you mean \"geometric-median\"?"));
@@ -154,13 +154,15 @@ fn mean_causes_advice_and_rule_changes_fingerprint() {
     let fleet = |more: &str| Fleet::parse("fleet.toml", &format!("{BASE}{more}")).unwrap();
     let mean = fleet("");
     assert_eq!(mean.rule, Rule::MEAN);
-    assert!(mean.advice().unwrap().contains("\"geometric-median\" withstands more with k <= 2"));
+    assert!(mean.advice().unwrap().contains("\"spectral-filter\" withstands a fifth of attackers"));
     let sends = BASE.replace("rounds = 4", "rounds = 4\nsend = \"representation\"");
     let subspaces = Fleet::parse("fleet.toml", &sends).unwrap();
     assert!(
         subspaces.advice().unwrap().contains("\"projector-geometric-median\" withstands more with k <= 2")
     );
-    let robust = fleet("[aggregation]\nrule = \"geometric-median\"");
+    let median = fleet("[aggregation]\nrule = \"geometric-median\"");
+    assert!(median.advice().unwrap().contains("worse than the mean with k >= 4 or few samples"));
+    let robust = fleet("[aggregation]\nrule = \"spectral-filter\"");
     assert_eq!(robust.advice(), None);
     let by_samples = BASE.replace("rounds = 4", "rounds = 4\nweighting = \"samples\"");
     let by_samples = format!("{by_samples}[aggregation]\nrule = \"geometric-median\"");
@@ -168,7 +170,8 @@ fn mean_causes_advice_and_rule_changes_fingerprint() {
     assert!(advice.contains("which \"geometric-median\" does not always withstand"), "{advice}");
     assert!(robust.limits.samples.relative && !mean.limits.samples.relative);
     assert!(mean.fingerprint().contains("aggregation.rule = \"mean\"\n"));
-    assert!(robust.fingerprint().contains("aggregation.rule = \"geometric-median\"\n"));
+    assert!(robust.fingerprint().contains("aggregation.rule = \"spectral-filter\"\n"));
+    assert!(robust.fingerprint().contains("aggregation.attackers = 0.2\n"));
     let trimmed =
         |trim: &str| fleet(&format!("[aggregation]\nrule = \"trimmed-mean\"\ntrim = {trim}")).fingerprint();
     assert_ne!(trimmed("0.1"), trimmed("0.2"));

@@ -48,13 +48,13 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
     run(&Scenario::parse("byzantine", text, &changes).unwrap(), seed, &mut NoProgress).unwrap()
 }
 
-/// The geometric median keeps the distance small under every attack of the grid and with every seed.
+/// The spectral filter and, with k = 2 and enough samples, the geometric median keep the distance small under every
+/// attack of the grid and with every seed.
 #[test]
-fn geometric_median_withstands_a_fifth_of_attackers() {
-    let rows = measured(&settings(GRIDS[0], &["geometric median"], &[0.05, 0.1, 0.2]));
+fn robust_rules_withstand_a_fifth_of_attackers() {
+    let rows = measured(&settings(GRIDS[0], &["geometric median", "spectral filter"], &[0.05, 0.1, 0.2]));
     assert_eq!(rows.len(), 1 + 3 * GRIDS[0].attacks.len());
-    for row in &rows {
-        let cell = &row.cells[0];
+    for (row, cell) in rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (row, cell))) {
         assert_eq!(cell.distances.len(), 3);
         assert!(cell.worst() <= 0.05, "{} by {}: {:?}", row.attack, row.fraction, cell.distances);
         let bad_numbers = ["NaN", "Inf", "scale 1e6"].contains(&row.attack);
@@ -63,6 +63,35 @@ fn geometric_median_withstands_a_fifth_of_attackers() {
         assert_eq!(cell.capped > 0, row.attack.contains("1e9"));
     }
     assert!(rows[0].cells[0].median() <= 0.008, "clean: {:?}", rows[0].cells[0].distances);
+}
+
+/// In shapes in which the geometric median is worse than the mean, the spectral filter is at most 1.5 times as far from
+/// the truth as the mean under the same attack, or at most 0.03.
+#[test]
+fn spectral_filter_is_not_worse_than_mean_in_other_shapes() {
+    let shapes: [&[&str]; 4] = [
+        &["data.k=1", "model.k=1"],
+        &["data.k=4", "model.k=4"],
+        &["data.samples=8"],
+        &["data.clients=20", "algorithm.numeric=i16"],
+    ];
+    for shape in shapes {
+        let all = settings(GRIDS[0], &["mean", "spectral filter"], &[0.2]);
+        let names = ["sign x10", "IPM 0.5", "IPM 1.5", "ALIE 1.5", "mimic", "Gauss x10"];
+        let attacks = all.attacks.iter().filter(|attack| names.contains(&attack.name)).copied().collect();
+        let changes = shape.iter().map(|change| (*change).to_owned()).collect();
+        for row in measured(&Settings { attacks, changes, ..all }) {
+            let [mean, filter] = &row.cells[..] else { panic!("{} cells instead of 2", row.cells.len()) };
+            let bound = (1.5 * mean.median()).max(0.03);
+            assert!(
+                filter.median() <= bound,
+                "{shape:?}, {}: {:?}, mean {:?}",
+                row.attack,
+                filter.distances,
+                mean.distances
+            );
+        }
+    }
 }
 
 /// The sign attacks destroy the model under the mean, which shows that the attacks of the grid are effective.

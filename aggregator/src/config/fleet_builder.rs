@@ -26,7 +26,7 @@ const NAME: &str = "Fleet::builder()";
 ///     .algorithm("fedrep")
 ///     .rounds(10)
 ///     .step_size(0.25)
-///     .set("aggregation.rule", "geometric-median") // any key of `fleet.toml`
+///     .set("aggregation.rule", "spectral-filter") // any key of `fleet.toml`
 ///     .build()?;
 /// assert_eq!(fleet.algorithm.rounds, 10);
 ///

@@ -71,15 +71,21 @@ pub fn check_aggregation(
 #[must_use]
 pub fn rule_advice(rule: Rule, algorithm: &AlgorithmSection) -> Option<String> {
     let uploads = algorithm.linear().map(|method| method.uploads(&algorithm.linear_settings()));
-    let better = match uploads {
-        Some(Uploads::Bases) => Rule::PROJECTOR_GEOMETRIC_MEDIAN,
-        Some(Uploads::Nothing | Uploads::Gradients | Uploads::Vectors(_)) | None => Rule::GEOMETRIC_MEDIAN,
-    };
     match (rule, algorithm.weighting) {
+        (Rule::Mean(_), _) if uploads == Some(Uploads::Bases) => Some(format!(
+            "aggregation.rule is \"mean\": one bad device can steer the model; {:?} withstands more with k <= 2, but can be worse \
+             with larger k or few samples (aggregator/POISON.md)",
+            Rule::PROJECTOR_GEOMETRIC_MEDIAN.as_str()
+        )),
         (Rule::Mean(_), _) => Some(format!(
-            "aggregation.rule is \"mean\": one bad device can steer the model; \"{}\" withstands more with k <= 2, but can be \
-             worse with larger k or few samples (aggregator/POISON.md)",
-            better.as_str()
+            "aggregation.rule is \"mean\": one bad device can steer the model; {:?} withstands a fifth of attackers in the \
+             shapes that aggregator/POISON.md lists",
+            Rule::SPECTRAL_FILTER.as_str()
+        )),
+        (Rule::GeometricMedian(_), Weighting::Uniform) => Some(format!(
+            "aggregation.rule is \"geometric-median\", which can be worse than the mean with k >= 4 or few samples; {:?} is not \
+             (aggregator/POISON.md)",
+            Rule::SPECTRAL_FILTER.as_str()
         )),
         (_, Weighting::Samples) => Some(format!(
             "algorithm.weighting is \"samples\": a fifth of the devices can have a quarter of the weight by declaring \
