@@ -298,7 +298,7 @@ fn moments_start_needs_regression() {
     assert!(errors(&output).contains("regression"), "{}", errors(&output));
 }
 
-/// A run would never end if its stop target refers to a figure that cannot be computed from the data.
+/// A run would never end if its stop target refers to a metric that cannot be computed from the data.
 #[test]
 fn stop_targets_need_matching_data() {
     let here = directory("targets");

@@ -1,4 +1,4 @@
-//! Tests of data sets without targets: error messages of scenarios, true eigenspaces, and available figures.
+//! Tests of data sets without targets: error messages of scenarios, true eigenspaces, and available metrics.
 
 use fedspan_client::source::{SampleSource, Targets};
 use fedspan_engine::linalg::{Matrix, orthonormal, principal_angle_distance};

@@ -33,7 +33,7 @@ fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Va
 }
 
 /// Figures do not change with offsets of up to 1e5 deviations and units from 1e-6 to 1e6. The scale of a
-/// table is computed in f64, so figures agree up to the rounding of the numbers in the file, 1e5 * 2^-53
+/// table is computed in f64, so metrics agree up to the rounding of the numbers in the file, 1e5 * 2^-53
 /// each.
 #[test]
 fn offsets_and_units_do_not_change_figures() {
@@ -59,7 +59,7 @@ fn offsets_and_units_do_not_change_figures() {
 }
 
 /// With scaling on devices in f32, an offset of R deviations causes rounding noise of R 2^-24 deviations, and
-/// figures change accordingly. For R of 2^14 or more, a warning names the columns.
+/// metrics change accordingly. For R of 2^14 or more, a warning names the columns.
 #[test]
 fn fleet_scale_error_is_bounded_by_f32_rounding() {
     let place = directory("scales-fleet");
@@ -95,7 +95,7 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
     }
 }
 
-/// Asserts that the final figures agree up to the relative error `noise`. Accuracies may also differ because
+/// Asserts that the final metrics agree up to the relative error `noise`. Accuracies may also differ because
 /// of near ties.
 fn assert_agree(plain: &Value, moved: &Value, noise: f64, what: &str) {
     let (plain, moved) = (plain["final"].as_object().unwrap(), moved["final"].as_object().unwrap());

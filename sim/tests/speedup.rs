@@ -140,7 +140,7 @@ fn communication_only_shifts_times_of_fixed_schedules() {
     }
 }
 
-/// A run that computes only distances has the same distances as a run with all figures.
+/// A run that computes only distances has the same distances as a run with all metrics.
 #[test]
 fn trajectory_distances_equal_those_of_a_full_run() {
     let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();

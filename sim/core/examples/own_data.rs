@@ -27,7 +27,7 @@ fn uniform(random: &mut ChaCha8Rng) -> f32 {
     (random.next_u32() >> 8) as f32 / (1 << 23) as f32 - 1.0
 }
 
-/// Makes the samples of a pump whose wear is a combination `(a, b)` of the two directions. Replace this
+/// Creates the samples of a pump whose wear is a combination `(a, b)` of the two directions. Replace this
 /// function by a reader of your own recordings.
 fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
     let x: Vec<f32> = (0..samples * FEATURES).map(|_| uniform(random)).collect();
@@ -36,7 +36,7 @@ fn record(samples: usize, (a, b): (f32, f32), random: &mut ChaCha8Rng) -> Set {
     Set::new(x, Labels::Classes(classes))
 }
 
-/// Makes `count` pumps, each with `labelled` training samples and 100 test samples.
+/// Creates `count` pumps, each with `labelled` training samples and 100 test samples.
 fn pumps(count: usize, labelled: usize, random: &mut ChaCha8Rng) -> Vec<Client> {
     let mut pump = || {
         let wear = (uniform(random), uniform(random));
@@ -58,7 +58,7 @@ impl Watcher for Progress {
     }
 }
 
-/// Makes a table of the results with one row for each pump.
+/// Builds a table of the results with one row for each pump.
 fn table(outcome: &Outcome) -> Table {
     let pumps = outcome.clients.iter().map(|pump| ("trained", pump));
     let pumps = pumps.chain(outcome.newcomers.iter().map(|pump| ("newcomer", pump)));

@@ -44,7 +44,7 @@ pub struct HeapWorkspace {
 }
 
 impl HeapWorkspace {
-    /// Makes a workspace of zeros.
+    /// Creates a workspace of zeros.
     #[must_use]
     pub fn new(shape: Shape, numeric: Numeric) -> Self {
         let Shape { features: d, width: k, outputs: c } = shape;
@@ -111,7 +111,7 @@ fn parts(shape: Shape, values: &mut [f32]) -> Parts<'_> {
 /// Client session of a simulated device.
 pub type SimSession = Session<SimTask, ClientSource, NoStore, ChaCha8Rng>;
 
-/// Makes the random generator of a simulated device, which is the same in every run. Must not be used for
+/// Creates the random generator of a simulated device, which is the same in every run. Must not be used for
 /// devices with keys, whose handshakes must be unpredictable.
 #[must_use]
 pub fn deterministic_rng(seed: u64, device: u64) -> ChaCha8Rng {
@@ -154,10 +154,10 @@ impl DeviceFactory {
         seeds: SeedSource,
     ) -> Result<Self, BuildError> {
         let fleet = dataset.clients.len();
-        let most = usize::from(u16::MAX) - 1;
-        if scenario.model.network.is_some() && dataset.features > most {
+        let max_features = usize::from(u16::MAX) - 1;
+        if scenario.model.network.is_some() && dataset.features > max_features {
             return Err(BuildError(format!(
-                "samples have {} values, a network's have at most {most}",
+                "samples have {} values, a network's have at most {max_features}",
                 dataset.features
             )));
         }
@@ -194,7 +194,7 @@ impl DeviceFactory {
         })
     }
 
-    /// Makes the session of one device.
+    /// Creates the session of one device.
     ///
     /// # Errors
     /// [`BuildError`] if the client's task cannot be built with these settings.
@@ -209,7 +209,7 @@ impl DeviceFactory {
         self.session_with_store(config, protection, client, join_time, NoStore, random)
     }
 
-    /// Makes the session of one device with the given store.
+    /// Creates the session of one device with the given store.
     ///
     /// # Errors
     /// [`BuildError`] if the client's task cannot be built with these settings.
@@ -257,7 +257,7 @@ impl DeviceFactory {
         Ok(ran.ok().map(|usage| (usage.samples, sums)))
     }
 
-    /// Makes the task of a device's model, without scaling of samples.
+    /// Creates the task of a device's model, without scaling of samples.
     fn model_task(&self, device: u64, samples: usize, join_time: JoinTime) -> Result<SimTask, BuildError> {
         if let Some(network) = &self.network {
             return Ok(SimTask::Network(SimNetwork::new(network, device, samples, join_time)));
@@ -350,13 +350,13 @@ impl SimDevice {
                 let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
                 let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                 self.connection.receive(sent, &mut self.inbox);
-                let mut more = progress.again;
-                while more {
+                let mut has_more = progress.again;
+                while has_more {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
                     let sent = self.transmit.get(..progress.sent).unwrap_or_default();
                     self.connection.receive(sent, &mut self.inbox);
                     let silent_until = self.session.silent_until();
-                    more = progress.again && progress.sent > 0 || silent_until > self.now;
+                    has_more = progress.again && progress.sent > 0 || silent_until > self.now;
                     self.now = self.now.max(silent_until);
                 }
             }

@@ -64,7 +64,7 @@ pub struct SimNoise {
 }
 
 impl SimNoise {
-    /// Makes the privacy mechanism of a device.
+    /// Creates the privacy mechanism of a device.
     #[must_use]
     pub fn new(noise: Option<NoiseConfig>, seeds: SeedSource, device: u64) -> Self {
         let settings = noise.map(|noise| noise.settings);

@@ -20,7 +20,7 @@ fn campaign(scenario: ScenarioBuilder) -> ScenarioBuilder {
     scenario.width(2).algorithm("fedrep").rounds(6).step_size(0.25)
 }
 
-/// Makes the builder of the scenario in [`TEXT`].
+/// Creates the builder of the scenario in [`TEXT`].
 fn linear() -> ScenarioBuilder {
     let data =
         Scenario::builder().set("data.kind", "linear-regression").set("data.clients", 8).set("data.d", 6);
@@ -163,7 +163,7 @@ fn watcher_observes_and_ends_the_run() {
     assert_eq!((counter.rounds, short.interrupted), (4, true));
 }
 
-/// Makes FedRep as a custom algorithm with the settings of [`TEXT`] and this width and step size.
+/// Creates FedRep as a custom algorithm with the settings of [`TEXT`] and this width and step size.
 fn fedrep(width: usize, step_size: f32) -> Box<dyn Algorithm> {
     let parameters = FedRepParameters {
         step_size,

@@ -123,7 +123,7 @@ impl<'a> ComparisonSummary<'a> {
     }
 }
 
-/// Table with one column for each scenario and one row for each figure.
+/// Table with one column for each scenario and one row for each metric.
 fn table(entries: &[Entry], executed: &Executed) -> Table {
     let finished_runs: Vec<(&Entry, Vec<&Summary>)> = entries
         .iter()

@@ -334,7 +334,7 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
     lines
 }
 
-/// Formats the value of the figure `name` in the same way as [`lines`].
+/// Formats the value of the metric `name` in the same way as [`lines`].
 pub fn show(name: &str, value: f64) -> String {
     match name {
         "rounds" | "updates" | "rejected" => format!("{value:.0}"),
@@ -346,14 +346,14 @@ pub fn show(name: &str, value: f64) -> String {
     }
 }
 
-/// Spread of the figure `name` over the runs, or `None` if one of the runs does not have this figure.
+/// Spread of the metric `name` over the runs, or `None` if one of the runs does not have this metric.
 pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
     let value = |run: &&Summary| lines(run).into_iter().find(|line| line.0 == name).map(|line| line.1);
     let values: Option<Vec<f64>> = runs.iter().map(value).collect();
     values.and_then(|values| Spread::new(&values))
 }
 
-/// Table of one scenario: the figures of a single run, or quartiles over several seeds.
+/// Table of one scenario: the metrics of a single run, or quartiles over several seeds.
 fn table(entry: &Entry, runs: &Runs) -> Table {
     let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };

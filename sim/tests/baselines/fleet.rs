@@ -1,4 +1,4 @@
-//! Helpers of tests: a fleet that connects a server's algorithm directly with simulated devices, without a
+//! Test helpers: a fleet that connects a server's algorithm directly with simulated devices, without a
 //! network. The test chooses the participants of each round.
 
 use fedspan_client::Task;

@@ -1,5 +1,5 @@
-//! Helpers of tests: reference implementation of the baseline algorithms from the formulas of the papers, in
-//! f64 and with one batch of all samples. Gradients are central differences.
+//! Test helpers: reference implementation of the baseline algorithms from the formulas of the papers, in f64
+//! and with one batch of all samples. Gradients are central differences.
 
 use fedspan_engine::algorithm::network::{
     Apfl, Ditto, FedMtl, FedProx, L2gd, NetworkMethod, PerFedAvg, Scaffold,

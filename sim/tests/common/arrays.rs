@@ -1,5 +1,5 @@
-//! Helpers of tests: writers of arrays in NumPy's formats npy and npz, with every type, memory order, version
-//! and compression.
+//! Test helpers: writers of arrays in NumPy's formats npy and npz, with every type, memory order, version and
+//! compression.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Helpers of tests: functions that run the program and create its input files.
+//! Test helpers: functions that run the program and create its input files.
 #![allow(dead_code, reason = "no test file uses all of it")]
 
 pub mod arrays;

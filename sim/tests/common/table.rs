@@ -1,4 +1,4 @@
-//! Helpers of tests: a table, and a writer for the variants of CSV files that programs write.
+//! Test helpers: a table, and a writer for the variants of CSV files that programs write.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
-//! Helpers of tests: reference implementation of RoLoRA's Algorithm 2 in f64 (Chen et al. 2025). The loss is
-//! that of the paper, `(1/m) |X A B - Y|^2`.
+//! Test helpers: reference implementation of RoLoRA's Algorithm 2 in f64 (Chen et al. 2025). The loss is that
+//! of the paper, `(1/m) |X A B - Y|^2`.
 
 use fedspan_engine::linalg::Matrix;
 use fedspan_sim_core::data::{Labels, Set};

@@ -32,13 +32,13 @@ pub struct Gram {
 }
 
 impl Gram {
-    /// Makes an accumulator without rows, for `d` features.
+    /// Creates an accumulator without rows, for `d` features.
     #[must_use]
     pub fn new(d: usize) -> Self {
         Self { d, rows: 0, sums: vec![0.0; d * d], block: Vec::with_capacity(BLOCK * d) }
     }
 
-    /// Makes an accumulator of a client's training rows.
+    /// Creates an accumulator of a client's training rows.
     #[must_use]
     pub fn from_client(client: &Client, d: usize) -> Self {
         let mut gram = Self::new(d);
@@ -97,8 +97,8 @@ impl Gram {
         self.flush();
         other.flush();
         self.rows += other.rows;
-        for (sum, more) in self.sums.iter_mut().zip(&other.sums) {
-            *sum += more;
+        for (sum, other_sum) in self.sums.iter_mut().zip(&other.sums) {
+            *sum += other_sum;
         }
     }
 
@@ -114,8 +114,8 @@ impl Gram {
     pub fn mean(mut self) -> Matrix {
         self.flush();
         let (d, count) = (self.d, self.rows.max(1) as f64);
-        let at = |i: usize, j: usize| self.sums.get(i.min(j) * d + i.max(j)).copied().unwrap_or(0.0);
-        Matrix::from_fn(d, d, |i, j| at(i, j) / count)
+        let sum_at = |i: usize, j: usize| self.sums.get(i.min(j) * d + i.max(j)).copied().unwrap_or(0.0);
+        Matrix::from_fn(d, d, |i, j| sum_at(i, j) / count)
     }
 }
 
@@ -124,14 +124,14 @@ impl Gram {
 pub fn pooled(d: usize, clients: usize, gram: impl Fn(usize) -> Gram + Sync) -> Matrix {
     let numbers: Vec<usize> = (0..clients).collect();
     let several = clients_per_batch(d);
-    let mut all = Gram::new(d);
+    let mut total = Gram::new(d);
     for numbers in numbers.chunks(several) {
         let grams: Vec<Gram> = numbers.par_iter().map(|&client| gram(client)).collect();
         for gram in grams {
-            all.append(gram);
+            total.append(gram);
         }
     }
-    all.mean()
+    total.mean()
 }
 
 /// Number of clients that are processed at once. It affects memory only, not the result.
@@ -212,15 +212,15 @@ impl Eigenspace {
         if k > d {
             return Err(NoEigenspace::TooManyDimensions { k, d });
         }
-        let wrong = symmetric.iter().position(|value| !value.is_finite());
-        if let Some((row, column)) = wrong.map(|place| (place % d, place / d)) {
+        let not_finite = symmetric.iter().position(|value| !value.is_finite());
+        if let Some((row, column)) = not_finite.map(|index| (index % d, index / d)) {
             return Err(NoEigenspace::NotFinite { row, column, value: symmetric[(row, column)] });
         }
         let vectors = top_eigenspace(symmetric, k + 1);
         let eigenvalues: Vec<f64> =
             (0..vectors.ncols()).map(|j| quotient(symmetric, &vectors.columns(j, 1).into_owned())).collect();
-        let at = |place: usize| eigenvalues.get(place).copied().unwrap_or(0.0);
-        let (largest, inside, outside) = (at(0), at(k.saturating_sub(1)), at(k));
+        let eigenvalue = |index: usize| eigenvalues.get(index).copied().unwrap_or(0.0);
+        let (largest, inside, outside) = (eigenvalue(0), eigenvalue(k.saturating_sub(1)), eigenvalue(k));
         // The whole space and the space of dimension 0 are always unique.
         if (1..d).contains(&k) && inside - outside <= MIN_GAP * largest {
             return Err(NoEigenspace::Undetermined { k, inside, outside, largest });
@@ -267,7 +267,7 @@ mod tests {
     use super::super::{Layout, Set};
     use super::*;
 
-    /// Makes rows with norms from about 0.5 to 5. A quarter of the values are zero.
+    /// Creates rows with norms from about 0.5 to 5. A quarter of the values are zero.
     fn rows(count: usize, d: usize, seed: u64) -> Vec<f32> {
         let mut random = stream(seed, Purpose::Test, 0);
         let scale = 2.0 / (d as f64).sqrt();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     /// Computes the mean `(1/n) M^T M` by its definition, summed in the order of the rows.
-    fn plain(rows: &[f32], d: usize) -> Matrix {
+    fn mean_products(rows: &[f32], d: usize) -> Matrix {
         let mut sums = Matrix::zeros(d, d);
         for row in rows.chunks(d) {
             let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
@@ -292,7 +292,7 @@ mod tests {
         sums / (rows.len() / d).max(1) as f64
     }
 
-    /// Makes a data set of clients with these numbers of rows.
+    /// Creates a data set of clients with these numbers of rows.
     fn clients(sizes: &[usize], d: usize) -> Dataset {
         let set = |(seed, size): (u64, &usize)| Set::unlabelled(rows(*size, d, seed), d);
         let client = |set| Client::new(set, Set::unlabelled(Vec::new(), d));
@@ -316,7 +316,7 @@ mod tests {
             let mut single = Gram::new(d);
             rows.chunks(d).for_each(|row| single.add(row));
             let grouped = grouped.mean();
-            assert_eq!(grouped, plain(&rows, d), "{count} x {d}");
+            assert_eq!(grouped, mean_products(&rows, d), "{count} x {d}");
             assert_eq!(grouped, single.mean(), "{count} x {d}");
         }
     }
@@ -343,8 +343,8 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| pooled(6, 40, |client| Gram::from_client(&dataset.clients[client], 6)))
         };
-        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
-        assert!((run(1) - plain(&all, 6)).amax() < 1e-15);
+        let all_values: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        assert!((run(1) - mean_products(&all_values, 6)).amax() < 1e-15);
         assert_eq!(run(1), run(2));
         assert_eq!(run(1), run(5));
     }
@@ -356,12 +356,12 @@ mod tests {
             let known: Vec<f64> = (0..d).map(|j| 1.0 / (j + 1) as f64).collect();
             let diagonal = Matrix::from_fn(d, d, |i, j| if i == j { known[i] } else { 0.0 });
             let symmetric = &basis * diagonal * basis.transpose();
-            let found = Eigenspace::top(&symmetric, k).unwrap();
+            let computed = Eigenspace::top(&symmetric, k).unwrap();
             let truth = basis.columns(0, k).into_owned();
-            assert!(principal_angle_distance(&found.basis, &truth) < 1e-11, "{d}, {k}");
-            assert_eq!(found.eigenvalues.len(), (k + 1).min(d));
-            for (found, known) in found.eigenvalues.iter().zip(&known) {
-                assert!((found - known).abs() < 1e-13, "{d}, {k}: {found} is not {known}");
+            assert!(principal_angle_distance(&computed.basis, &truth) < 1e-11, "{d}, {k}");
+            assert_eq!(computed.eigenvalues.len(), (k + 1).min(d));
+            for (computed, known) in computed.eigenvalues.iter().zip(&known) {
+                assert!((computed - known).abs() < 1e-13, "{d}, {k}: {computed} is not {known}");
             }
         }
     }
@@ -386,16 +386,16 @@ mod tests {
     #[test]
     fn pooled_truth_uses_training_rows_only() {
         let mut dataset = clients(&[30, 10, 0], 5);
-        let all: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
-        let expected = Eigenspace::top(&plain(&all, 5), 2).unwrap().basis;
+        let all_values: Vec<f32> = dataset.clients.iter().flat_map(|client| client.train.x.clone()).collect();
+        let expected = Eigenspace::top(&mean_products(&all_values, 5), 2).unwrap().basis;
         assert!(principal_angle_distance(&pooled_truth(&dataset, 2).unwrap(), &expected) < 1e-13);
-        let found = pooled_truth(&dataset, 2).unwrap();
-        let other = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
+        let before = pooled_truth(&dataset, 2).unwrap();
+        let other_tests = Arc::new(Set::unlabelled(rows(50, 5, 9), 5));
         for client in &mut dataset.clients {
-            client.test = Arc::clone(&other);
+            client.test = Arc::clone(&other_tests);
         }
-        assert_eq!(pooled_truth(&dataset, 2).unwrap(), found);
-        dataset.clients[2].train = other;
-        assert_ne!(pooled_truth(&dataset, 2).unwrap(), found);
+        assert_eq!(pooled_truth(&dataset, 2).unwrap(), before);
+        dataset.clients[2].train = other_tests;
+        assert_ne!(pooled_truth(&dataset, 2).unwrap(), before);
     }
 }

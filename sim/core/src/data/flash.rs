@@ -32,7 +32,7 @@ pub enum ImageError {
     Data(#[from] DataError),
 }
 
-/// Makes the flash image of a wearer. Wearers are numbered from 1: training wearers first, then newcomers.
+/// Builds the flash image of a wearer. Wearers are numbered from 1: training wearers first, then newcomers.
 ///
 /// # Errors
 /// [`ImageError`] if the scenario has no such wearer, a draw is too large, or the recordings cannot be read.
@@ -47,8 +47,8 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     };
     let head = draw("data.head_samples_per_class", if trains { settings.head_samples_per_class } else { 0 })?;
     let labelled = draw("split.labels_per_class", if trains { 0 } else { settings.labels_per_class })?;
-    let all = recordings()?;
-    let recorded: Vec<_> = all
+    let recordings = recordings()?;
+    let recorded: Vec<_> = recordings
         .iter()
         .filter(|series| series.person == person)
         .filter_map(|series| {
@@ -80,7 +80,7 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
     Ok(with_crc(image))
 }
 
-/// Makes the flash image of a client's samples with `d` features, as a regression table. Class numbers are
+/// Builds the flash image of a client's samples with `d` features, as a regression table. Class numbers are
 /// written as values, and missing targets as zeros.
 #[must_use]
 pub fn table(client: &Client, d: usize) -> Vec<u8> {

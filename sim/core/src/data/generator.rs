@@ -28,7 +28,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Makes the generator of the client's test samples, whose targets have no noise.
+    /// Creates the generator of the client's test samples, whose targets have no noise.
     #[must_use]
     pub fn tests(&self, samples: usize) -> Self {
         Self { noise_std: 0.0, samples, purpose: Purpose::Test, ..self.clone() }

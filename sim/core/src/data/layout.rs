@@ -84,22 +84,24 @@ impl Dataset {
         }
         let d = self.features;
         // Pairs of original and shortened sets. Keeping the original alive keeps its address unique.
-        let mut cut: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
-        let mut shared = |set: &mut Arc<Set>| {
-            if let Some((_, short)) = cut.iter().find(|(whole, _)| Arc::ptr_eq(whole, set)) {
-                *set = Arc::clone(short);
+        let mut shortened_sets: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
+        let mut shorten = |set: &mut Arc<Set>| {
+            if let Some((_, shortened_set)) =
+                shortened_sets.iter().find(|(original, _)| Arc::ptr_eq(original, set))
+            {
+                *set = Arc::clone(shortened_set);
                 return;
             }
-            let short = Arc::new(shortened(set, d));
+            let shortened_set = Arc::new(shortened(set, d));
             // A set with a single reference is not shared.
             if Arc::strong_count(set) > 1 {
-                cut.push((Arc::clone(set), Arc::clone(&short)));
+                shortened_sets.push((Arc::clone(set), Arc::clone(&shortened_set)));
             }
-            *set = short;
+            *set = shortened_set;
         };
         for Client { train, test, .. } in self.clients.iter_mut().chain(&mut self.newcomers) {
-            shared(train);
-            shared(test);
+            shorten(train);
+            shorten(test);
         }
         self.features = d - 1;
         self.layout.constant = false;
@@ -148,16 +150,19 @@ mod tests {
             layout: Layout { shape: Some(Shape::Image { channels: 1, height: 8, width: 8 }), constant: true },
             ..Dataset::default()
         };
-        let short = dataset.clone().without_constant();
-        assert_eq!((dataset.features, short.features), (65, 64));
-        assert_eq!(short.layout.shape.map(Shape::len), Some(64));
-        let (a, b) = (&dataset.clients[0].train, &short.clients[0].train);
+        let without_constant = dataset.clone().without_constant();
+        assert_eq!((dataset.features, without_constant.features), (65, 64));
+        assert_eq!(without_constant.layout.shape.map(Shape::len), Some(64));
+        let (a, b) = (&dataset.clients[0].train, &without_constant.clients[0].train);
         for row in 0..2 {
             assert_eq!(a.x[row * 65..row * 65 + 64], b.x[row * 64..row * 64 + 64]);
             assert_eq!(a.x[row * 65 + 64].to_bits(), 1f32.to_bits());
         }
         assert!(matches!(&b.y, Labels::Classes(classes) if classes.len() == 2));
-        assert!(Arc::ptr_eq(&short.clients[1].test, &short.newcomers[0].test), "shared as before");
-        assert_eq!(short.clone().without_constant().features, 64, "a second call changes nothing");
+        assert!(
+            Arc::ptr_eq(&without_constant.clients[1].test, &without_constant.newcomers[0].test),
+            "shared as before"
+        );
+        assert_eq!(without_constant.clone().without_constant().features, 64, "a second call changes nothing");
     }
 }

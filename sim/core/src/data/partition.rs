@@ -124,8 +124,8 @@ impl Partition {
 pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
     method.check(labels.len(), classes(labels))?;
     let mut random = stream(seed, Purpose::Partition, 0);
-    let all: Vec<usize> = (0..labels.len()).collect();
-    let shuffled = random.choose(&all, all.len());
+    let indices: Vec<usize> = (0..labels.len()).collect();
+    let shuffled = random.choose(&indices, indices.len());
     let label = |i: &usize| labels.get(*i).copied();
     match method {
         Partition::Natural { .. } => Ok(Vec::new()),
@@ -157,9 +157,9 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
                 }
                 Some(counts) => {
                     check_counts(&counts, sorted.len())?;
-                    if let Some(few) = counts.iter().find(|count| **count < classes) {
+                    if let Some(too_few) = counts.iter().find(|count| **count < classes) {
                         return Err(format!(
-                            "found a client of {few} samples, allowed: at least {classes}, one for each shard"
+                            "found a client of {too_few} samples, allowed: at least {classes}, one for each shard"
                         ));
                     }
                     // The lengths of a client's shards differ by at most one sample.
@@ -170,8 +170,10 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
                     cut_runs(&kept, &per_shard(&order, classes, length))
                 }
             };
-            let own = |own: &[usize]| own.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect();
-            Ok(order.chunks(classes.max(1)).map(own).collect())
+            let samples_of = |shard_numbers: &[usize]| {
+                shard_numbers.iter().filter_map(|&s| shards.get(s)).flatten().copied().collect()
+            };
+            Ok(order.chunks(classes.max(1)).map(samples_of).collect())
         }
     }
 }
@@ -180,8 +182,8 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
 fn classes(labels: &[u8]) -> usize {
     let mut seen = [false; 256];
     for label in labels {
-        if let Some(place) = seen.get_mut(usize::from(*label)) {
-            *place = true;
+        if let Some(is_seen) = seen.get_mut(usize::from(*label)) {
+            *is_seen = true;
         }
     }
     seen.iter().filter(|seen| **seen).count()
@@ -195,10 +197,10 @@ fn per_shard<T: Copy + Default>(
     value: impl Fn(usize, usize) -> Option<T>,
 ) -> Vec<T> {
     let mut values = vec![T::default(); order.len()];
-    for (client, own) in order.chunks(classes.max(1)).enumerate() {
-        for (which, &shard) in own.iter().enumerate() {
-            if let (Some(place), Some(value)) = (values.get_mut(shard), value(client, which)) {
-                *place = value;
+    for (client, client_shards) in order.chunks(classes.max(1)).enumerate() {
+        for (index, &shard) in client_shards.iter().enumerate() {
+            if let (Some(entry), Some(value)) = (values.get_mut(shard), value(client, index)) {
+                *entry = value;
             }
         }
     }
@@ -232,8 +234,8 @@ fn subsample(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>
 
 /// Cuts the items into runs of the given lengths.
 fn cut_runs(items: &[usize], lengths: &[usize]) -> Vec<Vec<usize>> {
-    let mut rest = items.iter().copied();
-    lengths.iter().map(|length| rest.by_ref().take(*length).collect()).collect()
+    let mut remaining = items.iter().copied();
+    lengths.iter().map(|length| remaining.by_ref().take(*length).collect()).collect()
 }
 
 /// Cuts the items into one run for each weight, with lengths in proportion to the weights. No run is empty if

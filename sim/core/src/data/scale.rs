@@ -70,16 +70,18 @@ impl Scale {
         let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
             for set in [&mut client.train, &mut client.test] {
-                if let Some(own) = Arc::get_mut(set) {
-                    scale_rows(own, d, &columns, &mut differ, names, path)?;
-                } else if let Some((_, done)) = shared.iter().find(|(from, _)| Arc::ptr_eq(from, set)) {
-                    *set = Arc::clone(done);
+                if let Some(unshared) = Arc::get_mut(set) {
+                    scale_rows(unshared, d, &columns, &mut differ, names, path)?;
+                } else if let Some((_, scaled)) =
+                    shared.iter().find(|(original, _)| Arc::ptr_eq(original, set))
+                {
+                    *set = Arc::clone(scaled);
                 } else {
-                    let mut own = Set::clone(set);
-                    scale_rows(&mut own, d, &columns, &mut differ, names, path)?;
-                    let done = Arc::new(own);
-                    shared.push((Arc::clone(set), Arc::clone(&done)));
-                    *set = done;
+                    let mut unshared = Set::clone(set);
+                    scale_rows(&mut unshared, d, &columns, &mut differ, names, path)?;
+                    let scaled = Arc::new(unshared);
+                    shared.push((Arc::clone(set), Arc::clone(&scaled)));
+                    *set = scaled;
                 }
             }
         }
@@ -149,12 +151,13 @@ fn robust(values: &mut [f64]) -> (f64, f64) {
 
 /// Quantile of sorted values, linearly interpolated.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let place = part * (sorted.len().saturating_sub(1)) as f64;
+    let position = part * (sorted.len().saturating_sub(1)) as f64;
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place among values")]
-    let below = place.floor() as usize;
-    let at = |place: usize| sorted.get(place.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0);
-    let (low, high) = (at(below), at(below + 1));
-    low + (high - low) * (place - place.floor())
+    let below = position.floor() as usize;
+    let value_at =
+        |position: usize| sorted.get(position.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0);
+    let (low, high) = (value_at(below), value_at(below + 1));
+    low + (high - low) * (position - position.floor())
 }
 
 /// Scales rows of `d` values in place and rounds them to f32. For each constant feature, `differ` counts the
@@ -175,11 +178,11 @@ fn scale_rows(
         }
     }
     set.x = wide.iter().map(|value| narrow(*value)).collect();
-    if let Some(at) = set.x.iter().position(|value| !value.is_finite()) {
-        let name = names.get(at % d.max(1)).map_or("", String::as_str);
+    if let Some(index) = set.x.iter().position(|value| !value.is_finite()) {
+        let name = names.get(index % d.max(1)).map_or("", String::as_str);
         let message = format!(
             "found {:e} in {name:?} once it is scaled, which does not fit an f32; remove the row or the feature",
-            wide.get(at).unwrap_or(&0.0)
+            wide.get(index).unwrap_or(&0.0)
         );
         return Err(DataError::new(path, message));
     }
@@ -198,7 +201,7 @@ mod tests {
         Set { x: Vec::new(), y, x_f64: Some(wide), y_f64: None }
     }
 
-    /// Makes two clients and one newcomer with the features `a` and `b` and a constant 1.
+    /// Creates two clients and one newcomer with the features `a` and `b` and a constant 1.
     fn dataset() -> Dataset {
         let test = Arc::new(set(&[[100.0, 7.0, 1.0]]));
         let client =

@@ -73,7 +73,7 @@ impl Model {
         &self.directions
     }
 
-    /// Makes the generator of a client's rows, which starts at the first row.
+    /// Creates the generator of a client's rows, which starts at the first row.
     fn rows(&self, client: usize) -> Rows {
         let d = self.settings.d;
         Rows {
@@ -123,7 +123,7 @@ impl Model {
         Eigenspace::top(&pooled(d, clients, |client| self.gram(client)), k)
     }
 
-    /// Makes a data set with the rows of all clients.
+    /// Creates a data set with the rows of all clients.
     ///
     /// # Errors
     /// [`NoEigenspace`] if the top eigenspace of all rows is not unique.
@@ -247,14 +247,14 @@ mod tests {
             let rows: Vec<Vec<f32>> = dataset.clients.iter().map(|client| client.train.x.clone()).collect();
             (rows, dataset.truth)
         };
-        let one = data(1, 1);
-        assert!(one == data(1, 2) && one == data(1, 3));
-        let other = data(2, 1);
-        assert!(one.1 != other.1);
-        let mut all: Vec<Vec<f32>> = one.0.into_iter().chain(other.0).collect();
-        all.sort_by(|a, b| a.partial_cmp(b).unwrap());
-        all.dedup();
-        assert_eq!(all.len(), 10);
+        let seed_1 = data(1, 1);
+        assert!(seed_1 == data(1, 2) && seed_1 == data(1, 3));
+        let seed_2 = data(2, 1);
+        assert!(seed_1.1 != seed_2.1);
+        let mut all_rows: Vec<Vec<f32>> = seed_1.0.into_iter().chain(seed_2.0).collect();
+        all_rows.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        all_rows.dedup();
+        assert_eq!(all_rows.len(), 10);
     }
 
     /// Uses the sizes of the paper, with a tenth of the samples.
@@ -262,14 +262,17 @@ mod tests {
     fn eigenspace_of_many_rows_approaches_directions() {
         let settings = SpikedCovariance { clients: 20, d: 100, k: 4, samples: 10_000, noise_std: 0.6 };
         let model = Model::new(settings, 1);
-        let found = model.eigenspace().unwrap();
-        let distance = principal_angle_distance(&found.basis, model.directions());
+        let eigenspace = model.eigenspace().unwrap();
+        let distance = principal_angle_distance(&eigenspace.basis, model.directions());
         assert!(distance < 0.03, "{distance}");
         // Four directions have variance 1 + 0.36 each, and the total variance is 4 + 100 x 0.36 = 40. The
         // mean of quotients is slightly smaller than the quotient of means.
         let expected = 1.36 / 40.0;
-        assert!(found.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1), "{found:?}");
-        assert!(found.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", found.eigenvalues[4]);
+        assert!(
+            eigenspace.eigenvalues[..4].iter().all(|value| (value / expected - 1.0).abs() < 0.1),
+            "{eigenspace:?}"
+        );
+        assert!(eigenspace.eigenvalues[4] < 0.36 / 40.0 * 1.15, "{}", eigenspace.eigenvalues[4]);
     }
 
     #[test]
@@ -280,7 +283,7 @@ mod tests {
         let message = SpikedCovariance { clients: 300, ..paper }.check().unwrap_err();
         // 300 x 100000 rows have 101 values each; 20 matrices of 100 x 100 are in f64.
         assert!(message.contains("3030400000 values (12121600000 bytes)"), "{message}");
-        let most = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
-        assert!(most.check().is_err());
+        let too_large = SpikedCovariance { clients: usize::MAX, samples: usize::MAX, ..paper };
+        assert!(too_large.check().is_err());
     }
 }

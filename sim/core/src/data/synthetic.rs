@@ -68,9 +68,9 @@ impl LinearRegression {
                 .fold(0, u64::saturating_add),
         };
         // A new batch is in memory together with the first batch.
-        let own = samples.saturating_mul(if self.fresh { 2 } else { 1 });
+        let client_samples = samples.saturating_mul(if self.fresh { 2 } else { 1 });
         // An f64 counts as two values.
-        own.saturating_add(clients * tests).saturating_mul(d).saturating_add(
+        client_samples.saturating_add(clients * tests).saturating_mul(d).saturating_add(
             new * (to_u64(self.new_samples) + tests) * d + 2 * (clients + new) * (d + k) + 2 * d * k,
         )
     }

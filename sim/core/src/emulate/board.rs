@@ -176,9 +176,9 @@ impl Core {
     pub fn emulator(&self, root: &Path) -> Result<PathBuf, EmulateError> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let unpacked = root.join("target/boards/qemu/bin");
-        let found = std::env::split_paths(&path).chain([unpacked]).map(|folder| folder.join(self.qemu));
-        let mut found = found.filter(|file| file.is_file());
-        found.next().ok_or(EmulateError::NoQemu { program: self.qemu })
+        let programs = std::env::split_paths(&path).chain([unpacked]).map(|folder| folder.join(self.qemu));
+        let mut programs = programs.filter(|file| file.is_file());
+        programs.next().ok_or(EmulateError::NoQemu { program: self.qemu })
     }
 
     /// Builds the client firmware for this core with cargo and returns its path. The environment variables of

@@ -48,15 +48,17 @@ impl Expected {
     /// accuracy is the same.
     #[must_use]
     pub fn agrees(&self, report: &BoardReport) -> bool {
-        let same = |key: &str, expected: &Option<String>| match expected {
-            Some(expected) => report.line.get(key).and_then(|found| found.as_str()) == Some(expected),
+        let matches_report = |key: &str, expected: &Option<String>| match expected {
+            Some(expected) => report.line.get(key).and_then(|reported| reported.as_str()) == Some(expected),
             None => true,
         };
         let accurate = match self.accuracy {
-            Some(expected) => report.accuracy().is_some_and(|found| (found - expected).abs() < 1e-12),
+            Some(expected) => report.accuracy().is_some_and(|reported| (reported - expected).abs() < 1e-12),
             None => true,
         };
-        accurate && same("representation", &self.representation) && same("head", &self.head)
+        accurate
+            && matches_report("representation", &self.representation)
+            && matches_report("head", &self.head)
     }
 }
 

@@ -13,7 +13,7 @@ use rand_core::TryRng;
 
 use super::{EmulateError, Plan};
 
-/// Makes the security section of the server's configuration.
+/// Creates the security section of the server's configuration.
 pub(super) fn security(plan: &Plan<'_>) -> Security {
     if plan.plaintext {
         return Security::Plaintext;
@@ -21,7 +21,8 @@ pub(super) fn security(plan: &Plan<'_>) -> Security {
     Security::Keys { store: plan.scratch.join("keys"), key_file: Some(plan.scratch.join("keys.key")) }
 }
 
-/// Makes the keys of all boards, writes their provisioning records, and returns the protection of the server.
+/// Creates the keys of all boards, writes their provisioning records, and returns the protection of the
+/// server.
 pub(super) fn protection(security: &Security, plan: &Plan<'_>) -> Result<Protection, EmulateError> {
     let Security::Keys { store, key_file: Some(key_file) } = security else {
         return Ok(Protection::Plaintext);

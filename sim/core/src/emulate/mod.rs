@@ -207,14 +207,14 @@ pub async fn run(
                 status = Some(served?);
             }
             _ = ask.tick() => {
-                let asked = query(&state, "status", |line| {
+                let status_query = query(&state, "status", |line| {
                     if let Ok(value) = serde_json::from_str(line) {
                         watcher.status(&value);
                     }
                     Ok(())
                 });
                 // Errors are ignored: the server may not have started yet, or may have ended.
-                let _ = asked.await;
+                let _ = status_query.await;
             }
         }
     }
@@ -280,7 +280,7 @@ async fn watch_rounds(state: &Path) -> JoinHandle<Vec<serde_json::Value>> {
     })
 }
 
-/// Makes the configuration of the server, which runs the scenario's campaign with the boards.
+/// Creates the configuration of the server, which runs the scenario's campaign with the boards.
 fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     let Scenario { seed, model, algorithm, rule, norm, samples, participation, stop, .. } = plan.scenario;
     let shape = plan.core.firmware.shape();
@@ -323,7 +323,7 @@ fn fleet(plan: &Plan<'_>, security: Security) -> Fleet {
     }
 }
 
-/// Makes a named pipe with the program `mkfifo`, which is part of every Unix.
+/// Creates a named pipe with the program `mkfifo`, which is part of every Unix.
 fn make_pipe(path: &Path) -> std::io::Result<()> {
     let status = std::process::Command::new("mkfifo").arg("-m").arg("600").arg(path).status()?;
     if status.success() { Ok(()) } else { Err(std::io::Error::other(format!("mkfifo ended with {status}"))) }

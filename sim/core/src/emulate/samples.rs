@@ -18,7 +18,7 @@ pub struct SampleImages<'a> {
 }
 
 impl<'a> SampleImages<'a> {
-    /// Makes the builder, and checks that the core's firmware supports the scenario.
+    /// Creates the builder, and checks that the core's firmware supports the scenario.
     ///
     /// # Errors
     /// [`EmulateError::Scenario`] if the firmware does not support the scenario, [`EmulateError::Data`] if
@@ -73,15 +73,16 @@ impl<'a> SampleImages<'a> {
         self.clients
     }
 
-    /// Makes the partition content with the samples of a client, whose number counts from 1.
+    /// Builds the partition content with the samples of a client, whose number counts from 1.
     ///
     /// # Errors
     /// [`EmulateError::Image`] if a recording cannot be written, [`EmulateError::Room`] if the samples do not
     /// fit the partition.
     pub fn image(&self, client: usize) -> Result<Vec<u8>, EmulateError> {
         let table_of = |dataset: &Dataset| {
-            let found: Option<&Client> = client.checked_sub(1).and_then(|index| dataset.clients.get(index));
-            found.map(|client| table(client, dataset.features)).unwrap_or_default()
+            let own_client: Option<&Client> =
+                client.checked_sub(1).and_then(|index| dataset.clients.get(index));
+            own_client.map(|client| table(client, dataset.features)).unwrap_or_default()
         };
         let bytes = match (&self.dataset, &self.plan.scenario.data) {
             (Some(dataset), _) => table_of(dataset),

@@ -26,7 +26,7 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
 }
 
 /// Fits one model to the pooled samples of all clients, in which each sample of `extra` counts `weight`
-/// times, and computes its figures on `scored`. The figures are empty if the data set has no targets.
+/// times, and computes its metrics on `scored`. The metrics are empty if the data set has no targets.
 #[must_use]
 pub fn pooled(
     dataset: &Dataset,
@@ -50,16 +50,16 @@ pub fn pooled_with_dropped(
     if !dataset.has_targets() {
         return (Scores::default(), DroppedDirections::default());
     }
-    let mut all = Set::empty(dataset.classification);
+    let mut pooled = Set::empty(dataset.classification);
     for client in &dataset.clients {
-        all.append(&client.train);
+        pooled.append(&client.train);
     }
     for client in extra {
         for _ in 0..weight {
-            all.append(&client.train);
+            pooled.append(&client.train);
         }
     }
-    let Fit { weights, dropped } = fitted(&all, dataset, head);
+    let Fit { weights, dropped } = fitted(&pooled, dataset, head);
     let score_client = |client: &Client| scored(weights.clone(), client, dataset);
     let each: Vec<ClientScore> = on.par_iter().map(score_client).collect();
     (average(&each), dropped)
@@ -111,10 +111,10 @@ fn features(set: &Set) -> Cow<'_, [f64]> {
 fn targets(set: &Set, outputs: usize) -> Vec<f64> {
     match (&set.y, &set.y_f64) {
         (Labels::Classes(classes), _) => {
-            let one = |&class: &u8| {
+            let one_hot = |&class: &u8| {
                 (0..outputs).map(move |output| f64::from(u8::from(output == usize::from(class))))
             };
-            classes.iter().flat_map(one).collect()
+            classes.iter().flat_map(one_hot).collect()
         }
         (_, Some(wide)) => wide.clone(),
         (Labels::Values { values, .. } | Labels::Absent(values), None) => {
@@ -148,11 +148,11 @@ fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
     let c = dataset.outputs;
     let (mut total, mut out) = (Errors { squares: 0.0, correct: 0 }, vec![0.0; c]);
     let (x, y) = (features(set), targets(set, c));
-    for (at, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
+    for (index, (x, y)) in x.chunks_exact(dataset.features.max(1)).zip(y.chunks_exact(c.max(1))).enumerate() {
         predict(weights, x, &mut out);
         total.squares += out.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         if let Labels::Classes(classes) = &set.y {
-            let class = classes.get(at).map_or(usize::MAX, |class| usize::from(*class));
+            let class = classes.get(index).map_or(usize::MAX, |class| usize::from(*class));
             total.correct += usize::from(largest(&out) == class);
         }
     }

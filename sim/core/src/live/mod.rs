@@ -80,7 +80,7 @@ pub enum LiveError {
     Interrupted,
 }
 
-/// Makes the server's configuration for a scenario. The engine is configured as in the simulator, and limits
+/// Builds the server's configuration for a scenario. The engine is configured as in the simulator, and limits
 /// are so high that a run on loopback does not reach them.
 ///
 /// # Errors
@@ -187,14 +187,14 @@ pub async fn run(
             Some(served) = serving.join_next() => return Ok(served??),
             Some(ended) = devices.join_next() => ended??,
             _ = ask.tick() => {
-                let asked = query(state, "status", |line| {
+                let status_query = query(state, "status", |line| {
                     if let Ok(status) = serde_json::from_str(line) {
                         progress(&status);
                     }
                     Ok(())
                 });
                 // Errors are ignored: the server may not have started yet, or may have ended.
-                let _ = asked.await;
+                let _ = status_query.await;
             }
         }
     }

@@ -22,7 +22,7 @@ pub struct HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Makes zeroed memory for a device with `samples` samples. All devices share `base`.
+    /// Creates zeroed memory for a device with `samples` samples. All devices share `base`.
     #[must_use]
     pub fn new(shape: NetworkShape, momentum: bool, samples: usize, base: Option<Arc<BaseNetwork>>) -> Self {
         let parameters = shape.parameters();
@@ -40,7 +40,7 @@ impl HeapNetwork {
 }
 
 impl HeapNetwork {
-    /// Makes working memory without parameters and velocity.
+    /// Creates working memory without parameters and velocity.
     pub(super) fn scratch(shape: NetworkShape) -> Self {
         Self { parameters: Vec::new(), velocity: Vec::new(), ..Self::new(shape, false, 0, None) }
     }

@@ -38,8 +38,8 @@ pub fn curve(outcome: &Outcome) -> Vec<Point> {
     let mut bytes = 0.0;
     for row in &outcome.rounds {
         #[allow(clippy::cast_precision_loss, reason = "for a plot")]
-        let more = (row.bytes_up + row.bytes_down) as f64;
-        bytes += more;
+        let round_bytes = (row.bytes_up + row.bytes_down) as f64;
+        bytes += round_bytes;
         if let Some(scores) = row.scores {
             points.push(Point { round: row.round.into(), time: row.time, bytes, scores });
         }
@@ -226,8 +226,8 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         Scale::linear((low - margin).max(0.0), (high + margin).min(1.0))
     };
     let mut svg = String::new();
-    let drawn = draw(&mut svg, &lines, axis, right, scale);
-    drawn.is_ok().then(|| themed(&svg))
+    let result = draw(&mut svg, &lines, axis, right, scale);
+    result.is_ok().then(|| themed(&svg))
 }
 
 /// Scale of the vertical axis: range and ticks.
@@ -244,7 +244,7 @@ impl Scale {
         Self { low, high, ticks, logarithmic: false }
     }
 
-    /// Makes a logarithmic scale. Ticks are at 1, 2 and 5 times powers of ten for a range of up to three
+    /// Creates a logarithmic scale. Ticks are at 1, 2 and 5 times powers of ten for a range of up to three
     /// decades, otherwise at powers of ten.
     fn logarithmic(low: f64, high: f64) -> Self {
         let (first, last) = (low.log10().floor(), high.log10().ceil());
@@ -290,10 +290,10 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// Range of the vertical values of the lines for which `of` is true.
-fn range(lines: &[ChartLine], of: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
-    let places = lines.iter().filter(|line| of(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
-    places.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
+/// Range of the vertical values of the lines for which `is_included` is true.
+fn range(lines: &[ChartLine], is_included: impl Fn(&ChartLine) -> bool) -> (f64, f64) {
+    let values = lines.iter().filter(|line| is_included(line)).flat_map(|line| &line.points).map(|(_, y)| *y);
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)))
 }
 
 /// Draws the axes and all lines. `right` is the right end of the horizontal axis, which starts at 0.
@@ -347,13 +347,13 @@ fn draw(
 /// Pointwise median of several runs, as long as the shortest run.
 fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     let length = runs.iter().map(Vec::len).min().unwrap_or(0);
-    let middle = |at: usize, pick: fn(&(f64, f64)) -> f64| {
-        let mut values: Vec<f64> = runs.iter().filter_map(|run| run.get(at)).map(pick).collect();
+    let median_at = |index: usize, pick: fn(&(f64, f64)) -> f64| {
+        let mut values: Vec<f64> = runs.iter().filter_map(|run| run.get(index)).map(pick).collect();
         values.sort_by(f64::total_cmp);
         let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
         (values.get(low).copied().unwrap_or(0.0) + values.get(high).copied().unwrap_or(0.0)) / 2.0
     };
-    (0..length).map(|at| (middle(at, |p| p.0), middle(at, |p| p.1))).collect()
+    (0..length).map(|index| (median_at(index, |p| p.0), median_at(index, |p| p.1))).collect()
 }
 
 /// Replaces the placeholder colours by CSS variables of the page.

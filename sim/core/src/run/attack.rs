@@ -41,8 +41,8 @@ impl Attackers {
             reason = "under half of a number of clients"
         )]
         let count = (attack.fraction * clients as f64).round() as usize;
-        let all: Vec<usize> = (0..clients).collect();
-        let indices = stream(seed, Purpose::Attackers, 0).choose(&all, count);
+        let all_clients: Vec<usize> = (0..clients).collect();
+        let indices = stream(seed, Purpose::Attackers, 0).choose(&all_clients, count);
         Self {
             attack,
             seed,
@@ -59,7 +59,7 @@ impl Attackers {
         self.replaced
     }
 
-    /// Data set without the attackers' clients, on which figures are computed.
+    /// Data set without the attackers' clients, on which metrics are computed.
     pub fn honest(&self, dataset: &Dataset) -> Dataset {
         Dataset {
             clients: self.without_attackers(&dataset.clients),
@@ -68,9 +68,9 @@ impl Attackers {
         }
     }
 
-    fn without_attackers<T: Clone>(&self, all: &[T]) -> Vec<T> {
-        let honest = all.iter().enumerate().filter(|(index, _)| !self.indices.contains(index));
-        honest.map(|(_, one)| one.clone()).collect()
+    fn without_attackers<T: Clone>(&self, per_client: &[T]) -> Vec<T> {
+        let honest = per_client.iter().enumerate().filter(|(index, _)| !self.indices.contains(index));
+        honest.map(|(_, value)| value.clone()).collect()
     }
 
     /// Replaces the attackers' updates among the answers that the engine processes next.
@@ -88,20 +88,23 @@ impl Attackers {
             (self.round, self.honest) = (opening.id, BTreeMap::new());
         }
         let base = base(opening);
-        let mut own = BTreeMap::new();
+        let mut attacker_steps = BTreeMap::new();
         for (index, _) in answers {
             let Some(device) = devices.get(*index) else { continue };
             for update in updates(&mut device.inbox, opening.id) {
-                let steps = if self.indices.contains(index) { &mut own } else { &mut self.honest };
+                let steps = if self.indices.contains(index) { &mut attacker_steps } else { &mut self.honest };
                 steps.insert(*index, step(update, &base));
             }
         }
         // Before the first honest update, the updates that the attackers computed honestly are used (Baruch
         // et al. 2019).
-        let known: Vec<&Vec<f64>> =
-            if self.honest.is_empty() { own.values().collect() } else { self.honest.values().collect() };
-        for (index, own) in &own {
-            let attacked = self.attacked(*index, own, &known, opening);
+        let known_steps: Vec<&Vec<f64>> = if self.honest.is_empty() {
+            attacker_steps.values().collect()
+        } else {
+            self.honest.values().collect()
+        };
+        for (index, honest_step) in &attacker_steps {
+            let attacked = self.attacked(*index, honest_step, &known_steps, opening);
             let Some(device) = devices.get(*index) else { continue };
             for update in updates(&mut device.inbox, opening.id) {
                 self.replaced += 1;
@@ -111,29 +114,36 @@ impl Attackers {
         }
     }
 
-    /// Computes the step that an attacker uploads. `own` is the step that it computed honestly, and `known`
-    /// are the honest steps.
+    /// Computes the step that an attacker uploads. `honest_step` is the step that it computed
+    /// honestly, and `known_steps` are the honest steps.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
-    fn attacked(&self, index: usize, own: &[f64], known: &[&Vec<f64>], opening: &RoundBroadcast) -> Vec<f64> {
+    fn attacked(
+        &self,
+        index: usize,
+        honest_step: &[f64],
+        known_steps: &[&Vec<f64>],
+        opening: &RoundBroadcast,
+    ) -> Vec<f64> {
         let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
         match self.attack.kind {
-            Attack::SignFlip(strength) => scaled(own, -strength),
-            Attack::InnerProduct(strength) => scaled(&mean(known), -strength),
+            Attack::SignFlip(strength) => scaled(honest_step, -strength),
+            Attack::InnerProduct(strength) => scaled(&mean(known_steps), -strength),
             Attack::LittleIsEnough(z) => {
                 let z = z.unwrap_or_else(|| little_is_enough_z(self.clients, self.indices.len()));
-                let mean = mean(known);
-                let deviation = deviation(known, &mean);
+                let mean = mean(known_steps);
+                let deviation = deviation(known_steps, &mean);
                 mean.iter().zip(deviation).map(|(mean, deviation)| mean - z * deviation).collect()
             }
             Attack::Gaussian(strength) => {
-                let squares: f64 = known.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
-                let each = (squares / (known.len() * own.len()).max(1) as f64).sqrt();
-                let place = u64::from(opening.id.round) << 32 | index as u64;
-                let mut random = stream(self.seed, Purpose::Attack, place);
+                let squares: f64 =
+                    known_steps.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
+                let each = (squares / (known_steps.len() * honest_step.len()).max(1) as f64).sqrt();
+                let stream_id = u64::from(opening.id.round) << 32 | index as u64;
+                let mut random = stream(self.seed, Purpose::Attack, stream_id);
                 own.iter().map(|_| strength * each * random.normal()).collect()
             }
             Attack::Scale(strength) => scaled(own, strength),
-            Attack::Mimic => known.first().map_or_else(|| own.to_vec(), |step| (*step).clone()),
+            Attack::Mimic => known_steps.first().map_or_else(|| honest_step.to_vec(), |step| (*step).clone()),
             Attack::Nan => with_first(own, f64::NAN),
             Attack::Infinite => with_first(own, f64::INFINITY),
             Attack::Samples => own.to_vec(),
@@ -143,17 +153,18 @@ impl Attackers {
 
     /// Step from the downloaded representation to a plane orthogonal to it. In a start round, whose upload is
     /// not a representation, the plane is scaled to the norm of the device's computed upload.
-    fn orthogonal_plane(&self, own: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
-        let Some(sent) = opening.request.tensors.first() else { return own.to_vec() };
+    fn orthogonal_plane(&self, honest_step: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
+        let Some(sent) = opening.request.tensors.first() else { return honest_step.to_vec() };
         let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
-        if own.len() != d * k {
-            return own.to_vec();
+        if honest_step.len() != d * k {
+            return honest_step.to_vec();
         }
-        let held = from_f32(d, k, &sent.values);
+        let current = from_f32(d, k, &sent.values);
         let plane = random_basis(d, k, &mut stream(self.seed, Purpose::Attackers, 1));
-        let plane = orthonormal(&complement(&held, &plane)).unwrap_or(plane);
-        let asked = opening.request.expects.first().is_some_and(|asked| asked.role == Role::Representation);
-        let step = if asked { plane - held } else { plane * norm(own) };
+        let plane = orthonormal(&complement(&current, &plane)).unwrap_or(plane);
+        let is_representation =
+            opening.request.expects.first().is_some_and(|tensor| tensor.role == Role::Representation);
+        let step = if is_representation { plane - current } else { plane * norm(honest_step) };
         to_f32(&step).into_iter().map(f64::from).collect()
     }
 }
@@ -169,12 +180,12 @@ fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut 
 /// Values to which the step of an update is relative: the downloaded models, and zeros for other tensors.
 fn base(opening: &RoundBroadcast) -> Vec<f64> {
     let mut base = Vec::new();
-    for asked in &opening.request.expects {
-        let is_model = matches!(asked.role, Role::Representation | Role::SharedHead);
-        let sent = opening.request.tensors.iter().find(|sent| is_model && sent.role == asked.role);
-        match sent {
-            Some(sent) => base.extend(sent.values.iter().map(|value| f64::from(*value))),
-            None => base.resize(base.len() + asked.elements(), 0.0),
+    for expected in &opening.request.expects {
+        let is_model = matches!(expected.role, Role::Representation | Role::SharedHead);
+        let tensor = opening.request.tensors.iter().find(|tensor| is_model && tensor.role == expected.role);
+        match tensor {
+            Some(tensor) => base.extend(tensor.values.iter().map(|value| f64::from(*value))),
+            None => base.resize(base.len() + expected.elements(), 0.0),
         }
     }
     base
@@ -194,8 +205,8 @@ fn replace(update: &mut Update, step: &[f64], base: &[f64]) {
     }
 }
 
-fn with_first(own: &[f64], value: f64) -> Vec<f64> {
-    let mut step = own.to_vec();
+fn with_first(honest_step: &[f64], value: f64) -> Vec<f64> {
+    let mut step = honest_step.to_vec();
     if let Some(first) = step.first_mut() {
         *first = value;
     }

@@ -17,7 +17,7 @@ use crate::scenario::Scenario;
 pub struct Simulation;
 
 impl Simulation {
-    /// Makes the builder of a simulation of a scenario; [`SimulationBuilder::run`] runs the simulation.
+    /// Creates the builder of a simulation of a scenario; [`SimulationBuilder::run`] runs the simulation.
     pub fn builder(scenario: &Scenario) -> SimulationBuilder<'_> {
         SimulationBuilder { scenario, seed: scenario.seed, custom: CustomParts::default(), watcher: None }
     }
@@ -73,7 +73,7 @@ impl<'a> SimulationBuilder<'a> {
         Self { watcher: Some(watcher), ..self }
     }
 
-    /// Makes or reads the data and runs the simulation.
+    /// Generates or reads the data and runs the simulation.
     ///
     /// # Errors
     /// [`RunError`] if the data cannot be used, data or custom parts do not fit the scenario, or the campaign

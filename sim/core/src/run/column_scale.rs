@@ -39,8 +39,8 @@ struct Column {
     is_rare: bool,
 }
 
-/// Makes a one-line warning about badly scaled columns. Returns `None` for models without gradient steps on a
-/// linear representation, for images and time series, whose values have the same unit, and without targets.
+/// Formats a one-line warning about badly scaled columns. Returns `None` for models without gradient steps on
+/// a linear representation, for images and time series, whose values have the same unit, and without targets.
 pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<String> {
     let linear = scenario.model.network.is_none() && scenario.algorithm.power().is_none();
     if !scenario.is_federated() || !linear || dataset.layout.shape.is_some() || !dataset.has_targets() {
@@ -53,40 +53,40 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     }
     let mut sizes: Vec<f64> = columns.iter().map(|column| column.size).collect();
     sizes.sort_by(|a, b| b.total_cmp(a));
-    let others = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
+    let kth_size = sizes.get(scenario.model.k.saturating_sub(1)).or(sizes.last()).copied().unwrap_or(0.0);
     let learnt =
         (RATIO_PER_ROOT_ROUND * f64::from(scenario.algorithm.rounds).sqrt()).clamp(MIN_RATIO, F32_RATIO);
     let varies = || columns.iter().filter(|column| column.deviation > 0.0 && !column.is_rare);
     let offset: Vec<&Column> =
         varies().filter(|column| column.mean.abs() > MAX_OFFSET * column.deviation).collect();
-    let small: Vec<&Column> = varies().filter(|column| others > learnt * column.deviation).collect();
+    let small: Vec<&Column> = varies().filter(|column| kth_size > learnt * column.deviation).collect();
     let least = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
     let large: Vec<&Column> = varies().filter(|column| column.size > F32_RATIO * least).collect();
     let named = |columns: &[&Column]| {
         join_names(&columns.iter().map(|column| column_name(column.number, dataset)).collect::<Vec<_>>())
     };
-    let worst = |columns: &[&Column], of: &dyn Fn(&Column) -> f64| {
-        columns.iter().fold(0.0f64, |most, column| most.max(of(column)))
+    let largest_ratio = |columns: &[&Column], ratio: &dyn Fn(&Column) -> f64| {
+        columns.iter().fold(0.0f64, |max_ratio, column| max_ratio.max(ratio(column)))
     };
     let mut findings = Vec::new();
     if !offset.is_empty() {
-        let most = worst(&offset, &|column| column.mean.abs() / column.deviation);
+        let max_ratio = largest_ratio(&offset, &|column| column.mean.abs() / column.deviation);
         findings.push(format!(
-            "up to {most:.3e} deviations from zero (at most {MAX_OFFSET}): {}",
+            "up to {max_ratio:.3e} deviations from zero (at most {MAX_OFFSET}): {}",
             named(&offset)
         ));
     }
     if !small.is_empty() {
-        let most = worst(&small, &|column| others / column.deviation);
+        let max_ratio = largest_ratio(&small, &|column| kth_size / column.deviation);
         findings.push(format!(
-            "up to {most:.3e} times smaller than others (at most {learnt:.0}): {}",
+            "up to {max_ratio:.3e} times smaller than others (at most {learnt:.0}): {}",
             named(&small)
         ));
     }
     if !large.is_empty() {
-        let most = worst(&large, &|column| column.size / least);
+        let max_ratio = largest_ratio(&large, &|column| column.size / least);
         findings.push(format!(
-            "up to {most:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
+            "up to {max_ratio:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
             named(&large)
         ));
     }
@@ -99,7 +99,7 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     })
 }
 
-/// Makes a one-line warning about columns that lose precision because devices round them to f32 before the
+/// Formats a one-line warning about columns that lose precision because devices round them to f32 before the
 /// fleet-wide scale is applied.
 fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
     let offset = |column: &Column| column.mean.abs() / column.deviation;
@@ -107,11 +107,11 @@ fn precision_warning(columns: &[Column], dataset: &Dataset) -> Option<String> {
         .iter()
         .filter(|column| column.deviation > 0.0 && !column.is_rare && offset(column) > F32_RATIO)
         .collect();
-    let most = faint.iter().fold(0.0f64, |most, column| most.max(offset(column)));
+    let max_offset = faint.iter().fold(0.0f64, |max_offset, column| max_offset.max(offset(column)));
     let names: Vec<String> = faint.iter().map(|column| column_name(column.number, dataset)).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "columns have few digits in f32, in which devices scale them: up to {most:.3e} deviations from zero (at most \
+            "columns have few digits in f32, in which devices scale them: up to {max_offset:.3e} deviations from zero (at most \
              {F32_RATIO}): {}; subtract a constant on the device, or set data.scale = \"standard\" in a simulation",
             join_names(&names)
         )
@@ -133,6 +133,12 @@ fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
     let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
     values.sort_by(f64::total_cmp);
     let middle = values.get(values.len() / 2).copied()?;
-    let same = values.iter().filter(|value| **value == middle).count();
-    Some(Column { number, mean, deviation, size: mean.hypot(deviation), is_rare: 2 * same > values.len() })
+    let modal_count = values.iter().filter(|value| **value == middle).count();
+    Some(Column {
+        number,
+        mean,
+        deviation,
+        size: mean.hypot(deviation),
+        is_rare: 2 * modal_count > values.len(),
+    })
 }

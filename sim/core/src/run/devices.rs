@@ -15,7 +15,7 @@ use crate::fleet::{DeviceFactory, SimDevice, deterministic_rng};
 use crate::network::JoinTime;
 use crate::scenario::Scenario;
 
-/// Makes the acceptor, which admits devices by the requirements of a campaign. Frames are not encrypted,
+/// Creates the acceptor, which admits devices by the requirements of a campaign. Frames are not encrypted,
 /// since they do not leave the process.
 #[must_use]
 pub fn gate(scenario: &Scenario, build: &DeviceFactory, engine: &Engine) -> Arc<Acceptor> {
@@ -37,12 +37,12 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Makes an empty set of devices.
+    /// Creates an empty set of devices.
     pub fn new(build: DeviceFactory, seed: u64, gate: Arc<Acceptor>) -> Self {
         Self { build, seed, gate, all: Vec::new(), privacy: Vec::new(), last_traffic: (0, 0) }
     }
 
-    /// Makes and connects a device for each client. Hello, admission and welcome are exchanged as with a
+    /// Creates and connects a device for each client. Hello, admission and welcome are exchanged as with a
     /// server.
     ///
     /// # Errors
@@ -115,8 +115,8 @@ impl Devices {
     /// Numbers of uploaded and downloaded bytes since the previous call.
     pub fn traffic_since(&mut self) -> (u64, u64) {
         let now = self.traffic();
-        let before = std::mem::replace(&mut self.last_traffic, now);
-        (now.0 - before.0, now.1 - before.1)
+        let previous = std::mem::replace(&mut self.last_traffic, now);
+        (now.0 - previous.0, now.1 - previous.1)
     }
 
     /// Numbers of uploaded and downloaded bytes at the last call of [`Self::traffic_since`].

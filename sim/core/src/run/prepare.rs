@@ -47,7 +47,8 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Makes or reads the data of a scenario for a seed, and checks that data and scenario are compatible.
+    /// Generates or reads the data of a scenario for a seed, and checks that data and scenario are
+    /// compatible.
     ///
     /// # Errors
     /// [`RunError::Data`] if a file cannot be used, [`RunError::Mismatch`] if data and scenario are not
@@ -110,7 +111,7 @@ impl<'a> Job<'a> {
         Ok(Self { scenario, seed, dataset, given, metrics: MetricSet::All, times })
     }
 
-    /// Selects the figures that are computed after rounds and at the end.
+    /// Selects the metrics that are computed after rounds and at the end.
     #[must_use]
     pub fn with_metrics(self, metrics: MetricSet) -> Self {
         Self { metrics, ..self }
@@ -145,7 +146,7 @@ impl<'a> Job<'a> {
     /// Runs the scenario.
     ///
     /// # Errors
-    /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a figure is not
+    /// [`RunError::Failed`] if the campaign cannot continue, [`RunError::NotFinite`] if a metric is not
     /// finite, [`RunError::Silent`] if the simulator has a bug.
     pub fn run(&self, watcher: &mut dyn Watcher) -> Result<Outcome, RunError> {
         self.run_custom(CustomParts::default(), watcher)
@@ -293,8 +294,8 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
-        let kept = network.shape.body_cache_len(samples) as u64;
-        (clients.saturating_mul(each).saturating_add(kept), format!("{clients} clients' networks"))
+        let cache_size = network.shape.body_cache_len(samples) as u64;
+        (clients.saturating_mul(each).saturating_add(cache_size), format!("{clients} clients' networks"))
     } else if scenario.is_federated() {
         let (k, clients) =
             (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
@@ -321,9 +322,9 @@ fn fleet_scale(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Opti
     for first in (0..dataset.features).step_by(half) {
         let mut sums = FeatureSums::new(half.min(dataset.features - first));
         for client in &dataset.clients {
-            let sent = build.feature_sums(client, first..(first + half).min(dataset.features))?;
-            if let Some((samples, sent)) = sent {
-                sums.absorb(samples, &sent);
+            let feature_sums = build.feature_sums(client, first..(first + half).min(dataset.features))?;
+            if let Some((samples, feature_sums)) = feature_sums {
+                sums.absorb(samples, &feature_sums);
             }
         }
         moments.extend(sums.moments().into_iter().flatten());

@@ -108,9 +108,13 @@ impl Replay {
                 (JournalEntry::Resumed(resumed), _) => {
                     // The server may resume in the middle of a round, so only missing exchanges can be
                     // detected.
-                    let known = last_exchange(&entries);
-                    if known != resumed.after {
-                        return Err(ReplayError::Gap { line: index + 1, after: resumed.after, known });
+                    let last_committed = last_exchange(&entries);
+                    if last_committed != resumed.after {
+                        return Err(ReplayError::Gap {
+                            line: index + 1,
+                            after: resumed.after,
+                            known: last_committed,
+                        });
                     }
                 }
                 _ => entries.push((index, line)),
@@ -173,12 +177,12 @@ impl Replay {
     /// Devices that were asked for an update or sent an answer.
     #[must_use]
     pub fn devices(&self) -> BTreeSet<DeviceId> {
-        let asked = self.decisions.iter().filter_map(|line| match line {
+        let cohorts = self.decisions.iter().filter_map(|line| match line {
             JournalEntry::Opened(opened) => Some(&opened.cohort),
             _ => None,
         });
         let answered = self.answers.keys().map(|(_, device)| *device);
-        asked.flatten().copied().chain(answered).collect()
+        cohorts.flatten().copied().chain(answered).collect()
     }
 
     /// Openings and commits of the journal, in order.

@@ -51,16 +51,17 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
         .map(|(client, fitted)| (&*client.train, Matrix::from_row_slice(k, c, &fitted.head)))
         .collect();
     // Clients are summed in order, so the result does not depend on the number of threads.
-    let mean = |of: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
-        let all: Vec<Matrix> = each.par_iter().map(|(set, w)| of(set, w)).collect();
-        all.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value) / each.len().max(1) as f64
+    let mean = |summand: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
+        let summands: Vec<Matrix> = each.par_iter().map(|(set, w)| summand(set, w)).collect();
+        summands.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value) / each.len().max(1) as f64
     };
     let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
-    let on = |fitted: Option<(&Matrix, f64)>| {
+    let largest_curvature = |fitted: Option<(&Matrix, f64)>| {
         largest(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
     };
-    let fitted = exact.map(|ridge| on(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
-    let of_body = fitted.unwrap_or_else(|| on(None));
+    let fitted =
+        exact.map(|ridge| largest_curvature(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
+    let of_body = fitted.unwrap_or_else(|| largest_curvature(None));
     let of_head = largest(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
     let (mut explained, mut targets) = (0.0, 0.0);
     for (set, w) in &each {
@@ -93,22 +94,23 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 /// True if the loss of FedRep with exact heads decreases in every round of a trial with all clients.
 /// Increases within rounding error are ignored.
 fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
-    let (mut b, mut before, mut first) = (basis.clone(), f64::INFINITY, None);
+    let (mut b, mut previous_error, mut first) = (basis.clone(), f64::INFINITY, None);
     let shape = shape_of(dataset, basis.ncols());
     for _ in 0..TRIAL_ROUNDS {
         let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
         let loss = evaluate::average(&heads).loss.unwrap_or(0.0);
         let first = *first.get_or_insert(loss);
-        if loss.is_nan() || loss > before * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
+        if loss.is_nan() || loss > previous_error * (1.0 + LOSS_TOLERANCE) + LOSS_TOLERANCE * first {
             return false;
         }
-        before = loss;
+        previous_error = loss;
         let client_gradient = |(client, fitted): (&Client, &ClientScore)| {
             let w = Matrix::from_row_slice(b.ncols(), dataset.outputs, &fitted.head);
             gradient(&client.train, &b, &w)
         };
-        let all: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
-        let sum = all.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
+        let gradients: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
+        let sum =
+            gradients.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
         let moved = &b - sum * (step / dataset.clients.len().max(1) as f64);
         match orthonormal(&moved) {
             Ok(next) => b = next,
@@ -122,14 +124,14 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
 fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
     let (k, c) = w.shape();
     let z = project(set, b);
-    let row = |(at, z): (usize, &[f64])| -> Vec<f64> {
+    let row = |(index, z): (usize, &[f64])| -> Vec<f64> {
         let residual = |o: usize| {
             let target = match &set.y {
                 Labels::Classes(classes) => {
-                    f64::from(u8::from(classes.get(at).is_some_and(|class| usize::from(*class) == o)))
+                    f64::from(u8::from(classes.get(index).is_some_and(|class| usize::from(*class) == o)))
                 }
                 Labels::Values { values, .. } | Labels::Absent(values) => {
-                    values.get(at * c + o).map_or(0.0, |value| f64::from(*value))
+                    values.get(index * c + o).map_or(0.0, |value| f64::from(*value))
                 }
             };
             z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>() - target
@@ -173,10 +175,10 @@ fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) 
             moved.iter_mut().zip(&answer).for_each(|(moved, answer)| *moved -= answer);
         }
     }
-    let back = |moved: &[f64]| -> Vec<f64> {
+    let back_projected = |moved: &[f64]| -> Vec<f64> {
         (0..k).map(|j| moved.iter().enumerate().map(|(o, moved)| moved * w[(j, o)]).sum()).collect()
     };
-    lift(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back))
+    lift(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back_projected))
 }
 
 /// Product `(1/m) X^T X V`, d x k.
@@ -188,14 +190,14 @@ fn second_moment(set: &Set, v: &Matrix) -> Matrix {
 /// Product `X V`, m x k, row-major.
 fn project(set: &Set, v: &Matrix) -> Vec<f64> {
     let (d, k) = v.shape();
-    let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|at| v[at]).collect();
-    let mut all = vec![0.0; set.len() * k];
-    for (x, z) in set.x.chunks_exact(d.max(1)).zip(all.chunks_exact_mut(k.max(1))) {
+    let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|entry| v[entry]).collect();
+    let mut projections = vec![0.0; set.len() * k];
+    for (x, z) in set.x.chunks_exact(d.max(1)).zip(projections.chunks_exact_mut(k.max(1))) {
         for (x, row) in x.iter().zip(rows.chunks_exact(k.max(1))) {
             z.iter_mut().zip(row).for_each(|(z, v)| *z += f64::from(*x) * v);
         }
     }
-    all
+    projections
 }
 
 /// Product `(1/m) X^T Z`, d x k, where `rows` are the rows of Z.
@@ -213,7 +215,7 @@ fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> 
 fn project_onto(basis: &Matrix, v: &Matrix) -> Matrix {
     let (d, k) = basis.shape();
     let inner = Matrix::from_fn(k, v.ncols(), |i, j| (0..d).map(|row| basis[(row, i)] * v[(row, j)]).sum());
-    Matrix::from_fn(d, v.ncols(), |i, j| (0..k).map(|at| basis[(i, at)] * inner[(at, j)]).sum())
+    Matrix::from_fn(d, v.ncols(), |i, j| (0..k).map(|l| basis[(i, l)] * inner[(l, j)]).sum())
 }
 
 /// Sum of squares of the predictions of a model `(b, w)` on a set, and sum of squares of the targets.

@@ -120,7 +120,7 @@ impl DataSection {
         }
     }
 
-    /// Makes or reads the data of the scenario called `name`. If `has_given_start` is true, the initial
+    /// Generates or reads the data of the scenario called `name`. If `has_given_start` is true, the initial
     /// representation is read from a file and refers to unscaled features.
     pub(super) fn dataset(&self, name: &str, seed: u64, has_given_start: bool) -> Result<Dataset, DataError> {
         // The sizes of clients depend on the seed, so the check is repeated.

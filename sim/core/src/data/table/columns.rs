@@ -18,12 +18,12 @@ impl<'a> Header<'a> {
     #[must_use]
     pub fn new(names: &'a [&'a str]) -> Self {
         let mut places: HashMap<&str, (usize, Option<usize>)> = HashMap::with_capacity(names.len());
-        for (place, name) in names.iter().enumerate() {
-            let (_, again) = places.entry(name).or_insert((place, Some(place)));
+        for (index, name) in names.iter().enumerate() {
+            let (_, second_place) = places.entry(name).or_insert((index, Some(index)));
             // The first occurrence itself is not a repetition.
-            *again = match *again {
-                Some(first) if first == place => None,
-                None => Some(place),
+            *second_place = match *second_place {
+                Some(first) if first == index => None,
+                None => Some(index),
                 before => before,
             };
         }
@@ -59,33 +59,34 @@ impl<'a> Header<'a> {
         let mut chosen = Vec::new();
         let mut is_chosen = vec![false; self.names.len()];
         for excluded in entries.iter().filter_map(|entry| self.excluded(entry)) {
-            for place in self.columns_of(excluded)?.0 {
-                if let Some(is_excluded) = is_excluded.get_mut(place) {
+            for index in self.columns_of(excluded)?.0 {
+                if let Some(is_excluded) = is_excluded.get_mut(index) {
                     *is_excluded = true;
                 }
             }
         }
         for entry in entries.iter().filter(|entry| self.excluded(entry).is_none()) {
             let (places, several) = self.columns_of(entry)?;
-            for place in places {
-                let name = self.names.get(place).copied().unwrap_or_default();
-                let not = several && (name.is_empty() || others.contains(&name));
-                let before = is_chosen.get(place).copied().unwrap_or(true);
-                if not || before || is_excluded.get(place).copied().unwrap_or(true) {
+            for index in places {
+                let name = self.names.get(index).copied().unwrap_or_default();
+                let implied_exclusion = several && (name.is_empty() || others.contains(&name));
+                let already_chosen = is_chosen.get(index).copied().unwrap_or(true);
+                if implied_exclusion || already_chosen || is_excluded.get(index).copied().unwrap_or(true) {
                     continue;
                 }
                 self.find(name)?;
-                if let Some(is_chosen) = is_chosen.get_mut(place) {
+                if let Some(is_chosen) = is_chosen.get_mut(index) {
                     *is_chosen = true;
                 }
-                chosen.push(place);
+                chosen.push(index);
             }
         }
         if chosen.is_empty() {
-            let (entries, more) = entries.split_at(entries.len().min(SHOWN));
-            let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            let (entries, further) = entries.split_at(entries.len().min(SHOWN));
+            let further =
+                if further.is_empty() { String::new() } else { format!(" and {} more", further.len()) };
             return Err(format!(
-                "data.features = {entries:?}{more} selects no column; allowed: {}",
+                "data.features = {entries:?}{further} selects no column; allowed: {}",
                 self.list()
             ));
         }
@@ -117,12 +118,12 @@ impl<'a> Header<'a> {
             return Ok(((first..=last).collect(), true));
         }
         if !entry.contains(['*', '?']) {
-            return self.find(entry).map(|place| (vec![place], false));
+            return self.find(entry).map(|index| (vec![index], false));
         }
         let pattern: Vec<char> = entry.chars().collect();
         let fits = |name: &str| matches(&pattern, &name.chars().collect::<Vec<char>>());
         let places: Vec<usize> =
-            (0..).zip(self.names).filter(|(_, name)| fits(name)).map(|(place, _)| place).collect();
+            (0..).zip(self.names).filter(|(_, name)| fits(name)).map(|(index, _)| index).collect();
         if places.is_empty() {
             return Err(format!("data.features: no column matches {entry:?}, allowed: {}", self.list()));
         }
@@ -216,8 +217,8 @@ mod tests {
             (&["*", "!nowhere"], "no column \"nowhere\""),
             (&["t", "!t"], "selects no column"),
         ] {
-            let found = names(entries).unwrap_err();
-            assert!(found.contains(message), "{entries:?}: {found}");
+            let message_text = names(entries).unwrap_err();
+            assert!(message_text.contains(message), "{entries:?}: {message_text}");
         }
     }
 

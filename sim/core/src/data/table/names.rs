@@ -70,20 +70,20 @@ impl Names {
         self.texts.is_empty()
     }
 
-    /// True if the texts are more than `most` names. The names are counted only when the number of texts is
-    /// `most + 1` or a larger power of two, since counting takes time proportional to the number of texts;
+    /// True if the texts are more than `max_names` names. The names are counted only when the number of texts
+    /// is `most + 1` or a larger power of two, since counting takes time proportional to the number of texts;
     /// otherwise the result is false.
     #[must_use]
-    pub fn exceeds(&self, most: usize) -> bool {
+    pub fn exceeds(&self, max_names: usize) -> bool {
         let texts = self.texts.len();
-        let due = texts > most && (texts == most + 1 || texts.is_power_of_two());
+        let is_due = texts > max_names && (texts == max_names + 1 || texts.is_power_of_two());
         // The comma is accepted besides the point, so that two notations of one name are not counted twice.
-        let numbers: HashSet<Decimal> = match due {
+        let numbers: HashSet<Decimal> = match is_due {
             true => self.texts.iter().filter_map(|text| Decimal::parse(text, ',')).collect(),
             false => HashSet::new(),
         };
         let words = || self.texts.iter().filter(|text| Decimal::parse(text, ',').is_none()).count();
-        due && numbers.len() + words() > most
+        is_due && numbers.len() + words() > max_names
     }
 
     /// Sorts the names by text, and encodes the rows, whose texts have the indices `codes`. Texts of exactly
@@ -105,9 +105,10 @@ impl Names {
             Word(&'a str),
         }
         let comma = |text: &String| !may_be_thousands(text) && Decimal::parse(text, ',').is_some();
-        let found = || self.texts.iter().any(|text| text.contains(',') && comma(text));
-        let mark =
-            mark.unwrap_or_else(|| if found() { DecimalMark::Comma } else { DecimalMark::Point }).character();
+        let has_decimal_comma = || self.texts.iter().any(|text| text.contains(',') && comma(text));
+        let mark = mark
+            .unwrap_or_else(|| if has_decimal_comma() { DecimalMark::Comma } else { DecimalMark::Point })
+            .character();
         let key = |text| match truth(text) {
             Some(truth) => Key::Truth(truth),
             None => Decimal::parse(text, mark).map_or(Key::Word(text), Key::Number),
@@ -137,8 +138,8 @@ impl Names {
         order.sort_unstable_by_key(|place| self.texts.get(*place));
         let mut code_of = vec![0; self.texts.len()];
         for (code, place) in (0u32..).zip(&order) {
-            if let Some(own) = code_of.get_mut(*place) {
-                *own = code;
+            if let Some(assigned) = code_of.get_mut(*place) {
+                *assigned = code;
             }
         }
         let code = |place: &u32| {
@@ -152,8 +153,8 @@ impl Names {
 
 /// Boolean value of a text; `None` if the text is not a boolean.
 fn truth(text: &str) -> Option<bool> {
-    let is = |word| text.eq_ignore_ascii_case(word);
-    if is("true") { Some(true) } else { is("false").then_some(false) }
+    let equals = |word| text.eq_ignore_ascii_case(word);
+    if equals("true") { Some(true) } else { equals("false").then_some(false) }
 }
 
 /// True if a name is a decimal number.
@@ -189,13 +190,13 @@ impl Decimal {
         };
         let unsigned = mantissa.strip_prefix(['+', '-']).unwrap_or(mantissa);
         let (whole, part) = unsigned.split_once([mark, '.']).unwrap_or((unsigned, ""));
-        let all: String = [whole, part].concat();
-        if all.is_empty() || !all.bytes().all(|digit| digit.is_ascii_digit()) {
+        let all_digits: String = [whole, part].concat();
+        if all_digits.is_empty() || !all_digits.bytes().all(|digit| digit.is_ascii_digit()) {
             return None;
         }
-        let shown = all.trim_end_matches('0');
+        let shown = all_digits.trim_end_matches('0');
         let exponent = i64::from(exponent) - i64::try_from(part.len()).ok()?
-            + i64::try_from(all.len() - shown.len()).ok()?;
+            + i64::try_from(all_digits.len() - shown.len()).ok()?;
         let digits = shown.trim_start_matches('0').to_owned();
         let zero = digits.is_empty();
         Some(Self {

@@ -49,9 +49,9 @@ impl Simulation<'_> {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
         let unanswered = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
-        let late = replay.is_some_and(|known| known.was_late(device, id.round));
+        let was_late = replay.is_some_and(|known| known.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
-        if unanswered && late {
+        if unanswered && was_late {
             // In the journal the answer arrived after the round was closed. The device has computed the
             // round, but its update is discarded.
             device.pump();
@@ -125,12 +125,12 @@ impl Simulation<'_> {
         self.score_before_tuning()?;
         queue.retain(|action| !matches!(action, Action::Open(..)));
         self.arrivals.clear();
-        let mut more = Vec::new();
+        let mut further_actions = Vec::new();
         match &mut self.replay {
-            Some(replay) => replay.finish_training(&mut self.engine, Millis::ZERO, &mut more),
-            None => self.engine.finish_training(Millis::ZERO, &mut more),
+            Some(replay) => replay.finish_training(&mut self.engine, Millis::ZERO, &mut further_actions),
+            None => self.engine.finish_training(Millis::ZERO, &mut further_actions),
         }
-        queue.extend(more.into_iter().filter(|action| !matches!(action, Action::Close(..))));
+        queue.extend(further_actions.into_iter().filter(|action| !matches!(action, Action::Close(..))));
         Ok(())
     }
 }

@@ -33,10 +33,10 @@ fn dropped_device_keeps_its_head() -> Result<(), RunError> {
             break;
         }
         let before = heads(&mut run.devices);
-        let asked: Vec<bool> =
-            (0..9).map(|i| run.arrivals.pending(i).is_some_and(|asked| asked.dropped_out)).collect();
+        let is_dropped: Vec<bool> =
+            (0..9).map(|i| run.arrivals.pending(i).is_some_and(|answer| answer.dropped_out)).collect();
         run.step(&mut actions, &mut NoProgress)?;
-        for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(asked) {
+        for ((before, after), dropped) in before.iter().zip(heads(&mut run.devices)).zip(is_dropped) {
             assert_eq!(*before == after, dropped);
             lost += u64::from(dropped);
         }

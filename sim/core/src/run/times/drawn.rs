@@ -75,10 +75,10 @@ fn two_class(slow_fraction: f64, slow_factor: f64, seed: u64, clients: usize) ->
     let slow = ((slow_fraction * clients as f64).round() as usize).min(clients);
     let mean = ((clients - slow) as f64 + slow as f64 * slow_factor) / clients.max(1) as f64;
     let mut means = vec![1.0 / mean; clients];
-    let all: Vec<usize> = (0..clients).collect();
-    for client in stream(seed, Purpose::SlowClients, 0).choose(&all, slow) {
-        if let Some(own) = means.get_mut(client) {
-            *own = slow_factor / mean;
+    let indices: Vec<usize> = (0..clients).collect();
+    for client in stream(seed, Purpose::SlowClients, 0).choose(&indices, slow) {
+        if let Some(client_mean) = means.get_mut(client) {
+            *client_mean = slow_factor / mean;
         }
     }
     means
@@ -110,8 +110,8 @@ mod tests {
         for kind in KINDS {
             let mut sum = 0.0;
             for seed in 0..100 {
-                let drawn = DrawnTimes::new(kind, seed, 1000);
-                sum += (0..1000).map(|client| drawn.time(client, 7)).sum::<f64>();
+                let times = DrawnTimes::new(kind, seed, 1000);
+                sum += (0..1000).map(|client| times.time(client, 7)).sum::<f64>();
             }
             assert!((sum / 1e5 - 1.0).abs() < 0.1, "{kind:?}: {}", sum / 1e5);
         }
@@ -160,15 +160,15 @@ mod tests {
     fn assigning_in_order_permutes_the_times() {
         let order: Vec<usize> = (0..30).rev().collect();
         for kind in KINDS {
-            let before = DrawnTimes::new(kind, 4, 30);
-            let after = before.clone().assign_in_order(&order);
-            assert!(after.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
+            let unordered = DrawnTimes::new(kind, 4, 30);
+            let ordered = unordered.clone().assign_in_order(&order);
+            assert!(ordered.parameters.windows(2).all(|pair| pair[0] >= pair[1]), "{kind:?}");
             let sorted = |drawn: &DrawnTimes| {
                 let mut times = drawn.parameters.clone();
                 times.sort_by(f64::total_cmp);
                 times
             };
-            assert_eq!(sorted(&before), sorted(&after));
+            assert_eq!(sorted(&unordered), sorted(&ordered));
         }
     }
 }

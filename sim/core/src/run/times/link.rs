@@ -25,7 +25,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes the links of devices with the given frame limit.
+    /// Creates the links of devices with the given frame limit.
     pub fn new(settings: LinkSection, seed: u64, limit: u16) -> Self {
         Self { settings, seed, limit: limit.into(), frames: Default::default() }
     }
@@ -75,7 +75,7 @@ fn direction<M: Message>(
 ) -> Vec<usize> {
     let mut space = vec![0; wire_capacity(limit)];
     let mut length =
-        |message: &M, body| encode(message, body, |place| place.fill(u8::MAX), &mut space).unwrap_or(0);
+        |message: &M, body| encode(message, body, |slot| slot.fill(u8::MAX), &mut space).unwrap_or(0);
     if plan(&mut tensors, limit).is_err() {
         return Vec::new();
     }

@@ -72,10 +72,10 @@ impl PoolSource {
 
     /// Reads the keys of `kind = "leaf"`.
     pub(super) fn read_leaf(section: &Section<'_>) -> Result<Self, Problem> {
-        let place = "a file name or a directory";
+        let allowed = "a file name or a directory";
         let leaf = Leaf {
-            path: section.string("path", None, place)?,
-            test_path: section.optional_string("test_path", place)?,
+            path: section.string("path", None, allowed)?,
+            test_path: section.optional_string("test_path", allowed)?,
             vectors: section.optional_string("vectors", "a file name")?,
             vocabulary: section.size("vocabulary", Some(USUAL_VOCABULARY), 1..=VOCABULARY)?,
             words: section.size("words", Some(0), 0..=1000)?,
