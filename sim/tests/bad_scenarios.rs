@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use fedspan_sim_core::scenario::Scenario;
 
 /// Valid scenario, of which each test changes a part.
@@ -12,13 +12,13 @@ const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10
 
 /// Runs [`GOOD`] with `from` replaced by `to` and returns the error message.
 fn message(name: &str, from: &str, to: &str) -> String {
-    let here = directory(&format!("bad-{name}"));
+    let here = empty_directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
     std::fs::write(here.join("my.toml"), GOOD.replace(from, to)).unwrap();
-    let output = program(&here, &["run", "my.toml", "--out", "out"]);
-    assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
+    let output = run_program(&here, &["run", "my.toml", "--out", "out"]);
+    assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
     assert!(!here.join("out").exists(), "{name}: nothing is written");
-    let reported = errors(&output);
+    let reported = stderr_text(&output);
     assert_eq!(reported.lines().count(), 1, "{name}: {reported}");
     assert!(reported.contains("my.toml"), "{name}: {reported}");
     reported
@@ -26,9 +26,9 @@ fn message(name: &str, from: &str, to: &str) -> String {
 
 #[test]
 fn valid_scenario_is_accepted() {
-    let here = directory("good");
+    let here = empty_directory("good");
     std::fs::write(here.join("my.toml"), GOOD).unwrap();
-    assert_eq!(code(&program(&here, &["run", "my.toml"])), 0);
+    assert_eq!(exit_code(&run_program(&here, &["run", "my.toml"])), 0);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn impossible_sizes_are_refused() {
         }
     }
     // The option --seed can also make the drawn sizes too large.
-    let here = directory("bad-sizes-seed");
+    let here = empty_directory("bad-sizes-seed");
     let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
     std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
     let fits = |seed: &u64| {
@@ -264,17 +264,17 @@ fn impossible_sizes_are_refused() {
     };
     assert!(fits(&7));
     let too_much = (0..1_000_000).find(|seed| !fits(seed)).unwrap().to_string();
-    let output = program(&here, &["run", "my.toml", "--seed", &too_much]);
-    assert_eq!(code(&output), 2, "{}", errors(&output));
-    assert!(errors(&output).contains("my.toml") && errors(&output).contains("2147483648"));
+    let output = run_program(&here, &["run", "my.toml", "--seed", &too_much]);
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert!(stderr_text(&output).contains("my.toml") && stderr_text(&output).contains("2147483648"));
     // The same errors are reported for partitions of images.
     for (change, parts) in [
         ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
         ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
     ] {
-        let output = program(&here, &["run", "digits", "--set", change]);
-        assert_eq!(code(&output), 2, "{change}");
-        assert!(parts.iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+        let output = run_program(&here, &["run", "digits", "--set", change]);
+        assert_eq!(exit_code(&output), 2, "{change}");
+        assert!(parts.iter().all(|part| stderr_text(&output).contains(part)), "{}", stderr_text(&output));
     }
 }
 
@@ -292,16 +292,16 @@ fn speed_by_task_needs_known_tasks() {
 
 #[test]
 fn moments_start_needs_regression() {
-    let here = directory("moments");
-    let output = program(&here, &["run", "digits", "--set", "model.init=moments"]);
-    assert_eq!(code(&output), 2);
-    assert!(errors(&output).contains("regression"), "{}", errors(&output));
+    let here = empty_directory("moments");
+    let output = run_program(&here, &["run", "digits", "--set", "model.init=moments"]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("regression"), "{}", stderr_text(&output));
 }
 
 /// A run would never end if its stop target refers to a metric that cannot be computed from the data.
 #[test]
 fn stop_targets_need_matching_data() {
-    let here = directory("targets");
+    let here = empty_directory("targets");
     for (changes, parts) in [
         (["run", "digits", "--set", "stop.accuracy=0.9", "--set", "split.test=0"], ["stop.accuracy", "test"]),
         (
@@ -309,15 +309,15 @@ fn stop_targets_need_matching_data() {
             ["stop.distance", "truth"],
         ),
     ] {
-        let output = program(&here, &changes);
-        assert_eq!(code(&output), 2, "{}", errors(&output));
-        assert!(parts.iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+        let output = run_program(&here, &changes);
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert!(parts.iter().all(|part| stderr_text(&output).contains(part)), "{}", stderr_text(&output));
     }
 }
 
 #[test]
 fn missing_windows_are_refused() {
-    let here = directory("windows");
+    let here = empty_directory("windows");
     for (change, parts) in [
         ("split.labels_per_class=1000", &["person 1", "labels_per_class", "1000"][..]),
         ("data.head_samples_per_class=1000", &["person 3", "head_samples_per_class", "1000"]),
@@ -325,23 +325,31 @@ fn missing_windows_are_refused() {
         ("split.gap=100", &["person", "no window is left to score", "gap"]),
         ("split.validation_fold=1", &["split.validation_fold", "found 1", "set split.validation"]),
     ] {
-        let output = program(&here, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
-        assert_eq!(code(&output), 2, "{change}: {}", errors(&output));
+        let output = run_program(&here, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
+        assert_eq!(exit_code(&output), 2, "{change}: {}", stderr_text(&output));
         for part in parts {
-            assert!(errors(&output).contains(part), "{change}: {part:?} is not in {:?}", errors(&output));
+            assert!(
+                stderr_text(&output).contains(part),
+                "{change}: {part:?} is not in {:?}",
+                stderr_text(&output)
+            );
         }
     }
 }
 
 #[test]
 fn too_large_models_are_refused() {
-    let here = directory("models");
+    let here = empty_directory("models");
     let sets = ["data.clients=2", "data.d=30000", "algorithm.name=local-only", "data.samples=5"];
     let arguments: Vec<&str> =
         ["run", "linear"].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
-    let output = program(&here, &arguments);
-    assert_eq!(code(&output), 2, "{}", errors(&output));
-    assert!(["30000", "2147483648"].iter().all(|part| errors(&output).contains(part)), "{}", errors(&output));
+    let output = run_program(&here, &arguments);
+    assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+    assert!(
+        ["30000", "2147483648"].iter().all(|part| stderr_text(&output).contains(part)),
+        "{}",
+        stderr_text(&output)
+    );
 }
 
 #[test]
@@ -361,7 +369,7 @@ fn repeated_columns_are_refused() {
 
 #[test]
 fn command_line_changes_are_checked_like_the_file() {
-    let here = directory("changes");
+    let here = empty_directory("changes");
     for (change, parts) in [
         ("algorithm.rouns=3", &["--set algorithm.rouns", "did you mean \"rounds\""][..]),
         ("algorithm.rounds=many", &["--set algorithm.rounds", "\"many\"", "an integer"]),
@@ -369,10 +377,14 @@ fn command_line_changes_are_checked_like_the_file() {
         ("=3", &["--set =3", "dotted key"]),
         ("data.k.deeper=3", &["--set data.k.deeper=3"]),
     ] {
-        let output = program(&here, &["run", "linear", "--set", change]);
-        assert_eq!(code(&output), 2, "{change}");
+        let output = run_program(&here, &["run", "linear", "--set", change]);
+        assert_eq!(exit_code(&output), 2, "{change}");
         for part in parts {
-            assert!(errors(&output).contains(part), "{change}: {part:?} is not in {:?}", errors(&output));
+            assert!(
+                stderr_text(&output).contains(part),
+                "{change}: {part:?} is not in {:?}",
+                stderr_text(&output)
+            );
         }
     }
 }
@@ -381,7 +393,7 @@ fn command_line_changes_are_checked_like_the_file() {
 /// refused with a one-line message.
 #[test]
 fn non_scenario_files_are_refused_in_one_line() {
-    let here = directory("no-scenario");
+    let here = empty_directory("no-scenario");
     assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
     std::fs::File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
     std::fs::write(here.join("binary"), b"seed = \"\xff\"\n").unwrap();
@@ -391,8 +403,8 @@ fn non_scenario_files_are_refused_in_one_line() {
         let mut limited = Command::new("timeout");
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(arguments);
         let output = limited.current_dir(&here).output().unwrap();
-        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
-        let reported = errors(&output);
+        assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
+        let reported = stderr_text(&output);
         assert!(reported.lines().count() == 1 && reported.len() < 300, "{arguments:?}: {reported}");
         reported
     };

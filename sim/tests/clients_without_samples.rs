@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{code, directory, errors, has, program, text};
+use crate::common::{assert_contains_all, empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use serde_json::{Value, json};
 
 /// Writes a table with `rows` rows for each client.
@@ -24,12 +24,12 @@ const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"wh
 /// Runs a scenario and returns its summary, with standard error in field `reported`, or the error message.
 fn run(here: &Path, scenario: &str) -> Result<Value, String> {
     std::fs::write(here.join("my.toml"), scenario).unwrap();
-    let ran = program(here, &["run", "my.toml", "--format", "json", "--out", "out"]);
-    if code(&ran) != 0 {
-        return Err(errors(&ran));
+    let ran = run_program(here, &["run", "my.toml", "--format", "json", "--out", "out"]);
+    if exit_code(&ran) != 0 {
+        return Err(stderr_text(&ran));
     }
-    let mut summary: Value = serde_json::from_str(&text(&ran)).unwrap();
-    summary["reported"] = json!(errors(&ran));
+    let mut summary: Value = serde_json::from_str(&stdout_text(&ran)).unwrap();
+    summary["reported"] = json!(stderr_text(&ran));
     Ok(summary)
 }
 
@@ -42,7 +42,7 @@ fn lines(here: &Path) -> Vec<String> {
 /// Clients whose training part is shorter than the gap are omitted.
 #[test]
 fn clients_without_training_samples_are_left_out() {
-    let here = directory("nothing-to-train");
+    let here = empty_directory("nothing-to-train");
     write_table(&here, &[("p", 5), ("q", 30), ("r", 4), ("s", 30)]);
     let split = "[split]\ntest = 0.4\ngap = 3\n";
     for method in [
@@ -67,30 +67,30 @@ fn clients_without_training_samples_are_left_out() {
             "{TABLE}[split]\ntest = 0.4\ngap = 50\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n"
         ),
     );
-    has(&reported.unwrap_err(), &["no client is left to train", "4 have no sample"]);
+    assert_contains_all(&reported.unwrap_err(), &["no client is left to train", "4 have no sample"]);
 }
 
 /// The summary over seeds contains the number of omitted users and the warnings of single runs.
 #[test]
 fn summary_over_seeds_keeps_users_left_out_and_warnings() {
-    let here = directory("nothing-over-seeds");
+    let here = empty_directory("nothing-over-seeds");
     write_leaf(&here.join("train.json"), &["u", "v", "w"], |row| json!(row % 2));
     write_leaf(&here.join("some.json"), &["v", "x", "y"], |row| json!(row % 2));
     std::fs::write(here.join("s.toml"), leaf("train.json", "some.json")).unwrap();
-    let ran = program(&here, &["run", "s.toml", "--seeds", "2", "--out", "out"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let ran = run_program(&here, &["run", "s.toml", "--seeds", "2", "--out", "out"]);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     let written = std::fs::read_to_string(here.join("out/summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&written).unwrap();
     assert_eq!((summary["seeds"].as_array().unwrap().len(), &summary["users_left_out"]), (2, &json!(2)));
     let warnings = summary["warnings"].as_array().unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    has(warnings[0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
+    assert_contains_all(warnings[0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
 }
 
 /// With a test fraction of one fifth, a client with two rows has no test samples.
 #[test]
 fn clients_without_test_samples_have_empty_fields() {
-    let here = directory("nothing-to-test");
+    let here = empty_directory("nothing-to-test");
     write_table(&here, &[("p", 2), ("q", 30), ("s", 30)]);
     for method in
         ["name = \"local-only\"\nfinal_ridge = 0.01\n", "name = \"fedrep\"\nrounds = 300\nstep_size = 1.0\n"]
@@ -131,7 +131,7 @@ fn leaf(path: &str, test_path: &str) -> String {
 /// contains the value.
 #[test]
 fn labels_are_whole_numbers_however_they_are_written() {
-    let here = directory("nothing-labels");
+    let here = empty_directory("nothing-labels");
     write_leaf(&here.join("whole.json"), &["u", "v"], |row| json!(row % 2));
     write_leaf(&here.join("points.json"), &["u", "v"], |row| json!((row % 2) as f64));
     let mut results = Vec::new();
@@ -143,10 +143,13 @@ fn labels_are_whole_numbers_however_they_are_written() {
         [(json!(1.5), "1.5"), (json!(-1), "-1"), (json!(256), "256"), (json!(1e9), "1000000000")]
     {
         write_leaf(&here.join("wrong.json"), &["u"], |_| wrong.clone());
-        has(&run(&here, &leaf("wrong.json", "")).unwrap_err(), &["wrong.json", says, "255", "line 1"]);
+        assert_contains_all(
+            &run(&here, &leaf("wrong.json", "")).unwrap_err(),
+            &["wrong.json", says, "255", "line 1"],
+        );
     }
     write_leaf(&here.join("wrong.json"), &["u"], |_| json!("walk"));
-    has(
+    assert_contains_all(
         &run(&here, &leaf("wrong.json", "")).unwrap_err(),
         &["wrong.json", "walk", "a whole number from 0 to 255"],
     );
@@ -154,22 +157,22 @@ fn labels_are_whole_numbers_however_they_are_written() {
 
 #[test]
 fn test_part_of_other_users_is_reported() {
-    let here = directory("nothing-users");
+    let here = empty_directory("nothing-users");
     let label = |row: usize| json!(row % 2);
     write_leaf(&here.join("train.json"), &["u", "v", "w"], label);
     write_leaf(&here.join("other.json"), &["x", "y"], label);
     write_leaf(&here.join("some.json"), &["v", "x", "y"], label);
-    has(
+    assert_contains_all(
         &run(&here, &leaf("train.json", "other.json")).unwrap_err(),
         &["other.json", "train.json", "none of its 2 users", "\"x\"", "split.holdout_clients"],
     );
     let summary = run(&here, &leaf("train.json", "some.json")).unwrap();
     assert_eq!((&summary["clients"], &summary["users_left_out"]), (&json!(3), &json!(2)));
-    has(
+    assert_contains_all(
         summary["reported"].as_str().unwrap(),
         &["warning", "some.json: 2 of 3 users", "\"x\"", "train.json"],
     );
-    has(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
+    assert_contains_all(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
     // If the split is not that of the files, the users of both files are clients.
     let all = run(
         &here,
@@ -182,12 +185,15 @@ fn test_part_of_other_users_is_reported() {
 /// and the model would be trained on test samples.
 #[test]
 fn user_in_two_files_is_an_error() {
-    let here = directory("nothing-directory");
+    let here = empty_directory("nothing-directory");
     let label = |row: usize| json!(row % 2);
     std::fs::create_dir(here.join("all")).unwrap();
     write_leaf(&here.join("all/test.json"), &["u", "v"], label);
     write_leaf(&here.join("all/train.json"), &["v", "w"], label);
-    has(&run(&here, &leaf("all", "")).unwrap_err(), &["\"v\"", "test.json", "train.json", "data.test_path"]);
+    assert_contains_all(
+        &run(&here, &leaf("all", "")).unwrap_err(),
+        &["\"v\"", "test.json", "train.json", "data.test_path"],
+    );
     write_leaf(&here.join("all/train.json"), &["w"], label);
     assert_eq!(run(&here, &leaf("all", "")).unwrap()["clients"], 3);
 }

@@ -1,7 +1,10 @@
 //! Tests of command `compare` with networks: times to accuracies, spread over folds, and clients that join
 //! after training.
 
-use crate::common::{self, code, directory, errors, has, numbers, program, text};
+use crate::common::{
+    self, assert_contains_all, empty_directory, exit_code, random_numbers, run_program, stderr_text,
+    stdout_text,
+};
 use fedspan_sim_core::run::{NoProgress, Outcome, run};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
@@ -37,7 +40,7 @@ fn fine_tuned_heads_are_scored_after_every_round() {
 
 /// Runs `compare --reach` and returns the times to accuracies of its summary.
 fn reached(place: &str, more: &[&str]) -> Vec<Value> {
-    let place = directory(place);
+    let place = empty_directory(place);
     let words = [
         "compare",
         "srpfl-network,participation.stage_rounds=1",
@@ -53,9 +56,9 @@ fn reached(place: &str, more: &[&str]) -> Vec<Value> {
         "--format",
         "json",
     ];
-    let ran = program(&place, &[&words[..], &SMALL, more].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let all: Value = serde_json::from_str(&text(&ran)).unwrap();
+    let ran = run_program(&place, &[&words[..], &SMALL, more].concat());
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let all: Value = serde_json::from_str(&stdout_text(&ran)).unwrap();
     all["reached"].as_array().unwrap().clone()
 }
 
@@ -83,7 +86,7 @@ fn shifted_times_equal_times_of_real_runs() {
 
 #[test]
 fn communication_dependent_runs_are_refused() {
-    let place = directory("comparisons-refused");
+    let place = empty_directory("comparisons-refused");
     let digits = "data.kind=\"digits\"";
     for (words, says) in [
         (&["compare", "stragglers", "--reach", "0.9", "--communication", "1"][..], "adaptive"),
@@ -108,9 +111,9 @@ fn communication_dependent_runs_are_refused() {
         (&["compare", "digits-network", "--algorithms", "fedrep", "--over", "seed"], "KEY=VALUE,VALUE"),
         (&["compare", "digits-network", "--algorithms", "fedrep", "--over", "seed=1,,2"], "KEY=VALUE,VALUE"),
     ] {
-        let ran = program(&place, words);
-        assert_eq!(code(&ran), 2, "{words:?}");
-        assert!(errors(&ran).contains(says), "{words:?}: {}", errors(&ran));
+        let ran = run_program(&place, words);
+        assert_eq!(exit_code(&ran), 2, "{words:?}");
+        assert!(stderr_text(&ran).contains(says), "{words:?}: {}", stderr_text(&ran));
     }
 }
 
@@ -118,7 +121,7 @@ fn communication_dependent_runs_are_refused() {
 /// after training.
 #[test]
 fn table_cell_covers_all_values_of_over() {
-    let place = directory("comparisons-over");
+    let place = empty_directory("comparisons-over");
     let words = [
         "compare",
         "watch-network",
@@ -130,9 +133,9 @@ fn table_cell_covers_all_values_of_over() {
         "--seeds",
         "2",
     ];
-    let ran = program(&place, &[&words[..], &SMALL].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let shown = text(&ran);
+    let ran = run_program(&place, &[&words[..], &SMALL].concat());
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let shown = stdout_text(&ran);
     assert_eq!(shown.matches("4 runs").count(), 2, "{shown}");
     let after = shown.split("came after training").nth(1).unwrap();
     let row = |name: &str| after.lines().find(|line| line.contains(name)).unwrap().to_owned();
@@ -145,7 +148,7 @@ fn table_cell_covers_all_values_of_over() {
 fn write_speakers(place: &std::path::Path) {
     let mut table = String::from("speaker,vowel");
     (0..10).for_each(|j| table += &format!(",f{j}"));
-    let (centres, noise) = (common::numbers(120, 1), common::numbers(15 * 12 * 8 * 10, 2));
+    let (centres, noise) = (common::random_numbers(120, 1), common::random_numbers(15 * 12 * 8 * 10, 2));
     let mut noise = noise.chunks(10);
     for speaker in 0..15 {
         for take in 0..8 * 12 {
@@ -168,11 +171,11 @@ fn write_speakers(place: &std::path::Path) {
 /// If there are more classes than features, every algorithm runs, on a linear model or on a network.
 #[test]
 fn all_algorithms_run_on_a_table_of_many_classes() {
-    let place = directory("comparisons-speakers");
+    let place = empty_directory("comparisons-speakers");
     write_speakers(&place);
-    let ran = program(&place, &["compare", "speakers.toml", "--algorithms", "all"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let shown = text(&ran);
+    let ran = run_program(&place, &["compare", "speakers.toml", "--algorithms", "all"]);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let shown = stdout_text(&ran);
     let after = shown.split("came after training").next().unwrap();
     for name in [
         "fedrep",
@@ -207,9 +210,9 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         "algorithm.ditto.pull=0.5",
     ];
     let words = ["compare", "speakers.toml", "--algorithms", "fedrep,ditto,fedavg+ft", "--out", "beside"];
-    let ran = program(&place, &[&words[..], &beside].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    assert!(!text(&ran).contains("one hidden layer"), "{}", text(&ran));
+    let ran = run_program(&place, &[&words[..], &beside].concat());
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    assert!(!stdout_text(&ran).contains("one hidden layer"), "{}", stdout_text(&ran));
     assert!(place.join("beside/speakers-name=-ditto-/model/layer-2.npy").exists());
     assert!(place.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
 }
@@ -217,7 +220,7 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
 /// The error message for an algorithm without the required model contains the kind of model.
 #[test]
 fn algorithm_errors_name_the_needed_model() {
-    let place = directory("comparisons-needs");
+    let place = empty_directory("comparisons-needs");
     write_speakers(&place);
     for (words, says) in [
         (
@@ -253,10 +256,10 @@ fn algorithm_errors_name_the_needed_model() {
             &["algorithm.network.pull", "unknown key"],
         ),
     ] {
-        let ran = program(&place, words);
-        assert_eq!(code(&ran), 2, "{words:?}: {}", errors(&ran));
+        let ran = run_program(&place, words);
+        assert_eq!(exit_code(&ran), 2, "{words:?}: {}", stderr_text(&ran));
         for part in says {
-            assert!(errors(&ran).contains(part), "{words:?}: {}", errors(&ran));
+            assert!(stderr_text(&ran).contains(part), "{words:?}: {}", stderr_text(&ran));
         }
     }
 }
@@ -264,13 +267,13 @@ fn algorithm_errors_name_the_needed_model() {
 /// A diverged run is reported in a note, and the other runs have results.
 #[test]
 fn failed_run_does_not_end_the_others() {
-    let place = directory("comparisons-stopped");
+    let place = empty_directory("comparisons-stopped");
     write_speakers(&place);
     let words =
         ["compare", "speakers.toml", "--algorithms", "gd-gd,local-only", "--set", "algorithm.step_size=1e6"];
-    let ran = program(&place, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
-    assert_eq!(code(&ran), 1, "{}", errors(&ran));
-    let shown = text(&ran);
+    let ran = run_program(&place, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
+    assert_eq!(exit_code(&ran), 1, "{}", stderr_text(&ran));
+    let shown = stdout_text(&ran);
     assert!(shown.contains("1 of 1 seeds stopped") && shown.contains("local-only"), "{shown}");
     assert!(
         shown.lines().any(|line| line.trim_start().starts_with("local-only") && line.contains('.')),
@@ -281,7 +284,7 @@ fn failed_run_does_not_end_the_others() {
 /// Hidden layers may be wider than the samples, for tables and for recordings.
 #[test]
 fn networks_may_be_wider_than_their_samples() {
-    let place = directory("comparisons-wide");
+    let place = empty_directory("comparisons-wide");
     write_speakers(&place);
     let network = [
         "--set",
@@ -302,20 +305,20 @@ fn networks_may_be_wider_than_their_samples() {
         &["run", "digits-network", "--set", "model.hidden=[128]", "--set", "algorithm.rounds=1"],
         &[&["run", "speakers.toml"][..], &network].concat(),
     ] {
-        let ran = program(&place, words);
-        assert_eq!(code(&ran), 0, "{words:?}: {}", errors(&ran));
+        let ran = run_program(&place, words);
+        assert_eq!(exit_code(&ran), 0, "{words:?}: {}", stderr_text(&ran));
     }
 }
 
 #[test]
 fn linear_and_network_scenarios_get_the_same_algorithms() {
-    let place = directory("comparisons-either");
+    let place = empty_directory("comparisons-either");
     let words =
         ["compare", "demo", "watch-network", "--algorithms", "fedrep,fedper", "--set", "algorithm.rounds=2"];
-    let ran = program(&place, &words);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let ran = run_program(&place, &words);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     for name in ["fedrep", "fedper"] {
-        let shown = text(&ran);
+        let shown = stdout_text(&ran);
         let row = shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
         assert!(
             row.split_whitespace().skip(1).all(|cell| cell.contains('.')),
@@ -328,9 +331,9 @@ fn linear_and_network_scenarios_get_the_same_algorithms() {
 /// rounds ignore the step size.
 #[test]
 fn measured_step_size_is_accepted_by_every_algorithm() {
-    let place = directory("comparisons-auto");
+    let place = empty_directory("comparisons-auto");
     let mut table = String::from("who,a,b,c,kind\n");
-    for (row, values) in numbers(6 * 20 * 3, 11).chunks(3).enumerate() {
+    for (row, values) in random_numbers(6 * 20 * 3, 11).chunks(3).enumerate() {
         let kind = row % 4;
         let cell = |j: usize| values[j] + f64::from(u8::from(j == kind));
         table += &format!("{},{},{},{},k{kind}\n", row / 20, cell(0), cell(1), cell(2));
@@ -341,9 +344,9 @@ fn measured_step_size_is_accepted_by_every_algorithm() {
                     [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = \"auto\"\n[algorithm.network]\n\
                     step_size = 0.1\n";
     std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(&place, &["compare", "my.toml", "--algorithms", "all"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let ran = run_program(&place, &["compare", "my.toml", "--algorithms", "all"]);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     for method in ["fedrep", "gd-gd", "fedavg", "local-only", "pooled", "fedper", "scaffold", "lg-fedavg"] {
-        has(&text(&ran), &[method]);
+        assert_contains_all(&stdout_text(&ran), &[method]);
     }
 }

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
-use crate::common::{REST, damage, damaged, directory, has, idx_files, message, numbers, write_npz};
+use crate::common::{
+    REST, assert_contains_all, damage, damaged, data_error_message, empty_directory, idx_files,
+    random_numbers, write_npz,
+};
 use fedspan_sim_core::data::{Client, Dataset, Labels, Set, cifar, leaf};
 use fedspan_sim_core::run::{NoProgress, run};
 use fedspan_sim_core::scenario::Scenario;
@@ -11,7 +14,7 @@ use proptest::prelude::*;
 
 #[test]
 fn idx_test_parts_labels_and_sums_are_read() {
-    let here = directory("idx-pairs");
+    let here = empty_directory("idx-pairs");
     let (images, mut labels) = idx_files();
     for (name, bytes) in [("images", &images), ("labels", &labels), ("test-images", &images)] {
         std::fs::write(here.join(name), bytes).unwrap();
@@ -36,10 +39,16 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let mut wide = images.clone();
     (wide[11], wide[15]) = (1, 4);
     std::fs::write(here.join("test-images"), &wide).unwrap();
-    has(&message(&here, &all_files), &["test-images", "1 x 4", "expected those of images: 2 x 2"]);
-    has(&message(&here, &format!("{train_files}test_images = \"images\"")), &["my.toml", "test_labels"]);
-    has(
-        &message(&here, &format!("{train_files}first_label = 1")),
+    assert_contains_all(
+        &data_error_message(&here, &all_files),
+        &["test-images", "1 x 4", "expected those of images: 2 x 2"],
+    );
+    assert_contains_all(
+        &data_error_message(&here, &format!("{train_files}test_images = \"images\"")),
+        &["my.toml", "test_labels"],
+    );
+    assert_contains_all(
+        &data_error_message(&here, &format!("{train_files}first_label = 1")),
         &["labels", "label 0 at byte 8", "allowed: from 1, the value of data.first_label"],
     );
     // The option data.transposed swaps the second and third pixel of each 2 x 2 image.
@@ -53,8 +62,8 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let sums = |first: &str, second: &str| format!("{train_files}sha256 = [\"{first}\", \"{second}\"]\n");
     let zeros = "0".repeat(64);
     let right = |first: &str, name: &str| {
-        let reported = message(&here, &sums(first, &zeros));
-        has(&reported, &[name, "SHA-256", &zeros]);
+        let reported = data_error_message(&here, &sums(first, &zeros));
+        assert_contains_all(&reported, &[name, "SHA-256", &zeros]);
         let found: Vec<&str> = reported.split([' ', ',']).filter(|word| word.len() == 64).collect();
         found.into_iter().find(|sum| *sum != zeros).unwrap().to_owned()
     };
@@ -62,9 +71,9 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let second = right(&first, "labels");
     assert!(read(&format!("{}{partition}", sums(&first, &second.to_uppercase()))).is_ok());
     let one_too_many = format!("{train_files}sha256 = [\"{first}\", \"{second}\", \"{first}\"]\n{partition}");
-    has(&read(&one_too_many).unwrap_err(), &["my.toml", "3 checksums for 2 files"]);
-    has(
-        &message(&here, &format!("{train_files}sha256 = [\"12\"]")),
+    assert_contains_all(&read(&one_too_many).unwrap_err(), &["my.toml", "3 checksums for 2 files"]);
+    assert_contains_all(
+        &data_error_message(&here, &format!("{train_files}sha256 = [\"12\"]")),
         &["data.sha256", "64 hexadecimal digits"],
     );
 }
@@ -100,7 +109,7 @@ fn colours_of_a_pixel_are_adjacent() {
 
 #[test]
 fn cifar_records_are_read() {
-    let here = directory("cifar");
+    let here = empty_directory("cifar");
     let data = |more: &str| {
         format!(
             "kind = \"cifar\"\npath = \"{}\"\n{more}\n[data.partition]\nkind = \"iid\"\nclients = 3\n",
@@ -111,7 +120,7 @@ fn cifar_records_are_read() {
         let scenario = Scenario::parse("my.toml", &format!("[data]\n{}{REST}", data(more)), &[]).unwrap();
         scenario.dataset(1).map_err(|error| error.to_string())
     };
-    has(&message(&here, &data("")), &["data_batch_1.bin", "No such file"]);
+    assert_contains_all(&data_error_message(&here, &data("")), &["data_batch_1.bin", "No such file"]);
     cifar_files(&here, &[7]);
     let set = read("augment = true").unwrap();
     assert_eq!((set.features, set.outputs, set.clients.len()), (3073, 10, 3));
@@ -127,17 +136,26 @@ fn cifar_records_are_read() {
     assert_eq!(read("version = \"cifar-100\"").unwrap().outputs, 100);
     assert_eq!(read("version = \"cifar-100-coarse\"").unwrap().outputs, 20);
     cifar_files(&here, &[20, 100]);
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["train.bin", "label 100 at byte 1", "0 to 99"]);
-    has(&read("version = \"cifar-100-coarse\"").unwrap_err(), &["label 20 at byte 0", "0 to 19"]);
+    assert_contains_all(
+        &read("version = \"cifar-100\"").unwrap_err(),
+        &["train.bin", "label 100 at byte 1", "0 to 99"],
+    );
+    assert_contains_all(
+        &read("version = \"cifar-100-coarse\"").unwrap_err(),
+        &["label 20 at byte 0", "0 to 19"],
+    );
     let bytes = std::fs::read(here.join("test.bin")).unwrap();
     cifar_files(&here, &[1, 1]);
     std::fs::write(here.join("test.bin"), &bytes[..4000]).unwrap();
-    has(
+    assert_contains_all(
         &read("version = \"cifar-100\"").unwrap_err(),
         &["test.bin", "byte 3074", "926 bytes, expected 3074"],
     );
     std::fs::write(here.join("test.bin"), "").unwrap();
-    has(&read("version = \"cifar-100\"").unwrap_err(), &["test.bin", "byte 0", "0 bytes, expected 3074"]);
+    assert_contains_all(
+        &read("version = \"cifar-100\"").unwrap_err(),
+        &["test.bin", "byte 0", "0 bytes, expected 3074"],
+    );
 }
 
 /// LEAF file with three users, of whom one has no samples.
@@ -147,7 +165,7 @@ const LEAF: &str = r#"{"users": ["b", "a", "none"], "num_samples": [2, 3, 0], "h
 
 #[test]
 fn leaf_users_become_clients() {
-    let here = directory("leaf");
+    let here = empty_directory("leaf");
     let file = here.join("all.json");
     let data = |more: &str| format!("kind = \"leaf\"\npath = \"all.json\"\n{more}\n");
     let name = here.join("my.toml");
@@ -184,9 +202,12 @@ fn leaf_users_become_clients() {
         read("test_path = \"test.json\"\n[split]\nholdout_clients = 1\nlabels_per_class = 2\n").unwrap();
     assert_eq!((tested.newcomers[0].train.len(), tested.newcomers[0].test.len()), (2, 1));
     assert_eq!(tested.clients[0].test.len(), 0);
-    has(&read("[data.partition]\nusers = 3\n").unwrap_err(), &["users = 3", "of 3 users only 2"]);
+    assert_contains_all(
+        &read("[data.partition]\nusers = 3\n").unwrap_err(),
+        &["users = 3", "of 3 users only 2"],
+    );
     let split = "[split]\nholdout_clients = 1\nholdout_classes = [1]\n";
-    has(
+    assert_contains_all(
         &read(split).unwrap_err(),
         &[
             "my.toml",
@@ -195,9 +216,12 @@ fn leaf_users_become_clients() {
             "allowed with \"shards\", ",
         ],
     );
-    has(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
-    has(&read("words = 3\n").unwrap_err(), &["data.words: found 3", "set data.vectors"]);
-    has(&read("vocabulary = 9\n").unwrap_err(), &["data.vocabulary: found 9", "set data.vectors"]);
+    assert_contains_all(&read("vectors = \"all.json\"\n").unwrap_err(), &["all.json", "data.vectors"]);
+    assert_contains_all(&read("words = 3\n").unwrap_err(), &["data.words: found 3", "set data.vectors"]);
+    assert_contains_all(
+        &read("vocabulary = 9\n").unwrap_err(),
+        &["data.vocabulary: found 9", "set data.vectors"],
+    );
     for (from, to, parts) in [
         ("[2, 3, 0]", "[2, 4, 0]", &["\"a\"", "found 3 samples", "expected 4"][..]),
         ("[2, 3, 0]", "[2, 3]", &["3 names in users", "2 numbers in num_samples"]),
@@ -222,19 +246,19 @@ fn leaf_users_become_clients() {
         let bad = LEAF.replace(from, to);
         assert_ne!(bad, LEAF, "{from}");
         std::fs::write(&file, bad).unwrap();
-        has(&read("").unwrap_err(), &[&["all.json"], parts].concat());
+        assert_contains_all(&read("").unwrap_err(), &[&["all.json"], parts].concat());
     }
     std::fs::write(
         &file,
         [LEAF.as_bytes()[..30].to_vec(), vec![0xff], LEAF.as_bytes()[30..].to_vec()].concat(),
     )
     .unwrap();
-    has(&message(&here, &data("")), &["all.json", "line 1"]);
+    assert_contains_all(&data_error_message(&here, &data("")), &["all.json", "line 1"]);
 }
 
 #[test]
 fn leaf_tweets_become_means_of_word_vectors() {
-    let here = directory("leaf-text");
+    let here = empty_directory("leaf-text");
     let tweet = |text: &str| format!("[\"1\", \"date\", \"NO_QUERY\", \"who\", \"{text}\", \"rest\"]");
     let text = format!(
         "{{\"user_data\": {{\"u\": {{\"x\": [{}, {}], \"y\": [0, 1]}}}}}}",
@@ -250,7 +274,7 @@ fn leaf_tweets_become_means_of_word_vectors() {
     let set = Scenario::parse(name.to_str().unwrap(), &text, &[]).unwrap().dataset(1).unwrap();
     // Classes are shuffled separately, so samples of different classes keep their order.
     assert_eq!(set.clients[0].train.x, [9.0 / 4.0, 6.0 / 4.0, 1.0, 0.0, 0.0, 1.0]);
-    has(&message(&here, data), &["train", "data.vectors"]);
+    assert_contains_all(&data_error_message(&here, data), &["train", "data.vectors"]);
     // With data.words, a sample is a series of word vectors for recurrent networks.
     let series = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=3".to_owned()]).unwrap();
     let set = series.dataset(1).unwrap();
@@ -263,13 +287,13 @@ fn leaf_tweets_become_means_of_word_vectors() {
     let wide = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=1000".to_owned()]).unwrap();
     assert_eq!(wide.dataset(1).unwrap().features, 2001);
     std::fs::remove_file(here.join("train/one.json")).unwrap();
-    has(&message(&here, data), &["train", "no .json file"]);
+    assert_contains_all(&data_error_message(&here, data), &["train", "no .json file"]);
 }
 
 #[test]
 fn npz_labels_become_classes() {
-    let here = directory("npz-classes");
-    let values = numbers(60, 1);
+    let here = empty_directory("npz-classes");
+    let values = random_numbers(60, 1);
     let data = "kind = \"npz\"\npath = \"data.npz\"\ntask = \"classes\"\n";
     let mut classes: Vec<f64> = (0..12).map(|i| f64::from(i % 3)).collect();
     let write =
@@ -287,7 +311,7 @@ fn npz_labels_become_classes() {
     assert_eq!((set.outputs, set.class_names.first().map(String::as_str)), (4, Some("-1")));
     classes[7] = f64::NAN;
     write(&classes);
-    has(&message(&here, data), &["data.npz", "y at [1, 3]"]);
+    assert_contains_all(&data_error_message(&here, data), &["data.npz", "y at [1, 3]"]);
 }
 
 proptest! {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use crate::common::{code, directory, errors, has, program, text};
+use crate::common::{assert_contains_all, empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_engine::DeviceId;
 use fedspan_experiments::dropout::{PATTERNS, POLICIES, Row, Settings, markdown, measure};
 use fedspan_protocol::message::Task;
@@ -182,14 +182,14 @@ fn absent_cohort_is_replaced_at_the_deadline() {
 /// For each dropout pattern, results with one thread and with two threads are equal, bit for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = directory("dropout-threads");
+    let here = empty_directory("dropout-threads");
     for pattern in PATTERNS {
         let run = |threads: &str| {
             let mut arguments = vec!["run", "stragglers", "--out", threads, "--threads", threads];
             let sets = ["algorithm.rounds=30", "fleet.dropout=0.4", SPEED, "rounds.deadline=2"];
             arguments.extend(sets.iter().chain(pattern.changes).flat_map(|set| ["--set", *set]));
-            let output = program(&here, &arguments);
-            assert_eq!(code(&output), 0, "{}", errors(&output));
+            let output = run_program(&here, &arguments);
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
             let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
             (file("rounds.jsonl"), file("model/representation.npy"))
         };
@@ -199,7 +199,7 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn fleet_that_never_answers_is_refused() {
-    let here = directory("dropout-refused");
+    let here = empty_directory("dropout-refused");
     std::fs::write(here.join("my.toml"), LINEAR).unwrap();
     for (sets, parts) in [
         (
@@ -213,9 +213,9 @@ fn fleet_that_never_answers_is_refused() {
     ] {
         let mut arguments = vec!["run", "my.toml", "--out", "out"];
         arguments.extend(sets.iter().flat_map(|set| ["--set", *set]));
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2, "{}", errors(&output));
-        has(&errors(&output), parts);
+        let output = run_program(&here, &arguments);
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert_contains_all(&stderr_text(&output), parts);
         assert!(!here.join("out").exists());
     }
 }
@@ -274,7 +274,7 @@ fn campaign_survives_half_of_the_fleet_dropping_out() {
 
 #[test]
 fn dropout_command_names_unknown_options() {
-    let here = directory("dropout-command");
+    let here = empty_directory("dropout-command");
     for (arguments, parts) in [
         (["--rates", "1"], ["--rates", "above 0 to 0.9"]),
         (["--rates", "0"], ["--rates", "above 0 to 0.9"]),
@@ -283,17 +283,17 @@ fn dropout_command_names_unknown_options() {
         (["--folds", "6"], ["--folds", "1..=5"]),
         (["--set", "fleet.dropouts=1"], ["fleet.dropouts", "unknown key"]),
     ] {
-        let output = program(&here, &[&["dropout"], &arguments[..]].concat());
-        assert_eq!(code(&output), 2, "{}", errors(&output));
-        has(&errors(&output), &parts);
+        let output = run_program(&here, &[&["dropout"], &arguments[..]].concat());
+        assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
+        assert_contains_all(&stderr_text(&output), &parts);
     }
     let short =
         ["--rates", "0.5", "--patterns", "persistent", "--policies", "all", "--folds", "1", "--seeds", "1"];
     let run = |threads: &str| {
         let sets = ["--set", "algorithm.rounds=20", "--threads", threads, "--format", "json"];
-        let output = program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
-        assert_eq!(code(&output), 0, "{}", errors(&output));
-        let reported = text(&output);
+        let output = run_program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+        let reported = stdout_text(&output);
         reported.split_once("\"timing\"").unwrap().0.to_owned()
     };
     assert_eq!(run("1"), run("2"));

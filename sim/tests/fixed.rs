@@ -1,7 +1,7 @@
 //! Tests of campaigns in 16-bit fixed point: results agree with those of f32 up to rounding, and unsupported
 //! options are refused.
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use fedspan_client::memory::Shape;
 use fedspan_client::session::{Config, Protection};
 use fedspan_client::{Linear, Task};
@@ -156,16 +156,16 @@ fn device_declares_its_arithmetic() {
 
 #[test]
 fn unsupported_options_are_refused_in_fixed_point() {
-    let directory = directory("fixed");
+    let directory = empty_directory("fixed");
     for (name, words) in
         [("fedavg", "\"fedavg\" is computed in \"f32\" only"), ("pooled", "\"pooled\" is computed")]
     {
         let algorithm = format!("algorithm.name=\"{name}\"");
-        let output = program(&directory, &["run", "linear", "--set", &algorithm, "--set", I16]);
-        assert_eq!(code(&output), 2);
-        assert!(errors(&output).contains(words), "{}", errors(&output));
+        let output = run_program(&directory, &["run", "linear", "--set", &algorithm, "--set", I16]);
+        assert_eq!(exit_code(&output), 2);
+        assert!(stderr_text(&output).contains(words), "{}", stderr_text(&output));
     }
-    let output = program(&directory, &["emulate", "demo", "--set", I16]);
-    assert_eq!(code(&output), 2);
-    assert!(errors(&output).contains("algorithm.numeric = \"f32\""), "{}", errors(&output));
+    let output = run_program(&directory, &["emulate", "demo", "--set", I16]);
+    assert_eq!(exit_code(&output), 2);
+    assert!(stderr_text(&output).contains("algorithm.numeric = \"f32\""), "{}", stderr_text(&output));
 }

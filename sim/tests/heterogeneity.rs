@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use fedspan_engine::DeviceId;
 use fedspan_protocol::message::Task;
 use fedspan_sim_core::data::{Dataset, Labels};
@@ -54,7 +54,7 @@ fn close(a: f64, b: f64) -> bool {
 
 /// Creates a directory with a scenario that reads compute times from `trace.csv`.
 fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
-    let here = directory(&format!("trace-{name}"));
+    let here = empty_directory(&format!("trace-{name}"));
     std::fs::write(here.join("trace.csv"), trace).unwrap();
     let text = LINEAR.replace("clients = 12", "clients = 3");
     let fleet = format!("[fleet]\nspeed = \"trace\"\ntrace = \"trace.csv\"\n{fleet}");
@@ -115,16 +115,16 @@ fn unusable_traces_are_refused() {
         ("gap", "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,9999999,1\n", &["client 0 in round 2", "9999999"]),
     ] {
         let here = traced(name, trace, "");
-        let output = program(&here, &["run", "my.toml", "--out", "out"]);
-        assert_eq!(code(&output), 2, "{name}: {}", errors(&output));
-        let reported = errors(&output);
+        let output = run_program(&here, &["run", "my.toml", "--out", "out"]);
+        assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
+        let reported = stderr_text(&output);
         assert!(reported.lines().count() == 1 && reported.contains("trace.csv"), "{name}: {reported}");
         assert!(!here.join("out").exists(), "{name}: nothing is written");
         assert!(parts.iter().all(|part| reported.contains(part)), "{name}: {reported}");
     }
     let here = traced("absent", "", "");
     std::fs::remove_file(here.join("trace.csv")).unwrap();
-    assert!(errors(&program(&here, &["run", "my.toml"])).contains("trace.csv"));
+    assert!(stderr_text(&run_program(&here, &["run", "my.toml"])).contains("trace.csv"));
 }
 
 proptest! {
@@ -372,7 +372,7 @@ fn sample_counts_follow_their_distribution() {
 /// for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = directory("heterogeneity-threads");
+    let here = empty_directory("heterogeneity-threads");
     let run = |threads: &str| {
         let sets = [
             "algorithm.rounds=30",
@@ -387,8 +387,8 @@ fn results_do_not_depend_on_threads() {
         let arguments = ["run", "stragglers", "--out", threads, "--threads", threads];
         let arguments: Vec<&str> =
             arguments.into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&here, &arguments);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
         (file("rounds.jsonl"), file("model/representation.npy"))
     };
@@ -419,7 +419,7 @@ fn paper_scenarios_run() {
 /// The commands in the headers of the scenarios of the papers' figures are valid.
 #[test]
 fn commands_in_scenario_headers_work() {
-    let here = directory("headers");
+    let here = empty_directory("headers");
     for (name, _, text) in BUILT_IN.iter().filter(|(name, ..)| name.starts_with("srpfl-") || *name == "flanp")
     {
         let command = text.lines().find_map(|line| line.strip_prefix("# fedspan-sim ")).unwrap();
@@ -433,7 +433,7 @@ fn commands_in_scenario_headers_work() {
             }
         }
         arguments.extend(["--set", "algorithm.rounds=2", "--out", name]);
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 0, "{name}: {}", errors(&output));
+        let output = run_program(&here, &arguments);
+        assert_eq!(exit_code(&output), 0, "{name}: {}", stderr_text(&output));
     }
 }

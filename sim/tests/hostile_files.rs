@@ -9,7 +9,9 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::common::table::{Packing, Writing};
-use crate::common::{REST, code, directory, errors, has, message, program};
+use crate::common::{
+    REST, assert_contains_all, data_error_message, empty_directory, exit_code, run_program, stderr_text,
+};
 use fedspan_sim_core::data::table::{self, Columns};
 
 /// Columns of a table with clients, numeric targets and the given features.
@@ -43,7 +45,7 @@ fn gzip_bombs_are_read_up_to_their_bound() {
         let member = encoder.finish().unwrap();
         let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
         let reported = refused(&bomb, &columns(&["a", "b"]));
-        has(&reported, &["t.csv", "after decompression"]);
+        assert_contains_all(&reported, &["t.csv", "after decompression"]);
         let read: usize = reported.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
         // The limit is 64 mebibytes, or 200 times the bytes read, plus one member.
         assert!(read <= (65 * member.len()).max(bomb.len() / 50), "{reported}, of {} bytes", bomb.len());
@@ -57,9 +59,9 @@ fn client_and_class_limits_apply_while_reading() {
         text += &format!("c{client},1,2\n");
     }
     let reported = refused(text.as_bytes(), &columns(&["a"]));
-    has(&reported, &["t.csv: line 100002, column who", "100000"]);
+    assert_contains_all(&reported, &["t.csv: line 100002, column who", "100000"]);
     let classes = Columns { target: "who".to_owned(), client: None, classification: true, ..columns(&["a"]) };
-    has(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
+    assert_contains_all(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
 }
 
 #[test]
@@ -68,18 +70,30 @@ fn too_many_columns_are_refused() {
         let names: Vec<String> = (0..count).map(|place| format!("f{place}")).collect();
         format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
     };
-    has(&refused(table(1_000_000).as_bytes(), &columns(&["*"])), &["1000002 columns", "131072"]);
-    has(&refused(table(100_000).as_bytes(), &columns(&["*"])), &["data.features", "100000", "65535"]);
+    assert_contains_all(
+        &refused(table(1_000_000).as_bytes(), &columns(&["*"])),
+        &["1000002 columns", "131072"],
+    );
+    assert_contains_all(
+        &refused(table(100_000).as_bytes(), &columns(&["*"])),
+        &["data.features", "100000", "65535"],
+    );
     let all: Vec<String> = (0..100_000).map(|place| format!("f{place}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    has(&refused(table(100_000).as_bytes(), &columns(&all)), &["data.features", "100000", "65535"]);
+    assert_contains_all(
+        &refused(table(100_000).as_bytes(), &columns(&all)),
+        &["data.features", "100000", "65535"],
+    );
     let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
     assert_eq!(most.features.len(), 65_535);
     // With the constant feature, samples have one value more than allowed.
-    let here = directory("hostile-columns");
+    let here = empty_directory("hostile-columns");
     std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
-    has(&message(&here, data), &["t.csv", "65535 features plus the constant 1", "at most 65534"]);
+    assert_contains_all(
+        &data_error_message(&here, data),
+        &["t.csv", "65535 features plus the constant 1", "at most 65534"],
+    );
 }
 
 /// Pipes and device files are refused: opening a pipe without a writer would block, and a device file never
@@ -87,7 +101,7 @@ fn too_many_columns_are_refused() {
 #[cfg(unix)]
 #[test]
 fn non_regular_files_are_refused() {
-    let here = directory("hostile-kinds");
+    let here = empty_directory("hostile-kinds");
     std::fs::create_dir(here.join("directory")).unwrap();
     std::os::unix::fs::symlink("round", here.join("about")).unwrap();
     std::os::unix::fs::symlink("about", here.join("round")).unwrap();
@@ -129,10 +143,10 @@ fn non_regular_files_are_refused() {
             if scenario.is_empty() && ["round", "nowhere"].contains(&file) {
                 continue;
             }
-            let output = program(&here, &arguments);
-            let reported = errors(&output);
-            assert_eq!((code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
-            has(&reported, &[file, says]);
+            let output = run_program(&here, &arguments);
+            let reported = stderr_text(&output);
+            assert_eq!((exit_code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
+            assert_contains_all(&reported, &[file, says]);
         }
     }
 }
@@ -141,7 +155,7 @@ fn non_regular_files_are_refused() {
 #[test]
 fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;
-    let here = directory("hostile-trace");
+    let here = empty_directory("hostile-trace");
     let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n[fleet]\nspeed = \"trace\"\ntrace = \"t.csv\"\n";
     std::fs::write(here.join("my.toml"), scenario).unwrap();
@@ -150,8 +164,8 @@ fn traces_are_read_in_all_table_encodings() {
         let writing = Writing { encoding, packing: Packing::Gzip, ..Writing::PLAIN };
         std::fs::write(here.join("t.csv"), writing.packed(&writing.encoded("client,time\n0,1.5\n1,2.5\n")))
             .unwrap();
-        let output = program(&here, &["run", "my.toml", "--format", "json"]);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         times.push(summary["time"]["simulated"].as_f64().unwrap());
     }

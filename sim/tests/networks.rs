@@ -1,7 +1,7 @@
 //! Tests of networks in the simulator: transmitted data, scored models, diverging runs, and accepted
 //! settings.
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_engine::DeviceId;
 use fedspan_engine::config::names_for_model;
 use fedspan_protocol::tensor::Role;
@@ -106,10 +106,10 @@ fn newcomers_without_a_body_train_all_layers() {
         let before = outcome.scores.accuracy.unwrap();
         assert!((accuracy - before).abs() < 0.05 && accuracy > 0.85, "{name}: {accuracy} {before}");
     }
-    let place = directory("network-newcomers");
+    let place = empty_directory("network-newcomers");
     let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
     let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
-    let reported = text(&program(&place, &[&words[..], &sets].concat()));
+    let reported = stdout_text(&run_program(&place, &[&words[..], &sets].concat()));
     assert!(reported.contains("\"scored_new_clients\": \"the newcomer's own network"), "{reported}");
     assert!(reported.contains("\"accuracy_new_clients\""), "{reported}");
 }
@@ -130,11 +130,11 @@ fn personal_heads_win_on_heterogeneous_clients() {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let place = directory("network-threads");
+    let place = empty_directory("network-threads");
     for threads in ["1", "2"] {
         let arguments = ["run", "digits-network", "--set", "algorithm.rounds=6", "--threads", threads];
-        let ran = program(&place, &[&arguments[..], &["--out", threads]].concat());
-        assert_eq!(code(&ran), 0, "{}", errors(&ran));
+        let ran = run_program(&place, &[&arguments[..], &["--out", threads]].concat());
+        assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     }
     for file in ["rounds.jsonl", "clients.csv", "model/layer-0.npy", "model/heads.npy"] {
         let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
@@ -245,11 +245,11 @@ fn filters_are_sent_as_layers() {
 /// are kept.
 #[test]
 fn diverged_run_names_client_and_keeps_results() {
-    let place = directory("network-diverges");
+    let place = empty_directory("network-diverges");
     let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
-    let ran = program(&place, &wild);
-    assert_eq!(code(&ran), 1);
-    let reported = errors(&ran);
+    let ran = run_program(&place, &wild);
+    assert_eq!(exit_code(&ran), 1);
+    let reported = stderr_text(&ran);
     assert!(reported.contains("round 1 of digits-network, seed 1: the loss of client"), "{reported}");
     assert!(reported.contains("finished results are in results"), "{reported}");
     let summary = std::fs::read_to_string(place.join("results/summary.json")).unwrap();
@@ -310,13 +310,13 @@ fn clients_with_one_class_or_one_sample_take_part() {
 
 #[test]
 fn paper_table_has_a_row_for_each_algorithm() {
-    let place = directory("network-compare");
+    let place = empty_directory("network-compare");
     let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
     let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
     let methods = ["--algorithms", "fedrep,fedavg,local-only"];
-    let ran = program(&place, &[&words[..], &methods, &small].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    let table = text(&ran);
+    let ran = run_program(&place, &[&words[..], &methods, &small].concat());
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let table = stdout_text(&ran);
     let rows: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(rows[rows.len() - 4..], ["fedrep", "fedavg", "fedavg+ft", "local-only"], "{table}");
     assert!(table.contains("digits-network classes=5"), "{table}");
@@ -385,7 +385,7 @@ fn impossible_network_settings_are_refused() {
 /// network that is missing or does not fit is refused.
 #[test]
 fn adapter_starts_from_its_base_model() {
-    let place = directory("networks-base");
+    let place = empty_directory("networks-base");
     let shared = ["--set", "data.partition.clients=6", "--set", "data.partition.classes=10"];
     let base = [
         "run",
@@ -397,8 +397,8 @@ fn adapter_starts_from_its_base_model() {
         "--set",
         "model.hidden=[12]",
     ];
-    let ran = program(&place, &[&base[..], &shared, &["--out", "first"]].concat());
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    let ran = run_program(&place, &[&base[..], &shared, &["--out", "first"]].concat());
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     let adapter = |base: &str, more: &[&str], out: &str| {
         let model = format!("model={{ kind = \"lora-mlp\", rank = 3, width = 12, base = \"{base}\" }}");
         let arguments = [
@@ -411,13 +411,13 @@ fn adapter_starts_from_its_base_model() {
             "--set",
             "algorithm.rounds=20",
         ];
-        program(
+        run_program(
             &place,
             &[&arguments[..], &shared, &["--set", "algorithm.step_size=0.3"], more, &["--out", out]].concat(),
         )
     };
     let ran = adapter("first/model", &[], "second");
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     let rows = |out: &str| -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -429,8 +429,8 @@ fn adapter_starts_from_its_base_model() {
     assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
 
     let refused = |ran: std::process::Output, reported: &[&str]| {
-        let message = errors(&ran);
-        assert_eq!(code(&ran), 2, "{message}");
+        let message = stderr_text(&ran);
+        assert_eq!(exit_code(&ran), 2, "{message}");
         for part in reported {
             assert!(message.contains(part), "{message}");
         }

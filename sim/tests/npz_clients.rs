@@ -1,6 +1,9 @@
 //! Tests of npz files that contain a client number for each row.
 
-use crate::common::{REST, damage, damaged, directory, has, message, npy, numbers, write_archive, write_npz};
+use crate::common::{
+    REST, assert_contains_all, damage, damaged, data_error_message, empty_directory, npy, random_numbers,
+    write_archive, write_npz,
+};
 use fedspan_sim_core::data::{Client, DataError, Dataset, Labels, Set, npz};
 use fedspan_sim_core::scenario::Scenario;
 use proptest::prelude::*;
@@ -30,7 +33,7 @@ fn rows(set: &Set, d: usize) -> Vec<(f32, f32)> {
 /// has no test rows.
 #[test]
 fn clients_may_have_different_sizes() {
-    let here = directory("npz-ragged");
+    let here = empty_directory("npz-ragged");
     let (x, x_test): (Vec<f64>, Vec<f64>) =
         ((0..12).map(f64::from).collect(), (0..6).map(f64::from).collect());
     let arrays: [(&str, &[u64], &[f64]); 6] = [
@@ -63,8 +66,8 @@ fn clients_may_have_different_sizes() {
 /// same data.
 #[test]
 fn equal_sizes_match_the_axis_layout() {
-    let (by_place, by_number) = (directory("npz-places"), directory("npz-numbers"));
-    let values = numbers(60, 1);
+    let (by_place, by_number) = (empty_directory("npz-places"), empty_directory("npz-numbers"));
+    let values = random_numbers(60, 1);
     let (y, owner): (&[f64], Vec<f64>) = (&values[..12], (0..12).map(|row| f64::from(row / 4)).collect());
     write_npz(&by_place.join("data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], y)]);
     write_npz(
@@ -81,7 +84,7 @@ fn equal_sizes_match_the_axis_layout() {
 /// Integers of every width are read, among them 64 bits, which is NumPy's default.
 #[test]
 fn integers_of_every_width_are_read() {
-    let here = directory("npz-integers");
+    let here = empty_directory("npz-integers");
     let file = here.join("data.npz");
     let owner = [4i64, 4, 9];
     macro_rules! check {
@@ -101,9 +104,9 @@ fn integers_of_every_width_are_read() {
 
 #[test]
 fn inconsistent_arrays_are_refused() {
-    let here = directory("npz-owners");
+    let here = empty_directory("npz-owners");
     let file = here.join("data.npz");
-    let values = numbers(60, 1);
+    let values = random_numbers(60, 1);
     let y = &values[..12];
     let owner = [0.0, 1.0].repeat(6);
     let x: (&str, &[u64], &[f64]) = ("x", &[12, 5], &values);
@@ -111,7 +114,7 @@ fn inconsistent_arrays_are_refused() {
     let client: (&str, &[u64], &[f64]) = ("client", &[12], &owner);
     let bad = |arrays: &[(&str, &[u64], &[f64])], parts: &[&str]| {
         write_npz(&file, arrays);
-        has(&message(&here, DATA), &[&["data.npz"], parts].concat());
+        assert_contains_all(&data_error_message(&here, DATA), &[&["data.npz"], parts].concat());
     };
     bad(&[x, y], &["x has shape [12, 5]", "(clients, m, d), or (n, d) with client (n)"]);
     bad(
@@ -153,16 +156,19 @@ fn inconsistent_arrays_are_refused() {
 /// clients.
 #[test]
 fn clients_without_samples_take_no_memory() {
-    let here = directory("npz-nothing");
+    let here = empty_directory("npz-nothing");
     let none: [(&str, &[u64], &[f64]); 2] = [("x", &[1 << 50, 0, 5], &[]), ("y", &[1 << 50, 0], &[])];
     write_npz(&here.join("data.npz"), &none);
-    has(&message(&here, DATA), &["data.npz", "x has shape", "expected at least one value"]);
-    let values = numbers(60, 1);
+    assert_contains_all(
+        &data_error_message(&here, DATA),
+        &["data.npz", "x has shape", "expected at least one value"],
+    );
+    let values = random_numbers(60, 1);
     let some: [(&str, &[u64], &[f64]); 2] = [("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])];
     let tests: [(&str, &[u64], &[f64]); 2] =
         [("x_test", &[1 << 50, 0, 5], &[]), ("y_test", &[1 << 50, 0], &[])];
     write_npz(&here.join("data.npz"), &[some[0], some[1], tests[0], tests[1]]);
-    has(&message(&here, DATA), &["data.npz", "do not fit"]);
+    assert_contains_all(&data_error_message(&here, DATA), &["data.npz", "do not fit"]);
 }
 
 proptest! {
@@ -172,7 +178,7 @@ proptest! {
     /// rows.
     #[test]
     fn rows_go_to_their_owner_in_order(owners in prop::collection::vec(0u32..6, 1..40)) {
-        let here = directory("npz-any");
+        let here = empty_directory("npz-any");
         let file = here.join("data.npz");
         let n = owners.len() as u64;
         let x: Vec<f64> = (0..owners.len()).map(|row| row as f64).collect();
@@ -192,8 +198,8 @@ proptest! {
 
     #[test]
     fn damaged_owners_never_panic((cut, flips) in damage()) {
-        let file = directory("npz-damaged").join("whole.npz");
-        let values = numbers(60, 1);
+        let file = empty_directory("npz-damaged").join("whole.npz");
+        let values = random_numbers(60, 1);
         let owner = [0.0, 5.0, 1.0].repeat(4);
         let arrays: [(&str, &[u64], &[f64]); 3] =
             [("x", &[12, 5], &values), ("y", &[12], &owner), ("client", &[12], &owner)];

@@ -5,7 +5,10 @@ use std::path::Path;
 
 use crate::common::arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
 use crate::common::table::{Cell, Grid, Writing};
-use crate::common::{code, directory, errors, has, message, numbers, program};
+use crate::common::{
+    assert_contains_all, data_error_message, empty_directory, exit_code, random_numbers, run_program,
+    stderr_text,
+};
 use fedspan_sim_core::data::{Client, Dataset, Labels};
 use fedspan_sim_core::scenario::Scenario;
 use serde_json::Value;
@@ -22,7 +25,8 @@ struct Data {
 }
 
 fn data() -> Data {
-    let x: Vec<f64> = numbers(ROWS * WIDTH, 5).iter().map(|value| (value * 100.0).round().abs()).collect();
+    let x: Vec<f64> =
+        random_numbers(ROWS * WIDTH, 5).iter().map(|value| (value * 100.0).round().abs()).collect();
     let class = |row: &[f64]| {
         if row[0] > row[1] {
             1.0
@@ -91,7 +95,7 @@ fn assert_equal(ours: &Dataset, theirs: &Dataset, what: &str) {
 
 #[test]
 fn types_orders_shapes_and_packings_give_equal_data() {
-    let here = directory("npz-variants");
+    let here = empty_directory("npz-variants");
     let data = data();
     csv(&here, &data);
     let expected = read(&here, &format!("{CSV}task = \"classes\"\n[split]\ntest = 0.25\n")).unwrap();
@@ -143,7 +147,7 @@ fn types_orders_shapes_and_packings_give_equal_data() {
 /// Arrays with one client per index of the first axis have the same data in both memory orders.
 #[test]
 fn clients_by_axis_equal_clients_by_number() {
-    let here = directory("npz-variants-places");
+    let here = empty_directory("npz-variants-places");
     let data = data();
     // The rows are sorted by client.
     let mut order: Vec<usize> = (0..ROWS).collect();
@@ -178,7 +182,7 @@ fn clients_by_axis_equal_clients_by_number() {
 /// names in place of column names.
 #[test]
 fn npz_and_csv_support_the_same_options() {
-    let here = directory("npz-variants-csv");
+    let here = empty_directory("npz-variants-csv");
     let data = data();
     csv(&here, &data);
     let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
@@ -238,7 +242,7 @@ fn npz_and_csv_support_the_same_options() {
 /// Summaries of runs on an npz file and on a CSV file of the same table are equal, bit for bit.
 #[test]
 fn npz_summaries_equal_those_of_csv() {
-    let here = directory("npz-variants-summary");
+    let here = empty_directory("npz-variants-summary");
     let data = data();
     csv(&here, &data);
     let texts: Vec<String> = data.client.iter().map(f64::to_string).collect();
@@ -253,7 +257,7 @@ fn npz_summaries_equal_those_of_csv() {
         for kind in [CSV, NPZ] {
             let text = format!("[data]\n{kind}task = \"classes\"\n[split]\ntest = 0.25\n{MODEL}");
             std::fs::write(here.join("my.toml"), text).unwrap();
-            let output = program(
+            let output = run_program(
                 &here,
                 &[
                     "run",
@@ -266,7 +270,7 @@ fn npz_summaries_equal_those_of_csv() {
                     "o",
                 ],
             );
-            assert_eq!(code(&output), 0, "{}", errors(&output));
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
             let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
             summary.as_object_mut().unwrap().remove("timing");
             summaries.push((summary, std::fs::read(here.join("o/clients.csv")).unwrap()));
@@ -278,7 +282,7 @@ fn npz_summaries_equal_those_of_csv() {
 /// Error messages contain the array, the position and the value.
 #[test]
 fn unusable_arrays_are_named() {
-    let here = directory("npz-variants-bad");
+    let here = empty_directory("npz-variants-bad");
     let data = data();
     let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
     let good = || {
@@ -293,7 +297,7 @@ fn unusable_arrays_are_named() {
         let mut files = good();
         files.iter_mut().find(|(own, _)| *own == name).unwrap().1 = bytes;
         archive(&here.join("t.npz"), Zipped::Deflated, &files);
-        has(&message(&here, &scenario), &[&["t.npz", name], parts].concat());
+        assert_contains_all(&data_error_message(&here, &scenario), &[&["t.npz", name], parts].concat());
     };
     archive(&here.join("t.npz"), Zipped::Stored, &good());
     read(&here, &scenario).unwrap();
@@ -355,7 +359,7 @@ fn unusable_arrays_are_named() {
 /// alone.
 #[test]
 fn array_memory_is_bounded_by_file_size() {
-    let here = directory("npz-variants-large");
+    let here = empty_directory("npz-variants-large");
     let ones = |kind: &str, width: usize, shape: &[usize]| {
         raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
     };
@@ -364,22 +368,25 @@ fn array_memory_is_bounded_by_file_size() {
     let files =
         [("x", ones("|u1", 1, &[rows, 1])), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&here.join("t.npz"), Zipped::Deflated, &files);
-    has(&message(&here, NPZ), &["t.npz", "x", "96000000 bytes of memory", "67108864", "numpy.savez"]);
+    assert_contains_all(
+        &data_error_message(&here, NPZ),
+        &["t.npz", "x", "96000000 bytes of memory", "67108864", "numpy.savez"],
+    );
     let texts = raw("|S1", false, &[rows], &vec![b'a'; rows], 1);
     let files = [("x", ones("|u1", 1, &[10, 1])), ("y", ones("|u1", 1, &[10])), ("client", texts)];
     archive(&here.join("t.npz"), Zipped::Deflated, &files);
-    has(&message(&here, NPZ), &["t.npz", "client", "bytes of memory"]);
+    assert_contains_all(&data_error_message(&here, NPZ), &["t.npz", "client", "bytes of memory"]);
     // An uncompressed array of similar size is read.
     let x = raw("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
     let files = [("x", x), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&here.join("t.npz"), Zipped::Stored, &files);
-    has(&message(&here, NPZ), &["y has shape [10]", "(9000000)"]);
+    assert_contains_all(&data_error_message(&here, NPZ), &["y has shape [10]", "(9000000)"]);
 }
 
 /// A gap requires parts that are separated in time, and is refused for a test part that the file contains.
 #[test]
 fn gap_without_a_cut_in_time_is_refused() {
-    let here = directory("npz-variants-gap");
+    let here = empty_directory("npz-variants-gap");
     let parse = |split: &str| {
         let text = format!("[data]\n{NPZ}{split}{MODEL}");
         let scenario = Scenario::parse(here.join("my.toml").to_str().unwrap(), &text, &[]);

@@ -223,7 +223,7 @@ fn images_refuse_a_split_in_time() {
 /// If a partition assigns rows to clients, a split in time uses the order of the rows in the file.
 #[test]
 fn partitioned_rows_are_cut_in_time() {
-    let here = crate::common::directory("partitions-time");
+    let here = crate::common::empty_directory("partitions-time");
     let mut csv = "row,y\n".to_owned();
     for row in 0..120 {
         csv += &format!("{row},{}\n", row * 7 % 3);

@@ -1,6 +1,6 @@
 //! Tests of a run on npz data from a given initial representation: comparison with FedRep in f64.
 
-use crate::common::{code, directory, errors, numbers, program, write_npz};
+use crate::common::{empty_directory, exit_code, random_numbers, run_program, stderr_text, write_npz};
 use fedspan_engine::linalg::Matrix;
 use fedspan_sim_core::data::npz;
 
@@ -44,13 +44,13 @@ fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 
 #[test]
 fn run_from_given_start_agrees_with_the_reference() {
-    let here = directory("reference");
+    let here = empty_directory("reference");
     // Devices compute with f32, so the reference uses values that are rounded to f32.
     let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
-    let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 3)));
-    let all = narrow(numbers(CLIENTS * SAMPLES * FEATURES, 1));
-    let heads = numbers(CLIENTS * WIDTH, 2);
-    let noise = numbers(CLIENTS * SAMPLES, 4);
+    let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, random_numbers(FEATURES * WIDTH, 3)));
+    let all = narrow(random_numbers(CLIENTS * SAMPLES * FEATURES, 1));
+    let heads = random_numbers(CLIENTS * WIDTH, 2);
+    let noise = random_numbers(CLIENTS * SAMPLES, 4);
     let (mut x, mut y) = (Vec::new(), Vec::new());
     for client in 0..CLIENTS {
         let rows = &all[client * SAMPLES * FEATURES..(client + 1) * SAMPLES * FEATURES];
@@ -64,7 +64,7 @@ fn run_from_given_start_agrees_with_the_reference() {
     let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();
     let (n, m, d, k) = (CLIENTS as u64, SAMPLES as u64, FEATURES as u64, WIDTH as u64);
     write_npz(&here.join("data.npz"), &[("x", &[n, m, d], &all), ("y", &[n, m], &targets)]);
-    let start = Matrix::from_vec(FEATURES, WIDTH, numbers(FEATURES * WIDTH, 5));
+    let start = Matrix::from_vec(FEATURES, WIDTH, random_numbers(FEATURES * WIDTH, 5));
     let rows: Vec<f64> = start.transpose().iter().copied().collect();
     npz::write(&here.join("B0.npy"), &[d, k], &rows).unwrap();
     let scenario = format!(
@@ -73,8 +73,8 @@ fn run_from_given_start_agrees_with_the_reference() {
          [participation]\npolicy = \"full\"\n"
     );
     std::fs::write(here.join("my.toml"), scenario).unwrap();
-    let output = program(&here, &["run", "my.toml", "--out", "out"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let output = run_program(&here, &["run", "my.toml", "--out", "out"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
 
     let b = npz::read_matrix(here.join("out/model/representation.npy").to_str().unwrap(), FEATURES).unwrap();
     let reference = fedrep(&x, &y, &start);
@@ -87,13 +87,13 @@ fn run_from_given_start_agrees_with_the_reference() {
 
 #[test]
 fn files_are_found_relative_to_the_scenario() {
-    let here = directory("beside");
-    let values = numbers(60, 1);
+    let here = empty_directory("beside");
+    let values = random_numbers(60, 1);
     std::fs::create_dir(here.join("deep")).unwrap();
     write_npz(&here.join("deep/data.npz"), &[("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])]);
     let scenario = "[data]\nkind = \"npz\"\npath = \"data.npz\"\n[model]\nk = 2\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n";
     std::fs::write(here.join("deep/my.toml"), scenario).unwrap();
-    let output = program(&here, &["run", "deep/my.toml"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let output = run_program(&here, &["run", "deep/my.toml"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_sim_core::data::npz;
 use serde_json::Value;
 
@@ -37,8 +37,8 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
 
 #[test]
 fn run_writes_the_documented_files() {
-    let here = directory("run");
-    let output = program(
+    let here = empty_directory("run");
+    let output = run_program(
         &here,
         &[
             "run",
@@ -51,7 +51,7 @@ fn run_writes_the_documented_files() {
             "out",
         ],
     );
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let out = here.join("out");
     assert_eq!(
         files(&out).into_keys().collect::<Vec<_>>(),
@@ -109,7 +109,7 @@ fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = directory("threads");
+    let here = empty_directory("threads");
     for scenario in ["linear", "digits", "new-clients"] {
         let run = |threads: &str| {
             let out = format!("{scenario}-{threads}");
@@ -136,8 +136,8 @@ fn results_do_not_depend_on_threads() {
             } else {
                 arguments.to_vec()
             };
-            let output = program(&here, &arguments);
-            assert_eq!(code(&output), 0, "{}", errors(&output));
+            let output = run_program(&here, &arguments);
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
             files(&here.join(out))
         };
         let single_thread = run("1");
@@ -150,7 +150,7 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn several_seeds_have_a_spread() {
-    let here = directory("seeds");
+    let here = empty_directory("seeds");
     let arguments = [
         "run",
         "linear",
@@ -165,10 +165,10 @@ fn several_seeds_have_a_spread() {
         "--out",
         "out",
     ];
-    let output = program(&here, &arguments);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let output = run_program(&here, &arguments);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let summary = read(&here.join("out/summary.json"));
-    assert_eq!(text(&output), std::fs::read_to_string(here.join("out/summary.json")).unwrap());
+    assert_eq!(stdout_text(&output), std::fs::read_to_string(here.join("out/summary.json")).unwrap());
     assert_eq!(summary["seeds"], serde_json::json!([3, 4, 5, 6]));
     let mut each: Vec<f64> = (3..7)
         .map(|seed| {
@@ -185,12 +185,12 @@ fn several_seeds_have_a_spread() {
 /// A run removes the results of earlier runs in its directory but keeps files of the user.
 #[test]
 fn run_removes_only_files_of_earlier_runs() {
-    let here = directory("again");
+    let here = empty_directory("again");
     let out = here.join("out");
     let run = |more: &[&str]| {
         let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
-        let output = program(&here, &[&arguments[..], more].concat());
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&here, &[&arguments[..], more].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         files(&out).into_keys().collect::<Vec<_>>()
     };
     let single = run(&[]);
@@ -216,19 +216,19 @@ fn run_removes_only_files_of_earlier_runs() {
 
 #[test]
 fn failed_start_removes_nothing() {
-    let here = directory("kept");
+    let here = empty_directory("kept");
     let run = |change: &str| {
-        program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
+        run_program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
     };
-    assert_eq!(code(&run("seed=1")), 0);
+    assert_eq!(exit_code(&run("seed=1")), 0);
     let before = files(&here.join("out"));
-    assert_eq!(code(&run("data.partition.classes=11")), 2);
+    assert_eq!(exit_code(&run("data.partition.classes=11")), 2);
     assert_eq!(files(&here.join("out")), before);
 }
 
 #[test]
 fn only_applicable_figures_are_written() {
-    let here = directory("figures");
+    let here = empty_directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
         let algorithm = format!("algorithm.name={algorithm}");
         let arguments = [
@@ -243,8 +243,8 @@ fn only_applicable_figures_are_written() {
             "--format",
             "json",
         ];
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&here, &arguments);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         summary["final"].as_object().unwrap().keys().cloned().collect()
     };
@@ -261,7 +261,7 @@ fn only_applicable_figures_are_written() {
 
 #[test]
 fn compare_shows_scenarios_in_columns() {
-    let here = directory("compare");
+    let here = empty_directory("compare");
     let arguments = [
         "compare",
         "linear",
@@ -274,9 +274,9 @@ fn compare_shows_scenarios_in_columns() {
         "--out",
         "out",
     ];
-    let output = program(&here, &arguments);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    let head = text(&output);
+    let output = run_program(&here, &arguments);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let head = stdout_text(&output);
     assert!(head.contains("linear name=gd-gd") && head.contains("linear (2)"), "{head}");
     let both = read(&here.join("out/summary.json"));
     let runs = both["runs"].as_array().unwrap();

@@ -1,12 +1,12 @@
 //! Tests that results on scaled features do not depend on the units and offsets of a table.
 
-use crate::common::{code, directory, errors, numbers, program, text};
+use crate::common::{empty_directory, exit_code, random_numbers, run_program, stderr_text, stdout_text};
 use serde_json::Value;
 
 /// Writes a table with a column of values and a column of class names as targets. Features have deviation 1
 /// before `change` is applied.
 fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
-    let (values, slopes) = (numbers(14 * 40 * 5, 7), numbers(3 * 5, 8));
+    let (values, slopes) = (random_numbers(14 * 40 * 5, 7), random_numbers(3 * 5, 8));
     let mut table = String::from("who,c0,c1,c2,c3,c4,y,kind\n");
     for (row, x) in values.chunks(5).enumerate() {
         let (x, who) = (x.iter().map(|value| value * 3f64.sqrt()).collect::<Vec<f64>>(), row / 40);
@@ -27,9 +27,9 @@ fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Va
          [split]\nholdout_users = 2\n[model]\nk = 3\n[algorithm]\nrounds = 60\n{method}\n"
     );
     std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(place, &["run", "my.toml", "--format", "json"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
+    let ran = run_program(place, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    (serde_json::from_str(&stdout_text(&ran)).unwrap(), stderr_text(&ran))
 }
 
 /// Figures do not change with offsets of up to 1e5 deviations and units from 1e-6 to 1e6. The scale of a
@@ -37,7 +37,7 @@ fn run(place: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Va
 /// each.
 #[test]
 fn offsets_and_units_do_not_change_figures() {
-    let place = directory("scales");
+    let place = empty_directory("scales");
     let (units, offsets) = ([1e6, 1e-6, 1e3, 1.0, 1e-4], [1e5, -3e4, 0.0, 1013.0, -20.0]);
     for (scale, classes, method) in [
         ("standard", false, "name = \"fedrep\"\nstep_size = \"auto\""),
@@ -62,7 +62,7 @@ fn offsets_and_units_do_not_change_figures() {
 /// metrics change accordingly. For R of 2^14 or more, a warning names the columns.
 #[test]
 fn fleet_scale_error_is_bounded_by_f32_rounding() {
-    let place = directory("scales-fleet");
+    let place = empty_directory("scales-fleet");
     let units = [1e6, 1e-6, 1e3, 1.0, 1e-4];
     for (method, classes) in [
         ("name = \"fedrep\"\nstep_size = \"auto\"", false),

@@ -2,7 +2,9 @@
 //! invalid cell is reported with its line and column in every format.
 
 use crate::common::table::{Cell, Encoding, Grid, Packing, Writing};
-use crate::common::{code, directory, errors, has, numbers, program};
+use crate::common::{
+    assert_contains_all, empty_directory, exit_code, random_numbers, run_program, stderr_text,
+};
 use fedspan_sim_core::data::table::{self, Columns, Table, Target};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -17,7 +19,7 @@ const FEATURES: [&str; 6] = ["acc, x", "say \"hi\"", "größe", "two\nlines", "f
 /// Table of five clients with twelve rows each. Every value is a multiple of 1/16, so that no format rounds
 /// it.
 fn grid() -> Grid {
-    let values = numbers(60 * 6, 7);
+    let values = random_numbers(60 * 6, 7);
     let text = |text: &str| Cell::Text(text.to_owned());
     let header = FEATURES.iter().copied().chain(["who", "kind", "y", "note"]).map(str::to_owned).collect();
     let rows = values.chunks_exact(6).enumerate().map(|(row, values)| {
@@ -235,7 +237,7 @@ proptest! {
 /// Summaries of runs on tables in three formats are equal, bit for bit.
 #[test]
 fn table_formats_give_equal_summaries() {
-    let here = directory("table-variants");
+    let here = empty_directory("table-variants");
     let grid = grid();
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"*\", \"!note\", \"!y\"]\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
@@ -253,8 +255,8 @@ fn table_formats_give_equal_summaries() {
         Writing { delimiter: '\t', quotes: true, end: "\r", packing: Packing::Gzip, ..Writing::PLAIN },
     ] {
         std::fs::write(here.join("t.csv"), writing.write(&grid)).unwrap();
-        let output = program(&here, &["run", "my.toml", "--format", "json"]);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         summary.as_object_mut().unwrap().remove("timing");
         summaries.push(summary);
@@ -268,20 +270,26 @@ fn table_formats_give_equal_summaries() {
 #[test]
 fn unread_formats_are_named() {
     let plain = |text: &str| parse(text.as_bytes(), &columns(true)).unwrap_err();
-    has(&plain(""), &["empty", "column names"]);
-    has(&plain("\n\r\n \n"), &["empty"]);
-    has(&plain("who:kind:x\n1:2:3\n"), &["no column \"who\"", "','", "';'", "data.delimiter"]);
-    has(&plain("who kind x\n1 2 3\n"), &["no column \"who\"", "data.delimiter"]);
+    assert_contains_all(&plain(""), &["empty", "column names"]);
+    assert_contains_all(&plain("\n\r\n \n"), &["empty"]);
+    assert_contains_all(
+        &plain("who:kind:x\n1:2:3\n"),
+        &["no column \"who\"", "','", "';'", "data.delimiter"],
+    );
+    assert_contains_all(&plain("who kind x\n1 2 3\n"), &["no column \"who\"", "data.delimiter"]);
     let header = "\"acc, x\",\"say \"\"hi\"\"\",größe,\"two\nlines\",flag,count,who,kind";
-    has(&plain(&format!("{header}\n")), &["no rows"]);
+    assert_contains_all(&plain(&format!("{header}\n")), &["no rows"]);
     for (rows, reported) in [
         ("1,2,3,4,true,6,a\n", ["line 3", "7 columns, expected 8 as in the header"]),
         ("1,2,3,4,true,6,a,b,\n", ["line 3", "9 columns, expected 8 as in the header"]),
         ("1,2,3,4,true,6,a,b\n\n \n\r\n1,2\n", ["line 7", "2 columns"]),
         ("1,2,3,4,true,6,a,\"b\n", ["line 3", "quote"]),
     ] {
-        has(&plain(&format!("{header}\n{rows}")), &reported);
-        has(&plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))), &reported);
+        assert_contains_all(&plain(&format!("{header}\n{rows}")), &reported);
+        assert_contains_all(
+            &plain(&format!("{header}\r{}", rows.replace("\r\n", "\r").replace('\n', "\r"))),
+            &reported,
+        );
     }
     for (magic, what) in [
         (&b"\xfd7zXZ\x00"[..], "xz"),
@@ -290,22 +298,25 @@ fn unread_formats_are_named() {
         (b"SQLite format 3\x00", "SQLite"),
         (b"PK\x03\x04", "workbook"),
     ] {
-        has(&parse(magic, &columns(true)).unwrap_err(), &["not a CSV file", what]);
-        has(
+        assert_contains_all(&parse(magic, &columns(true)).unwrap_err(), &["not a CSV file", what]);
+        assert_contains_all(
             &parse(&Writing { packing: Packing::Gzip, ..Writing::PLAIN }.packed(magic), &columns(true))
                 .unwrap_err(),
             &[what],
         );
     }
     let twice = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
-    has(&parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(), &["gzip", "twice"]);
+    assert_contains_all(
+        &parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(),
+        &["gzip", "twice"],
+    );
 }
 
 /// Different spellings of a number are merged into one name with a warning. Without different spellings there
 /// is no warning.
 #[test]
 fn merged_names_are_reported() {
-    let here = directory("table-variants-reported");
+    let here = empty_directory("table-variants-reported");
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";
     std::fs::write(here.join("my.toml"), scenario).unwrap();
@@ -315,12 +326,12 @@ fn merged_names_are_reported() {
             grid.rows[20][6] = Cell::Text("10.0".to_owned());
         }
         std::fs::write(here.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
-        let output = program(&here, &["run", "my.toml", "--format", "json"]);
-        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let output = run_program(&here, &["run", "my.toml", "--format", "json"]);
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["clients"], 5);
         let reported = "client \"10\" is also written \"10.0\"";
-        assert_eq!(errors(&output).contains(reported), merged, "{}", errors(&output));
+        assert_eq!(stderr_text(&output).contains(reported), merged, "{}", stderr_text(&output));
         assert_eq!(summary["warnings"].to_string().contains("is also written"), merged, "{summary}");
     }
 }

@@ -1,13 +1,13 @@
 //! Tests of command `theory srpfl`: tables, JSON, report, and refused options.
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 
 #[test]
 fn table_has_every_fleet_and_the_trend() {
-    let here = directory("theory-table");
-    let output = program(&here, &["theory", "srpfl", "--communication", "0,10"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    let text = text(&output);
+    let here = empty_directory("theory-table");
+    let output = run_program(&here, &["theory", "srpfl", "--communication", "0,10"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let text = stdout_text(&output);
     for part in ["Communication 0:", "Communication 10:", "65536", "slope", "R^2", "By the contraction"] {
         assert!(text.contains(part), "{part}: {text}");
     }
@@ -16,8 +16,8 @@ fn table_has_every_fleet_and_the_trend() {
 
 #[test]
 fn json_equals_the_table() {
-    let here = directory("theory-json");
-    let output = program(&here, &["theory", "srpfl", "--communication", "1", "--format", "json"]);
+    let here = empty_directory("theory-json");
+    let output = run_program(&here, &["theory", "srpfl", "--communication", "1", "--format", "json"]);
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = figures["parts"][0]["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 13);
@@ -31,8 +31,8 @@ fn json_equals_the_table() {
 /// The table in `STRAGGLERS.md` and the slopes in its text equal the output of the command.
 #[test]
 fn stragglers_page_equals_the_command_output() {
-    let here = directory("theory-page");
-    let output = program(&here, &["theory", "srpfl", "--format", "json"]);
+    let here = empty_directory("theory-page");
+    let output = run_program(&here, &["theory", "srpfl", "--format", "json"]);
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let page = include_str!("../STRAGGLERS.md");
     for part in figures["parts"].as_array().unwrap() {
@@ -55,10 +55,10 @@ fn stragglers_page_equals_the_command_output() {
 
 #[test]
 fn report_draws_recursion_and_simulated_runs() {
-    let here = directory("theory-report");
+    let here = empty_directory("theory-report");
     let short = ["--seeds", "2", "--set", "data.clients=16", "--set", "algorithm.rounds=40"];
-    let output = program(&here, &[&["theory", "srpfl", "--out", "out"][..], &short].concat());
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let output = run_program(&here, &[&["theory", "srpfl", "--out", "out"][..], &short].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let page = std::fs::read_to_string(here.join("out/report.html")).unwrap();
     for label in ["recursion, full", "recursion, optimal", "recursion, theorem", "simulated, full"] {
         assert!(page.contains(&format!("</span>{label}</li>")), "{label}");
@@ -71,17 +71,17 @@ fn report_draws_recursion_and_simulated_runs() {
 
 #[test]
 fn help_shows_examples() {
-    let here = directory("theory-help");
+    let here = empty_directory("theory-help");
     for command in [&["theory", "srpfl", "--help"][..], &["speedup", "--help"]] {
-        let output = program(&here, command);
-        assert_eq!(code(&output), 0, "{command:?}");
-        assert!(text(&output).contains("Examples:") && text(&output).contains("STRAGGLERS.md"));
+        let output = run_program(&here, command);
+        assert_eq!(exit_code(&output), 0, "{command:?}");
+        assert!(stdout_text(&output).contains("Examples:") && stdout_text(&output).contains("STRAGGLERS.md"));
     }
 }
 
 #[test]
 fn impossible_options_exit_with_2() {
-    let here = directory("theory-wrong");
+    let here = empty_directory("theory-wrong");
     for (arguments, message) in [
         (vec!["theory"], "srpfl"),
         (vec!["theory", "srpfl", "--contraction", "0.3"], "0.25"),
@@ -95,20 +95,20 @@ fn impossible_options_exit_with_2() {
         (vec!["speedup", "--speeds", "fast"], "dynamic-rate"),
         (vec!["speedup", "--factor", "1"], "above 1"),
     ] {
-        let output = program(&here, &arguments);
-        assert_eq!(code(&output), 2, "{arguments:?}: {}", errors(&output));
-        assert!(errors(&output).contains(message), "{arguments:?}: {}", errors(&output));
+        let output = run_program(&here, &arguments);
+        assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
+        assert!(stderr_text(&output).contains(message), "{arguments:?}: {}", stderr_text(&output));
     }
     assert_eq!(std::fs::read_dir(&here).unwrap().count(), 0, "nothing is written");
 }
 
 #[test]
 fn speedup_writes_table_and_figures() {
-    let here = directory("speedup-files");
+    let here = empty_directory("speedup-files");
     let few = ["--clients", "16", "--speeds", "fixed", "--communication", "0", "--seeds", "5"];
-    let output = program(&here, &[&["speedup", "--out", "out"][..], &few].concat());
-    assert_eq!(code(&output), 0, "{}", errors(&output));
-    assert_eq!(text(&output), std::fs::read_to_string(here.join("out/table.md")).unwrap());
+    let output = run_program(&here, &[&["speedup", "--out", "out"][..], &few].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert_eq!(stdout_text(&output), std::fs::read_to_string(here.join("out/table.md")).unwrap());
     let figures = std::fs::read_to_string(here.join("out/figures.json")).unwrap();
     let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
     assert_eq!(figures["rows"].as_array().unwrap().len(), 1);

@@ -1,7 +1,9 @@
 //! Tests of warnings about data and fits: a warning about lost precision names the columns, and there are no
 //! warnings without a cause.
 
-use crate::common::{code, directory, errors, has, numbers, program, text};
+use crate::common::{
+    assert_contains_all, empty_directory, exit_code, random_numbers, run_program, stderr_text, stdout_text,
+};
 use fedspan_sim_core::run::{Job, NoProgress};
 use fedspan_sim_core::scenario::{BUILT_IN, Scenario};
 use serde_json::Value;
@@ -35,7 +37,7 @@ fn built_in_scenarios_have_no_warnings() {
 /// Writes a table whose target depends on all columns. Columns have deviation 1 and mean 0 before `change` is
 /// applied.
 fn write_table(place: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
-    let (values, slopes) = (numbers(12 * 40 * 4, 7), numbers(4, 8));
+    let (values, slopes) = (random_numbers(12 * 40 * 4, 7), random_numbers(4, 8));
     let mut table = String::from("who,warm,wet,high,loud,y\n");
     for (row, x) in values.chunks(4).enumerate() {
         let x: Vec<f64> = x.iter().map(|value| value * 3f64.sqrt()).collect();
@@ -53,9 +55,9 @@ fn run(place: &std::path::Path, method: &str) -> (Value, String) {
          features = [\"warm\", \"wet\", \"high\", \"loud\"]\nscale = \"none\"\n[model]\nk = 2\n[algorithm]\n{method}\n"
     );
     std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(place, &["run", "my.toml", "--format", "json"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    (serde_json::from_str(&text(&ran)).unwrap(), errors(&ran))
+    let ran = run_program(place, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    (serde_json::from_str(&stdout_text(&ran)).unwrap(), stderr_text(&ran))
 }
 
 /// Settings of algorithm FedRep.
@@ -64,7 +66,7 @@ const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 /// A warning names badly scaled columns if FedRep learns less on them. Otherwise there is no warning.
 #[test]
 fn dominated_columns_are_named() {
-    let place = directory("warnings-drowned");
+    let place = empty_directory("warnings-drowned");
     write_table(&place, |_, x| x);
     let (plain, reported) = run(&place, FEDREP);
     let right = plain["final"]["test_mse"].as_f64().unwrap();
@@ -105,7 +107,7 @@ fn dominated_columns_are_named() {
 /// truncated fits.
 #[test]
 fn baselines_report_truncated_directions() {
-    let place = directory("warnings-cut");
+    let place = empty_directory("warnings-cut");
     for method in ["name = \"local-only\"", "name = \"pooled\""] {
         write_table(&place, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
         let (summary, reported) = run(&place, method);
@@ -113,7 +115,7 @@ fn baselines_report_truncated_directions() {
         assert!(!reported.contains("warning"), "{reported}");
         write_table(&place, |j, x| if j == 2 { 1e12 + x } else { x });
         let (summary, reported) = run(&place, method);
-        has(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
+        assert_contains_all(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
         let count = if method.contains("pooled") { 1 } else { 12 };
         let cut = &summary["fits_cut"];
         assert_eq!((cut["fits"].as_u64(), cut["lost"].as_u64()), (Some(count), Some(count)), "{cut}");
@@ -132,8 +134,8 @@ fn baselines_report_truncated_directions() {
 /// features. For scaled features there is no warning.
 #[test]
 fn ridge_at_the_end_of_the_grid_is_reported() {
-    let place = directory("warnings-ridge");
-    let noise = numbers(9 * 24 * 5, 3);
+    let place = empty_directory("warnings-ridge");
+    let noise = random_numbers(9 * 24 * 5, 3);
     for (factor, scale, is_reported) in [(1e4, "none", true), (1e4, "standard", false), (1.0, "none", false)]
     {
         let mut table = String::from("who,a,b,c,d,e,kind\n");
@@ -151,10 +153,10 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
                  name = \"{method}\"\n"
             );
             std::fs::write(place.join("my.toml"), scenario).unwrap();
-            let ran = program(&place, &["run", "my.toml"]);
-            assert_eq!(code(&ran), 0, "{}", errors(&ran));
-            let reported = errors(&ran).contains("among 0.0001 to 100; the features' mean square is");
-            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", errors(&ran));
+            let ran = run_program(&place, &["run", "my.toml"]);
+            assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+            let reported = stderr_text(&ran).contains("among 0.0001 to 100; the features' mean square is");
+            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", stderr_text(&ran));
         }
     }
 }
@@ -163,8 +165,8 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
 /// classes, which is the number of scores for which a device has memory.
 #[test]
 fn uncompared_ridges_are_reported() {
-    let place = directory("warnings-nobody");
-    let noise = numbers(8 * 12 * 2, 5);
+    let place = empty_directory("warnings-nobody");
+    let noise = random_numbers(8 * 12 * 2, 5);
     let mut table = String::from("who,a,b,kind\n");
     for (row, noise) in noise.chunks(2).enumerate() {
         table += &format!("{},{},{},k{}\n", row / 12, noise[0], noise[1], row % 3);
@@ -174,7 +176,7 @@ fn uncompared_ridges_are_reported() {
                     features = \"*\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\n\
                     step_size = 0.1\n";
     std::fs::write(place.join("my.toml"), scenario).unwrap();
-    let ran = program(&place, &["run", "my.toml"]);
-    assert_eq!(code(&ran), 0, "{}", errors(&ran));
-    assert!(errors(&ran).contains("no client compared ridges"), "{}", errors(&ran));
+    let ran = run_program(&place, &["run", "my.toml"]);
+    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    assert!(stderr_text(&ran).contains("no client compared ridges"), "{}", stderr_text(&ran));
 }

@@ -40,17 +40,18 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from(DEFAULT_OUT));
     super::check_out(&out)?;
     let mut entries: Vec<Entry> = Vec::new();
-    let over = compare_algorithms::parse_over(compare.over.as_deref())?;
+    let over_changes = compare_algorithms::parse_over(compare.over.as_deref())?;
     let comparison =
-        compare_algorithms::expand(&compare.scenarios, &compare.algorithms, &over, &options.changes)?;
+        compare_algorithms::expand(&compare.scenarios, &compare.algorithms, &over_changes, &options.changes)?;
     for variant in &comparison.variants {
-        let (name, own) = (variant.name.clone(), variant.changes.clone());
+        let (name, own_changes) = (variant.name.clone(), variant.changes.clone());
         let network = variant.network.map(str::to_owned);
-        let changes: Vec<String> = options.changes.iter().chain(&own).cloned().chain(network).collect();
+        let changes: Vec<String> =
+            options.changes.iter().chain(&own_changes).cloned().chain(network).collect();
         let scenario = load::scenario(&name, &changes)?;
         let label = distinct(
             |label| entries.iter().any(|entry| directory_name(&entry.label) == directory_name(label)),
-            label(&name, &own),
+            label(&name, &own_changes),
         );
         let directory = Some(out.join(directory_name(&label)));
         entries.push(Entry { label, scenario, directory });
@@ -85,12 +86,12 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
 }
 
 /// Label of a scenario: its short name and its changes, in which only the last part of each key is shown.
-pub fn label(name: &str, own: &[String]) -> String {
-    let short = |change: &String| {
+pub fn label(name: &str, own_changes: &[String]) -> String {
+    let short_change = |change: &String| {
         let (key, value) = change.split_once('=').unwrap_or((change, ""));
         format!(" {}={value}", key.rsplit('.').next().unwrap_or(key))
     };
-    short_name(name) + &own.iter().map(short).collect::<String>()
+    short_name(name) + &own_changes.iter().map(short_change).collect::<String>()
 }
 
 /// Returns `label`, or `label` with a number appended if `is_taken` returns true for it.

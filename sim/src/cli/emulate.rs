@@ -101,9 +101,11 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
         }
         format => output::print(&format.shown(&table(&core, &emulated, simulated.as_deref())))?,
     }
-    let wrong = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
-    if wrong > 0 {
-        return Err(CommandError::Failed(format!("{wrong} boards have other results than the simulator")));
+    let differing = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
+    if differing > 0 {
+        return Err(CommandError::Failed(format!(
+            "{differing} boards have other results than the simulator"
+        )));
     }
     Ok(())
 }
@@ -150,19 +152,19 @@ fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<V
 /// Table with one row for each board.
 fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
     let classes = core.firmware == Firmware::Watch;
-    let value = |found: Option<f64>| match found {
+    let value = |number: Option<f64>| match number {
         Some(value) if classes => format!("{value:.4}"),
         Some(value) => format!("{value:.6}"),
         None => "-".to_owned(),
     };
     let rows = emulated.boards.iter().enumerate().map(|(index, report)| {
-        let expected = simulated.and_then(|all| all.get(index));
+        let expected = simulated.and_then(|results| results.get(index));
         let squared_error = report.line.get("squared_error").and_then(serde_json::Value::as_f64);
         let mut row = vec![
             report.device.to_string(),
             report.client.to_string(),
             value(if classes { report.accuracy() } else { squared_error }),
-            value(expected.and_then(|one| if classes { one.accuracy } else { one.test_mse })),
+            value(expected.and_then(|result| if classes { result.accuracy } else { result.test_mse })),
         ];
         let numbers = ["counted", "up", "down", "static", "stack"];
         row.extend(numbers.map(|key| BoardReport::number(report, key).to_string()));

@@ -128,10 +128,10 @@ pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     };
     let clients =
         Clients::partition(&corpus, options.clients.into(), part, options.seed).map_err(to_command_error)?;
-    if let Some(found) = options.participants.filter(|count| *count > options.clients) {
+    if let Some(participants) = options.participants.filter(|count| *count > options.clients) {
         let clients = options.clients;
         return Err(CommandError::Usage(format!(
-            "--participants: found {found}, allowed: 1 to {clients}, the clients"
+            "--participants: found {participants}, allowed: 1 to {clients}, the clients"
         )));
     }
     if let Some(out) = &options.out {
@@ -200,8 +200,8 @@ fn train(
 }
 
 /// Line of the progress output for a scored round.
-fn progress_line(row: &Row, of: u32) -> String {
-    let mut line = format!("round {}/{of}", row.round);
+fn progress_line(row: &Row, round_count: u32) -> String {
+    let mut line = format!("round {}/{round_count}", row.round);
     for (name, value) in [
         ("loss", row.loss),
         ("accuracy", row.score.map(|score| score.accuracy)),
@@ -227,12 +227,12 @@ fn table(report: &Report, rows: &[Row]) -> Table {
         columns: ["round", "loss", "accuracy", "held loss", "interference"].map(str::to_owned).to_vec(),
         rows: scored
             .map(|row| {
-                let (accuracy, held) = row.score.map(|score| (score.accuracy, score.held_loss)).unzip();
+                let (accuracy, held_loss) = row.score.map(|score| (score.accuracy, score.held_loss)).unzip();
                 vec![
                     row.round.to_string(),
                     cell(row.loss),
                     cell(accuracy),
-                    cell(held),
+                    cell(held_loss),
                     cell(row.interference),
                 ]
             })

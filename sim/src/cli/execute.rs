@@ -100,17 +100,17 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
 /// [`CommandError::Failed`] in each of these cases.
 pub fn end(executed: &Executed, directory: Option<&Path>) -> Result<(), CommandError> {
     let Executed { interrupted, diverged, failure, .. } = executed;
-    let what = match (interrupted, diverged, failure) {
-        (Some(place), ..) => format!("interrupted {place}"),
-        (None, Some(place), _) => format!("diverged {place}"),
+    let reason = match (interrupted, diverged, failure) {
+        (Some(position), ..) => format!("interrupted {position}"),
+        (None, Some(position), _) => format!("diverged {position}"),
         (None, None, Some(failure)) => failure.clone(),
         (None, None, None) => return Ok(()),
     };
-    let kept = match directory {
+    let results = match directory {
         Some(directory) => format!("finished results are in {}", directory.display()),
         None => "finished results are shown above".to_owned(),
     };
-    Err(CommandError::Failed(format!("{what}; {kept}")))
+    Err(CommandError::Failed(format!("{reason}; {results}")))
 }
 
 /// Content of the `summary.json` of one scenario.
@@ -158,21 +158,21 @@ pub fn execute(entries: &[Entry], options: &RunOptions) -> Result<Executed, Comm
         let first = first_seed(entry);
         for seed in (0..u64::from(options.seeds.unwrap_or(1))).map(|index| first.saturating_add(index)) {
             if flag.load(Ordering::Relaxed) {
-                let place = format!("before seed {seed} of {}", entry.label);
-                executed.interrupted.get_or_insert(place);
+                let position = format!("before seed {seed} of {}", entry.label);
+                executed.interrupted.get_or_insert(position);
                 break;
             }
             let several = options.seeds.is_some_and(|seeds| seeds > 1);
             run_seed(entry, seed, RunSet { several, compared: entries.len() > 1 }, &flag, &mut runs)?;
             if let Some(last) = runs.summaries.last().filter(|summary| summary.interrupted) {
-                let place = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
-                executed.interrupted = Some(place);
+                let position = format!("after round {} of {}, seed {seed}", last.rounds, entry.label);
+                executed.interrupted = Some(position);
             }
         }
         if options.seeds.is_some_and(|seeds| seeds > 1) {
             runs.over_seeds = SeedsSummary::new(&runs.summaries, executed.interrupted.is_some());
-            if let (Some(over), Some(directory)) = (&runs.over_seeds, &entry.directory) {
-                write_json(&directory.join("summary.json"), over)?;
+            if let (Some(over_seeds), Some(directory)) = (&runs.over_seeds, &entry.directory) {
+                write_json(&directory.join("summary.json"), over_seeds)?;
             }
         }
         executed.diverged = executed.diverged.take().or(runs.diverged.clone());
@@ -244,11 +244,11 @@ fn run_seed(
     let rate = summary.timing.updates_per_s.map_or(String::new(), |r| format!(", {r:.0} updates/s"));
     output::log_line(&format!("{} seed {seed}: {} rounds in {wall:.2} s{rate}", entry.label, summary.rounds));
     if let Some(Diverged { client, round }) = outcome.diverged {
-        let place = format!("in round {round} of {}, seed {seed}", entry.label);
+        let position = format!("in round {round} of {}, seed {seed}", entry.label);
         output::log_line(&format!(
-            "{place}: the loss of client {client} is not finite any more, so training ended; a smaller step size may help"
+            "{position}: the loss of client {client} is not finite any more, so training ended; a smaller step size may help"
         ));
-        runs.diverged.get_or_insert(place);
+        runs.diverged.get_or_insert(position);
     }
     let points = curve(&outcome);
     if let Some(directory) = &directory {
@@ -289,10 +289,10 @@ fn page(entry: &Entry, runs: &Runs) -> Page {
         texts.push(("Classes".to_owned(), lines.collect()));
     }
     if let Some(clients) = &runs.clients {
-        let all = clients.lines().count();
+        let line_count = clients.lines().count();
         let mut text: String = clients.split_inclusive('\n').take(CLIENTS_SHOWN + 1).collect();
-        if all > CLIENTS_SHOWN + 1 {
-            text.push_str(&format!("and {} more lines in clients.csv\n", all - CLIENTS_SHOWN - 1));
+        if line_count > CLIENTS_SHOWN + 1 {
+            text.push_str(&format!("and {} more lines in clients.csv\n", line_count - CLIENTS_SHOWN - 1));
         }
         texts.push(("Clients".to_owned(), text));
     }
@@ -365,14 +365,14 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
             notes: Vec::new(),
         };
     }
-    let done: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
+    let completed: Vec<&Summary> = runs.summaries.iter().filter(|summary| !summary.interrupted).collect();
     let rows = lines(first).into_iter().filter_map(|(name, _, _)| {
-        let spread = spread(&done, name)?;
+        let spread = spread(&completed, name)?;
         let cells = [spread.median, spread.q25, spread.q75].map(|value| show(name, value));
         Some([name.to_owned()].into_iter().chain(cells).collect())
     });
     Table {
-        title: format!("{}, {algorithm}, {} seeds, {}", entry.label, done.len(), clients(first)),
+        title: format!("{}, {algorithm}, {} seeds, {}", entry.label, completed.len(), clients(first)),
         columns: ["figure", "median", "q25", "q75"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         notes: Vec::new(),

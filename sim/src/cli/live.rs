@@ -84,18 +84,20 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
     }
     let mut entries: Vec<(String, Scenario)> = Vec::new();
     for argument in &options.scenarios {
-        let (name, own) = load::with_changes(argument);
-        let changes: Vec<String> = options.changes.iter().chain(&own).cloned().collect();
+        let (name, own_changes) = load::with_changes(argument);
+        let changes: Vec<String> = options.changes.iter().chain(&own_changes).cloned().collect();
         let mut scenario = load::scenario(&name, &changes)?;
         if let Some(seed) = options.seed {
             scenario.seed = seed;
             scenario.given.add("seed");
         }
         scenario.evaluate_every = 1;
-        let taken = |label: &str| {
-            entries.iter().any(|(known, _)| compare::directory_name(known) == compare::directory_name(label))
+        let is_taken = |label: &str| {
+            entries.iter().any(|(entry_label, _)| {
+                compare::directory_name(entry_label) == compare::directory_name(label)
+            })
         };
-        let label = compare::distinct(taken, compare::label(&name, &own));
+        let label = compare::distinct(is_taken, compare::label(&name, &own_changes));
         entries.push((label, scenario));
     }
     // Every scenario is checked before the first scenario runs.
@@ -166,19 +168,19 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     drop(runtime);
     // The journal of an interrupted run is kept as well.
     let arrivals = scratch.path().join(journal::FILE);
-    let kept = match &options.out {
+    let journal_path = match &options.out {
         Some(out) => {
             let directory = out.join(compare::directory_name(label));
             make_directory(&directory)?;
-            let kept = directory.join(journal::FILE);
-            let copied = std::fs::copy(&arrivals, &kept);
-            copied.map_err(|error| CommandError::Failed(format!("{}: {error}", kept.display())))?;
-            kept
+            let journal_path = directory.join(journal::FILE);
+            let copied = std::fs::copy(&arrivals, &journal_path);
+            copied.map_err(|error| CommandError::Failed(format!("{}: {error}", journal_path.display())))?;
+            journal_path
         }
         None => arrivals,
     };
     let status = ended.map_err(|error| to_command_error(&error))?;
-    let lines = journal::read(&kept).map_err(|error| CommandError::Failed(error.to_string()))?;
+    let lines = journal::read(&journal_path).map_err(|error| CommandError::Failed(error.to_string()))?;
     let check = check_replay(scenario, &lines).map_err(|error| CommandError::Failed(error.to_string()))?;
     if let Some(difference) = check.replay.difference() {
         output::log_line(&format!("{label}: the simulator decides differently: {difference}"));
@@ -196,20 +198,25 @@ fn run(
     target: Option<f64>,
 ) -> Run {
     let timed = check.timed_rounds();
-    let reached = |at: &&TimedRound| matches!((at.distance, target), (Some(d), Some(target)) if d <= target);
+    let reached =
+        |row: &&TimedRound| matches!((row.distance, target), (Some(d), Some(target)) if d <= target);
     Run {
         scenario: label.to_owned(),
         seed: scenario.seed,
         clients,
         rounds: timed.last().map_or(0, |last| last.round),
         seconds: timed.last().map_or(0.0, |last| last.after.as_secs_f64()),
-        target_seconds: timed.iter().find(reached).map(|at| at.after.as_secs_f64()),
+        target_seconds: timed.iter().find(reached).map(|timed_round| timed_round.after.as_secs_f64()),
         figures: check.outcome.as_ref().map(|outcome| Figures::new(&outcome.scores)).unwrap_or_default(),
         replay: if check.replay.difference().is_none() { EQUAL } else { DIFFERENT },
         server,
         curve: timed
             .iter()
-            .map(|at| CurvePoint { round: at.round, seconds: at.after.as_secs_f64(), distance: at.distance })
+            .map(|timed_round| CurvePoint {
+                round: timed_round.round,
+                seconds: timed_round.after.as_secs_f64(),
+                distance: timed_round.distance,
+            })
             .collect(),
     }
 }

@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn commas_inside_values_do_not_separate() {
-        for (word, changes) in [
+        for (argument, changes) in [
             ("a,k=1,l=2", &["k=1", "l=2"][..]),
             ("a,p={ q = 1, r = 2 },l=2", &["p={ q = 1, r = 2 }", "l=2"]),
             ("a,p={ q = [1, 2], r = { s = 1, t = 2 } }", &["p={ q = [1, 2], r = { s = 1, t = 2 } }"]),
             ("a,p=\"x, y=1\",q='},z=2'", &["p=\"x, y=1\"", "q='},z=2'"]),
             ("a,k=1,5", &["k=1,5"]),
         ] {
-            let (name, found) = with_changes(word);
-            assert_eq!((name.as_str(), found), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
+            let (name, parsed) = with_changes(argument);
+            assert_eq!((name.as_str(), parsed), ("a", changes.iter().map(|c| (*c).to_owned()).collect()));
         }
         assert_eq!(with_changes("my, file,k=1"), ("my, file".to_owned(), vec!["k=1".to_owned()]));
     }

@@ -336,8 +336,8 @@ fn check_out(out: &std::path::Path) -> Result<(), CommandError> {
 
 /// Creates the result directory.
 fn make_out(out: &std::path::Path) -> Result<(), CommandError> {
-    let made = std::fs::create_dir_all(out);
-    made.map_err(|error| {
+    let created = std::fs::create_dir_all(out);
+    created.map_err(|error| {
         CommandError::Usage(format!("--out {}: cannot make this directory: {error}", out.display()))
     })
 }

@@ -111,10 +111,10 @@ fn settings(options: &SpeedupOptions) -> Result<Settings, CommandError> {
 
 /// Returns the schedules with the requested names, or all schedules without a request.
 fn policies(names: &[String]) -> Result<Vec<Policy>, CommandError> {
-    let known = Policy::known();
+    let known_policies = Policy::known();
     if names.is_empty() {
-        Ok(known)
+        Ok(known_policies)
     } else {
-        select_by_name("--schedules", names, &known, |policy| &policy.name)
+        select_by_name("--schedules", names, &known_policies, |policy| &policy.name)
     }
 }

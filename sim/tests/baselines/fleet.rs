@@ -12,7 +12,7 @@ use fedspan_protocol::tensor::Encoding;
 use fedspan_sim_core::data::{Labels, Set};
 use fedspan_sim_core::network::{JoinTime, NetworkConfig, SimNetwork};
 
-use crate::common::numbers;
+use crate::common::random_numbers;
 
 /// Number of features.
 pub const D: usize = 3;
@@ -25,7 +25,7 @@ pub const M: usize = 7;
 
 /// Random samples of a device, with classes that depend on the features and on the device.
 pub fn samples(device: u64, count: usize) -> Set {
-    let x: Vec<f32> = numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
+    let x: Vec<f32> = random_numbers(count * D, 100 + device).iter().map(|value| *value as f32).collect();
     let class = |x: &[f32]| u8::from(x[0] > 0.2) + u8::from(x[1] + x[2] > 0.3 * device as f32);
     let classes = x.chunks(D).map(class).collect();
     Set::new(x, Labels::Classes(classes))

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use proptest::prelude::*;
 
 /// Creates an empty directory.
-pub fn directory(name: &str) -> PathBuf {
+pub fn empty_directory(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
@@ -18,23 +18,23 @@ pub fn directory(name: &str) -> PathBuf {
 }
 
 /// Runs `fedspan-sim` in a directory.
-pub fn program(directory: &Path, arguments: &[&str]) -> Output {
+pub fn run_program(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"));
     command.current_dir(directory).args(arguments).output().unwrap()
 }
 
 /// Exit code of a program.
-pub fn code(output: &Output) -> i32 {
+pub fn exit_code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
 /// Standard error of a program.
-pub fn errors(output: &Output) -> String {
+pub fn stderr_text(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// Standard output of a program.
-pub fn text(output: &Output) -> String {
+pub fn stdout_text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
@@ -66,7 +66,7 @@ pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8
 }
 
 /// Deterministic random numbers, uniform between -1 and 1.
-pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
+pub fn random_numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
     let mut next = || {
         // Linear congruential generator with Knuth's multiplier for 64 bits.
@@ -80,18 +80,18 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f64> {
 pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
 /// Runs a scenario on invalid data and returns the error message.
-pub fn message(here: &Path, data: &str) -> String {
+pub fn data_error_message(here: &Path, data: &str) -> String {
     std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
-    let output = program(here, &["run", "my.toml", "--out", "out"]);
-    let reported = errors(&output);
-    assert_eq!(code(&output), 2, "{reported}");
+    let output = run_program(here, &["run", "my.toml", "--out", "out"]);
+    let reported = stderr_text(&output);
+    assert_eq!(exit_code(&output), 2, "{reported}");
     assert!(!here.join("out").exists(), "nothing is written");
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
 }
 
 /// Asserts that a message contains all parts.
-pub fn has(reported: &str, parts: &[&str]) {
+pub fn assert_contains_all(reported: &str, parts: &[&str]) {
     for part in parts {
         assert!(reported.contains(part), "{part:?} is not in {reported:?}");
     }

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::common::{code, directory, errors, program};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 use crate::tiny;
 
 /// Writes twelve groups of six sentences whose ratings depend on words of the tiny vocabulary.
@@ -47,7 +47,7 @@ fn run(place: &Path, more: &[&str]) -> Output {
     ];
     let usual: Vec<&str> = usual.into_iter().filter(|[key, _]| !more.contains(key)).flatten().collect();
     let files = ["encoder", "--weights", "weights", "--sentences", "rated.txt"];
-    program(place, &[&files[..], &usual, more].concat())
+    run_program(place, &[&files[..], &usual, more].concat())
 }
 
 /// Lines of `rounds.jsonl`.
@@ -58,12 +58,12 @@ fn rows(place: &Path, out: &str) -> Vec<Value> {
 
 #[test]
 fn every_algorithm_learns_and_sends_only_trained_factors() {
-    let place = directory("encoder-methods");
+    let place = empty_directory("encoder-methods");
     sentences(&place);
     weights(&place);
     for method in ["rolora", "lora", "ffa-lora"] {
         let ran = run(&place, &["--method", method, "--rank", "2", "--out", method]);
-        assert_eq!(code(&ran), 0, "{method}: {}", errors(&ran));
+        assert_eq!(exit_code(&ran), 0, "{method}: {}", stderr_text(&ran));
         let rows = rows(&place, method);
         assert_eq!(rows.len(), 7);
         let loss = |row: &Value| row["loss"].as_f64().unwrap();
@@ -89,13 +89,13 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let place = directory("encoder-threads");
+    let place = empty_directory("encoder-threads");
     sentences(&place);
     weights(&place);
     for threads in ["1", "3"] {
         let ran =
             run(&place, &["--method", "lora", "--participants", "2", "--threads", threads, "--out", threads]);
-        assert_eq!(code(&ran), 0, "{}", errors(&ran));
+        assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     }
     for file in ["rounds.jsonl", "predictions.csv", "adapter/adapter_model.safetensors"] {
         let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
@@ -105,12 +105,12 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn unusable_input_is_reported_in_one_line() {
-    let place = directory("encoder-refused");
+    let place = empty_directory("encoder-refused");
     sentences(&place);
     let refused = |more: &[&str], reported: &[&str]| {
         let ran = run(&place, &[more, &["--out", "out"]].concat());
-        let message = errors(&ran);
-        assert_eq!(code(&ran), 2, "{message}");
+        let message = stderr_text(&ran);
+        assert_eq!(exit_code(&ran), 2, "{message}");
         for part in reported {
             assert!(message.contains(part), "{part}: {message}");
         }

@@ -4,7 +4,7 @@
 
 mod oracle;
 
-use crate::common::{code, directory, errors, program, text};
+use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout_text};
 use fedspan_engine::linalg::{Matrix, random_basis};
 use fedspan_engine::random::{Purpose, stream};
 use fedspan_experiments::theory::rolora;
@@ -327,10 +327,10 @@ fn impossible_adapters_are_refused() {
 
 #[test]
 fn theory_command_shows_angles_and_bounds() {
-    let here = directory("theory-rolora");
+    let here = empty_directory("theory-rolora");
     let output =
-        program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+        run_program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let parts = figures["parts"].as_array().unwrap();
     assert_eq!(parts.len(), 2);
@@ -342,8 +342,9 @@ fn theory_command_shows_angles_and_bounds() {
             assert!(median < bound, "{row}");
         }
     }
-    let output = program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
-    let shown = text(&output);
+    let output =
+        run_program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
+    let shown = stdout_text(&output);
     assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
     for (arguments, predicted) in [
         (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
@@ -352,20 +353,20 @@ fn theory_command_shows_angles_and_bounds() {
         (&["--steps", "1.5"], "a number above 0 and at most 1"),
         (&["--set", "stop.distance=0.5", "--seeds", "2"], "a run ended before"),
     ] {
-        let output = program(&here, &[&["theory", "rolora"][..], arguments].concat());
-        assert_eq!(code(&output), 2, "{arguments:?}");
-        assert!(errors(&output).contains(predicted), "{arguments:?}: {}", errors(&output));
+        let output = run_program(&here, &[&["theory", "rolora"][..], arguments].concat());
+        assert_eq!(exit_code(&output), 2, "{arguments:?}");
+        assert!(stderr_text(&output).contains(predicted), "{arguments:?}: {}", stderr_text(&output));
     }
 }
 
 /// Algorithms are compared by loss for regression, which has no accuracy.
 #[test]
 fn regression_algorithms_are_compared_by_loss() {
-    let here = directory("compare-rolora");
+    let here = empty_directory("compare-rolora");
     let short = ["--algorithms", "all", "--seeds", "2"];
-    let output = program(&here, &[&["compare", "rolora"][..], &short].concat());
-    let shown = text(&output);
-    assert_eq!(code(&output), 0, "{}", errors(&output));
+    let output = run_program(&here, &[&["compare", "rolora"][..], &short].concat());
+    let shown = stdout_text(&output);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     assert!(shown.contains("loss, 2 seeds: mean +- standard deviation\n"), "{shown}");
     let row = |name: &str| shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
     assert!(row("rolora ").contains("0.0000 +- 0.0000"), "{shown}");
@@ -375,8 +376,8 @@ fn regression_algorithms_are_compared_by_loss() {
 /// The table in `ADAPTERS.md` equals the output of the command.
 #[test]
 fn adapters_page_equals_the_command_output() {
-    let here = directory("theory-rolora-page");
-    let shown = text(&program(&here, &["theory", "rolora"]));
+    let here = empty_directory("theory-rolora-page");
+    let shown = stdout_text(&run_program(&here, &["theory", "rolora"]));
     let page = include_str!("../../ADAPTERS.md");
     let rows = shown.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     let rows: Vec<&str> = rows.collect();

@@ -117,8 +117,8 @@ struct RoundCounter<'a> {
 }
 
 impl Watcher for RoundCounter<'_> {
-    fn round(&mut self, done: u32, _of: u32, _scores: Option<&Scores>) -> bool {
-        if done > 0 {
+    fn round(&mut self, completed_rounds: u32, _of: u32, _scores: Option<&Scores>) -> bool {
+        if completed_rounds > 0 {
             self.progress.advance(1, self.total, &self.what);
         }
         !self.stop.load(Ordering::Relaxed)
@@ -240,13 +240,13 @@ fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
     let pooled = |chosen: RidgeChoice| pooled_newcomers(data, chosen.weight, ridge(chosen.ridge));
     let trained = ridge(choice.pooled_trained.ridge);
     // A wearer uploads 57 features in f32 and a label of one byte per window, and downloads the model.
-    let sent = |clients: &[Client]| {
+    let bytes_sent = |clients: &[Client]| {
         let windows: usize = clients.iter().map(|client| client.train.len()).sum();
         let up = windows * (4 * (data.features - 1) + 1);
         let down = clients.len() * 4 * data.features * data.outputs;
         per_wearer((up as u64, down as u64), clients.len())
     };
-    let (sent, new_sent) = (sent(&data.clients), sent(&data.newcomers));
+    let (bytes_sent, new_sent) = (bytes_sent(&data.clients), bytes_sent(&data.newcomers));
     [
         Measured {
             trained: local(&data.clients, choice.local_trained),
@@ -256,13 +256,13 @@ fn baselines(data: &Dataset, choice: &Choice) -> [Measured; 3] {
         Measured {
             trained: evaluate::pooled(data, &[], 0, &data.clients, trained).accuracy,
             new: pooled(choice.pooled),
-            bytes: Some(sent),
+            bytes: Some(bytes_sent),
             new_bytes: Some(new_sent),
             ..Measured::new(Method::Pooled)
         },
         Measured {
             new: pooled(choice.pooled_weighted),
-            bytes: Some(sent),
+            bytes: Some(bytes_sent),
             new_bytes: Some(new_sent),
             ..Measured::new(Method::PooledWeighted)
         },

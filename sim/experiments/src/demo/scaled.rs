@@ -85,10 +85,10 @@ fn features(window: &[[f32; CHANNELS]]) -> [f32; FEATURES] {
         );
     }
     values.push(1.0);
-    for (place, value) in out.iter_mut().zip(values) {
+    for (entry, value) in out.iter_mut().zip(values) {
         #[allow(clippy::cast_possible_truncation, reason = "f32 like all samples")]
         {
-            *place = value as f32;
+            *entry = value as f32;
         }
     }
     out

@@ -116,8 +116,8 @@ impl Adapter {
     #[must_use]
     pub fn head(&self) -> [Range<usize>; 2] {
         let end = self.values.len();
-        let middle = end - CLASSES;
-        [middle - CLASSES * self.hidden..middle, middle..end]
+        let bias_start = end - CLASSES;
+        [bias_start - CLASSES * self.hidden..bias_start, bias_start..end]
     }
 
     /// Writes the adapter as a safetensors file.

@@ -22,9 +22,9 @@ pub struct Rows<'a> {
 impl Rows<'_> {
     /// First token and number of tokens of each sentence.
     fn sentences(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.lengths.iter().scan(0, |next, length| {
-            let first = *next;
-            *next += length;
+        self.lengths.iter().scan(0, |next_start, length| {
+            let first = *next_start;
+            *next_start += length;
             Some((first, *length))
         })
     }

@@ -49,11 +49,11 @@ impl Model {
     pub fn gradient(&self, adapter: &Adapter, batch: &Batch, gradient: &mut [f32]) -> f64 {
         let d = self.shape.hidden;
         let mut x = self.embed(batch);
-        let mut all: Vec<LayerCache> = Vec::with_capacity(self.layers.len());
+        let mut caches: Vec<LayerCache> = Vec::with_capacity(self.layers.len());
         for number in 0..self.layers.len() {
-            let (out, kept) = self.adapted_layer(adapter, batch, number).forward(x, true);
+            let (out, cache) = self.adapted_layer(adapter, batch, number).forward(x, true);
             x = out;
-            all.push(kept);
+            caches.push(cache);
         }
         let pooled = mean_pool(&x, batch, d);
         let mut logits = head(adapter, &pooled);
@@ -77,8 +77,8 @@ impl Model {
                 errors.extend(mean.iter().map(|error| error * share));
             }
         }
-        for (number, kept) in all.iter().enumerate().rev() {
-            errors = self.adapted_layer(adapter, batch, number).backward(errors, kept, gradient);
+        for (number, cache) in caches.iter().enumerate().rev() {
+            errors = self.adapted_layer(adapter, batch, number).backward(errors, cache, gradient);
         }
         loss
     }
@@ -103,8 +103,13 @@ impl Model {
             for (token, position) in
                 tokens.by_ref().take(*length).zip(self.position_embeddings.chunks_exact(d))
             {
-                let word = &self.token_embeddings[*token as usize * d..][..d];
-                x.extend(word.iter().zip(position).map(|(word, position)| word + position));
+                let word_embedding = &self.token_embeddings[*token as usize * d..][..d];
+                x.extend(
+                    word_embedding
+                        .iter()
+                        .zip(position)
+                        .map(|(word_embedding, position)| word_embedding + position),
+                );
             }
         }
         normalize(&mut x, &self.norm, self.shape.epsilon);

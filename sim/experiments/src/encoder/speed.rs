@@ -32,8 +32,9 @@ pub fn measure(model: &Model, rank: usize, steps: usize) -> Speed {
     let tokens = TOKENS.min(model.shape.positions);
     let mut batch = Batch::default();
     for sentence in 0..SENTENCES {
-        let drawn = (0..tokens).map(|_| u32::try_from(random.below(model.shape.vocabulary)).unwrap_or(0));
-        batch.tokens.extend(drawn);
+        let random_tokens =
+            (0..tokens).map(|_| u32::try_from(random.below(model.shape.vocabulary)).unwrap_or(0));
+        batch.tokens.extend(random_tokens);
         batch.lengths.push(tokens);
         batch.labels.push(u8::from(sentence % 2 == 1));
     }

@@ -56,21 +56,23 @@ impl Tensors {
     /// [`EncoderError::File`] if the tensor is missing, has another shape or type, or contains a value that
     /// is not finite.
     pub fn get(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, EncoderError> {
-        let wrong = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
-        let view = self.view(name).ok_or_else(|| wrong("not there".to_owned()))?;
+        let tensor_error = |fault: String| EncoderError::file(&self.path, format!("tensor {name}: {fault}"));
+        let view = self.view(name).ok_or_else(|| tensor_error("not there".to_owned()))?;
         let kind = match view.dtype() {
             Dtype::F32 => AdapterDtype::F32,
             Dtype::F16 => AdapterDtype::F16,
             Dtype::BF16 => AdapterDtype::Bf16,
-            other => return Err(wrong(format!("type {other:?}, allowed: F32, F16, BF16"))),
+            other => return Err(tensor_error(format!("type {other:?}, allowed: F32, F16, BF16"))),
         };
         if view.shape() != shape {
-            return Err(wrong(format!("shape {:?}, needed: {shape:?}", view.shape())));
+            return Err(tensor_error(format!("shape {:?}, needed: {shape:?}", view.shape())));
         }
         let mut values = vec![0.0; shape.iter().product()];
         kind.decode(view.data(), &mut values);
         match values.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(wrong(format!("element {index} is {}, not a finite number", values[index]))),
+            Some(index) => {
+                Err(tensor_error(format!("element {index} is {}, not a finite number", values[index])))
+            }
             None => Ok(values),
         }
     }

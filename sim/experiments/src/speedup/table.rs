@@ -27,8 +27,8 @@ pub fn markdown(rows: &[Row]) -> String {
     columns.extend(first.policies.iter().map(|policy| policy.name.clone()));
     let cells: Vec<Vec<String>> = rows.iter().map(table_row).collect();
     let width = |column: usize| {
-        let all = cells.iter().chain([&columns]).filter_map(|row| row.get(column));
-        all.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
+        let column_cells = cells.iter().chain([&columns]).filter_map(|row| row.get(column));
+        column_cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(3)
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let join = |row: &[String]| {

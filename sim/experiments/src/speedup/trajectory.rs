@@ -65,11 +65,11 @@ impl Trajectory {
 
     /// Time since the initialisation, and distance, for each round from 0 at the given communication cost.
     pub fn points(&self, communication: f64) -> impl Iterator<Item = (f64, f64)> + '_ {
-        let more = communication - self.communication;
+        let extra_time = communication - self.communication;
         self.points
             .iter()
             .enumerate()
-            .map(move |(round, (time, distance))| (time + round as f64 * more, *distance))
+            .map(move |(round, (time, distance))| (time + round as f64 * extra_time, *distance))
     }
 
     /// Time from the initialisation to the end of the last round, at the given communication cost.

@@ -152,13 +152,17 @@ fn report(
     out: &Path,
 ) -> Result<(), CommandError> {
     let (base, n0, cohort) = doubling(options)?;
-    let with = |changes: &[String]| {
+    let scenario_with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
         load::scenario(&options.scenario, &changes)
     };
     make_out(out)?;
     let stop = interrupt::watch();
-    let full = simulated(&with(&["participation={ policy = \"full\" }".to_owned()])?, options.seeds, &stop)?;
+    let full = simulated(
+        &scenario_with(&["participation={ policy = \"full\" }".to_owned()])?,
+        options.seeds,
+        &stop,
+    )?;
     let communication = base.fleet.communication;
     let points = |run: &Trajectory| -> Vec<(f64, f64)> { run.points(communication).collect() };
     let last_quarter = |run: &Trajectory| {
@@ -178,10 +182,10 @@ fn report(
     if plan.floor <= 0.0 {
         return Err(CommandError::Usage("the simulated floor is 0; give another with --floor".to_owned()));
     }
-    let mut drawn = vec![("full".to_owned(), full)];
+    let mut runs_by_policy = vec![("full".to_owned(), full)];
     for policy in Policy::known().into_iter().filter(|policy| policy.name != "fixed") {
-        let scenario = with(&policy.filled(communication, plan.floor))?;
-        drawn.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
+        let scenario = scenario_with(&policy.filled(communication, plan.floor))?;
+        runs_by_policy.push((policy.name, simulated(&scenario, options.seeds, &stop)?));
     }
     let clients =
         base.dataset(base.seed).map_err(|error| CommandError::Usage(error.to_string()))?.clients.len();
@@ -195,9 +199,10 @@ fn report(
         let label = format!("recursion, {name}");
         series.push(Series { label, runs: vec![recursion_curve(&plan, &levels, stages)] });
     }
-    for (name, runs) in drawn {
-        let place = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
-        let runs = runs.iter().map(|run| points(run).into_iter().enumerate().map(place).collect()).collect();
+    for (name, runs) in runs_by_policy {
+        let to_point = |(round, (time, distance)): (usize, (f64, f64))| point(round as f64, time, distance);
+        let runs =
+            runs.iter().map(|run| points(run).into_iter().enumerate().map(to_point).collect()).collect();
         series.push(Series { label: format!("simulated, {name}"), runs });
     }
     let stages = |stages: &[u32]| stages.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");

@@ -78,9 +78,9 @@ pub struct Part {
 #[must_use]
 pub fn part(settings: &Settings, communication: f64) -> Part {
     let cells: Vec<Cell> = RATIOS.iter().map(|log2| cell(settings, 1 << log2, communication)).collect();
-    let trend = |of: fn(&Cell) -> f64| {
+    let trend = |value: fn(&Cell) -> f64| {
         let points: Vec<(f64, f64)> =
-            RATIOS.iter().zip(&cells).map(|(log2, cell)| (f64::from(*log2), of(cell))).collect();
+            RATIOS.iter().zip(&cells).map(|(log2, cell)| (f64::from(*log2), value(cell))).collect();
         Trend::fit(&points)
     };
     Part {
@@ -97,10 +97,10 @@ fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
     let recursion = Recursion { contraction };
     let cohort = first * ratio;
     let levels = levels(first, cohort, communication);
-    let all = levels.len() - 1;
+    let last_level = levels.len() - 1;
     let floor = recursion.floor(ratio as f64);
     let expected_time = |stages: &[u32]| time(recursion, &levels, stages, start, factor * floor);
-    let full = expected_time(&vec![0; all]);
+    let full = expected_time(&vec![0; last_level]);
     let optimal = expected_time(&optimal_stages(first, cohort, contraction, communication, start, floor));
     let theorem = expected_time(&theorem_stages(first, cohort, contraction));
     Cell {
@@ -117,9 +117,9 @@ impl Trend {
     /// Fits the line to points of `log2(N / n0)` and ratio.
     fn fit(points: &[(f64, f64)]) -> Self {
         let n = points.len() as f64;
-        let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+        let mean = |term: fn(&(f64, f64)) -> f64| points.iter().map(term).sum::<f64>() / n;
         let (x, y) = (mean(|p| p.0), mean(|p| p.1));
-        let sum = |of: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
+        let sum = |term: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(term).sum::<f64>();
         let xx = sum(&|p| (p.0 - x) * (p.0 - x));
         let yy = sum(&|p| (p.1 - y) * (p.1 - y));
         let xy = sum(&|p| (p.0 - x) * (p.1 - y));

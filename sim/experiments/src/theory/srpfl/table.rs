@@ -29,8 +29,8 @@ pub fn cost_table(settings: &Settings, part: &Part) -> Table {
         .collect();
     let (optimal, theorem) = (part.optimal_trend, part.theorem_trend);
     let dash = || "-".to_owned();
-    let trend = |name: &str, of: fn(&super::Trend) -> String| {
-        vec![name.to_owned(), dash(), dash(), dash(), of(&optimal), dash(), of(&theorem)]
+    let trend = |name: &str, format: fn(&super::Trend) -> String| {
+        vec![name.to_owned(), dash(), dash(), dash(), format(&optimal), dash(), format(&theorem)]
     };
     rows.push(trend("slope", |trend| format!("{:.3}", trend.slope)));
     rows.push(trend("at N = n0", |trend| format!("{:.2}", trend.intercept)));
