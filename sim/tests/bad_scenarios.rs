@@ -12,12 +12,12 @@ const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10
 
 /// Runs [`GOOD`] with `from` replaced by `to` and returns the error message.
 fn message(name: &str, from: &str, to: &str) -> String {
-    let here = empty_directory(&format!("bad-{name}"));
+    let folder = empty_directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
-    std::fs::write(here.join("my.toml"), GOOD.replace(from, to)).unwrap();
-    let output = run_program(&here, &["run", "my.toml", "--out", "out"]);
+    std::fs::write(folder.join("my.toml"), GOOD.replace(from, to)).unwrap();
+    let output = run_program(&folder, &["run", "my.toml", "--out", "out"]);
     assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
-    assert!(!here.join("out").exists(), "{name}: nothing is written");
+    assert!(!folder.join("out").exists(), "{name}: nothing is written");
     let reported = stderr_text(&output);
     assert_eq!(reported.lines().count(), 1, "{name}: {reported}");
     assert!(reported.contains("my.toml"), "{name}: {reported}");
@@ -26,9 +26,9 @@ fn message(name: &str, from: &str, to: &str) -> String {
 
 #[test]
 fn valid_scenario_is_accepted() {
-    let here = empty_directory("good");
-    std::fs::write(here.join("my.toml"), GOOD).unwrap();
-    assert_eq!(exit_code(&run_program(&here, &["run", "my.toml"])), 0);
+    let folder = empty_directory("good");
+    std::fs::write(folder.join("my.toml"), GOOD).unwrap();
+    assert_eq!(exit_code(&run_program(&folder, &["run", "my.toml"])), 0);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn impossible_fleets_are_refused() {
     const SITES: &str = "dropout = 0.8\ndropout_pattern = \"outages\"\noutage_sites = 2\n";
     let fraction = "from 0 to 1";
     let unknown = "unknown key";
-    for (name, before, line, parts) in [
+    for (name, preceding_lines, line, parts) in [
         ("speed", "", "speed = \"two-clas\"", ["fleet.speed", "did you mean \"two-class\"", ALL]),
         ("speed-type", "", "speed = 3", ["fleet.speed", "found 3", ALL]),
         ("no-fraction", "", "speed = \"two-class\"", ["fleet.slow_fraction", "missing", fraction]),
@@ -195,11 +195,17 @@ fn impossible_fleets_are_refused() {
         ("loss-type", LINK, "loss = \"much\"", ["fleet.loss", "\"much\"", "a number"]),
         ("loss-of-none", "", "loss = 0.1", ["fleet.loss", unknown, "bandwidth"]),
     ] {
-        let reported =
-            message(&format!("fleet-{name}"), "seed = 7\n", &format!("seed = 7\n[fleet]\n{before}{line}\n"));
+        let reported = message(
+            &format!("fleet-{name}"),
+            "seed = 7\n",
+            &format!("seed = 7\n[fleet]\n{preceding_lines}{line}\n"),
+        );
         // For a missing key the message contains the line of the section header.
-        let at = if parts[1] == "missing" { 2 } else { 3 + before.lines().count() };
-        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
+        let expected_line = if parts[1] == "missing" { 2 } else { 3 + preceding_lines.lines().count() };
+        assert!(
+            reported.contains(&format!("my.toml:{expected_line}")),
+            "{name}: {expected_line}: {reported}"
+        );
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
@@ -229,7 +235,7 @@ fn impossible_deadlines_are_refused() {
 fn impossible_sizes_are_refused() {
     let laws = "\"equal\", \"uniform\", \"log-normal\"";
     let log_normal = "samples = 6\nsizes = \"log-normal\"";
-    for (name, to, at, parts) in [
+    for (name, to, expected_line, parts) in [
         ("word", "samples = 6\nsizes = \"normal\"", 8, ["data.sizes", "\"normal\"", laws]),
         ("type", "samples = 6\nsizes = 3", 8, ["data.sizes", "found 3", laws]),
         (
@@ -248,23 +254,26 @@ fn impossible_sizes_are_refused() {
         ),
     ] {
         let reported = message(&format!("sizes-{name}"), "samples = 6", to);
-        assert!(reported.contains(&format!("my.toml:{at}")), "{name}: {at}: {reported}");
+        assert!(
+            reported.contains(&format!("my.toml:{expected_line}")),
+            "{name}: {expected_line}: {reported}"
+        );
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
     }
     // The option --seed can also make the drawn sizes too large.
-    let here = empty_directory("bad-sizes-seed");
+    let folder = empty_directory("bad-sizes-seed");
     let text = GOOD.replace("samples = 6", "samples = 1000000\nsizes = \"log-normal\"\nsize_sigma = 2");
-    std::fs::write(here.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
+    std::fs::write(folder.join("my.toml"), text.replace("clients = 10", "clients = 1")).unwrap();
     let fits = |seed: &u64| {
         let changes = [format!("seed={seed}")];
-        let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
+        let text = std::fs::read_to_string(folder.join("my.toml")).unwrap();
         Scenario::parse("my.toml", &text, &changes).is_ok()
     };
     assert!(fits(&7));
     let too_much = (0..1_000_000).find(|seed| !fits(seed)).unwrap().to_string();
-    let output = run_program(&here, &["run", "my.toml", "--seed", &too_much]);
+    let output = run_program(&folder, &["run", "my.toml", "--seed", &too_much]);
     assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
     assert!(stderr_text(&output).contains("my.toml") && stderr_text(&output).contains("2147483648"));
     // The same errors are reported for partitions of images.
@@ -272,7 +281,7 @@ fn impossible_sizes_are_refused() {
         ("data.partition.sizes=normal", ["data.partition.sizes", laws]),
         ("data.partition.size_sigma=1", ["data.partition.size_sigma", "unknown key"]),
     ] {
-        let output = run_program(&here, &["run", "digits", "--set", change]);
+        let output = run_program(&folder, &["run", "digits", "--set", change]);
         assert_eq!(exit_code(&output), 2, "{change}");
         assert!(parts.iter().all(|part| stderr_text(&output).contains(part)), "{}", stderr_text(&output));
     }
@@ -292,8 +301,8 @@ fn speed_by_task_needs_known_tasks() {
 
 #[test]
 fn moments_start_needs_regression() {
-    let here = empty_directory("moments");
-    let output = run_program(&here, &["run", "digits", "--set", "model.init=moments"]);
+    let folder = empty_directory("moments");
+    let output = run_program(&folder, &["run", "digits", "--set", "model.init=moments"]);
     assert_eq!(exit_code(&output), 2);
     assert!(stderr_text(&output).contains("regression"), "{}", stderr_text(&output));
 }
@@ -301,7 +310,7 @@ fn moments_start_needs_regression() {
 /// A run would never end if its stop target refers to a metric that cannot be computed from the data.
 #[test]
 fn stop_targets_need_matching_data() {
-    let here = empty_directory("targets");
+    let folder = empty_directory("targets");
     for (changes, parts) in [
         (["run", "digits", "--set", "stop.accuracy=0.9", "--set", "split.test=0"], ["stop.accuracy", "test"]),
         (
@@ -309,7 +318,7 @@ fn stop_targets_need_matching_data() {
             ["stop.distance", "truth"],
         ),
     ] {
-        let output = run_program(&here, &changes);
+        let output = run_program(&folder, &changes);
         assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
         assert!(parts.iter().all(|part| stderr_text(&output).contains(part)), "{}", stderr_text(&output));
     }
@@ -317,7 +326,7 @@ fn stop_targets_need_matching_data() {
 
 #[test]
 fn missing_windows_are_refused() {
-    let here = empty_directory("windows");
+    let folder = empty_directory("windows");
     for (change, parts) in [
         ("split.labels_per_class=1000", &["person 1", "labels_per_class", "1000"][..]),
         ("data.head_samples_per_class=1000", &["person 3", "head_samples_per_class", "1000"]),
@@ -325,7 +334,7 @@ fn missing_windows_are_refused() {
         ("split.gap=100", &["person", "no window is left to score", "gap"]),
         ("split.validation_fold=1", &["split.validation_fold", "found 1", "set split.validation"]),
     ] {
-        let output = run_program(&here, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
+        let output = run_program(&folder, &["run", "demo", "--set", "algorithm.rounds=1", "--set", change]);
         assert_eq!(exit_code(&output), 2, "{change}: {}", stderr_text(&output));
         for part in parts {
             assert!(
@@ -339,11 +348,11 @@ fn missing_windows_are_refused() {
 
 #[test]
 fn too_large_models_are_refused() {
-    let here = empty_directory("models");
+    let folder = empty_directory("models");
     let sets = ["data.clients=2", "data.d=30000", "algorithm.name=local-only", "data.samples=5"];
     let arguments: Vec<&str> =
         ["run", "linear"].into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
-    let output = run_program(&here, &arguments);
+    let output = run_program(&folder, &arguments);
     assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
     assert!(
         ["30000", "2147483648"].iter().all(|part| stderr_text(&output).contains(part)),
@@ -369,7 +378,7 @@ fn repeated_columns_are_refused() {
 
 #[test]
 fn command_line_changes_are_checked_like_the_file() {
-    let here = empty_directory("changes");
+    let folder = empty_directory("changes");
     for (change, parts) in [
         ("algorithm.rouns=3", &["--set algorithm.rouns", "did you mean \"rounds\""][..]),
         ("algorithm.rounds=many", &["--set algorithm.rounds", "\"many\"", "an integer"]),
@@ -377,7 +386,7 @@ fn command_line_changes_are_checked_like_the_file() {
         ("=3", &["--set =3", "dotted key"]),
         ("data.k.deeper=3", &["--set data.k.deeper=3"]),
     ] {
-        let output = run_program(&here, &["run", "linear", "--set", change]);
+        let output = run_program(&folder, &["run", "linear", "--set", change]);
         assert_eq!(exit_code(&output), 2, "{change}");
         for part in parts {
             assert!(
@@ -393,16 +402,16 @@ fn command_line_changes_are_checked_like_the_file() {
 /// refused with a one-line message.
 #[test]
 fn non_scenario_files_are_refused_in_one_line() {
-    let here = empty_directory("no-scenario");
-    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
-    std::fs::File::create(here.join("long")).unwrap().set_len(1 << 40).unwrap();
-    std::fs::write(here.join("binary"), b"seed = \"\xff\"\n").unwrap();
-    std::fs::write(here.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
-    std::fs::write(here.join("good.toml"), GOOD).unwrap();
+    let folder = empty_directory("no-scenario");
+    assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
+    std::fs::File::create(folder.join("long")).unwrap().set_len(1 << 40).unwrap();
+    std::fs::write(folder.join("binary"), b"seed = \"\xff\"\n").unwrap();
+    std::fs::write(folder.join("deep"), format!("{}b = 1\n", "a.".repeat(20_000))).unwrap();
+    std::fs::write(folder.join("good.toml"), GOOD).unwrap();
     let run = |arguments: &[&str]| {
         let mut limited = Command::new("timeout");
         limited.arg("20").arg(env!("CARGO_BIN_EXE_fedspan-sim")).args(arguments);
-        let output = limited.current_dir(&here).output().unwrap();
+        let output = limited.current_dir(&folder).output().unwrap();
         assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
         let reported = stderr_text(&output);
         assert!(reported.lines().count() == 1 && reported.len() < 300, "{arguments:?}: {reported}");

@@ -19,8 +19,8 @@ impl Progress for Silent {
 }
 
 /// Variant with the given name.
-fn named(known: &[Variant], name: &str) -> Variant {
-    known.iter().find(|variant| variant.name == name).copied().unwrap()
+fn named(variants: &[Variant], name: &str) -> Variant {
+    variants.iter().find(|variant| variant.name == name).copied().unwrap()
 }
 
 /// Settings with all attacks of a grid, and the given rules and fractions.
@@ -68,18 +68,19 @@ fn geometric_median_withstands_a_fifth_of_attackers() {
 /// The sign attacks destroy the model under the mean, which shows that the attacks of the grid are effective.
 #[test]
 fn mean_fails_under_attack() {
-    let all = settings(GRIDS[0], &["mean"], &[0.2]);
-    let attacks = all.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
-    for row in measured(&Settings { attacks, ..all }).iter().skip(1) {
+    let all_settings = settings(GRIDS[0], &["mean"], &[0.2]);
+    let attacks =
+        all_settings.attacks.iter().filter(|attack| attack.name.starts_with("sign")).copied().collect();
+    for row in measured(&Settings { attacks, ..all_settings }).iter().skip(1) {
         assert!(row.cells[0].median() > 0.5, "{}: {:?}", row.attack, row.cells[0].distances);
     }
 }
 
 #[test]
 fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
-    let all = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
+    let all_settings = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
     let attacks = vec![named(GRIDS[1].attacks, "orthogonal plane")];
-    let rows = measured(&Settings { attacks, ..all });
+    let rows = measured(&Settings { attacks, ..all_settings });
     let clean = rows[0].cells[0].median();
     for row in &rows[1..] {
         assert!(row.cells[0].median() <= 1.6 * clean, "{}: {:?}", row.fraction, row.cells[0].distances);
@@ -110,8 +111,8 @@ fn robust_rules_hold_under_doubling_participation() {
     ] {
         let changes =
             [policy, "fleet.speed=exponential-dynamic", "attack.fraction=0.1", "attack.samples=1000000000"];
-        let more = ["algorithm.weighting=samples", "model.init=moments"];
-        let result = outcome(&[&changes[..], &more].concat(), 6);
+        let changes_with_moments = ["algorithm.weighting=samples", "model.init=moments"];
+        let result = outcome(&[&changes[..], &changes_with_moments].concat(), 6);
         assert!(result.scores.distance.unwrap() <= 0.05, "{policy}: {:?}", result.scores);
         assert!(
             result.counters.capped_samples > 0 && result.counters.capped_to_others > 0,

@@ -102,11 +102,11 @@ fn silent_dropouts_cost_time_and_change_no_model() {
     for pattern in ["independent", "persistent"] {
         let changes = [SPEED, "fleet.dropout=0.5", &format!("fleet.dropout_pattern={pattern}")];
         let notified = outcome(&changes, 4);
-        let silent = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
-        assert_eq!(sets(&notified), sets(&silent));
-        assert!(notified.representation == silent.representation, "the same bits");
-        assert!(durations(&silent).iter().all(|took| (took - 1000.0).abs() < 1e-5));
-        assert_eq!((silent.counters.declined, silent.counters.extended), (0, 0));
+        let unnotified = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
+        assert_eq!(sets(&notified), sets(&unnotified));
+        assert!(notified.representation == unnotified.representation, "the same bits");
+        assert!(durations(&unnotified).iter().all(|took| (took - 1000.0).abs() < 1e-5));
+        assert_eq!((unnotified.counters.declined, unnotified.counters.extended), (0, 0));
         let count = |outcome: &Outcome| sets(outcome).concat().len();
         assert!((count(&notified) as f64 / 720.0 - 0.5).abs() < 0.08, "{}", count(&notified));
     }
@@ -115,10 +115,11 @@ fn silent_dropouts_cost_time_and_change_no_model() {
 /// A deadline that all devices meet has no effect.
 #[test]
 fn met_deadline_changes_nothing() {
-    let (with, without) = (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
-    assert_eq!(with.rounds, without.rounds);
-    assert_eq!(with.counters, without.counters);
-    assert!(with.representation == without.representation);
+    let (with_deadline, without_deadline) =
+        (outcome(&[SPEED, "rounds.deadline=1000"], 5), outcome(&[SPEED], 5));
+    assert_eq!(with_deadline.rounds, without_deadline.rounds);
+    assert_eq!(with_deadline.counters, without_deadline.counters);
+    assert!(with_deadline.representation == without_deadline.representation);
 }
 
 /// With persistent dropouts, the same half of the fleet is absent in every round, and only the other half
@@ -131,10 +132,10 @@ fn absent_devices_never_count() {
         let sets = sets(&outcome(&changes, 6));
         assert_eq!(sets.len(), 60);
         assert!(sets.concat().len() > 300);
-        let mut all = sets.concat();
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), 6, "{all:?}");
+        let mut sorted = sets.concat();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), 6, "{sorted:?}");
     }
 }
 
@@ -182,15 +183,15 @@ fn absent_cohort_is_replaced_at_the_deadline() {
 /// For each dropout pattern, results with one thread and with two threads are equal, bit for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = empty_directory("dropout-threads");
+    let folder = empty_directory("dropout-threads");
     for pattern in PATTERNS {
         let run = |threads: &str| {
             let mut arguments = vec!["run", "stragglers", "--out", threads, "--threads", threads];
             let sets = ["algorithm.rounds=30", "fleet.dropout=0.4", SPEED, "rounds.deadline=2"];
             arguments.extend(sets.iter().chain(pattern.changes).flat_map(|set| ["--set", *set]));
-            let output = run_program(&here, &arguments);
+            let output = run_program(&folder, &arguments);
             assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-            let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
+            let file = |name: &str| std::fs::read(folder.join(threads).join(name)).unwrap();
             (file("rounds.jsonl"), file("model/representation.npy"))
         };
         assert!(run("1") == run("2"), "{}", pattern.name);
@@ -199,8 +200,8 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn fleet_that_never_answers_is_refused() {
-    let here = empty_directory("dropout-refused");
-    std::fs::write(here.join("my.toml"), LINEAR).unwrap();
+    let folder = empty_directory("dropout-refused");
+    std::fs::write(folder.join("my.toml"), LINEAR).unwrap();
     for (sets, parts) in [
         (
             &["fleet.dropout=0.97", "fleet.dropout_pattern=persistent"][..],
@@ -213,10 +214,10 @@ fn fleet_that_never_answers_is_refused() {
     ] {
         let mut arguments = vec!["run", "my.toml", "--out", "out"];
         arguments.extend(sets.iter().flat_map(|set| ["--set", *set]));
-        let output = run_program(&here, &arguments);
+        let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
         assert_contains_all(&stderr_text(&output), parts);
-        assert!(!here.join("out").exists());
+        assert!(!folder.join("out").exists());
     }
 }
 
@@ -251,16 +252,16 @@ fn campaign_survives_half_of_the_fleet_dropping_out() {
     for row in &rows {
         assert_eq!(row.runs.len(), 2);
         for run in &row.runs {
-            let what = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
-            assert_eq!((run.rounds, run.not_counted), (300, 0), "{what}");
+            let context = format!("{}, {} {}: {run:?}", row.policy, row.pattern, row.rate);
+            assert_eq!((run.rounds, run.not_counted), (300, 0), "{context}");
             // All eight devices are absent in one of 256 rounds on average, and all four sites in one of 16
             // outage periods, which last several rounds.
-            let most = if row.pattern == "outages" { 60 } else { 8 };
-            assert!(run.again <= most, "{what}");
-            assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{what}");
-            assert!(run.change > -0.03 && run.accuracy > 0.9, "{what}");
-            assert_eq!(row.pattern == "persistent", run.absent_there == 0.0, "{what}");
-            assert!(run.absent_change > -0.06, "{what}");
+            let max_extensions = if row.pattern == "outages" { 60 } else { 8 };
+            assert!(run.again <= max_extensions, "{context}");
+            assert!(run.answers >= 300 && run.answers <= 300 * row.wanted, "{context}");
+            assert!(run.change > -0.03 && run.accuracy > 0.9, "{context}");
+            assert_eq!(row.pattern == "persistent", run.absent_there == 0.0, "{context}");
+            assert!(run.absent_change > -0.06, "{context}");
             assert!(
                 row.rate > 0.0 || (run.change, run.absent_change, run.newcomers_change) == (0.0, 0.0, 0.0)
             );
@@ -274,7 +275,7 @@ fn campaign_survives_half_of_the_fleet_dropping_out() {
 
 #[test]
 fn dropout_command_names_unknown_options() {
-    let here = empty_directory("dropout-command");
+    let folder = empty_directory("dropout-command");
     for (arguments, parts) in [
         (["--rates", "1"], ["--rates", "above 0 to 0.9"]),
         (["--rates", "0"], ["--rates", "above 0 to 0.9"]),
@@ -283,15 +284,15 @@ fn dropout_command_names_unknown_options() {
         (["--folds", "6"], ["--folds", "1..=5"]),
         (["--set", "fleet.dropouts=1"], ["fleet.dropouts", "unknown key"]),
     ] {
-        let output = run_program(&here, &[&["dropout"], &arguments[..]].concat());
+        let output = run_program(&folder, &[&["dropout"], &arguments[..]].concat());
         assert_eq!(exit_code(&output), 2, "{}", stderr_text(&output));
         assert_contains_all(&stderr_text(&output), &parts);
     }
-    let short =
+    let short_run =
         ["--rates", "0.5", "--patterns", "persistent", "--policies", "all", "--folds", "1", "--seeds", "1"];
     let run = |threads: &str| {
         let sets = ["--set", "algorithm.rounds=20", "--threads", threads, "--format", "json"];
-        let output = run_program(&here, &[&["dropout"], &short[..], &sets[..]].concat());
+        let output = run_program(&folder, &[&["dropout"], &short_run[..], &sets[..]].concat());
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let reported = stdout_text(&output);
         reported.split_once("\"timing\"").unwrap().0.to_owned()

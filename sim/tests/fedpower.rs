@@ -48,8 +48,8 @@ fn devices_agree_with_gram_matrices() {
         &["algorithm.local_steps=4", "algorithm.decay=false"],
         &["algorithm.local_steps=3", "algorithm.procrustes=false"],
     ] {
-        let all = [changes, &["data.samples=1000"]].concat();
-        let mut scenario = scenario("fedpower", &all);
+        let all_changes = [changes, &["data.samples=1000"]].concat();
+        let mut scenario = scenario("fedpower", &all_changes);
         scenario.privacy = None;
         let devices = distances(&run(&scenario));
         let grams = case(&scenario).run(&Grams::from_scenario(&scenario).unwrap(), scenario.seed).unwrap();
@@ -112,8 +112,8 @@ fn privacy_account_is_reported() {
         let privacy = outcome.privacy.unwrap();
         assert_eq!(privacy.delta, 1e-4);
         assert_eq!(privacy.devices.len(), 20);
-        let most = privacy.devices.values().copied().fold(0.0, f64::max);
-        assert_eq!(privacy.epsilon, most);
+        let max_epsilon = privacy.devices.values().copied().fold(0.0, f64::max);
+        assert_eq!(privacy.epsilon, max_epsilon);
         privacy
     };
     let tight = epsilon(&[]);

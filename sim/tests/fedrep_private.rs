@@ -24,9 +24,9 @@ fn distance(changes: &[&str]) -> f64 {
 /// Final distances for seeds 1 to `seeds`, ascending.
 fn distances(changes: &[&str], seeds: u32) -> Vec<f64> {
     let distance_of = |seed: u32| distance(&[changes, &[format!("seed={seed}").as_str()]].concat());
-    let mut all: Vec<f64> = (1..=seeds).map(distance_of).collect();
-    all.sort_by(f64::total_cmp);
-    all
+    let mut sorted: Vec<f64> = (1..=seeds).map(distance_of).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted
 }
 
 /// Every round of initialisation and of training is a release. Together the releases spend epsilon.
@@ -95,10 +95,10 @@ fn private_runs_refuse_unprotected_options() {
 #[test]
 fn many_devices_learn_despite_noise() {
     let small = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
-    let many = distances(&small, 5);
-    assert!(many[2] < 0.2, "{many:?}");
-    let few = distances(&["data.clients=50", "data.samples=20", "privacy.epsilon=1"], 5);
-    assert!(few[2] > 0.5, "{few:?}");
+    let many_clients = distances(&small, 5);
+    assert!(many_clients[2] < 0.2, "{many_clients:?}");
+    let few_clients = distances(&["data.clients=50", "data.samples=20", "privacy.epsilon=1"], 5);
+    assert!(few_clients[2] > 0.5, "{few_clients:?}");
     assert_eq!(distance(&small).to_bits(), distance(&small).to_bits());
 }
 
@@ -113,7 +113,7 @@ fn encodings_and_update_forms_combine() {
         &["fleet.dropout=0.2"],
     ] {
         let base = ["data.clients=1000", "data.samples=20", "privacy.epsilon=80"];
-        let found = distance(&[changes, &base].concat());
-        assert!(found < 0.4, "{changes:?}: {found}");
+        let final_distance = distance(&[changes, &base].concat());
+        assert!(final_distance < 0.4, "{changes:?}: {final_distance}");
     }
 }

@@ -114,13 +114,13 @@ fn update_is_close_to_that_of_f32() {
 fn device_declares_its_arithmetic() {
     let shape = Shape { features: 20, width: 2, outputs: 1 };
     let model = Model::linear(20, 2, 1);
-    for (own, other) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
+    for (device_numeric, campaign_numeric) in [(Numeric::F32, Numeric::I16), (Numeric::I16, Numeric::F32)] {
         let scenario = scenario("linear", &[]);
         let dataset = scenario.dataset(1).unwrap();
         let client = &dataset.clients[0];
         let build = DeviceFactory {
             shape,
-            numeric: own,
+            numeric: device_numeric,
             extra_matrix: false,
             privacy: None,
             seeds: SeedSource::System,
@@ -137,15 +137,15 @@ fn device_declares_its_arithmetic() {
             )
             .unwrap();
         let capabilities = session.task().capabilities();
-        assert_eq!(capabilities.numeric, own);
+        assert_eq!(capabilities.numeric, device_numeric);
         let hello = Hello {
             capabilities: Capabilities { frame_limit: 256, ..capabilities },
             ..Hello::new(1, capabilities)
         };
         let needs = Requirements::new(model, &[], None);
-        assert_eq!(needs.clone().with_numeric(own).admit(&hello), Ok(()));
-        let refusal = Refusal::Capability(Requirement::Numeric(other));
-        assert_eq!(needs.with_numeric(other).admit(&hello), Err(refusal));
+        assert_eq!(needs.clone().with_numeric(device_numeric).admit(&hello), Ok(()));
+        let refusal = Refusal::Capability(Requirement::Numeric(campaign_numeric));
+        assert_eq!(needs.with_numeric(campaign_numeric).admit(&hello), Err(refusal));
     }
     // The device of a scenario uses the arithmetic of the scenario.
     let scenario = scenario("linear", &[I16]);

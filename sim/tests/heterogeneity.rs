@@ -54,12 +54,12 @@ fn close(a: f64, b: f64) -> bool {
 
 /// Creates a directory with a scenario that reads compute times from `trace.csv`.
 fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
-    let here = empty_directory(&format!("trace-{name}"));
-    std::fs::write(here.join("trace.csv"), trace).unwrap();
+    let folder = empty_directory(&format!("trace-{name}"));
+    std::fs::write(folder.join("trace.csv"), trace).unwrap();
     let text = LINEAR.replace("clients = 12", "clients = 3");
     let fleet = format!("[fleet]\nspeed = \"trace\"\ntrace = \"trace.csv\"\n{fleet}");
-    std::fs::write(here.join("my.toml"), format!("{text}{fleet}")).unwrap();
-    here
+    std::fs::write(folder.join("my.toml"), format!("{text}{fleet}")).unwrap();
+    folder
 }
 
 /// Outcome of a run with compute times from a trace.
@@ -78,8 +78,8 @@ fn round_times_follow_the_trace_cyclically() {
     let arrivals: Vec<&[DeviceId]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
     assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]].map(|round| round.map(DeviceId)));
     // Columns may have any order, and without a column for rounds all rounds have the same times.
-    let same = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
-    assert!(durations(&same).iter().all(|time| close(*time, 2.5)));
+    let same_times = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
+    assert!(durations(&same_times).iter().all(|time| close(*time, 2.5)));
 }
 
 /// The exchanges of the initialisation use the first rounds of the trace, so training starts at a later round
@@ -87,10 +87,10 @@ fn round_times_follow_the_trace_cyclically() {
 #[test]
 fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
-    let here = traced("start", rows, "");
-    let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
+    let folder = traced("start", rows, "");
+    let text = std::fs::read_to_string(folder.join("my.toml")).unwrap();
     let changes = ["model.init=power", "model.power_iterations=1"].map(str::to_owned);
-    let scenario = Scenario::parse(&here.join("my.toml").display().to_string(), &text, &changes).unwrap();
+    let scenario = Scenario::parse(&folder.join("my.toml").display().to_string(), &text, &changes).unwrap();
     let outcome = try_run(&scenario, 1).unwrap();
     let starts = [1.0, 8.0].iter().position(|time| close(outcome.rounds[0].time, *time)).unwrap() + 1;
     let expected = [1.0, 7.0, 5.0].iter().cycle().skip(starts);
@@ -114,26 +114,26 @@ fn unusable_traces_are_refused() {
         ("who", "client,time\n0,1\n2,1\n", &["client 1", "round 1", "all 3 clients"]),
         ("gap", "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,9999999,1\n", &["client 0 in round 2", "9999999"]),
     ] {
-        let here = traced(name, trace, "");
-        let output = run_program(&here, &["run", "my.toml", "--out", "out"]);
+        let folder = traced(name, trace, "");
+        let output = run_program(&folder, &["run", "my.toml", "--out", "out"]);
         assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
         let reported = stderr_text(&output);
         assert!(reported.lines().count() == 1 && reported.contains("trace.csv"), "{name}: {reported}");
-        assert!(!here.join("out").exists(), "{name}: nothing is written");
+        assert!(!folder.join("out").exists(), "{name}: nothing is written");
         assert!(parts.iter().all(|part| reported.contains(part)), "{name}: {reported}");
     }
-    let here = traced("absent", "", "");
-    std::fs::remove_file(here.join("trace.csv")).unwrap();
-    assert!(stderr_text(&run_program(&here, &["run", "my.toml"])).contains("trace.csv"));
+    let folder = traced("absent", "", "");
+    std::fs::remove_file(folder.join("trace.csv")).unwrap();
+    assert!(stderr_text(&run_program(&folder, &["run", "my.toml"])).contains("trace.csv"));
 }
 
 proptest! {
     /// A trace with any content is accepted or refused without a panic.
     #[test]
     fn damaged_traces_never_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
-        let here = traced("any", &format!("client,round,time\n{rows}"), "");
-        let text = std::fs::read_to_string(here.join("my.toml")).unwrap();
-        let file = here.join("my.toml").display().to_string();
+        let folder = traced("any", &format!("client,round,time\n{rows}"), "");
+        let text = std::fs::read_to_string(folder.join("my.toml")).unwrap();
+        let file = folder.join("my.toml").display().to_string();
         let scenario = Scenario::parse(&file, &text, &[]).unwrap();
         let _ = Job::prepare(&scenario, 1);
     }
@@ -155,8 +155,12 @@ fn devices_without_times_never_answer() {
     let run = |first: &str| {
         let policy = format!("participation={{ policy = \"doubling\", n0 = {first}, schedule = \"fixed\" }}");
         let scenario = scenario(LINEAR, &[&policy]);
-        let seen = (1..=6).flat_map(|round| (0..3).map(move |client| ((client, round), f64::from(round))));
-        Job::prepare(&scenario, 1).unwrap().with_times(Times::from_table(seen.collect())).run(&mut NoProgress)
+        let times_seen =
+            (1..=6).flat_map(|round| (0..3).map(move |client| ((client, round), f64::from(round))));
+        Job::prepare(&scenario, 1)
+            .unwrap()
+            .with_times(Times::from_table(times_seen.collect()))
+            .run(&mut NoProgress)
     };
     let outcome = run("3").unwrap();
     assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| close(*time, f64::from(round))));
@@ -196,9 +200,9 @@ fn speed_follows_the_data_on_request() {
     for change in ["fleet.correlation=task", "fleet.correlation=samples"] {
         let sorted = |changes: &[&str]| {
             let (times, _) = times(LINEAR, changes, 3);
-            let mut all: Vec<f64> = (0..12).map(|client| times.time(client, 1, &ONE)).collect();
-            all.sort_by(f64::total_cmp);
-            all
+            let mut times_in_order: Vec<f64> = (0..12).map(|client| times.time(client, 1, &ONE)).collect();
+            times_in_order.sort_by(f64::total_cmp);
+            times_in_order
         };
         let two_class = ["fleet.speed=two-class", "fleet.slow_fraction=0.25"];
         assert_eq!(sorted(&two_class), sorted(&[&two_class[..], &[change]].concat()));
@@ -230,14 +234,14 @@ fn dropout_rate_equals_the_probability() {
     for probability in [0.0, 0.2, 0.7] {
         let drop = format!("fleet.dropout={probability}");
         let outcome = outcome(&["data.clients=100", "algorithm.rounds=40", &drop], 2);
-        let asked: usize = trained(&outcome).iter().map(|row| row.cohort.len()).sum();
+        let requested: usize = trained(&outcome).iter().map(|row| row.cohort.len()).sum();
         let counted: usize = trained(&outcome).iter().map(|row| row.participants.len()).sum();
-        assert_eq!(asked, 4000);
+        assert_eq!(requested, 4000);
         // The tolerance is four standard deviations of a binomial variable.
         let off = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
-        let lost = 1.0 - counted as f64 / asked as f64;
+        let lost = 1.0 - counted as f64 / requested as f64;
         assert!((lost - probability).abs() <= off, "{probability}: {lost}");
-        assert_eq!(outcome.counters.declined, (asked - counted) as u64);
+        assert_eq!(outcome.counters.declined, (requested - counted) as u64);
         assert_eq!((outcome.counters.rejected(), outcome.counters.late), (0, 0));
     }
 }
@@ -261,8 +265,11 @@ fn next_arrival_replaces_a_dropout() {
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
         // Participants are in the order of their compute times, and devices that dropped out are missing.
-        let ranks: Vec<usize> =
-            row.participants.iter().map(|id| by_time.iter().position(|other| other == id).unwrap()).collect();
+        let ranks: Vec<usize> = row
+            .participants
+            .iter()
+            .map(|id| by_time.iter().position(|client| client == id).unwrap())
+            .collect();
         assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]));
     }
     assert!(replaced > 5, "{replaced}");
@@ -321,10 +328,10 @@ fn round_time_is_computation_plus_transfer() {
 #[test]
 fn lost_frames_are_retransmitted() {
     let took = |changes: &[&str]| {
-        let mut all =
+        let mut all_changes =
             vec!["data.clients=1", "algorithm.rounds=2000", "fleet.bandwidth=100", "evaluate_every=2000"];
-        all.extend(changes);
-        let outcome = outcome(&all, 1);
+        all_changes.extend(changes);
+        let outcome = outcome(&all_changes, 1);
         outcome.rounds.last().unwrap().time - 2000.0
     };
     let (sure, lossy) = (took(&[]), took(&["fleet.loss=0.5"]));
@@ -372,7 +379,7 @@ fn sample_counts_follow_their_distribution() {
 /// for bit.
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = empty_directory("heterogeneity-threads");
+    let folder = empty_directory("heterogeneity-threads");
     let run = |threads: &str| {
         let sets = [
             "algorithm.rounds=30",
@@ -387,9 +394,9 @@ fn results_do_not_depend_on_threads() {
         let arguments = ["run", "stragglers", "--out", threads, "--threads", threads];
         let arguments: Vec<&str> =
             arguments.into_iter().chain(sets.iter().flat_map(|set| ["--set", *set])).collect();
-        let output = run_program(&here, &arguments);
+        let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-        let file = |name: &str| std::fs::read(here.join(threads).join(name)).unwrap();
+        let file = |name: &str| std::fs::read(folder.join(threads).join(name)).unwrap();
         (file("rounds.jsonl"), file("model/representation.npy"))
     };
     assert!(run("1") == run("2"));
@@ -419,21 +426,21 @@ fn paper_scenarios_run() {
 /// The commands in the headers of the scenarios of the papers' figures are valid.
 #[test]
 fn commands_in_scenario_headers_work() {
-    let here = empty_directory("headers");
+    let folder = empty_directory("headers");
     for (name, _, text) in BUILT_IN.iter().filter(|(name, ..)| name.starts_with("srpfl-") || *name == "flanp")
     {
         let command = text.lines().find_map(|line| line.strip_prefix("# fedspan-sim ")).unwrap();
         assert!(command.starts_with(&format!("compare {name} ")), "{command}");
         let mut arguments: Vec<&str> = Vec::new();
-        for (place, part) in command.split('\'').enumerate() {
-            if place % 2 == 1 {
+        for (index, part) in command.split('\'').enumerate() {
+            if index % 2 == 1 {
                 arguments.push(part);
             } else {
                 arguments.extend(part.split_whitespace());
             }
         }
         arguments.extend(["--set", "algorithm.rounds=2", "--out", name]);
-        let output = run_program(&here, &arguments);
+        let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 0, "{name}: {}", stderr_text(&output));
     }
 }

@@ -67,7 +67,7 @@ fn client_and_class_limits_apply_while_reading() {
 #[test]
 fn too_many_columns_are_refused() {
     let table = |count: usize| {
-        let names: Vec<String> = (0..count).map(|place| format!("f{place}")).collect();
+        let names: Vec<String> = (0..count).map(|index| format!("f{index}")).collect();
         format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
     };
     assert_contains_all(
@@ -78,20 +78,20 @@ fn too_many_columns_are_refused() {
         &refused(table(100_000).as_bytes(), &columns(&["*"])),
         &["data.features", "100000", "65535"],
     );
-    let all: Vec<String> = (0..100_000).map(|place| format!("f{place}")).collect();
-    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    let many_names: Vec<String> = (0..100_000).map(|index| format!("f{index}")).collect();
+    let many_names: Vec<&str> = many_names.iter().map(String::as_str).collect();
     assert_contains_all(
-        &refused(table(100_000).as_bytes(), &columns(&all)),
+        &refused(table(100_000).as_bytes(), &columns(&many_names)),
         &["data.features", "100000", "65535"],
     );
-    let most = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
-    assert_eq!(most.features.len(), 65_535);
+    let largest = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
+    assert_eq!(largest.features.len(), 65_535);
     // With the constant feature, samples have one value more than allowed.
-    let here = empty_directory("hostile-columns");
-    std::fs::write(here.join("t.csv"), table(65_535)).unwrap();
+    let folder = empty_directory("hostile-columns");
+    std::fs::write(folder.join("t.csv"), table(65_535)).unwrap();
     let data = "kind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"y\"\nfeatures = \"*\"\n";
     assert_contains_all(
-        &data_error_message(&here, data),
+        &data_error_message(&folder, data),
         &["t.csv", "65535 features plus the constant 1", "at most 65534"],
     );
 }
@@ -101,14 +101,14 @@ fn too_many_columns_are_refused() {
 #[cfg(unix)]
 #[test]
 fn non_regular_files_are_refused() {
-    let here = empty_directory("hostile-kinds");
-    std::fs::create_dir(here.join("directory")).unwrap();
-    std::os::unix::fs::symlink("round", here.join("about")).unwrap();
-    std::os::unix::fs::symlink("about", here.join("round")).unwrap();
-    assert!(Command::new("mkfifo").arg(here.join("pipe")).status().unwrap().success());
-    std::fs::write(here.join("scenario.toml"), format!("[data]\nkind = \"digits\"\n{REST}")).unwrap();
+    let folder = empty_directory("hostile-kinds");
+    std::fs::create_dir(folder.join("directory")).unwrap();
+    std::os::unix::fs::symlink("round", folder.join("about")).unwrap();
+    std::os::unix::fs::symlink("about", folder.join("round")).unwrap();
+    assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
+    std::fs::write(folder.join("scenario.toml"), format!("[data]\nkind = \"digits\"\n{REST}")).unwrap();
     std::fs::write(
-        here.join("trace.toml"),
+        folder.join("trace.toml"),
         format!("[data]\nkind = \"digits\"\n{REST}[fleet]\nspeed = \"trace\"\ntrace = \"none\"\n"),
     )
     .unwrap();
@@ -143,7 +143,7 @@ fn non_regular_files_are_refused() {
             if scenario.is_empty() && ["round", "nowhere"].contains(&file) {
                 continue;
             }
-            let output = run_program(&here, &arguments);
+            let output = run_program(&folder, &arguments);
             let reported = stderr_text(&output);
             assert_eq!((exit_code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
             assert_contains_all(&reported, &[file, says]);
@@ -155,16 +155,16 @@ fn non_regular_files_are_refused() {
 #[test]
 fn traces_are_read_in_all_table_encodings() {
     use crate::common::table::Encoding;
-    let here = empty_directory("hostile-trace");
+    let folder = empty_directory("hostile-trace");
     let scenario = "[data]\nkind = \"linear-regression\"\nclients = 2\nd = 4\nk = 2\nsamples = 8\n[model]\nk = 2\n\
                     [algorithm]\nname = \"fedrep\"\nrounds = 2\nstep_size = 0.1\n[fleet]\nspeed = \"trace\"\ntrace = \"t.csv\"\n";
-    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
     let mut times = Vec::new();
     for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
         let writing = Writing { encoding, packing: Packing::Gzip, ..Writing::PLAIN };
-        std::fs::write(here.join("t.csv"), writing.packed(&writing.encoded("client,time\n0,1.5\n1,2.5\n")))
+        std::fs::write(folder.join("t.csv"), writing.packed(&writing.encoded("client,time\n0,1.5\n1,2.5\n")))
             .unwrap();
-        let output = run_program(&here, &["run", "my.toml", "--format", "json"]);
+        let output = run_program(&folder, &["run", "my.toml", "--format", "json"]);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         times.push(summary["time"]["simulated"].as_f64().unwrap());

@@ -67,10 +67,10 @@ fn only_shared_layers_are_sent() {
 fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
     let outcome = outcome(&["algorithm.rounds=1", "participation.r=0.05"]);
     let [_, round] = &outcome.rounds[..] else { panic!("one round") };
-    let [asked] = round.participants[..] else { panic!("one client") };
+    let [participant] = round.participants[..] else { panic!("one client") };
     for (number, client) in (0..).map(DeviceId).zip(&outcome.clients) {
-        assert_eq!(number == asked, client.head.iter().any(|value| *value != 0.0), "{number}");
-        if number != asked {
+        assert_eq!(number == participant, client.head.iter().any(|value| *value != 0.0), "{number}");
+        if number != participant {
             assert!((client.loss - 10f64.ln()).abs() < 1e-6);
         }
     }
@@ -103,13 +103,16 @@ fn newcomers_without_a_body_train_all_layers() {
     for name in ["lg-fedavg", "local-only"] {
         let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
         let accuracy = fedspan_sim_core::evaluate::average(&outcome.newcomers).accuracy.unwrap();
-        let before = outcome.scores.accuracy.unwrap();
-        assert!((accuracy - before).abs() < 0.05 && accuracy > 0.85, "{name}: {accuracy} {before}");
+        let final_accuracy = outcome.scores.accuracy.unwrap();
+        assert!(
+            (accuracy - final_accuracy).abs() < 0.05 && accuracy > 0.85,
+            "{name}: {accuracy} {final_accuracy}"
+        );
     }
-    let place = empty_directory("network-newcomers");
+    let folder = empty_directory("network-newcomers");
     let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
     let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
-    let reported = stdout_text(&run_program(&place, &[&words[..], &sets].concat()));
+    let reported = stdout_text(&run_program(&folder, &[&words[..], &sets].concat()));
     assert!(reported.contains("\"scored_new_clients\": \"the newcomer's own network"), "{reported}");
     assert!(reported.contains("\"accuracy_new_clients\""), "{reported}");
 }
@@ -130,14 +133,14 @@ fn personal_heads_win_on_heterogeneous_clients() {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let place = empty_directory("network-threads");
+    let folder = empty_directory("network-threads");
     for threads in ["1", "2"] {
         let arguments = ["run", "digits-network", "--set", "algorithm.rounds=6", "--threads", threads];
-        let ran = run_program(&place, &[&arguments[..], &["--out", threads]].concat());
+        let ran = run_program(&folder, &[&arguments[..], &["--out", threads]].concat());
         assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     }
     for file in ["rounds.jsonl", "clients.csv", "model/layer-0.npy", "model/heads.npy"] {
-        let read = |threads: &str| std::fs::read(place.join(threads).join(file)).unwrap();
+        let read = |threads: &str| std::fs::read(folder.join(threads).join(file)).unwrap();
         assert!(read("1") == read("2") && !read("1").is_empty(), "{file}");
     }
 }
@@ -188,8 +191,8 @@ fn adapters_send_only_trained_factors() {
             let around = |values: u64| 4 * values..4 * values + 120;
             assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
             // A client that did not participate in the previous round receives both factors.
-            let most = around(down + up).end;
-            assert!((4 * came[number]..most).contains(&each(row.bytes_down)), "{name}: {row:?}");
+            let max_bytes = around(down + up).end;
+            assert!((4 * came[number]..max_bytes).contains(&each(row.bytes_down)), "{name}: {row:?}");
             let interference = row.interference.unwrap();
             assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
         }
@@ -198,15 +201,15 @@ fn adapters_send_only_trained_factors() {
     let everyone = "participation={ policy = \"full\" }";
     let lora = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
     let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
-    let sum = |outcome: &Outcome, of: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
-        outcome.rounds[3..].iter().map(of).sum::<u64>() as f64
+    let sum = |outcome: &Outcome, value: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
+        outcome.rounds[3..].iter().map(value).sum::<u64>() as f64
     };
-    for of in
+    for value in
         [&|row: &fedspan_sim_core::run::RoundRow| row.bytes_up, &|row: &fedspan_sim_core::run::RoundRow| {
             row.bytes_down
         }] as [&dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64; 2]
     {
-        let part = sum(&half, of) / sum(&lora, of);
+        let part = sum(&half, value) / sum(&lora, value);
         assert!((0.4..0.6).contains(&part), "{part}");
     }
 }
@@ -245,16 +248,16 @@ fn filters_are_sent_as_layers() {
 /// are kept.
 #[test]
 fn diverged_run_names_client_and_keeps_results() {
-    let place = empty_directory("network-diverges");
-    let wild = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
-    let ran = run_program(&place, &wild);
+    let folder = empty_directory("network-diverges");
+    let diverging = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
+    let ran = run_program(&folder, &diverging);
     assert_eq!(exit_code(&ran), 1);
     let reported = stderr_text(&ran);
     assert!(reported.contains("round 1 of digits-network, seed 1: the loss of client"), "{reported}");
     assert!(reported.contains("finished results are in results"), "{reported}");
-    let summary = std::fs::read_to_string(place.join("results/summary.json")).unwrap();
+    let summary = std::fs::read_to_string(folder.join("results/summary.json")).unwrap();
     assert!(summary.contains("\"diverged\": {") && summary.contains("\"round\": 1"), "{summary}");
-    let rounds = std::fs::read_to_string(place.join("results/rounds.jsonl")).unwrap();
+    let rounds = std::fs::read_to_string(folder.join("results/rounds.jsonl")).unwrap();
     assert!(rounds.lines().next().unwrap().contains("\"accuracy\""));
 }
 
@@ -304,23 +307,23 @@ fn clients_with_one_class_or_one_sample_take_part() {
         }
     }
     assert!(alone > 5, "{alone}");
-    let few = outcome(&["data.partition.clients=400", "algorithm.batch=64"]);
-    assert_eq!(few.counters.rejected() + few.counters.declined, 0);
+    let few_samples = outcome(&["data.partition.clients=400", "algorithm.batch=64"]);
+    assert_eq!(few_samples.counters.rejected() + few_samples.counters.declined, 0);
 }
 
 #[test]
 fn paper_table_has_a_row_for_each_algorithm() {
-    let place = empty_directory("network-compare");
+    let folder = empty_directory("network-compare");
     let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
     let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
     let methods = ["--algorithms", "fedrep,fedavg,local-only"];
-    let ran = run_program(&place, &[&words[..], &methods, &small].concat());
+    let ran = run_program(&folder, &[&words[..], &methods, &small].concat());
     assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     let table = stdout_text(&ran);
     let rows: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(rows[rows.len() - 4..], ["fedrep", "fedavg", "fedavg+ft", "local-only"], "{table}");
     assert!(table.contains("digits-network classes=5"), "{table}");
-    let report = std::fs::read_to_string(place.join("fedspan-compare/report.html")).unwrap();
+    let report = std::fs::read_to_string(folder.join("fedspan-compare/report.html")).unwrap();
     assert!(report.contains("simulated time") && report.contains("bytes"));
 }
 
@@ -385,7 +388,7 @@ fn impossible_network_settings_are_refused() {
 /// network that is missing or does not fit is refused.
 #[test]
 fn adapter_starts_from_its_base_model() {
-    let place = empty_directory("networks-base");
+    let folder = empty_directory("networks-base");
     let shared = ["--set", "data.partition.clients=6", "--set", "data.partition.classes=10"];
     let base = [
         "run",
@@ -397,9 +400,9 @@ fn adapter_starts_from_its_base_model() {
         "--set",
         "model.hidden=[12]",
     ];
-    let ran = run_program(&place, &[&base[..], &shared, &["--out", "first"]].concat());
+    let ran = run_program(&folder, &[&base[..], &shared, &["--out", "first"]].concat());
     assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    let adapter = |base: &str, more: &[&str], out: &str| {
+    let adapter = |base: &str, further_arguments: &[&str], out: &str| {
         let model = format!("model={{ kind = \"lora-mlp\", rank = 3, width = 12, base = \"{base}\" }}");
         let arguments = [
             "run",
@@ -412,21 +415,36 @@ fn adapter_starts_from_its_base_model() {
             "algorithm.rounds=20",
         ];
         run_program(
-            &place,
-            &[&arguments[..], &shared, &["--set", "algorithm.step_size=0.3"], more, &["--out", out]].concat(),
+            &folder,
+            &[
+                &arguments[..],
+                &shared,
+                &["--set", "algorithm.step_size=0.3"],
+                further_arguments,
+                &["--out", out],
+            ]
+            .concat(),
         )
     };
     let ran = adapter("first/model", &[], "second");
     assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
     let rows = |out: &str| -> Vec<serde_json::Value> {
-        let text = std::fs::read_to_string(place.join(out).join("rounds.jsonl")).unwrap();
+        let text = std::fs::read_to_string(folder.join(out).join("rounds.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     };
     let loss = |row: &serde_json::Value| row["loss"].as_f64().unwrap();
-    let (ended, after) = (loss(rows("first").last().unwrap()), rows("second"));
+    let (last_loss, continued) = (loss(rows("first").last().unwrap()), rows("second"));
     // The initial loss differs slightly, because the initial factor B is small but not zero.
-    assert!((loss(&after[0]) - ended).abs() < 0.01 * ended, "{} {ended}", loss(&after[0]));
-    assert!(loss(after.last().unwrap()) < 0.95 * ended, "{} {ended}", loss(after.last().unwrap()));
+    assert!(
+        (loss(&continued[0]) - last_loss).abs() < 0.01 * last_loss,
+        "{} {last_loss}",
+        loss(&continued[0])
+    );
+    assert!(
+        loss(continued.last().unwrap()) < 0.95 * last_loss,
+        "{} {last_loss}",
+        loss(continued.last().unwrap())
+    );
 
     let refused = |ran: std::process::Output, reported: &[&str]| {
         let message = stderr_text(&ran);
@@ -445,6 +463,6 @@ fn adapter_starts_from_its_base_model() {
         adapter("first/model", &["--set", "model.frozen=5"], "third"),
         &["model.frozen is 0x00000005", "model.base"],
     );
-    std::fs::write(place.join("first/model/layer-0.npy"), b"\x93NUMPY").unwrap();
+    std::fs::write(folder.join("first/model/layer-0.npy"), b"\x93NUMPY").unwrap();
     refused(adapter("first/model", &[], "third"), &["layer-0.npy"]);
 }

@@ -15,7 +15,7 @@ fn read(path: &Path) -> Value {
 
 /// Contents of all files in a directory tree; JSON files without the field `timing`.
 fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = BTreeMap::new();
+    let mut contents = BTreeMap::new();
     let mut open = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
@@ -29,17 +29,17 @@ fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
                 let text = String::from_utf8(bytes).unwrap();
                 bytes = text.split("\"timing\"").next().unwrap().as_bytes().to_vec();
             }
-            found.insert(path.strip_prefix(root).unwrap().display().to_string(), bytes);
+            contents.insert(path.strip_prefix(root).unwrap().display().to_string(), bytes);
         }
     }
-    found
+    contents
 }
 
 #[test]
 fn run_writes_the_documented_files() {
-    let here = empty_directory("run");
+    let folder = empty_directory("run");
     let output = run_program(
-        &here,
+        &folder,
         &[
             "run",
             "linear",
@@ -52,7 +52,7 @@ fn run_writes_the_documented_files() {
         ],
     );
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-    let out = here.join("out");
+    let out = folder.join("out");
     assert_eq!(
         files(&out).into_keys().collect::<Vec<_>>(),
         [
@@ -109,7 +109,7 @@ fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let here = empty_directory("threads");
+    let folder = empty_directory("threads");
     for scenario in ["linear", "digits", "new-clients"] {
         let run = |threads: &str| {
             let out = format!("{scenario}-{threads}");
@@ -136,9 +136,9 @@ fn results_do_not_depend_on_threads() {
             } else {
                 arguments.to_vec()
             };
-            let output = run_program(&here, &arguments);
+            let output = run_program(&folder, &arguments);
             assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-            files(&here.join(out))
+            files(&folder.join(out))
         };
         let single_thread = run("1");
         assert!(single_thread.len() > 10);
@@ -150,7 +150,7 @@ fn results_do_not_depend_on_threads() {
 
 #[test]
 fn several_seeds_have_a_spread() {
-    let here = empty_directory("seeds");
+    let folder = empty_directory("seeds");
     let arguments = [
         "run",
         "linear",
@@ -165,14 +165,14 @@ fn several_seeds_have_a_spread() {
         "--out",
         "out",
     ];
-    let output = run_program(&here, &arguments);
+    let output = run_program(&folder, &arguments);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-    let summary = read(&here.join("out/summary.json"));
-    assert_eq!(stdout_text(&output), std::fs::read_to_string(here.join("out/summary.json")).unwrap());
+    let summary = read(&folder.join("out/summary.json"));
+    assert_eq!(stdout_text(&output), std::fs::read_to_string(folder.join("out/summary.json")).unwrap());
     assert_eq!(summary["seeds"], serde_json::json!([3, 4, 5, 6]));
     let mut each: Vec<f64> = (3..7)
         .map(|seed| {
-            read(&here.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"].as_f64().unwrap()
+            read(&folder.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"].as_f64().unwrap()
         })
         .collect();
     each.sort_by(f64::total_cmp);
@@ -185,11 +185,11 @@ fn several_seeds_have_a_spread() {
 /// A run removes the results of earlier runs in its directory but keeps files of the user.
 #[test]
 fn run_removes_only_files_of_earlier_runs() {
-    let here = empty_directory("again");
-    let out = here.join("out");
+    let folder = empty_directory("again");
+    let out = folder.join("out");
     let run = |more: &[&str]| {
         let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
-        let output = run_program(&here, &[&arguments[..], more].concat());
+        let output = run_program(&folder, &[&arguments[..], more].concat());
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         files(&out).into_keys().collect::<Vec<_>>()
     };
@@ -216,19 +216,22 @@ fn run_removes_only_files_of_earlier_runs() {
 
 #[test]
 fn failed_start_removes_nothing() {
-    let here = empty_directory("kept");
+    let folder = empty_directory("kept");
     let run = |change: &str| {
-        run_program(&here, &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"])
+        run_program(
+            &folder,
+            &["run", "digits", "--set", "algorithm.rounds=2", "--set", change, "--out", "out"],
+        )
     };
     assert_eq!(exit_code(&run("seed=1")), 0);
-    let before = files(&here.join("out"));
+    let files_before = files(&folder.join("out"));
     assert_eq!(exit_code(&run("data.partition.classes=11")), 2);
-    assert_eq!(files(&here.join("out")), before);
+    assert_eq!(files(&folder.join("out")), files_before);
 }
 
 #[test]
 fn only_applicable_figures_are_written() {
-    let here = empty_directory("figures");
+    let folder = empty_directory("figures");
     let figures = |scenario: &str, algorithm: &str| -> Vec<String> {
         let algorithm = format!("algorithm.name={algorithm}");
         let arguments = [
@@ -243,7 +246,7 @@ fn only_applicable_figures_are_written() {
             "--format",
             "json",
         ];
-        let output = run_program(&here, &arguments);
+        let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         summary["final"].as_object().unwrap().keys().cloned().collect()
@@ -261,7 +264,7 @@ fn only_applicable_figures_are_written() {
 
 #[test]
 fn compare_shows_scenarios_in_columns() {
-    let here = empty_directory("compare");
+    let folder = empty_directory("compare");
     let arguments = [
         "compare",
         "linear",
@@ -274,16 +277,16 @@ fn compare_shows_scenarios_in_columns() {
         "--out",
         "out",
     ];
-    let output = run_program(&here, &arguments);
+    let output = run_program(&folder, &arguments);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let head = stdout_text(&output);
     assert!(head.contains("linear name=gd-gd") && head.contains("linear (2)"), "{head}");
-    let both = read(&here.join("out/summary.json"));
-    let runs = both["runs"].as_array().unwrap();
+    let summary = read(&folder.join("out/summary.json"));
+    let runs = summary["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
     assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario twice");
     assert_ne!(runs[0]["final"], runs[1]["final"]);
-    assert!(here.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
-    let page = std::fs::read_to_string(here.join("out/report.html")).unwrap();
+    assert!(folder.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
+    let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
     assert!(page.contains("var(--series-1)"), "a curve for each");
 }

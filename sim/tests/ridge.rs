@@ -47,8 +47,8 @@ fn newcomers_fit_their_heads_with_the_published_ridge() {
     assert_eq!(auto.bytes, by_hand.bytes);
     // The bytes of the final fit include those of the ridge scores.
     assert!(auto.fit_bytes.0 > by_hand.fit_bytes.0);
-    let other = outcome(&["algorithm.final_ridge=3.0"]);
-    assert_ne!(heads(&auto), heads(&other));
+    let fixed_ridge = outcome(&["algorithm.final_ridge=3.0"]);
+    assert_ne!(heads(&auto), heads(&fixed_ridge));
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn host_ridge_scores_equal_device_scores() {
         assert_eq!(host.devices, devices.devices);
         // Scores may differ for near ties and for ridges below the resolution of f32.
         let differ = |(a, b): (&f64, &f64)| (a - b).abs();
-        let most = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
-        assert!(most < 0.01, "{most}: {:?} {:?}", host.scores, devices.scores);
+        let largest_difference = host.scores.iter().zip(&devices.scores).map(differ).fold(0.0, f64::max);
+        assert!(largest_difference < 0.01, "{largest_difference}: {:?} {:?}", host.scores, devices.scores);
     }
 }
 

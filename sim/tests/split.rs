@@ -22,11 +22,11 @@ fn bits(features: &[f32]) -> Vec<u32> {
 
 impl Windows {
     /// Computes the windows of all recordings.
-    fn all() -> Self {
+    fn read_all() -> Self {
         let series = watch::recordings().unwrap();
         let mut places = BTreeMap::new();
-        for (index, one) in series.iter().enumerate() {
-            for (j, features) in watch::windows(one).iter().enumerate() {
+        for (index, recording) in series.iter().enumerate() {
+            for (j, features) in watch::windows(recording).iter().enumerate() {
                 let place = (index, j * HOP..j * HOP + WINDOW);
                 assert!(places.insert(bits(features), place).is_none(), "two windows are equal");
             }
@@ -35,7 +35,7 @@ impl Windows {
     }
 
     /// Series and raw samples of the windows in a set.
-    fn of(&self, set: &Set, d: usize) -> Vec<(usize, Range<usize>)> {
+    fn places_of(&self, set: &Set, d: usize) -> Vec<(usize, Range<usize>)> {
         set.x.chunks_exact(d).map(|row| self.places[&bits(row)].clone()).collect()
     }
 
@@ -72,7 +72,7 @@ fn joined(
     clients: &[Client],
     set: fn(&Client) -> &Set,
 ) -> Vec<(usize, Range<usize>)> {
-    clients.iter().flat_map(|client| windows.of(set(client), dataset.features)).collect()
+    clients.iter().flat_map(|client| windows.places_of(set(client), dataset.features)).collect()
 }
 
 fn trained(client: &Client) -> &Set {
@@ -95,15 +95,15 @@ fn per_class(set: &Set) -> BTreeMap<u8, usize> {
 
 #[test]
 fn training_and_test_windows_are_a_window_apart() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
             for seed in 1..4 {
                 let dataset = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, seed).unwrap();
                 for client in dataset.clients.iter().chain(&dataset.newcomers) {
                     let (train, test) = (
-                        windows.of(&client.train, dataset.features),
-                        windows.of(&client.test, dataset.features),
+                        windows.places_of(&client.train, dataset.features),
+                        windows.places_of(&client.test, dataset.features),
                     );
                     let unused = windows.unused(&train, &test);
                     assert!(unused >= WINDOW as i64, "{name}, fold {fold}: {unused} samples unused");
@@ -118,7 +118,7 @@ fn training_and_test_windows_are_a_window_apart() {
 
 #[test]
 fn newcomers_label_windows_of_the_first_half() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for name in ["demo", "programmes"] {
         for (fold, labels_per_class) in [(0, 1), (1, 1), (2, 2), (3, 1), (4, 5)] {
             let settings = WatchSettings { fold, labels_per_class, ..settings(name, &[]) };
@@ -126,17 +126,17 @@ fn newcomers_label_windows_of_the_first_half() {
                 let dataset = watch::dataset(&settings, seed).unwrap();
                 assert_eq!(dataset.newcomers.len(), 2);
                 for newcomer in &dataset.newcomers {
-                    for (series, range) in windows.of(&newcomer.train, dataset.features) {
+                    for (series, range) in windows.places_of(&newcomer.train, dataset.features) {
                         // A window belongs to the half of the series that contains its middle, so the last
                         // training window may extend beyond the middle of the series.
-                        let (middle, whole) =
+                        let (middle, length) =
                             ((range.start + range.end) / 2, windows.series[series].raw.len());
-                        assert!(2 * middle < whole, "{name}: sample {middle} of {whole}");
+                        assert!(2 * middle < length, "{name}: sample {middle} of {length}");
                     }
                     let labelled = per_class(&newcomer.train);
                     assert!(labelled.values().all(|count| *count == labels_per_class), "{labelled:?}");
-                    let (own, tested) = (labelled.keys(), per_class(&newcomer.test));
-                    assert!(own.eq(tested.keys()), "every class that is tested is labelled");
+                    let (labelled_classes, tested) = (labelled.keys(), per_class(&newcomer.test));
+                    assert!(labelled_classes.eq(tested.keys()), "every class that is tested is labelled");
                 }
             }
         }
@@ -147,7 +147,7 @@ fn newcomers_label_windows_of_the_first_half() {
 /// one fold.
 #[test]
 fn folds_hold_each_person_out_once() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     let mut out = Vec::new();
     for fold in 0..5 {
         let dataset = watch::dataset(&WatchSettings { fold, ..settings("demo", &[]) }, 1).unwrap();
@@ -174,7 +174,7 @@ fn folds_hold_each_person_out_once() {
 /// Training, validation and test windows are separated by at least the length of a window.
 #[test]
 fn validation_windows_are_apart_from_test_windows() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
             let full = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
@@ -184,8 +184,8 @@ fn validation_windows_are_apart_from_test_windows() {
                 let settings = WatchSettings { fold, validation, ..settings(name, &[]) };
                 let dataset = watch::dataset(&settings, 1).unwrap();
                 for client in dataset.clients.iter().chain(&dataset.newcomers) {
-                    let train = windows.of(&client.train, dataset.features);
-                    let validate = windows.of(&client.test, dataset.features);
+                    let train = windows.places_of(&client.train, dataset.features);
+                    let validate = windows.places_of(&client.test, dataset.features);
                     assert!(windows.unused(&train, &validate) >= WINDOW as i64);
                     assert!(windows.unused(&validate, &tests) >= WINDOW as i64);
                     assert!(windows.unused(&train, &tests) >= WINDOW as i64);
@@ -200,7 +200,7 @@ fn validation_windows_are_apart_from_test_windows() {
 
 #[test]
 fn gap_setting_widens_the_gap() {
-    let windows = Windows::all();
+    let windows = Windows::read_all();
     for gap in 1..6 {
         let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
         let train = joined(&windows, &dataset, &dataset.clients, trained);
@@ -229,9 +229,14 @@ fn raw_windows_equal_the_windows_of_features() {
                 let rows = set.x.chunks_exact(301).flat_map(|row| row[..300].chunks(6));
                 rows.map(|step| f64::from(step[channel])).collect::<Vec<_>>()
             };
-            let all: Vec<f64> = sets.flat_map(values_of).collect();
-            let mean = all.iter().sum::<f64>() / all.len() as f64;
-            (mean, (all.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / all.len() as f64).sqrt())
+            let all_values: Vec<f64> = sets.flat_map(values_of).collect();
+            let mean = all_values.iter().sum::<f64>() / all_values.len() as f64;
+            (
+                mean,
+                (all_values.iter().map(|value| (value - mean).powi(2)).sum::<f64>()
+                    / all_values.len() as f64)
+                    .sqrt(),
+            )
         };
         let (mean, deviation) = values(&mut raw.clients.iter().map(trained));
         assert!(mean.abs() < 1e-4 && (deviation - 1.0).abs() < 1e-4, "{channel}: {mean}, {deviation}");

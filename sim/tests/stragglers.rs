@@ -72,9 +72,9 @@ fn round_ends_with_its_last_awaited_answer() {
 
 #[test]
 fn equal_devices_have_no_speedup() {
-    let same = ["fleet.speed=\"constant\"", "algorithm.rounds=12", "fleet.communication=0.5"];
-    let full = outcome(&[&same[..], &[FULL]].concat(), 3);
-    let doubling = outcome(&same, 3);
+    let common_changes = ["fleet.speed=\"constant\"", "algorithm.rounds=12", "fleet.communication=0.5"];
+    let full = outcome(&[&common_changes[..], &[FULL]].concat(), 3);
+    let doubling = outcome(&common_changes, 3);
     assert_eq!(durations(&full), durations(&doubling));
     assert_eq!(full.representation, doubling.representation);
 }
@@ -93,8 +93,9 @@ fn adaptive_schedule_tolerates_dropouts() {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
-    let few = adaptive.iter().all(|run| run.rounds.iter().skip(2).any(|row| row.participants.len() <= 8));
-    assert!(few, "somewhere it waits for few");
+    let waits_for_few =
+        adaptive.iter().all(|run| run.rounds.iter().skip(2).any(|row| row.participants.len() <= 8));
+    assert!(waits_for_few, "somewhere it waits for few");
     assert!(time(&adaptive) < 0.7 * time(&full), "{} {}", time(&adaptive), time(&full));
 }
 

@@ -68,14 +68,14 @@ struct Bits {
 
 /// Converts a table to bits.
 fn bits(table: &Table) -> Bits {
-    let all = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
+    let bits_of = |values: &[f64]| values.iter().map(|value| value.to_bits()).collect::<Vec<u64>>();
     let (values, classes, names) = match &table.target {
-        Target::Values(values) => (all(values), Vec::new(), Vec::new()),
+        Target::Values(values) => (bits_of(values), Vec::new(), Vec::new()),
         Target::Classes(classes) => (Vec::new(), classes.codes.clone(), classes.names.clone()),
     };
     let clients = table.clients.clone().unwrap();
     Bits {
-        features: all(&table.x),
+        features: bits_of(&table.x),
         targets: values,
         codes: [clients.codes, classes],
         names: [clients.names, names, table.features.clone()],
@@ -83,7 +83,7 @@ fn bits(table: &Table) -> Bits {
 }
 
 /// Calls `each` for every combination of the variants of a format and returns the number of combinations.
-fn every_way(mut each: impl FnMut(Writing)) -> usize {
+fn for_each_writing(mut each: impl FnMut(Writing)) -> usize {
     let mut count = 0;
     for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
         for delimiter in [',', ';', '\t', '|'] {
@@ -91,12 +91,12 @@ fn every_way(mut each: impl FnMut(Writing)) -> usize {
                 for quotes in [false, true] {
                     for end in ["\n", "\r\n", "\r"] {
                         for packing in [Packing::Plain, Packing::Gzip, Packing::GzipTwice] {
-                            for (which, blanks) in
+                            for (index, blanks) in
                                 [("", ""), ("", "  "), (" ", ""), (" ", " ")].into_iter().enumerate()
                             {
                                 let truths =
                                     [["False", "True"], ["false", "true"], ["FALSE", "TRUE"]][count % 3];
-                                let ended = which % 2 == 0;
+                                let ended = index % 2 == 0;
                                 let writing = Writing {
                                     encoding,
                                     delimiter,
@@ -126,7 +126,7 @@ fn table_formats_give_equal_data() {
     for classification in [true, false] {
         let columns = columns(classification);
         let plain = bits(&parse(&Writing::PLAIN.write(&grid), &columns).unwrap());
-        let ways = every_way(|writing| {
+        let ways = for_each_writing(|writing| {
             let table = parse(&writing.write(&grid), &columns);
             let table = table.unwrap_or_else(|reported| panic!("{writing:?}: {reported}"));
             assert!(table.warnings.is_empty(), "{writing:?}: {:?}", table.warnings);
@@ -163,14 +163,20 @@ fn number_spellings_give_one_name() {
                     }
                     for cell in &mut cells[6..8] {
                         let Cell::Text(text) = cell else { panic!("{cell:?}") };
-                        let with = |text: String| text.replace('.', &decimal.to_string());
+                        let with_decimal_mark = |text: String| text.replace('.', &decimal.to_string());
                         *text = match row % 6 {
-                            0 => with(format!("{text}{}", if text.contains('.') { "0" } else { ".0" })),
-                            1 => with(format!("0{text}")),
-                            2 => with(format!("+{text}")),
-                            3 => with(format!("{text}e0")),
-                            4 => with(format!("{text}{}", if text.contains('.') { "00" } else { "." })),
-                            _ => with(text.clone()),
+                            0 => with_decimal_mark(format!(
+                                "{text}{}",
+                                if text.contains('.') { "0" } else { ".0" }
+                            )),
+                            1 => with_decimal_mark(format!("0{text}")),
+                            2 => with_decimal_mark(format!("+{text}")),
+                            3 => with_decimal_mark(format!("{text}e0")),
+                            4 => with_decimal_mark(format!(
+                                "{text}{}",
+                                if text.contains('.') { "00" } else { "." }
+                            )),
+                            _ => with_decimal_mark(text.clone()),
                         };
                     }
                 }
@@ -192,8 +198,9 @@ fn line_of(grid: &Grid, row: usize) -> usize {
     let lines = |text: &str| text.replace("\r\n", "\n").replace('\r', "\n").matches('\n').count();
     let cell = |cell: &Cell| if let Cell::Text(text) = cell { lines(text) } else { 0 };
     let header: usize = grid.header.iter().map(|name| lines(name)).sum();
-    let before: usize = grid.rows[..row].iter().map(|row| 1 + row.iter().map(cell).sum::<usize>()).sum();
-    2 + header + before
+    let preceding_cells: usize =
+        grid.rows[..row].iter().map(|row| 1 + row.iter().map(cell).sum::<usize>()).sum();
+    2 + header + preceding_cells
 }
 
 proptest! {
@@ -204,32 +211,33 @@ proptest! {
     #[test]
     fn bad_cell_is_reported_with_line_and_column(
         row in 0usize..60,
-        which in 0usize..6,
-        bad in 0usize..9,
+        column_case in 0usize..6,
+        invalid_index in 0usize..9,
         end in prop::sample::select(vec!["\n", "\r\n", "\r"]),
         encoding in prop::sample::select(vec![Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little]),
         delimiter in prop::sample::select(vec![',', ';', '\t', '|']),
         quotes: bool,
     ) {
         let mut grid = grid();
-        let (place, column, bads) = [
+        let (column_index, column, invalid_cells) = [
             (0, "acc, x", ["", "NA", "nan", "-inf", "1e39", "x", "0x10", "1 000", "?"]),
             (5, "count", ["", "NULL", "NaN", "inf", "-4e38", "1.2.3", "--1", "1_000", "?"]),
             (6, "who", ["", "NA", "nan", "null", "None", "<NA>", "#N/A", "NaN", "?"]),
             (7, "kind", ["", "NA", "nan", "null", "None", "<NA>", "#N/A", "NULL", "?"]),
             (3, "two\\nlines", ["", "NA", "nan", "-inf", "1e39", "x", "1.5.5", "1'000", "?"]),
             (4, "flag", ["", "NA", "yes", "no", "1e39", "t", "y", "1.5", "?"]),
-        ][which];
-        let bad = bads[bad];
-        grid.rows[row][place] = Cell::Text(bad.to_owned());
+        ][column_case];
+        let invalid_cell = invalid_cells[invalid_index];
+        grid.rows[row][column_index] = Cell::Text(invalid_cell.to_owned());
         let bytes = Writing { end, encoding, delimiter, quotes, ..Writing::PLAIN }.write(&grid);
         let reported = parse(&bytes, &columns(true)).unwrap_err();
         // A column of truth values whose first value is a number is read as numeric, so the error is reported
         // for the next line.
-        let late = bad == "1.5" && row == 0;
+        let late = invalid_cell == "1.5" && row == 0;
         let line = line_of(&grid, if late { 1 } else { row });
         prop_assert!(reported.starts_with(&format!("t.csv: line {line}, column {column}: ")), "{reported}");
-        prop_assert!(late || bad.is_empty() || reported.contains(&format!("{bad:?}")), "{reported}");
+        let names_cell = invalid_cell.is_empty() || reported.contains(&format!("{invalid_cell:?}"));
+        prop_assert!(late || names_cell, "{reported}");
         prop_assert_eq!(reported.lines().count(), 1, "{}", reported);
     }
 }
@@ -237,11 +245,11 @@ proptest! {
 /// Summaries of runs on tables in three formats are equal, bit for bit.
 #[test]
 fn table_formats_give_equal_summaries() {
-    let here = empty_directory("table-variants");
+    let folder = empty_directory("table-variants");
     let grid = grid();
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"*\", \"!note\", \"!y\"]\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
-    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
     let mut summaries = Vec::new();
     for writing in [
         Writing::PLAIN,
@@ -254,8 +262,8 @@ fn table_formats_give_equal_summaries() {
         },
         Writing { delimiter: '\t', quotes: true, end: "\r", packing: Packing::Gzip, ..Writing::PLAIN },
     ] {
-        std::fs::write(here.join("t.csv"), writing.write(&grid)).unwrap();
-        let output = run_program(&here, &["run", "my.toml", "--format", "json"]);
+        std::fs::write(folder.join("t.csv"), writing.write(&grid)).unwrap();
+        let output = run_program(&folder, &["run", "my.toml", "--format", "json"]);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let mut summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         summary.as_object_mut().unwrap().remove("timing");
@@ -291,23 +299,23 @@ fn unread_formats_are_named() {
             &reported,
         );
     }
-    for (magic, what) in [
+    for (magic, format) in [
         (&b"\xfd7zXZ\x00"[..], "xz"),
         (b"\x28\xb5\x2f\xfd", "zstd"),
         (b"7z\xbc\xaf\x27\x1c", "7z"),
         (b"SQLite format 3\x00", "SQLite"),
         (b"PK\x03\x04", "workbook"),
     ] {
-        assert_contains_all(&parse(magic, &columns(true)).unwrap_err(), &["not a CSV file", what]);
+        assert_contains_all(&parse(magic, &columns(true)).unwrap_err(), &["not a CSV file", format]);
         assert_contains_all(
             &parse(&Writing { packing: Packing::Gzip, ..Writing::PLAIN }.packed(magic), &columns(true))
                 .unwrap_err(),
-            &[what],
+            &[format],
         );
     }
-    let twice = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
+    let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
     assert_contains_all(
-        &parse(&twice.packed(&twice.packed(b"who")), &columns(true)).unwrap_err(),
+        &parse(&gzip.packed(&gzip.packed(b"who")), &columns(true)).unwrap_err(),
         &["gzip", "twice"],
     );
 }
@@ -316,17 +324,17 @@ fn unread_formats_are_named() {
 /// is no warning.
 #[test]
 fn merged_names_are_reported() {
-    let here = empty_directory("table-variants-reported");
+    let folder = empty_directory("table-variants-reported");
     let scenario = "[data]\nkind = \"csv\"\npath = \"t.csv\"\nclient = \"who\"\ntarget = \"kind\"\ntask = \"classes\"\n\
                     features = [\"count\", \"flag\"]\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n";
-    std::fs::write(here.join("my.toml"), scenario).unwrap();
+    std::fs::write(folder.join("my.toml"), scenario).unwrap();
     for merged in [false, true] {
         let mut grid = grid();
         if merged {
             grid.rows[20][6] = Cell::Text("10.0".to_owned());
         }
-        std::fs::write(here.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
-        let output = run_program(&here, &["run", "my.toml", "--format", "json"]);
+        std::fs::write(folder.join("t.csv"), Writing::PLAIN.write(&grid)).unwrap();
+        let output = run_program(&folder, &["run", "my.toml", "--format", "json"]);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["clients"], 5);

@@ -59,7 +59,7 @@ impl Watcher for Progress {
 }
 
 /// Builds a table of the results with one row for each pump.
-fn table(outcome: &Outcome) -> Table {
+fn results_table(outcome: &Outcome) -> Table {
     let pumps = outcome.clients.iter().map(|pump| ("trained", pump));
     let pumps = pumps.chain(outcome.newcomers.iter().map(|pump| ("newcomer", pump)));
     let row = |(kind, pump): (&str, &fedspan_sim_core::evaluate::ClientScore)| {
@@ -88,7 +88,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .measured_step_size()
         .build()?;
     let outcome = Simulation::builder(&scenario).seed(1).watcher(&mut Progress).run()?;
-    print!("{}", table(&outcome).text());
+    print!("{}", results_table(&outcome).text());
 
     let mean = |pumps: &[fedspan_sim_core::evaluate::ClientScore]| {
         pumps.iter().filter_map(|pump| pump.accuracy).sum::<f64>() / pumps.len() as f64

@@ -106,7 +106,7 @@ impl Fleet {
         }
         task.verify()?;
         task.run(open.id, &mut source(&self.sets[device]))?;
-        let sent = task.upload().into_iter().enumerate().map(|(index, tensor)| {
+        let sent_tensors = task.upload().into_iter().enumerate().map(|(index, tensor)| {
             let mut values = vec![f32::NAN; tensor.elements()];
             // The tensor is emitted in two parts, as it is for chunked frames.
             let (head, tail) = values.split_at_mut(5);
@@ -114,7 +114,7 @@ impl Fleet {
             task.emit(index, 5, tail);
             Tensor { role: tensor.role, rows: tensor.rows, cols: tensor.cols, values }
         });
-        Ok(sent.collect())
+        Ok(sent_tensors.collect())
     }
 
     /// Runs a round with the given participants.

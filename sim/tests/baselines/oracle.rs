@@ -41,12 +41,12 @@ pub fn minus(a: &[f64], b: &[f64]) -> Vector {
 
 /// Gradient of [`loss`] at `w`.
 pub fn gradient(set: &Set, w: &[f64]) -> Vector {
-    let at = |index: usize, h: f64| {
+    let loss_at = |index: usize, h: f64| {
         let mut moved = w.to_vec();
         moved[index] += h;
         loss(set, &moved)
     };
-    (0..w.len()).map(|index| (at(index, 1e-5) - at(index, -1e-5)) / 2e-5).collect()
+    (0..w.len()).map(|index| (loss_at(index, 1e-5) - loss_at(index, -1e-5)) / 2e-5).collect()
 }
 
 /// State of a device: personal network, control variate of SCAFFOLD, and mixing weight of APFL.

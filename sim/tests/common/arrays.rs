@@ -86,14 +86,14 @@ pub fn turned<T: Clone>(values: &[T], shape: &[usize]) -> Vec<T> {
     let mut out = Vec::new();
     let strides: Vec<usize> =
         (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>()).collect();
-    for place in 0..values.len() {
-        let mut rest = place;
-        let mut from = 0;
+    for index in 0..values.len() {
+        let mut remaining = index;
+        let mut source = 0;
         for (size, stride) in shape.iter().zip(&strides) {
-            from += rest % size * stride;
-            rest /= size;
+            source += remaining % size * stride;
+            remaining /= size;
         }
-        out.push(values[from].clone());
+        out.push(values[source].clone());
     }
     out
 }

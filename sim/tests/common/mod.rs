@@ -68,24 +68,24 @@ pub fn npy<T: npyz::AutoSerialize + Copy>(shape: &[u64], values: &[T]) -> Vec<u8
 /// Deterministic random numbers, uniform between -1 and 1.
 pub fn random_numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed;
-    let mut next = || {
+    let mut next_number = || {
         // Linear congruential generator with Knuth's multiplier for 64 bits.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 11) as f64 / (1u64 << 53) as f64 * 2.0 - 1.0
     };
-    (0..count).map(|_| next()).collect()
+    (0..count).map(|_| next_number()).collect()
 }
 
 /// Sections of a scenario that follow its data section.
 pub const REST: &str = "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
 /// Runs a scenario on invalid data and returns the error message.
-pub fn data_error_message(here: &Path, data: &str) -> String {
-    std::fs::write(here.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
-    let output = run_program(here, &["run", "my.toml", "--out", "out"]);
+pub fn data_error_message(folder: &Path, data: &str) -> String {
+    std::fs::write(folder.join("my.toml"), format!("[data]\n{data}\n{REST}")).unwrap();
+    let output = run_program(folder, &["run", "my.toml", "--out", "out"]);
     let reported = stderr_text(&output);
     assert_eq!(exit_code(&output), 2, "{reported}");
-    assert!(!here.join("out").exists(), "nothing is written");
+    assert!(!folder.join("out").exists(), "nothing is written");
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
 }
@@ -107,11 +107,11 @@ pub fn idx_files() -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Copy of a file that is truncated and in which some bytes are changed.
-pub fn damaged(whole: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
-    let mut bytes = whole.to_vec();
-    for (at, mask) in flips {
-        let at = at % bytes.len();
-        bytes[at] ^= mask;
+pub fn damaged(original: &[u8], cut: usize, flips: &[(usize, u8)]) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    for (index, mask) in flips {
+        let index = index % bytes.len();
+        bytes[index] ^= mask;
     }
     bytes.truncate(cut % (bytes.len() + 1));
     bytes

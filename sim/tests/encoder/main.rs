@@ -55,8 +55,8 @@ fn logits_loss_and_gradients_equal_those_of_torch() {
     let model = Model::read(&tiny()).unwrap();
     let (adapter, batch, expected) = (adapter(&model.shape), batch(), expected());
     let wanted: Vec<Vec<f64>> = serde_json::from_value(expected["logits"].clone()).unwrap();
-    for (found, wanted) in model.logits(&adapter, &batch).iter().zip(wanted.iter().flatten()) {
-        assert!((f64::from(*found) - wanted).abs() < 2e-6, "{found} {wanted}");
+    for (computed, wanted) in model.logits(&adapter, &batch).iter().zip(wanted.iter().flatten()) {
+        assert!((f64::from(*computed) - wanted).abs() < 2e-6, "{computed} {wanted}");
     }
     let mut gradient = vec![0.0; adapter.values.len()];
     let loss = model.gradient(&adapter, &batch, &mut gradient);
@@ -66,9 +66,16 @@ fn logits_loss_and_gradients_equal_those_of_torch() {
     for part in &adapter.parts {
         let wanted = torch.get(&part.name, &part.shape).unwrap();
         let norm = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
-        let found = &gradient[part.range.clone()];
-        let apart: Vec<f32> = found.iter().zip(&wanted).map(|(found, wanted)| found - wanted).collect();
-        assert!(norm(&apart) < 1e-5 * norm(&wanted), "{}: {} of {}", part.name, norm(&apart), norm(&wanted));
+        let computed = &gradient[part.range.clone()];
+        let difference: Vec<f32> =
+            computed.iter().zip(&wanted).map(|(computed, wanted)| computed - wanted).collect();
+        assert!(
+            norm(&difference) < 1e-5 * norm(&wanted),
+            "{}: {} of {}",
+            part.name,
+            norm(&difference),
+            norm(&wanted)
+        );
     }
 }
 

@@ -102,15 +102,15 @@ fn devices_and_server_follow_algorithm_2() {
             let clients: Vec<Client> =
                 dataset.clients.iter().map(|client| Client::of(&client.train, 20)).collect();
             let outcome = outcome(&scenario, seed);
-            let found = sines(&outcome);
+            let computed = sines(&outcome);
             // The reference starts from the initial factor of the scenario.
             let start = fedspan_sim_core::run::given_start(&scenario, &dataset, seed).unwrap().unwrap();
             let (mut a, mut worst) = (start, 0.0f64);
-            for (round, &found) in found.iter().enumerate().skip(1) {
+            for (round, &computed) in computed.iter().enumerate().skip(1) {
                 if round % 2 == 0 {
                     a = down(&clients, &a, &up(&clients, &a), eta);
                 }
-                worst = worst.max((found - sine(&a, &truth)).abs());
+                worst = worst.max((computed - sine(&a, &truth)).abs());
                 if round % 2 == 1 {
                     // The loss of the simulator is half of the paper's loss.
                     let loss = outcome.rounds[round].scores.unwrap().loss.unwrap();
@@ -148,8 +148,8 @@ fn iteration_follows_the_population_map() {
             for x in [0.1, 0.25, 0.5, 1.0] {
                 let mut a = tilted(&truth, start, seed);
                 for iterations in 0..6 {
-                    let (found, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
-                    worst = worst.max((found - predicted).abs());
+                    let (computed, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
+                    worst = worst.max((computed - predicted).abs());
                     a = down(&clients, &a, &up(&clients, &a), x);
                 }
             }
@@ -182,8 +182,8 @@ fn lemma_5_3_fails_at_its_endpoint() {
         }
     }
     // At eta = 1/L^2 a small angle hardly decreases, although the lemma predicts a large decrease.
-    let (predicted, is) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
-    assert!((predicted - 0.01).abs() < 1e-12 && is > 0.095, "{predicted} {is}");
+    let (predicted, actual) = (rolora::identical_clients_bound(1, 0.1, 1.0), rolora::sine_after(1, 0.1, 1.0));
+    assert!((predicted - 0.01).abs() < 1e-12 && actual > 0.095, "{predicted} {actual}");
     // Algorithm 2 behaves in the same way.
     let (truth, clients) = population(&DATA, 3);
     let a = tilted(&truth, 0.1, 3);
@@ -327,9 +327,11 @@ fn impossible_adapters_are_refused() {
 
 #[test]
 fn theory_command_shows_angles_and_bounds() {
-    let here = empty_directory("theory-rolora");
-    let output =
-        run_program(&here, &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"]);
+    let folder = empty_directory("theory-rolora");
+    let output = run_program(
+        &folder,
+        &["theory", "rolora", "--seeds", "5", "--iterations", "1,10", "--format", "json"],
+    );
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let parts = figures["parts"].as_array().unwrap();
@@ -343,7 +345,7 @@ fn theory_command_shows_angles_and_bounds() {
         }
     }
     let output =
-        run_program(&here, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
+        run_program(&folder, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
     let shown = stdout_text(&output);
     assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
     for (arguments, predicted) in [
@@ -353,7 +355,7 @@ fn theory_command_shows_angles_and_bounds() {
         (&["--steps", "1.5"], "a number above 0 and at most 1"),
         (&["--set", "stop.distance=0.5", "--seeds", "2"], "a run ended before"),
     ] {
-        let output = run_program(&here, &[&["theory", "rolora"][..], arguments].concat());
+        let output = run_program(&folder, &[&["theory", "rolora"][..], arguments].concat());
         assert_eq!(exit_code(&output), 2, "{arguments:?}");
         assert!(stderr_text(&output).contains(predicted), "{arguments:?}: {}", stderr_text(&output));
     }
@@ -362,9 +364,9 @@ fn theory_command_shows_angles_and_bounds() {
 /// Algorithms are compared by loss for regression, which has no accuracy.
 #[test]
 fn regression_algorithms_are_compared_by_loss() {
-    let here = empty_directory("compare-rolora");
-    let short = ["--algorithms", "all", "--seeds", "2"];
-    let output = run_program(&here, &[&["compare", "rolora"][..], &short].concat());
+    let folder = empty_directory("compare-rolora");
+    let arguments = ["--algorithms", "all", "--seeds", "2"];
+    let output = run_program(&folder, &[&["compare", "rolora"][..], &arguments].concat());
     let shown = stdout_text(&output);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     assert!(shown.contains("loss, 2 seeds: mean +- standard deviation\n"), "{shown}");
@@ -376,8 +378,8 @@ fn regression_algorithms_are_compared_by_loss() {
 /// The table in `ADAPTERS.md` equals the output of the command.
 #[test]
 fn adapters_page_equals_the_command_output() {
-    let here = empty_directory("theory-rolora-page");
-    let shown = stdout_text(&run_program(&here, &["theory", "rolora"]));
+    let folder = empty_directory("theory-rolora-page");
+    let shown = stdout_text(&run_program(&folder, &["theory", "rolora"]));
     let page = include_str!("../../ADAPTERS.md");
     let rows = shown.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     let rows: Vec<&str> = rows.collect();

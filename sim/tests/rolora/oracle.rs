@@ -44,11 +44,12 @@ impl Client {
 }
 
 /// Mean of a quantity over clients.
-pub fn mean<T>(clients: &[Client], of: impl Fn(&Client) -> T) -> T
+pub fn mean<T>(clients: &[Client], value: impl Fn(&Client) -> T) -> T
 where
     T: std::ops::Add<Output = T> + std::ops::Div<f64, Output = T>,
 {
-    clients.iter().map(of).reduce(|sum, one| sum + one).unwrap() / clients.len() as f64
+    clients.iter().map(value).reduce(|sum, value_of_client| sum + value_of_client).unwrap()
+        / clients.len() as f64
 }
 
 /// Update of B (lines 4 to 7 of the algorithm).
@@ -65,6 +66,6 @@ pub fn down(clients: &[Client], a: &Matrix, b: &Matrix, eta: f64) -> Matrix {
 
 /// Sine of the largest angle between A and A*, i.e. the spectral norm of `(I - A A^T) A*`.
 pub fn sine(a: &Matrix, truth: &Matrix) -> f64 {
-    let rest = truth - a * (a.transpose() * truth);
-    rest.svd(false, false).singular_values.max()
+    let outside = truth - a * (a.transpose() * truth);
+    outside.svd(false, false).singular_values.max()
 }

@@ -354,7 +354,7 @@ fn deal_tests(labels: &[u8], owners: &[(String, Parts)], test: &[usize]) -> Vec<
     let mut tests = vec![Vec::new(); owners.len()];
     for class in 0..=u8::MAX {
         let of_class = |i: &usize| labels.get(*i) == Some(&class);
-        let own: Vec<usize> = test.iter().copied().filter(of_class).collect();
+        let class_tests: Vec<usize> = test.iter().copied().filter(of_class).collect();
         if class_tests.is_empty() {
             continue;
         }

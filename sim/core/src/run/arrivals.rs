@@ -145,6 +145,6 @@ impl ArrivalQueue {
         for (index, _) in &due {
             self.remove(*index);
         }
-        asked
+        due
     }
 }

@@ -140,14 +140,14 @@ impl Attackers {
                 let each = (squares / (known_steps.len() * honest_step.len()).max(1) as f64).sqrt();
                 let stream_id = u64::from(opening.id.round) << 32 | index as u64;
                 let mut random = stream(self.seed, Purpose::Attack, stream_id);
-                own.iter().map(|_| strength * each * random.normal()).collect()
+                honest_step.iter().map(|_| strength * each * random.normal()).collect()
             }
-            Attack::Scale(strength) => scaled(own, strength),
+            Attack::Scale(strength) => scaled(honest_step, strength),
             Attack::Mimic => known_steps.first().map_or_else(|| honest_step.to_vec(), |step| (*step).clone()),
-            Attack::Nan => with_first(own, f64::NAN),
-            Attack::Infinite => with_first(own, f64::INFINITY),
-            Attack::Samples => own.to_vec(),
-            Attack::OrthogonalPlane => self.orthogonal_plane(own, opening),
+            Attack::Nan => with_first(honest_step, f64::NAN),
+            Attack::Infinite => with_first(honest_step, f64::INFINITY),
+            Attack::Samples => honest_step.to_vec(),
+            Attack::OrthogonalPlane => self.orthogonal_plane(honest_step, opening),
         }
     }
 

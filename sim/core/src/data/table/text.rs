@@ -104,7 +104,7 @@ impl LineCounter {
         let mut previous = self.counted.checked_sub(1).and_then(|last| text.get(last)).copied();
         for byte in text.get(self.counted..end).unwrap_or_default() {
             // In `\r\n` only the first byte is counted.
-            self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && before != Some(b'\r'));
+            self.ends += u64::from(*byte == b'\r' || *byte == b'\n' && previous != Some(b'\r'));
             previous = Some(*byte);
         }
         self.counted = end.max(self.counted);
