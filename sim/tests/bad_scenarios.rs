@@ -11,7 +11,7 @@ const GOOD: &str = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 10
                     [model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = 0.25\n";
 
 /// Runs [`GOOD`] with `from` replaced by `to` and returns the error message.
-fn message(name: &str, from: &str, to: &str) -> String {
+fn error_after_replacement(name: &str, from: &str, to: &str) -> String {
     let folder = empty_directory(&format!("bad-{name}"));
     assert!(GOOD.contains(from), "{from}");
     std::fs::write(folder.join("my.toml"), GOOD.replace(from, to)).unwrap();
@@ -107,7 +107,7 @@ fn error_names_place_and_allowed_values() {
             &["my.toml:4", "100000", "60000", "2147483648"],
         ),
     ] {
-        let reported = message(name, from, to);
+        let reported = error_after_replacement(name, from, to);
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
         }
@@ -195,7 +195,7 @@ fn impossible_fleets_are_refused() {
         ("loss-type", LINK, "loss = \"much\"", ["fleet.loss", "\"much\"", "a number"]),
         ("loss-of-none", "", "loss = 0.1", ["fleet.loss", unknown, "bandwidth"]),
     ] {
-        let reported = message(
+        let reported = error_after_replacement(
             &format!("fleet-{name}"),
             "seed = 7\n",
             &format!("seed = 7\n[fleet]\n{preceding_lines}{line}\n"),
@@ -222,8 +222,11 @@ fn impossible_deadlines_are_refused() {
         ("type", "deadline = \"soon\"", ["rounds.deadline", "\"soon\"", "a number"]),
         ("of-a-server", "min_count = 2", ["rounds.min_count", "unknown key", "deadline"]),
     ] {
-        let reported =
-            message(&format!("rounds-{name}"), "seed = 7\n", &format!("seed = 7\n[rounds]\n{line}\n"));
+        let reported = error_after_replacement(
+            &format!("rounds-{name}"),
+            "seed = 7\n",
+            &format!("seed = 7\n[rounds]\n{line}\n"),
+        );
         assert!(reported.contains("my.toml:3"), "{name}: {reported}");
         for part in parts {
             assert!(reported.contains(part), "{name}: {part:?} is not in {reported:?}");
@@ -253,7 +256,7 @@ fn impossible_sizes_are_refused() {
             ["data.clients", "1000000 or more", "2147483648"],
         ),
     ] {
-        let reported = message(&format!("sizes-{name}"), "samples = 6", to);
+        let reported = error_after_replacement(&format!("sizes-{name}"), "samples = 6", to);
         assert!(
             reported.contains(&format!("my.toml:{expected_line}")),
             "{name}: {expected_line}: {reported}"

@@ -19,7 +19,7 @@ impl Progress for Silent {
 }
 
 /// Variant with the given name.
-fn named(variants: &[Variant], name: &str) -> Variant {
+fn variant_by_name(variants: &[Variant], name: &str) -> Variant {
     variants.iter().find(|variant| variant.name == name).copied().unwrap()
 }
 
@@ -28,7 +28,7 @@ fn settings(grid: Grid, rules: &[&str], fractions: &[f64]) -> Settings {
     Settings {
         grid,
         attacks: grid.attacks.to_vec(),
-        rules: rules.iter().map(|rule| named(grid.rules, rule)).collect(),
+        rules: rules.iter().map(|rule| variant_by_name(grid.rules, rule)).collect(),
         fractions: fractions.to_vec(),
         changes: Vec::new(),
         seed: 6,
@@ -79,7 +79,7 @@ fn mean_fails_under_attack() {
 #[test]
 fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
     let all_settings = settings(GRIDS[1], &["projector geometric median", "geometric median"], &[0.2, 0.45]);
-    let attacks = vec![named(GRIDS[1].attacks, "orthogonal plane")];
+    let attacks = vec![variant_by_name(GRIDS[1].attacks, "orthogonal plane")];
     let rows = measured(&Settings { attacks, ..all_settings });
     let clean = rows[0].cells[0].median();
     for row in &rows[1..] {

@@ -44,7 +44,7 @@ fn assert_fit(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoin
 /// Capabilities that the rounds require, as number of tensors, elements of the largest tensor, and elements
 /// of all tensors, with true. Also returns, with false, three variants in which one of these numbers is
 /// smaller by one.
-fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
+fn required_capabilities(requests: &[Request]) -> Vec<([u32; 3], bool)> {
     let (mut tensors, mut largest, mut total) = (0, 0, 0);
     for request in requests {
         let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding));
@@ -67,7 +67,7 @@ fn needs(requests: &[Request]) -> Vec<([u32; 3], bool)> {
 /// Checks the device of a scenario against the server. If `resized` is given, the data set has these numbers
 /// of features and outputs. Returns the tasks that the server requested and the tasks that the device
 /// declares.
-fn check(scenario: &Scenario, resized: Option<(usize, usize)>, context: &str) -> (u16, u16) {
+fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context: &str) -> (u16, u16) {
     let mut dataset = scenario.dataset(1).unwrap();
     if let Some((d, c)) = resized {
         (dataset.features, dataset.outputs) = (d, c);
@@ -98,7 +98,7 @@ fn check(scenario: &Scenario, resized: Option<(usize, usize)>, context: &str) ->
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
     let declared = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
     assert_eq!(requirements.admit(&Hello::new(0, declared)), Ok(()), "{context}");
-    for (least, is_enough) in needs(&engine.requests()) {
+    for (least, is_enough) in required_capabilities(&engine.requests()) {
         let [tensors, largest, total] = least;
         let declared = Capabilities {
             tensors: u8::try_from(tensors).unwrap(),
@@ -135,19 +135,22 @@ fn linear(Sizes { d, k, c }: Sizes) {
         let text = format!(
             "{data}[model]\nk = {k}\n{model}\n[algorithm]\nrounds = 1\nstep_size = 0.1\n{algorithm}\n"
         );
-        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
+        let (of_server, of_device) =
+            check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {algorithm}"));
         (request_count, claimed) = (request_count | of_server, claimed | of_device);
     }
     for name in ["rolora", "ffa-lora"] {
         let model = format!("[model]\nkind = \"lora-linear\"\nrank = {k}\n");
         let text = format!("{data}{model}[algorithm]\nname = \"{name}\"\nrounds = 2\nstep_size = 0.1\n");
-        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
+        let (of_server, of_device) =
+            check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {name}"));
         (request_count, claimed) = (request_count | of_server, claimed | of_device);
     }
     for power in ["procrustes = true\nlocal_steps = 2", "procrustes = false\nlocal_steps = 1"] {
         let text =
             format!("{data}[model]\nk = {k}\n[algorithm]\nname = \"fedpower\"\niterations = 4\n{power}\n");
-        let (of_server, of_device) = check(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
+        let (of_server, of_device) =
+            check_scenario(&parse(&text), None, &format!("d {d}, k {k}, c {c}, {power}"));
         (request_count, claimed) = (request_count | of_server, claimed | of_device);
     }
     // Servers request ridge scores only for classification.
@@ -170,7 +173,7 @@ fn private(Sizes { d, k, c }: Sizes) {
         let privacy = format!("[privacy]\nepsilon = 10.0\ndelta = 1e-5\n{clip}\n");
         let init = if clip.is_empty() { "random" } else { "power" };
         let text = format!("{data}[model]\nk = {k}\ninit = \"{init}\"\n[algorithm]\n{algorithm}\n{privacy}");
-        check(&parse(&text), None, &format!("private, d {d}, k {k}, c {c}, {algorithm}"));
+        check_scenario(&parse(&text), None, &format!("private, d {d}, k {k}, c {c}, {algorithm}"));
     }
 }
 
@@ -193,7 +196,7 @@ fn network(Sizes { d, k, c }: Sizes) {
         let any = if model.contains("lora") { "lora" } else { "fedrep" };
         let section = parse(&text(any)).model;
         for name in names_for_model(&section) {
-            check(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
+            check_scenario(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
         }
     }
 }

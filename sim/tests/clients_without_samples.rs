@@ -22,7 +22,7 @@ const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"wh
                      features = [\"a\", \"b\"]\ntask = \"classes\"\n";
 
 /// Runs a scenario and returns its summary, with standard error in field `reported`, or the error message.
-fn run(folder: &Path, scenario: &str) -> Result<Value, String> {
+fn run_scenario(folder: &Path, scenario: &str) -> Result<Value, String> {
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
     let ran = run_program(folder, &["run", "my.toml", "--format", "json", "--out", "out"]);
     if exit_code(&ran) != 0 {
@@ -34,7 +34,7 @@ fn run(folder: &Path, scenario: &str) -> Result<Value, String> {
 }
 
 /// Lines of `clients.csv` without the header.
-fn lines(folder: &Path) -> Vec<String> {
+fn client_lines(folder: &Path) -> Vec<String> {
     let clients = std::fs::read_to_string(folder.join("out/clients.csv")).unwrap();
     clients.lines().skip(1).map(str::to_owned).collect()
 }
@@ -51,7 +51,7 @@ fn clients_without_training_samples_are_left_out() {
         "[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 300\nstep_size = 1.0\n",
         "[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"fedper\"\nrounds = 60\n",
     ] {
-        let summary = run(&folder, &format!("{TABLE}{split}{method}")).unwrap();
+        let summary = run_scenario(&folder, &format!("{TABLE}{split}{method}")).unwrap();
         assert_eq!(
             (summary["clients"].as_u64(), summary["users_left_out"].as_u64()),
             (Some(2), Some(2)),
@@ -59,9 +59,9 @@ fn clients_without_training_samples_are_left_out() {
         );
         assert!(summary["final"]["accuracy"].as_f64().unwrap() > 0.9, "{method}: {summary}");
         let pooled = method.contains("pooled");
-        assert_eq!(lines(&folder).len(), if pooled { 0 } else { 2 }, "{method}");
+        assert_eq!(client_lines(&folder).len(), if pooled { 0 } else { 2 }, "{method}");
     }
-    let reported = run(
+    let reported = run_scenario(
         &folder,
         &format!(
             "{TABLE}[split]\ntest = 0.4\ngap = 50\n[model]\nk = 2\n[algorithm]\nname = \"local-only\"\n"
@@ -95,9 +95,10 @@ fn clients_without_test_samples_have_empty_fields() {
     for method in
         ["name = \"local-only\"\nfinal_ridge = 0.01\n", "name = \"fedrep\"\nrounds = 300\nstep_size = 1.0\n"]
     {
-        let summary = run(&folder, &format!("{TABLE}[model]\nk = 2\n[algorithm]\n{method}")).unwrap();
+        let summary =
+            run_scenario(&folder, &format!("{TABLE}[model]\nk = 2\n[algorithm]\n{method}")).unwrap();
         assert_eq!((&summary["users_left_out"], &summary["clients"]), (&Value::Null, &json!(3)));
-        let lines = lines(&folder);
+        let lines = client_lines(&folder);
         assert!(lines[0].split(',').nth(2) == Some(""), "{lines:?}");
         assert!(lines[1].split(',').nth(2) != Some(""), "{lines:?}");
     }
@@ -136,7 +137,7 @@ fn labels_are_whole_numbers_however_they_are_written() {
     write_leaf(&folder.join("points.json"), &["u", "v"], |row| json!((row % 2) as f64));
     let mut results = Vec::new();
     for path in ["whole.json", "points.json"] {
-        results.push(run(&folder, &leaf(path, path)).unwrap()["final"].clone());
+        results.push(run_scenario(&folder, &leaf(path, path)).unwrap()["final"].clone());
     }
     assert_eq!(results[0], results[1]);
     for (wrong, says) in
@@ -144,13 +145,13 @@ fn labels_are_whole_numbers_however_they_are_written() {
     {
         write_leaf(&folder.join("wrong.json"), &["u"], |_| wrong.clone());
         assert_contains_all(
-            &run(&folder, &leaf("wrong.json", "")).unwrap_err(),
+            &run_scenario(&folder, &leaf("wrong.json", "")).unwrap_err(),
             &["wrong.json", says, "255", "line 1"],
         );
     }
     write_leaf(&folder.join("wrong.json"), &["u"], |_| json!("walk"));
     assert_contains_all(
-        &run(&folder, &leaf("wrong.json", "")).unwrap_err(),
+        &run_scenario(&folder, &leaf("wrong.json", "")).unwrap_err(),
         &["wrong.json", "walk", "a whole number from 0 to 255"],
     );
 }
@@ -163,10 +164,10 @@ fn test_part_of_other_users_is_reported() {
     write_leaf(&folder.join("other.json"), &["x", "y"], label);
     write_leaf(&folder.join("some.json"), &["v", "x", "y"], label);
     assert_contains_all(
-        &run(&folder, &leaf("train.json", "other.json")).unwrap_err(),
+        &run_scenario(&folder, &leaf("train.json", "other.json")).unwrap_err(),
         &["other.json", "train.json", "none of its 2 users", "\"x\"", "split.holdout_clients"],
     );
-    let summary = run(&folder, &leaf("train.json", "some.json")).unwrap();
+    let summary = run_scenario(&folder, &leaf("train.json", "some.json")).unwrap();
     assert_eq!((&summary["clients"], &summary["users_left_out"]), (&json!(3), &json!(2)));
     assert_contains_all(
         summary["reported"].as_str().unwrap(),
@@ -174,7 +175,7 @@ fn test_part_of_other_users_is_reported() {
     );
     assert_contains_all(summary["warnings"][0].as_str().unwrap(), &["some.json: 2 of 3 users"]);
     // If the split is not that of the files, the users of both files are clients.
-    let all_users = run(
+    let all_users = run_scenario(
         &folder,
         &leaf("train.json", "other.json").replace("[model]", "[split]\nby = \"stratified\"\n[model]"),
     );
@@ -191,9 +192,9 @@ fn user_in_two_files_is_an_error() {
     write_leaf(&folder.join("all/test.json"), &["u", "v"], label);
     write_leaf(&folder.join("all/train.json"), &["v", "w"], label);
     assert_contains_all(
-        &run(&folder, &leaf("all", "")).unwrap_err(),
+        &run_scenario(&folder, &leaf("all", "")).unwrap_err(),
         &["\"v\"", "test.json", "train.json", "data.test_path"],
     );
     write_leaf(&folder.join("all/train.json"), &["w"], label);
-    assert_eq!(run(&folder, &leaf("all", "")).unwrap()["clients"], 3);
+    assert_eq!(run_scenario(&folder, &leaf("all", "")).unwrap()["clients"], 3);
 }

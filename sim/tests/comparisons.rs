@@ -39,7 +39,7 @@ fn fine_tuned_heads_are_scored_after_every_round() {
 }
 
 /// Runs `compare --reach` and returns the times to accuracies of its summary.
-fn reached(folder: &str, further_arguments: &[&str]) -> Vec<Value> {
+fn times_to_accuracies(folder: &str, further_arguments: &[&str]) -> Vec<Value> {
     let folder = empty_directory(folder);
     let words = [
         "compare",
@@ -65,8 +65,8 @@ fn reached(folder: &str, further_arguments: &[&str]) -> Vec<Value> {
 /// Times that are computed for another communication cost equal the times of a run with this cost.
 #[test]
 fn shifted_times_equal_times_of_real_runs() {
-    let at_once = reached("comparisons-at-once", &["--communication", "0,10"]);
-    let simulated_at_ten = reached("comparisons-with", &["--set", "fleet.communication=10"]);
+    let at_once = times_to_accuracies("comparisons-at-once", &["--communication", "0,10"]);
+    let simulated_at_ten = times_to_accuracies("comparisons-with", &["--set", "fleet.communication=10"]);
     let at_ten: Vec<&Value> = at_once.iter().filter(|entry| entry["communication"] == 10.0).collect();
     assert_eq!((at_once.len(), at_ten.len(), simulated_at_ten.len()), (8, 4, 4));
     for (entry, expected) in at_ten.iter().zip(&simulated_at_ten) {

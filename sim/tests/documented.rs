@@ -29,13 +29,13 @@ const CIFAR: &str = "[data]\nkind = \"cifar\"\npath = \"d\"\n";
 const DIGITS: &str = "[data]\nkind = \"digits\"\n";
 
 /// Scenario with a network and the given algorithm.
-fn network(name: &str) -> String {
+fn scenario_with_network(name: &str) -> String {
     format!("{DIGITS}[model]\nkind = \"mlp\"\nhidden = [4]\n[algorithm]\nname = \"{name}\"\nrounds = 1\n")
 }
 
 /// Scenario with the given keys of section `[model]`.
-fn front(model: &str) -> String {
-    network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
+fn scenario_with_model(model: &str) -> String {
+    scenario_with_network("fedrep").replace("kind = \"mlp\"\nhidden = [4]", model)
 }
 
 /// Tables of the page. Each has its heading, the section of its keys, and minimal scenarios that together
@@ -44,8 +44,8 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
     let complete = |data: &str| format!("{data}{REST}");
     let extended = |data: &str, further_keys: &str| format!("{data}{further_keys}{REST}");
     let linear = complete(LINEAR);
-    let adapter =
-        network("rolora").replace("kind = \"mlp\"\nhidden = [4]", "kind = \"lora-mlp\"\nrank = 2\nwidth = 3");
+    let adapter = scenario_with_network("rolora")
+        .replace("kind = \"mlp\"\nhidden = [4]", "kind = \"lora-mlp\"\nrank = 2\nwidth = 3");
     let idx = "[data]\nkind = \"idx\"\nimages = \"i\"\nlabels = \"l\"\n";
     let tested = format!("{idx}test_images = \"i\"\ntest_labels = \"l\"\n");
     vec![
@@ -112,9 +112,9 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             ],
         ),
         ("`[model]`", "model", vec![linear.clone()]),
-        ("`[model]`, kind = \"mlp\"", "model", vec![network("fedrep")]),
-        ("`[model]`, kind = \"cnn\"", "model", vec![front("kind = \"cnn\"\nfilters = [2]")]),
-        ("`[model]`, kind = \"lstm\"", "model", vec![front("kind = \"lstm\"\ncells = 2")]),
+        ("`[model]`, kind = \"mlp\"", "model", vec![scenario_with_network("fedrep")]),
+        ("`[model]`, kind = \"cnn\"", "model", vec![scenario_with_model("kind = \"cnn\"\nfilters = [2]")]),
+        ("`[model]`, kind = \"lstm\"", "model", vec![scenario_with_model("kind = \"lstm\"\ncells = 2")]),
         ("`[model]`, kind = \"lora-mlp\"", "model", vec![adapter.clone()]),
         ("`[model]`, kind = \"lora-linear\"", "model", vec![LOW_RANK.to_owned()]),
         ("`[algorithm]` of adapters", "algorithm", vec![adapter]),
@@ -122,7 +122,7 @@ fn tables() -> Vec<(&'static str, &'static str, Vec<String>)> {
             "`[algorithm]` of networks",
             "algorithm",
             ["fedrep", "fedprox", "lg-fedavg", "perfedavg", "apfl", "l2gd", "local-only"]
-                .map(network)
+                .map(scenario_with_network)
                 .to_vec(),
         ),
         ("`[algorithm]`", "algorithm", vec![linear.clone(), POWER.to_owned()]),
@@ -193,13 +193,13 @@ fn parse(file: &str, changes: &[String]) -> Result<Scenario, String> {
 }
 
 /// Key with the name of its section, as in command line changes.
-fn dotted(section: &str, key: &str) -> String {
+fn dotted_key(section: &str, key: &str) -> String {
     if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }
 
 /// Keys that the reader accepts in a section, extracted from its error message for an unknown key.
-fn known(file: &str, section: &str) -> BTreeSet<String> {
-    let reported = parse(file, &[format!("{}=1", dotted(section, "zzzzzzzz"))]).unwrap_err();
+fn known_keys(file: &str, section: &str) -> BTreeSet<String> {
+    let reported = parse(file, &[format!("{}=1", dotted_key(section, "zzzzzzzz"))]).unwrap_err();
     let (_, keys) = reported.split_once("unknown key, allowed: ").unwrap_or_else(|| panic!("{reported}"));
     keys.split(", ").filter(|key| !key.is_empty()).map(str::to_owned).collect()
 }
@@ -210,7 +210,7 @@ fn documentation_and_reader_have_the_same_keys() {
     let mut headings: BTreeSet<&str> = documented.keys().copied().collect();
     for (heading, section, files) in tables() {
         assert!(headings.remove(heading), "there is no section {heading}");
-        let known: BTreeSet<String> = files.iter().flat_map(|file| known(file, section)).collect();
+        let known: BTreeSet<String> = files.iter().flat_map(|file| known_keys(file, section)).collect();
         let listed: BTreeSet<String> = documented[heading].keys().map(|key| (*key).to_owned()).collect();
         assert_eq!(listed, known, "{heading}");
     }
@@ -236,9 +236,9 @@ fn documented_defaults_equal_those_of_the_reader() {
     let documented = documented();
     for (heading, section, files) in tables() {
         for (key, default) in &documented[heading] {
-            let file = files.iter().find(|file| known(file, section).contains(*key)).unwrap();
+            let file = files.iter().find(|file| known_keys(file, section).contains(*key)).unwrap();
             let literal = default.split('`').nth(1).filter(|_| default.starts_with('`'));
-            let path = dotted(section, key);
+            let path = dotted_key(section, key);
             match (literal, *default) {
                 (Some(literal), _) => {
                     let explicit = parse(file, &[format!("{path}={literal}")]).unwrap();

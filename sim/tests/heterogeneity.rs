@@ -48,12 +48,12 @@ fn trained(outcome: &Outcome) -> &[RoundRow] {
     &outcome.rounds[1..]
 }
 
-fn close(a: f64, b: f64) -> bool {
+fn is_close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 1e-9 * a.abs().max(1.0)
 }
 
 /// Creates a directory with a scenario that reads compute times from `trace.csv`.
-fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
+fn directory_with_trace(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
     let folder = empty_directory(&format!("trace-{name}"));
     std::fs::write(folder.join("trace.csv"), trace).unwrap();
     let text = LINEAR.replace("clients = 12", "clients = 3");
@@ -64,7 +64,7 @@ fn traced(name: &str, trace: &str, fleet: &str) -> std::path::PathBuf {
 
 /// Outcome of a run with compute times from a trace.
 fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
-    let file = traced(name, trace, fleet).join("my.toml");
+    let file = directory_with_trace(name, trace, fleet).join("my.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     let scenario = Scenario::parse(&file.display().to_string(), &text, &[]).unwrap();
     try_run(&scenario, 1).unwrap()
@@ -74,12 +74,12 @@ fn traced_outcome(name: &str, trace: &str, fleet: &str) -> Outcome {
 fn round_times_follow_the_trace_cyclically() {
     let rows = "client,round,time\n0,1,1\n1,1,2\n2,1,0.5\n0,2,4\n1,2,0\n2,2,3\n";
     let fixed = traced_outcome("rounds", rows, "communication = 10\n");
-    assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| close(*a, b)));
+    assert!(durations(&fixed).iter().zip([12.0, 14.0, 12.0, 14.0, 12.0, 14.0]).all(|(a, b)| is_close(*a, b)));
     let arrivals: Vec<&[DeviceId]> = trained(&fixed).iter().map(|row| &row.participants[..]).collect();
     assert_eq!(arrivals[..2], [[2, 0, 1], [1, 2, 0]].map(|round| round.map(DeviceId)));
     // Columns may have any order, and without a column for rounds all rounds have the same times.
     let same_times = traced_outcome("same", "time, client\n1, 0\n2.5, 1\n0.5, 2\n", "");
-    assert!(durations(&same_times).iter().all(|time| close(*time, 2.5)));
+    assert!(durations(&same_times).iter().all(|time| is_close(*time, 2.5)));
 }
 
 /// The exchanges of the initialisation use the first rounds of the trace, so training starts at a later round
@@ -87,14 +87,14 @@ fn round_times_follow_the_trace_cyclically() {
 #[test]
 fn trace_counts_the_exchanges_of_the_start() {
     let rows = "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,2,7\n1,2,7\n2,2,7\n0,3,5\n1,3,5\n2,3,5\n";
-    let folder = traced("start", rows, "");
+    let folder = directory_with_trace("start", rows, "");
     let text = std::fs::read_to_string(folder.join("my.toml")).unwrap();
     let changes = ["model.init=power", "model.power_iterations=1"].map(str::to_owned);
     let scenario = Scenario::parse(&folder.join("my.toml").display().to_string(), &text, &changes).unwrap();
     let outcome = try_run(&scenario, 1).unwrap();
-    let starts = [1.0, 8.0].iter().position(|time| close(outcome.rounds[0].time, *time)).unwrap() + 1;
+    let starts = [1.0, 8.0].iter().position(|time| is_close(outcome.rounds[0].time, *time)).unwrap() + 1;
     let expected = [1.0, 7.0, 5.0].iter().cycle().skip(starts);
-    assert!(durations(&outcome).iter().zip(expected).all(|(a, b)| close(*a, *b)));
+    assert!(durations(&outcome).iter().zip(expected).all(|(a, b)| is_close(*a, *b)));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn unusable_traces_are_refused() {
         ("who", "client,time\n0,1\n2,1\n", &["client 1", "round 1", "all 3 clients"]),
         ("gap", "client,round,time\n0,1,1\n1,1,1\n2,1,1\n0,9999999,1\n", &["client 0 in round 2", "9999999"]),
     ] {
-        let folder = traced(name, trace, "");
+        let folder = directory_with_trace(name, trace, "");
         let output = run_program(&folder, &["run", "my.toml", "--out", "out"]);
         assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
         let reported = stderr_text(&output);
@@ -122,7 +122,7 @@ fn unusable_traces_are_refused() {
         assert!(!folder.join("out").exists(), "{name}: nothing is written");
         assert!(parts.iter().all(|part| reported.contains(part)), "{name}: {reported}");
     }
-    let folder = traced("absent", "", "");
+    let folder = directory_with_trace("absent", "", "");
     std::fs::remove_file(folder.join("trace.csv")).unwrap();
     assert!(stderr_text(&run_program(&folder, &["run", "my.toml"])).contains("trace.csv"));
 }
@@ -131,7 +131,7 @@ proptest! {
     /// A trace with any content is accepted or refused without a panic.
     #[test]
     fn damaged_traces_never_panic(rows in "[0-3,.e\\n\"x-]{0,80}") {
-        let folder = traced("any", &format!("client,round,time\n{rows}"), "");
+        let folder = directory_with_trace("any", &format!("client,round,time\n{rows}"), "");
         let text = std::fs::read_to_string(folder.join("my.toml")).unwrap();
         let file = folder.join("my.toml").display().to_string();
         let scenario = Scenario::parse(&file, &text, &[]).unwrap();
@@ -163,7 +163,7 @@ fn devices_without_times_never_answer() {
             .run(&mut NoProgress)
     };
     let outcome = run("3").unwrap();
-    assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| close(*time, f64::from(round))));
+    assert!(durations(&outcome).iter().zip(1..).all(|(time, round)| is_close(*time, f64::from(round))));
     assert!(
         trained(&outcome)
             .iter()
@@ -261,7 +261,7 @@ fn next_arrival_replaces_a_dropout() {
     for (row, took) in trained(&outcome).iter().zip(durations(&outcome)) {
         assert_eq!(row.participants.len(), 4);
         let slowest = *row.participants.last().unwrap();
-        assert!(close(took, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
+        assert!(is_close(took, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
         // Participants are in the order of their compute times, and devices that dropped out are missing.
@@ -284,7 +284,7 @@ fn rounds_without_answers_are_repeated() {
     assert_eq!(trained(&outcome).len(), 20);
     assert!(outcome.counters.repeated > 20, "{}", outcome.counters.repeated);
     let tries = 20 + outcome.counters.repeated;
-    assert!(close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
+    assert!(is_close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
 }
 
 /// A fleet without samples fails immediately even with dropouts, because devices without samples are not a
@@ -317,7 +317,7 @@ fn round_time_is_computation_plus_transfer() {
         }
     }
     let free = with_link(&["fleet.communication=3"], 1);
-    assert!(durations(&free).iter().all(|took| close(*took, 4.0)));
+    assert!(durations(&free).iter().all(|took| is_close(*took, 4.0)));
     // Results and numbers of bytes do not depend on the link.
     let link = with_link(&["fleet.bandwidth=1000"], 1);
     assert_eq!(link.representation, free.representation);
@@ -337,7 +337,7 @@ fn lost_frames_are_retransmitted() {
     let (sure, lossy) = (took(&[]), took(&["fleet.loss=0.5"]));
     assert!((lossy / sure - 2.0).abs() < 0.1, "{}", lossy / sure);
     let spread = with_link(&["fleet.bandwidth=100", "fleet.loss=0.5"], 1);
-    assert!(durations(&spread).windows(2).any(|pair| !close(pair[0], pair[1])));
+    assert!(durations(&spread).windows(2).any(|pair| !is_close(pair[0], pair[1])));
 }
 
 /// With `fleet.bandwidth_spread`, the bandwidths of devices vary around the median and are the same in every

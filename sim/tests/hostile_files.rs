@@ -28,7 +28,7 @@ fn columns(features: &[&str]) -> Columns {
 }
 
 /// Asserts that a table is refused and returns the error message.
-fn refused(bytes: &[u8], columns: &Columns) -> String {
+fn refusal_message(bytes: &[u8], columns: &Columns) -> String {
     let reported = table::parse(bytes, "t.csv", columns).unwrap_err().to_string();
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
@@ -43,8 +43,8 @@ fn gzip_bombs_are_read_up_to_their_bound() {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(block.repeat((1 << 20) / block.len()).as_bytes()).unwrap();
         let member = encoder.finish().unwrap();
-        let bomb = [gzip.packed(b"who,a,b,y\n"), member.repeat(4096)].concat();
-        let reported = refused(&bomb, &columns(&["a", "b"]));
+        let bomb = [gzip.compress(b"who,a,b,y\n"), member.repeat(4096)].concat();
+        let reported = refusal_message(&bomb, &columns(&["a", "b"]));
         assert_contains_all(&reported, &["t.csv", "after decompression"]);
         let read: usize = reported.split(' ').filter_map(|word| word.parse().ok()).next_back().unwrap();
         // The limit is 64 mebibytes, or 200 times the bytes read, plus one member.
@@ -58,10 +58,10 @@ fn client_and_class_limits_apply_while_reading() {
     for client in 0..1_000_000 {
         text += &format!("c{client},1,2\n");
     }
-    let reported = refused(text.as_bytes(), &columns(&["a"]));
+    let reported = refusal_message(text.as_bytes(), &columns(&["a"]));
     assert_contains_all(&reported, &["t.csv: line 100002, column who", "100000"]);
     let classes = Columns { target: "who".to_owned(), client: None, classification: true, ..columns(&["a"]) };
-    assert_contains_all(&refused(text.as_bytes(), &classes), &["line 258, column who", "256"]);
+    assert_contains_all(&refusal_message(text.as_bytes(), &classes), &["line 258, column who", "256"]);
 }
 
 #[test]
@@ -71,17 +71,17 @@ fn too_many_columns_are_refused() {
         format!("who,y,{}\n1,2{}\n1,2{}\n", names.join(","), ",3".repeat(count), ",4".repeat(count))
     };
     assert_contains_all(
-        &refused(table(1_000_000).as_bytes(), &columns(&["*"])),
+        &refusal_message(table(1_000_000).as_bytes(), &columns(&["*"])),
         &["1000002 columns", "131072"],
     );
     assert_contains_all(
-        &refused(table(100_000).as_bytes(), &columns(&["*"])),
+        &refusal_message(table(100_000).as_bytes(), &columns(&["*"])),
         &["data.features", "100000", "65535"],
     );
     let many_names: Vec<String> = (0..100_000).map(|index| format!("f{index}")).collect();
     let many_names: Vec<&str> = many_names.iter().map(String::as_str).collect();
     assert_contains_all(
-        &refused(table(100_000).as_bytes(), &columns(&many_names)),
+        &refusal_message(table(100_000).as_bytes(), &columns(&many_names)),
         &["data.features", "100000", "65535"],
     );
     let largest = table::parse(table(65_535).as_bytes(), "t.csv", &columns(&["*"])).unwrap();
@@ -162,8 +162,11 @@ fn traces_are_read_in_all_table_encodings() {
     let mut times = Vec::new();
     for encoding in [Encoding::Utf8, Encoding::Utf8Mark, Encoding::Utf16Little, Encoding::Utf16Big] {
         let writing = Writing { encoding, packing: Packing::Gzip, ..Writing::PLAIN };
-        std::fs::write(folder.join("t.csv"), writing.packed(&writing.encoded("client,time\n0,1.5\n1,2.5\n")))
-            .unwrap();
+        std::fs::write(
+            folder.join("t.csv"),
+            writing.compress(&writing.encode_text("client,time\n0,1.5\n1,2.5\n")),
+        )
+        .unwrap();
         let output = run_program(&folder, &["run", "my.toml", "--format", "json"]);
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -36,7 +36,7 @@ fn outcome(changes: &[&str]) -> Outcome {
 }
 
 /// Change of the scenario that sets the algorithm.
-fn named(name: &str) -> String {
+fn set_algorithm(name: &str) -> String {
     format!("algorithm.name=\"{name}\"")
 }
 
@@ -51,7 +51,7 @@ fn only_shared_layers_are_sent() {
         ("lg-fedavg", vec![Role::SharedHead], head),
         ("local-only", vec![], 0),
     ] {
-        let outcome = outcome(&[&named(name), "algorithm.lg-fedavg.shared_layers=1"]);
+        let outcome = outcome(&[&set_algorithm(name), "algorithm.lg-fedavg.shared_layers=1"]);
         let travelled: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
         assert_eq!(travelled, roles, "{name}");
         for row in &outcome.rounds[1..] {
@@ -82,8 +82,8 @@ fn unasked_clients_are_scored_with_the_shared_body_and_a_zero_head() {
 /// with `+ft` are those after fine-tuning.
 #[test]
 fn scores_name_the_scored_model() {
-    let plain = outcome(&[&named("fedavg")]);
-    let tuned = outcome(&[&named("fedavg+ft")]);
+    let plain = outcome(&[&set_algorithm("fedavg")]);
+    let tuned = outcome(&[&set_algorithm("fedavg+ft")]);
     let accuracy = |clients: &[fedspan_sim_core::evaluate::ClientScore]| {
         clients.iter().filter_map(|client| client.accuracy).sum::<f64>() / clients.len() as f64
     };
@@ -101,7 +101,7 @@ fn scores_name_the_scored_model() {
 fn newcomers_without_a_body_train_all_layers() {
     let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
     for name in ["lg-fedavg", "local-only"] {
-        let outcome = outcome(&[&[&*named(name)], &later[..]].concat());
+        let outcome = outcome(&[&[&*set_algorithm(name)], &later[..]].concat());
         let accuracy = fedspan_sim_core::evaluate::average(&outcome.newcomers).accuracy.unwrap();
         let final_accuracy = outcome.scores.accuracy.unwrap();
         assert!(
@@ -123,7 +123,8 @@ fn newcomers_without_a_body_train_all_layers() {
 fn personal_heads_win_on_heterogeneous_clients() {
     for seed in 1..=3 {
         let right = |name: &str| {
-            let scenario = scenario(&[&named(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
+            let scenario =
+                scenario(&[&set_algorithm(name), "algorithm.rounds=40", "evaluate_every=40"]).unwrap();
             run(&scenario, seed, &mut NoProgress).unwrap().scores.accuracy.unwrap()
         };
         let (personal, shared) = (right("fedrep"), right("fedavg"));
@@ -154,7 +155,7 @@ fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let model = scenario_with(&[filters]).unwrap().model;
     for (model, name) in names_for_model(&model).into_iter().flat_map(|name| [(filters, name), (cells, name)])
     {
-        let ran = run(&scenario_with(&[model, &named(name)]).unwrap(), 1, &mut NoProgress).unwrap();
+        let ran = run(&scenario_with(&[model, &set_algorithm(name)]).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(
             ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1,
             "{model}, {name}: {:?}",
@@ -183,7 +184,7 @@ fn adapters_send_only_trained_factors() {
         ("lora", [down + up; 3], [down + up; 3]),
         ("flexlora", [down + up; 3], [down + up; 3]),
     ] {
-        let outcome = outcome_of(&[ADAPTER, &named(name)]).unwrap();
+        let outcome = outcome_of(&[ADAPTER, &set_algorithm(name)]).unwrap();
         let roles: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
         assert_eq!(roles, [Role::AdapterDown, Role::AdapterUp], "{name}");
         for (number, row) in outcome.rounds[1..].iter().enumerate() {
@@ -199,8 +200,8 @@ fn adapters_send_only_trained_factors() {
     }
     // With full participation, RoLoRA sends half as many values as LoRA from the second round on.
     let everyone = "participation={ policy = \"full\" }";
-    let lora = outcome_of(&[ADAPTER, &named("lora"), everyone, "algorithm.rounds=6"]).unwrap();
-    let half = outcome_of(&[ADAPTER, &named("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let lora = outcome_of(&[ADAPTER, &set_algorithm("lora"), everyone, "algorithm.rounds=6"]).unwrap();
+    let half = outcome_of(&[ADAPTER, &set_algorithm("rolora"), everyone, "algorithm.rounds=6"]).unwrap();
     let sum = |outcome: &Outcome, value: &dyn Fn(&fedspan_sim_core::run::RoundRow) -> u64| -> f64 {
         outcome.rounds[3..].iter().map(value).sum::<u64>() as f64
     };
@@ -267,7 +268,8 @@ fn diverged_run_names_client_and_keeps_results() {
 fn every_diverged_algorithm_keeps_its_results() {
     for (name, momentum) in [("fedprox", "0.5"), ("scaffold", "0.0"), ("ditto", "0.5"), ("lg-fedavg", "0.5")]
     {
-        let changes = [&*named(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
+        let changes =
+            [&*set_algorithm(name), "algorithm.step_size=1e6", &*format!("algorithm.momentum={momentum}")];
         let outcome = outcome(&changes);
         let diverged = outcome.diverged.unwrap_or_else(|| panic!("{name}"));
         assert!(diverged.client < 20 && diverged.round <= 12, "{name}: {diverged:?}");
@@ -275,7 +277,7 @@ fn every_diverged_algorithm_keeps_its_results() {
         assert_eq!(outcome.clients.len(), 20);
     }
     // Newcomers, which train after the divergence, have finite results as well.
-    let changes = [&*named("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
+    let changes = [&*set_algorithm("lg-fedavg"), "algorithm.step_size=1e6", "split.holdout_clients=5"];
     let outcome = outcome(&changes);
     assert!(outcome.diverged.is_some());
     assert!(outcome.newcomers.len() == 5 && outcome.newcomers.iter().all(|client| client.loss.is_finite()));
@@ -284,7 +286,7 @@ fn every_diverged_algorithm_keeps_its_results() {
 /// If a run ends early, the scores are still those of the model without fine-tuning.
 #[test]
 fn early_end_does_not_change_the_scored_model() {
-    let early = |evaluate: &str| outcome(&[&named("fedavg"), "stop.simulated_time=5.0", evaluate]);
+    let early = |evaluate: &str| outcome(&[&set_algorithm("fedavg"), "stop.simulated_time=5.0", evaluate]);
     let (often, never) = (early("evaluate_every=1"), early("evaluate_every=1000"));
     assert_eq!((often.rounds.len(), never.rounds.len()), (6, 6));
     assert_eq!(often.scores, never.scores);

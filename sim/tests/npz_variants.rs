@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::common::arrays::{Zipped, archive, numbers_as, raw, texts_as, turned};
+use crate::common::arrays::{Zipped, archive, npy_bytes, numbers_as, texts_as, to_column_major};
 use crate::common::table::{Cell, Grid, Writing};
 use crate::common::{
     assert_contains_all, data_error_message, empty_directory, exit_code, random_numbers, run_program,
@@ -112,25 +112,39 @@ fn types_orders_shapes_and_packings_give_equal_data() {
                     let version = 1 + (count % 3) as u8;
                     let descr = format!("{sign}{kind}");
                     let shape = [ROWS, WIDTH];
-                    let x = if fortran { turned(&data.x, &shape) } else { data.x.clone() };
+                    let x = if fortran { to_column_major(&data.x, &shape) } else { data.x.clone() };
                     let vector_shape: &[usize] = if column { &[ROWS, 1] } else { &[ROWS] };
                     let name_type =
                         format!("{}{}", [">", "<"][count % 2], types[(type_index + count) % types.len()]);
                     // Names are numbers of another type, or texts of characters, or texts of bytes.
                     let names = |values: &[f64], form: usize| match form % 3 {
-                        0 => raw(&name_type, fortran, vector_shape, &numbers_as(&name_type, values), version),
+                        0 => npy_bytes(
+                            &name_type,
+                            fortran,
+                            vector_shape,
+                            &numbers_as(&name_type, values),
+                            version,
+                        ),
                         1 => {
                             let descr = format!("{sign}U4");
-                            raw(&descr, fortran, vector_shape, &texts_as(&descr, &texts(values)), version)
+                            npy_bytes(
+                                &descr,
+                                fortran,
+                                vector_shape,
+                                &texts_as(&descr, &texts(values)),
+                                version,
+                            )
                         }
-                        _ => raw("|S3", fortran, vector_shape, &texts_as("|S3", &texts(values)), version),
+                        _ => {
+                            npy_bytes("|S3", fortran, vector_shape, &texts_as("|S3", &texts(values)), version)
+                        }
                     };
                     let files = [
-                        ("x", raw(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
+                        ("x", npy_bytes(&descr, fortran, &shape, &numbers_as(&descr, &x), version)),
                         ("y", names(&data.y, count / 2)),
                         ("client", names(&data.client, count)),
                         // The type of this array cannot be read, but the array is not used.
-                        ("other", raw("|O", false, &[1], b"pickle", 1)),
+                        ("other", npy_bytes("|O", false, &[1], b"pickle", 1)),
                     ];
                     archive(&folder.join("t.npz"), zipped, &files);
                     let dataset =
@@ -158,8 +172,8 @@ fn clients_by_axis_equal_clients_by_number() {
     let x: Vec<f64> = order.iter().flat_map(|row| data.x[row * WIDTH..(row + 1) * WIDTH].to_vec()).collect();
     let y: Vec<f64> = order.iter().map(|row| data.y[*row]).collect();
     let f8 = |fortran, shape: &[usize], values: &[f64]| {
-        let values = if fortran { turned(values, shape) } else { values.to_vec() };
-        raw("<f8", fortran, shape, &numbers_as("<f8", &values), 1)
+        let values = if fortran { to_column_major(values, shape) } else { values.to_vec() };
+        npy_bytes("<f8", fortran, shape, &numbers_as("<f8", &values), 1)
     };
     let files = [
         ("x", f8(false, &[ROWS, WIDTH], &data.x)),
@@ -188,7 +202,7 @@ fn npz_and_csv_support_the_same_options() {
     let folder = empty_directory("npz-variants-csv");
     let data = data();
     write_csv(&folder, &data);
-    let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
+    let f8 = |shape: &[usize], values: &[f64]| npy_bytes("<f8", false, shape, &numbers_as("<f8", values), 1);
     let files = [
         ("inputs", f8(&[ROWS, WIDTH], &data.x)),
         ("labels", f8(&[ROWS], &data.y)),
@@ -252,9 +266,18 @@ fn npz_summaries_equal_those_of_csv() {
     write_csv(&folder, &data);
     let texts: Vec<String> = data.client.iter().map(f64::to_string).collect();
     let files = [
-        ("x", raw(">f2", true, &[ROWS, WIDTH], &numbers_as(">f2", &turned(&data.x, &[ROWS, WIDTH])), 3)),
-        ("y", raw("<u1", false, &[ROWS, 1], &numbers_as("<u1", &data.y), 1)),
-        ("client", raw("<U2", false, &[ROWS], &texts_as("<U2", &texts), 2)),
+        (
+            "x",
+            npy_bytes(
+                ">f2",
+                true,
+                &[ROWS, WIDTH],
+                &numbers_as(">f2", &to_column_major(&data.x, &[ROWS, WIDTH])),
+                3,
+            ),
+        ),
+        ("y", npy_bytes("<u1", false, &[ROWS, 1], &numbers_as("<u1", &data.y), 1)),
+        ("client", npy_bytes("<U2", false, &[ROWS], &texts_as("<U2", &texts), 2)),
     ];
     archive(&folder.join("t.npz"), Zipped::Large, &files);
     for algorithm in ["fedrep", "local-only"] {
@@ -289,7 +312,7 @@ fn npz_summaries_equal_those_of_csv() {
 fn unusable_arrays_are_named() {
     let folder = empty_directory("npz-variants-bad");
     let data = data();
-    let f8 = |shape: &[usize], values: &[f64]| raw("<f8", false, shape, &numbers_as("<f8", values), 1);
+    let f8 = |shape: &[usize], values: &[f64]| npy_bytes("<f8", false, shape, &numbers_as("<f8", values), 1);
     let valid_files = || {
         vec![
             ("x", f8(&[ROWS, WIDTH], &data.x)),
@@ -312,12 +335,12 @@ fn unusable_arrays_are_named() {
     for missing in ["", "NA", "nan", "NaN", "null", "?"] {
         assert_rejected(
             "y",
-            raw("<U4", false, &[ROWS], &texts_as("<U4", &texts(missing)), 1),
+            npy_bytes("<U4", false, &[ROWS], &texts_as("<U4", &texts(missing)), 1),
             &["[17]", &format!("{missing:?}")],
         );
         assert_rejected(
             "client",
-            raw("|S4", false, &[ROWS, 1], &texts_as("|S4", &texts(missing)), 1),
+            npy_bytes("|S4", false, &[ROWS, 1], &texts_as("|S4", &texts(missing)), 1),
             &["[17]", "client"],
         );
     }
@@ -337,19 +360,19 @@ fn unusable_arrays_are_named() {
     }
     assert_rejected(
         "client",
-        raw("<i8", false, &[ROWS], &[1i64 << 60; ROWS].map(i64::to_le_bytes).concat(), 1),
+        npy_bytes("<i8", false, &[ROWS], &[1i64 << 60; ROWS].map(i64::to_le_bytes).concat(), 1),
         &["[0]", "texts"],
     );
-    assert_rejected("x", raw("|O", false, &[ROWS, WIDTH], &[0; 100], 1), &["Python objects", "astype"]);
-    assert_rejected("y", raw("<c16", false, &[ROWS], &[0; 16 * ROWS], 1), &["c16"]);
-    assert_rejected("y", raw("<M8[ns]", false, &[ROWS], &[0; 8 * ROWS], 1), &["M8"]);
+    assert_rejected("x", npy_bytes("|O", false, &[ROWS, WIDTH], &[0; 100], 1), &["Python objects", "astype"]);
+    assert_rejected("y", npy_bytes("<c16", false, &[ROWS], &[0; 16 * ROWS], 1), &["c16"]);
+    assert_rejected("y", npy_bytes("<M8[ns]", false, &[ROWS], &[0; 8 * ROWS], 1), &["M8"]);
     assert_rejected("x", f8(&[], &data.x[..1]), &["shape []", "(n, d)"]);
     assert_rejected("x", f8(&[ROWS * WIDTH], &data.x), &["shape [180]", "(n, d)"]);
     assert_rejected("x", f8(&[5, 12, WIDTH, 1], &data.x), &["shape [5, 12, 3, 1]", "(n, d)"]);
     assert_rejected("y", f8(&[1, ROWS], &data.y), &["shape [1, 60]", "(60)"]);
     assert_rejected("y", f8(&[], &data.y[..1]), &["shape []", "(60)"]);
     let record = "[('a', '<f8'), ('b', '<i4')]";
-    let mut bytes = raw("", false, &[ROWS], &[0; 12 * ROWS], 1);
+    let mut bytes = npy_bytes("", false, &[ROWS], &[0; 12 * ROWS], 1);
     let quotes_at = bytes.windows(2).position(|pair| pair == b"''").unwrap();
     let pad = record.len() - 2;
     bytes.splice(quotes_at..quotes_at + 2, record.bytes());
@@ -366,7 +389,7 @@ fn unusable_arrays_are_named() {
 fn array_memory_is_bounded_by_file_size() {
     let folder = empty_directory("npz-variants-large");
     let ones = |kind: &str, width: usize, shape: &[usize]| {
-        raw(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
+        npy_bytes(kind, false, shape, &vec![1; shape.iter().product::<usize>() * width], 1)
     };
     let rows = 12_000_000;
     // 12 million numbers of one byte take 12 kB in the compressed file and would take 96 MB in memory.
@@ -377,12 +400,12 @@ fn array_memory_is_bounded_by_file_size() {
         &data_error_message(&folder, NPZ),
         &["t.npz", "x", "96000000 bytes of memory", "67108864", "numpy.savez"],
     );
-    let texts = raw("|S1", false, &[rows], &vec![b'a'; rows], 1);
+    let texts = npy_bytes("|S1", false, &[rows], &vec![b'a'; rows], 1);
     let files = [("x", ones("|u1", 1, &[10, 1])), ("y", ones("|u1", 1, &[10])), ("client", texts)];
     archive(&folder.join("t.npz"), Zipped::Deflated, &files);
     assert_contains_all(&data_error_message(&folder, NPZ), &["t.npz", "client", "bytes of memory"]);
     // An uncompressed array of similar size is read.
-    let x = raw("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
+    let x = npy_bytes("|u1", false, &[9_000_000, 1], &vec![1; 9_000_000], 1);
     let files = [("x", x), ("y", ones("|u1", 1, &[10])), ("client", ones("|u1", 1, &[10]))];
     archive(&folder.join("t.npz"), Zipped::Stored, &files);
     assert_contains_all(&data_error_message(&folder, NPZ), &["y has shape [10]", "(9000000)"]);

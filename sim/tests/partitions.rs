@@ -18,7 +18,7 @@ fn dataset(data: &str) -> Dataset {
 }
 
 /// Asserts that a scenario is refused with a message that contains all parts.
-fn refused(data: &str, parts: &[&str]) {
+fn assert_refused(data: &str, parts: &[&str]) {
     let reported = match scenario(data) {
         Err(reported) => reported,
         Ok(scenario) => scenario.dataset(1).unwrap_err().to_string(),
@@ -176,33 +176,33 @@ fn sizes_and_dirichlet_are_read_from_the_file() {
 fn impossible_partitions_are_refused_with_figures() {
     let partition = |text: &str| format!("kind = \"digits\"\n[data.partition]\n{text}\n");
     let split = |text: &str| format!("kind = \"digits\"\n[split]\n{text}\n");
-    refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);
-    refused(&partition("kind = \"diriclet\""), &["did you mean \"dirichlet\"?"]);
-    refused(&partition("kind = \"dirichlet\"\nalpha = 0"), &["data.partition.alpha", "0.001"]);
-    refused(&partition("kind = \"dirichlet\"\nsizes = \"uniform\""), &["unknown key", "alpha"]);
-    refused(
+    assert_refused(&partition("kind = \"natural\""), &["\"natural\"", "\"shards\", \"dirichlet\", \"iid\""]);
+    assert_refused(&partition("kind = \"diriclet\""), &["did you mean \"dirichlet\"?"]);
+    assert_refused(&partition("kind = \"dirichlet\"\nalpha = 0"), &["data.partition.alpha", "0.001"]);
+    assert_refused(&partition("kind = \"dirichlet\"\nsizes = \"uniform\""), &["unknown key", "alpha"]);
+    assert_refused(
         &partition("kind = \"dirichlet\"\nalpha = 0.001\nclients = 100"),
         &["digits", "1000 draws", "100 clients"],
     );
-    refused(&partition("samples = 90"), &["digits", "20 clients", "1797 samples", "needed: 1800"]);
-    refused(&split("by = \"files\""), &["\"files\"", "\"stratified\"", "\"classes\""]);
-    refused(&split("by = \"random\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
-    refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
-    refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such folds"]);
-    refused(&split("fold = 1"), &["split.fold: found 1", "set holdout_clients"]);
-    refused(
+    assert_refused(&partition("samples = 90"), &["digits", "20 clients", "1797 samples", "needed: 1800"]);
+    assert_refused(&split("by = \"files\""), &["\"files\"", "\"stratified\"", "\"classes\""]);
+    assert_refused(&split("by = \"random\"\ntrain_per_class = 3"), &["train_per_class", "unknown key"]);
+    assert_refused(&split("holdout_clients = 20"), &["holdout_clients = 20", "20 clients"]);
+    assert_refused(&split("holdout_clients = 6\nfold = 3"), &["fold = 3", "3 such folds"]);
+    assert_refused(&split("fold = 1"), &["split.fold: found 1", "set holdout_clients"]);
+    assert_refused(
         &split("holdout_clients = 2\nlabels_per_class = 99"),
         &["labels_per_class is 99", "client \"0\""],
     );
-    refused(&split("holdout_classes = [1]"), &["split.holdout_classes", "holdout_clients"]);
-    refused(
+    assert_refused(&split("holdout_classes = [1]"), &["split.holdout_classes", "holdout_clients"]);
+    assert_refused(
         &split("holdout_classes = [1, 256]\nholdout_clients = 2"),
         &["split.holdout_classes", "0 to 255"],
     );
-    refused(&split("holdout_classes = [17]\nholdout_clients = 2"), &["no sample of class 17"]);
-    refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
+    assert_refused(&split("holdout_classes = [17]\nholdout_clients = 2"), &["no sample of class 17"]);
+    assert_refused(&split("holdout_classes = [1]\nholdout_clients = 20"), &["20 of 20 clients"]);
     let all_classes = "holdout_classes = [0,1,2,3,4,5,6,7,8,9]\nholdout_clients = 2";
-    refused(&split(all_classes), &["at most 0, the number of classes"]);
+    assert_refused(&split(all_classes), &["at most 0, the number of classes"]);
 }
 
 /// A split in time is refused for images, because they have no order in time.

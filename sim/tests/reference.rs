@@ -27,7 +27,7 @@ fn gram_schmidt(b: &Matrix) -> Matrix {
 }
 
 /// Reference implementation of FedRep (Collins et al. 2021, Algorithm 1) with full participation.
-fn fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
+fn reference_fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
     let mut b = gram_schmidt(start);
     for _ in 0..ROUNDS {
         let mut mean = Matrix::zeros(FEATURES, WIDTH);
@@ -78,7 +78,7 @@ fn run_from_given_start_agrees_with_the_reference() {
 
     let b =
         npz::read_matrix(folder.join("out/model/representation.npy").to_str().unwrap(), FEATURES).unwrap();
-    let reference = fedrep(&x, &y, &start);
+    let reference = reference_fedrep(&x, &y, &start);
     let apart =
         |a: &Matrix, b: &Matrix| (a * a.transpose() - b * b.transpose()).symmetric_eigenvalues().amax();
     assert!(apart(&gram_schmidt(&start), &reference) > 0.1, "fifty rounds go somewhere");

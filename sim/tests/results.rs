@@ -7,14 +7,14 @@ use crate::common::{empty_directory, exit_code, run_program, stderr_text, stdout
 use fedspan_sim_core::data::npz;
 use serde_json::Value;
 
-fn read(path: &Path) -> Value {
+fn read_json(path: &Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap();
     assert!(!text.contains("null") && !text.contains("NaN"), "absent figures are absent: {text}");
     serde_json::from_str(&text).unwrap()
 }
 
 /// Contents of all files in a directory tree; JSON files without the field `timing`.
-fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
+fn read_files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut contents = BTreeMap::new();
     let mut open = vec![root.to_owned()];
     while let Some(directory) = open.pop() {
@@ -54,7 +54,7 @@ fn run_writes_the_documented_files() {
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let out = folder.join("out");
     assert_eq!(
-        files(&out).into_keys().collect::<Vec<_>>(),
+        read_files(&out).into_keys().collect::<Vec<_>>(),
         [
             "clients.csv",
             "model/heads.npy",
@@ -64,7 +64,7 @@ fn run_writes_the_documented_files() {
             "summary.json"
         ]
     );
-    let summary = read(&out.join("summary.json"));
+    let summary = read_json(&out.join("summary.json"));
     for (field, value) in [("scenario", "linear"), ("algorithm", "fedrep"), ("version", "0.1.0")] {
         assert_eq!(summary[field], value);
     }
@@ -138,7 +138,7 @@ fn results_do_not_depend_on_threads() {
             };
             let output = run_program(&folder, &arguments);
             assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-            files(&folder.join(out))
+            read_files(&folder.join(out))
         };
         let single_thread = run("1");
         assert!(single_thread.len() > 10);
@@ -167,12 +167,14 @@ fn several_seeds_have_a_spread() {
     ];
     let output = run_program(&folder, &arguments);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-    let summary = read(&folder.join("out/summary.json"));
+    let summary = read_json(&folder.join("out/summary.json"));
     assert_eq!(stdout_text(&output), std::fs::read_to_string(folder.join("out/summary.json")).unwrap());
     assert_eq!(summary["seeds"], serde_json::json!([3, 4, 5, 6]));
     let mut each: Vec<f64> = (3..7)
         .map(|seed| {
-            read(&folder.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"].as_f64().unwrap()
+            read_json(&folder.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"]
+                .as_f64()
+                .unwrap()
         })
         .collect();
     each.sort_by(f64::total_cmp);
@@ -191,7 +193,7 @@ fn run_removes_only_files_of_earlier_runs() {
         let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
         let output = run_program(&folder, &[&arguments[..], more].concat());
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-        files(&out).into_keys().collect::<Vec<_>>()
+        read_files(&out).into_keys().collect::<Vec<_>>()
     };
     let single = run(&[]);
     assert!(single.contains(&"model/representation.npy".to_owned()));
@@ -224,9 +226,9 @@ fn failed_start_removes_nothing() {
         )
     };
     assert_eq!(exit_code(&run("seed=1")), 0);
-    let files_before = files(&folder.join("out"));
+    let files_before = read_files(&folder.join("out"));
     assert_eq!(exit_code(&run("data.partition.classes=11")), 2);
-    assert_eq!(files(&folder.join("out")), files_before);
+    assert_eq!(read_files(&folder.join("out")), files_before);
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn compare_shows_scenarios_in_columns() {
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let head = stdout_text(&output);
     assert!(head.contains("linear name=gd-gd") && head.contains("linear (2)"), "{head}");
-    let summary = read(&folder.join("out/summary.json"));
+    let summary = read_json(&folder.join("out/summary.json"));
     let runs = summary["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
     assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario twice");

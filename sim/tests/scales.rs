@@ -20,7 +20,7 @@ fn write_table(folder: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
 }
 
 /// Runs a method on the table and returns the summary and standard error.
-fn run(folder: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Value, String) {
+fn run_scenario(folder: &std::path::Path, scale: &str, classes: bool, method: &str) -> (Value, String) {
     let target = if classes { "target = \"kind\"\ntask = \"classes\"" } else { "target = \"y\"" };
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\n{target}\nfeatures = \"c*\"\nscale = \"{scale}\"\n\
@@ -49,10 +49,10 @@ fn offsets_and_units_do_not_change_figures() {
         ("standard", false, "name = \"pooled\"\nfinal_ridge = 0.3"),
     ] {
         write_table(&folder, |_, x| x);
-        let (plain, reported) = run(&folder, scale, classes, method);
+        let (plain, reported) = run_scenario(&folder, scale, classes, method);
         assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         write_table(&folder, |j, x| units[j] * (x + offsets[j]));
-        let (moved, reported) = run(&folder, scale, classes, method);
+        let (moved, reported) = run_scenario(&folder, scale, classes, method);
         assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         assert_agree(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
     }
@@ -72,11 +72,11 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
         ("name = \"pooled\"\nfinal_ridge = 0.3", false),
     ] {
         write_table(&folder, |_, x| x);
-        let (plain, reported) = run(&folder, "fleet", classes, method);
+        let (plain, reported) = run_scenario(&folder, "fleet", classes, method);
         assert!(!reported.contains("warning"), "{method}: {reported}");
         for (offset, is_reported) in [(0.0, false), (1e3, false), (1e5, true)] {
             write_table(&folder, |j, x| units[j] * (x + if j % 2 == 0 { offset } else { 0.0 }));
-            let (moved, reported) = run(&folder, "fleet", classes, method);
+            let (moved, reported) = run_scenario(&folder, "fleet", classes, method);
             let federated = moved["rounds"] != 0;
             assert_eq!(
                 reported.contains("warning: my.toml: columns have few digits in f32"),

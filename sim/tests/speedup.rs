@@ -47,7 +47,7 @@ fn measured(settings: &Settings) -> Measured {
     measure(settings, &GO_ON, &Silent).unwrap()
 }
 
-fn owned(changes: &[&str]) -> Vec<String> {
+fn to_owned_strings(changes: &[&str]) -> Vec<String> {
     changes.iter().map(|change| (*change).to_owned()).collect()
 }
 
@@ -118,7 +118,7 @@ fn communication_only_shifts_times_of_fixed_schedules() {
             let changes = [speed.changes, &[participation, "algorithm.rounds=60"]].concat();
             let run = |communication: f64| {
                 let c = format!("fleet.communication={communication:?}");
-                let scenario = scenario(16, &owned(&[&changes[..], &[&c]].concat())).unwrap();
+                let scenario = scenario(16, &to_owned_strings(&[&changes[..], &[&c]].concat())).unwrap();
                 Trajectory::run(&scenario, 3, &GO_ON).unwrap().unwrap()
             };
             let without_communication = run(0.0);
@@ -153,7 +153,7 @@ fn communication_only_shifts_times_of_fixed_schedules() {
 /// A run that computes only distances has the same distances as a run with all metrics.
 #[test]
 fn trajectory_distances_equal_those_of_a_full_run() {
-    let scenario = scenario(16, &owned(&["algorithm.rounds=20"])).unwrap();
+    let scenario = scenario(16, &to_owned_strings(&["algorithm.rounds=20"])).unwrap();
     let run = Trajectory::run(&scenario, 1, &GO_ON).unwrap().unwrap();
     let full = fedspan_sim_core::run::run(&scenario, 1, &mut fedspan_sim_core::run::NoProgress).unwrap();
     let distances: Vec<f64> = full.rounds.iter().map(|row| row.scores.unwrap().distance.unwrap()).collect();

@@ -42,7 +42,7 @@ impl Windows {
     /// Smallest number of unused raw samples, over all series, between the end of the training windows and
     /// the start of the scored windows. The number is negative if the windows overlap or are in the wrong
     /// order.
-    fn unused(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
+    fn smallest_gap(&self, trained: &[(usize, Range<usize>)], scored: &[(usize, Range<usize>)]) -> i64 {
         let mut last: BTreeMap<usize, usize> = BTreeMap::new();
         for (series, range) in trained {
             let end = last.entry(*series).or_default();
@@ -66,7 +66,7 @@ fn settings(name: &str, changes: &[&str]) -> WatchSettings {
 }
 
 /// Series and raw samples of the windows of several clients.
-fn joined(
+fn windows_of_clients(
     windows: &Windows,
     dataset: &Dataset,
     clients: &[Client],
@@ -105,7 +105,7 @@ fn training_and_test_windows_are_a_window_apart() {
                         windows.places_of(&client.train, dataset.features),
                         windows.places_of(&client.test, dataset.features),
                     );
-                    let unused = windows.unused(&train, &test);
+                    let unused = windows.smallest_gap(&train, &test);
                     assert!(unused >= WINDOW as i64, "{name}, fold {fold}: {unused} samples unused");
                     let person = |place: &(usize, Range<usize>)| windows.series[place.0].person;
                     let owner = person(&test[0]);
@@ -152,7 +152,7 @@ fn folds_hold_each_person_out_once() {
     for fold in 0..5 {
         let dataset = watch::dataset(&WatchSettings { fold, ..settings("demo", &[]) }, 1).unwrap();
         let people = |clients: &[Client]| {
-            let places = joined(&windows, &dataset, clients, scored);
+            let places = windows_of_clients(&windows, &dataset, clients, scored);
             let mut people: Vec<usize> = places.iter().map(|place| windows.series[place.0].person).collect();
             people.sort_unstable();
             people.dedup();
@@ -161,7 +161,7 @@ fn folds_hold_each_person_out_once() {
         let (stay, leave) = (people(&dataset.clients), people(&dataset.newcomers));
         assert_eq!((stay.len(), leave.len()), (8, 2));
         assert!(stay.iter().all(|person| !leave.contains(person)));
-        let tested = joined(&windows, &dataset, &dataset.newcomers, scored);
+        let tested = windows_of_clients(&windows, &dataset, &dataset.newcomers, scored);
         let mut series: Vec<usize> = tested.iter().map(|place| place.0).collect();
         series.dedup();
         assert_eq!(series.len(), 28, "2 people x 2 sides x 7 exercises");
@@ -178,7 +178,7 @@ fn validation_windows_are_apart_from_test_windows() {
     for name in ["demo", "programmes"] {
         for fold in 0..5 {
             let full = watch::dataset(&WatchSettings { fold, ..settings(name, &[]) }, 1).unwrap();
-            let tests = joined(&windows, &full, &full.clients, scored);
+            let tests = windows_of_clients(&windows, &full, &full.clients, scored);
             for inner in 0..4 {
                 let validation = Some(Validation { fraction: 0.4, fold: inner });
                 let settings = WatchSettings { fold, validation, ..settings(name, &[]) };
@@ -186,9 +186,9 @@ fn validation_windows_are_apart_from_test_windows() {
                 for client in dataset.clients.iter().chain(&dataset.newcomers) {
                     let train = windows.places_of(&client.train, dataset.features);
                     let validate = windows.places_of(&client.test, dataset.features);
-                    assert!(windows.unused(&train, &validate) >= WINDOW as i64);
-                    assert!(windows.unused(&validate, &tests) >= WINDOW as i64);
-                    assert!(windows.unused(&train, &tests) >= WINDOW as i64);
+                    assert!(windows.smallest_gap(&train, &validate) >= WINDOW as i64);
+                    assert!(windows.smallest_gap(&validate, &tests) >= WINDOW as i64);
+                    assert!(windows.smallest_gap(&train, &tests) >= WINDOW as i64);
                 }
                 for newcomer in &dataset.newcomers {
                     assert!(per_class(&newcomer.train).values().all(|count| *count == 1));
@@ -203,10 +203,10 @@ fn gap_setting_widens_the_gap() {
     let windows = Windows::read_all();
     for gap in 1..6 {
         let dataset = watch::dataset(&WatchSettings { gap, ..settings("demo", &[]) }, 1).unwrap();
-        let train = joined(&windows, &dataset, &dataset.clients, trained);
-        let test = joined(&windows, &dataset, &dataset.clients, scored);
+        let train = windows_of_clients(&windows, &dataset, &dataset.clients, trained);
+        let test = windows_of_clients(&windows, &dataset, &dataset.clients, scored);
         // Windows overlap by half, so the first dropped window leaves no unused samples.
-        assert_eq!(windows.unused(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
+        assert_eq!(windows.smallest_gap(&train, &test), ((gap - 1) * HOP) as i64, "gap {gap}");
     }
 }
 

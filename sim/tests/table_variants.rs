@@ -308,14 +308,14 @@ fn unread_formats_are_named() {
     ] {
         assert_contains_all(&parse(magic, &columns(true)).unwrap_err(), &["not a CSV file", format]);
         assert_contains_all(
-            &parse(&Writing { packing: Packing::Gzip, ..Writing::PLAIN }.packed(magic), &columns(true))
+            &parse(&Writing { packing: Packing::Gzip, ..Writing::PLAIN }.compress(magic), &columns(true))
                 .unwrap_err(),
             &[format],
         );
     }
     let gzip = Writing { packing: Packing::Gzip, ..Writing::PLAIN };
     assert_contains_all(
-        &parse(&gzip.packed(&gzip.packed(b"who")), &columns(true)).unwrap_err(),
+        &parse(&gzip.compress(&gzip.compress(b"who")), &columns(true)).unwrap_err(),
         &["gzip", "twice"],
     );
 }

@@ -49,7 +49,7 @@ fn write_table(folder: &std::path::Path, change: impl Fn(usize, f64) -> f64) {
 }
 
 /// Runs a method on the table and returns the summary and standard error.
-fn run(folder: &std::path::Path, method: &str) -> (Value, String) {
+fn run_scenario(folder: &std::path::Path, method: &str) -> (Value, String) {
     let scenario = format!(
         "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"who\"\ntarget = \"y\"\n\
          features = [\"warm\", \"wet\", \"high\", \"loud\"]\nscale = \"none\"\n[model]\nk = 2\n[algorithm]\n{method}\n"
@@ -68,7 +68,7 @@ const FEDREP: &str = "name = \"fedrep\"\nrounds = 100\nstep_size = \"auto\"";
 fn dominated_columns_are_named() {
     let folder = empty_directory("warnings-drowned");
     write_table(&folder, |_, x| x);
-    let (plain, reported) = run(&folder, FEDREP);
+    let (plain, reported) = run_scenario(&folder, FEDREP);
     let right = plain["final"]["test_mse"].as_f64().unwrap();
     assert!(right < 1e-6 && !reported.contains("warning"), "{reported}");
     let (mut missed, mut warned) = (0, 0);
@@ -91,7 +91,7 @@ fn dominated_columns_are_named() {
         (1e5, 1.0),
     ] {
         write_table(&folder, |j, x| if j == 2 { factor * (x + offset) } else { x });
-        let (summary, reported) = run(&folder, FEDREP);
+        let (summary, reported) = run_scenario(&folder, FEDREP);
         let mse = summary["final"]["test_mse"].as_f64().unwrap();
         let is_reported =
             reported.contains("warning: my.toml: columns are badly scaled") && reported.contains("\"high\"");
@@ -110,11 +110,11 @@ fn baselines_report_truncated_directions() {
     let folder = empty_directory("warnings-cut");
     for method in ["name = \"local-only\"", "name = \"pooled\""] {
         write_table(&folder, |j, x| if j == 2 { 1e5 * (1013.0 + x) } else { x });
-        let (summary, reported) = run(&folder, method);
+        let (summary, reported) = run_scenario(&folder, method);
         assert_eq!(summary["fits_cut"]["cut"], 0, "{summary}");
         assert!(!reported.contains("warning"), "{reported}");
         write_table(&folder, |j, x| if j == 2 { 1e12 + x } else { x });
-        let (summary, reported) = run(&folder, method);
+        let (summary, reported) = run_scenario(&folder, method);
         assert_contains_all(&reported, &["warning: my.toml", "least-squares fits", "\"high\""]);
         let count = if method.contains("pooled") { 1 } else { 12 };
         let dropped = &summary["fits_cut"];
@@ -127,7 +127,7 @@ fn baselines_report_truncated_directions() {
         // Clients with more columns than samples are reported only in the summary, without a warning.
         let few_samples = format!("{method}\nfinal_ridge = 0.0\n[split]\ntest = 0.95");
         write_table(&folder, |_, x| x);
-        let (summary, reported) = run(&folder, &few_samples);
+        let (summary, reported) = run_scenario(&folder, &few_samples);
         let few_samples = if method.contains("pooled") { 0 } else { 12 };
         assert_eq!(summary["fits_cut"]["few_samples"], few_samples, "{summary}");
         assert!(!reported.contains("warning"), "{reported}");

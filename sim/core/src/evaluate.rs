@@ -306,11 +306,11 @@ fn distance_of(dataset: &Dataset, basis: &Matrix) -> Option<f64> {
 pub fn shared(clients: &[Client], b: &Matrix, w: &Matrix) -> Scores {
     let combined =
         Matrix::from_fn(b.nrows(), w.ncols(), |i, c| (0..b.ncols()).map(|j| b[(i, j)] * w[(j, c)]).sum());
-    direct(clients, &to_f32(&combined), w.ncols())
+    score_raw_features(clients, &to_f32(&combined), w.ncols())
 }
 
 /// Computes the metrics of a shared head on the raw features (d x C, row-major).
-fn direct(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
+fn score_raw_features(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     if !clients.iter().any(|client| client.train.has_targets()) {
         return Scores::default();
     }

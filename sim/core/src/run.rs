@@ -172,8 +172,8 @@ pub struct Outcome {
     pub counters: Counters,
     /// Privacy loss of all releases of each device; `None` if devices add no noise.
     pub privacy: Option<PrivacyFigures>,
-    /// Number of updates that were aggregated in start rounds and training rounds, without the final head
-    /// fit.
+    /// Number of updates that were aggregated in start rounds (which compute the initial representation) and
+    /// training rounds, without the final head fit.
     pub updates: u64,
     /// Uploaded and downloaded bytes of all rounds.
     pub bytes: (u64, u64),

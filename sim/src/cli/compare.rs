@@ -60,7 +60,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     let executed = execute(&entries, options)?;
     let mut tables = compare_algorithms::tables(&comparison, &entries, &executed);
     if tables.is_empty() {
-        tables.push(table(&entries, &executed));
+        tables.push(comparison_table(&entries, &executed));
     }
     let mut summary = ComparisonSummary::new(&executed);
     if compare.time_to_accuracy.is_requested() {
@@ -69,7 +69,7 @@ pub fn command(compare: &CompareOptions, options: &RunOptions) -> Result<(), Com
     }
     let report = out.join("report.html");
     write_json(&out.join("summary.json"), &summary)?;
-    let mut page = page(&entries, &executed, tables.clone());
+    let mut page = report_page(&entries, &executed, tables.clone());
     page.curves.extend(compare.time_to_accuracy.curves(&entries, &executed));
     write_text(&report, &page.html())?;
     match options.format {
@@ -125,7 +125,7 @@ impl<'a> ComparisonSummary<'a> {
 }
 
 /// Table with one column for each scenario and one row for each metric.
-fn table(entries: &[Entry], executed: &Executed) -> Table {
+fn comparison_table(entries: &[Entry], executed: &Executed) -> Table {
     let finished_runs: Vec<(&Entry, Vec<&Summary>)> = entries
         .iter()
         .zip(&executed.runs)
@@ -172,7 +172,7 @@ fn table(entries: &[Entry], executed: &Executed) -> Table {
 }
 
 /// Report page with the curves and texts of all scenarios.
-fn page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
+fn report_page(entries: &[Entry], executed: &Executed, tables: Vec<Table>) -> Page {
     let finished = || entries.iter().zip(&executed.runs);
     let labels: Vec<&str> = finished().map(|(entry, _)| entry.label.as_str()).collect();
     Page {

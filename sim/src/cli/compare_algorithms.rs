@@ -228,16 +228,16 @@ pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -
     let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
     let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
     let Comparison { variants, notes } = comparison;
-    let Some(mut trained) = table(variants, entries, executed, shown) else { return Vec::new() };
+    let Some(mut trained) = algorithm_table(variants, entries, executed, shown) else { return Vec::new() };
     trained.notes.extend_from_slice(notes);
     let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
     let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
-    let newcomers = any.then(|| table(variants, entries, executed, NEWCOMERS)).flatten();
+    let newcomers = any.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
     [trained].into_iter().chain(newcomers).collect()
 }
 
 /// Creates one table; `None` without requested algorithms.
-fn table(
+fn algorithm_table(
     variants: &[ScenarioVariant],
     entries: &[Entry],
     executed: &Executed,
@@ -291,11 +291,11 @@ fn table(
         runs = runs.max(converged.len());
         let plain = entry.scenario.algorithm.network().is_some_and(|network| !network.tuned);
         let main = if plain { shown.main } else { shown.otherwise };
-        put(algorithm.clone(), *column, cell(&converged, main, shown.worst));
+        put(algorithm.clone(), *column, format_cell(&converged, main, shown.worst));
         let network = entry.scenario.algorithm.network();
         let shared = network.is_some_and(|network| !network.tuned && network.method.shares_whole_network());
         if let (true, Some((main, worst))) = (shared, shown.tuned) {
-            put(format!("{algorithm}+ft"), *column, cell(&converged, main, worst));
+            put(format!("{algorithm}+ft"), *column, format_cell(&converged, main, worst));
         }
     }
     let repeated = if variants.iter().any(|variant| variant.over_changes > 0) { "runs" } else { "seeds" };
@@ -309,7 +309,7 @@ fn table(
 }
 
 /// Formats mean and standard deviation of the score `main` and, in brackets, the mean of the score `worst`.
-fn cell(runs: &[&Summary], main: &str, worst: &str) -> String {
+fn format_cell(runs: &[&Summary], main: &str, worst: &str) -> String {
     let values = |name: &str| -> Option<Vec<f64>> { runs.iter().map(|run| run.figures.get(name)).collect() };
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let Some(main_values) = values(main).filter(|main_values| !main_values.is_empty()) else {

@@ -92,14 +92,14 @@ pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let emulated = ended.map_err(|error| to_command_error(&error))?;
     // A board that was reset or lost power may have missed a round, so results are not compared.
     let undisturbed = options.resets == 0 && options.power_cuts == 0;
-    let simulated = if undisturbed { simulated(&scenario, &emulated)? } else { None };
+    let simulated = if undisturbed { simulate_boards(&scenario, &emulated)? } else { None };
     match options.format {
         Format::Json => {
             for report in &emulated.boards {
                 output::print(&format!("{}\n", report.line))?;
             }
         }
-        format => output::print(&format.shown(&table(&core, &emulated, simulated.as_deref())))?,
+        format => output::print(&format.shown(&board_table(&core, &emulated, simulated.as_deref())))?,
     }
     let differing = simulated.iter().flatten().zip(&emulated.boards).filter(|(a, b)| !a.agrees(b)).count();
     if differing > 0 {
@@ -143,14 +143,17 @@ pub async fn interrupted() {
 
 /// Results of the same fleet in the simulator, or `None` if the number of boards differs from the number of
 /// clients.
-fn simulated(scenario: &Scenario, emulated: &EmulationResult) -> Result<Option<Vec<Expected>>, CommandError> {
+fn simulate_boards(
+    scenario: &Scenario,
+    emulated: &EmulationResult,
+) -> Result<Option<Vec<Expected>>, CommandError> {
     let expected = emulate::expected(scenario);
     let (_, each) = expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
     Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
 }
 
 /// Table with one row for each board.
-fn table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
+fn board_table(core: &Core, emulated: &EmulationResult, simulated: Option<&[Expected]>) -> Table {
     let classes = core.firmware == Firmware::Watch;
     let value = |number: Option<f64>| match number {
         Some(value) if classes => format!("{value:.4}"),

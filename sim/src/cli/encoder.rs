@@ -110,7 +110,7 @@ pub fn command(options: &EncoderOptions) -> Result<(), CommandError> {
     }
     let model = Model::read(&options.weights).map_err(to_command_error)?;
     if let Some(steps) = options.measure {
-        return speed(options, &model, steps);
+        return measure_speed(options, &model, steps);
     }
     let tokenizer = Tokenizer::read(&options.weights, model.shape.vocabulary).map_err(to_command_error)?;
     let tokens = usize::from(options.tokens);
@@ -191,7 +191,7 @@ fn train(
         Format::Json => {
             output::print(&json(&report).map_err(|error| CommandError::Failed(error.to_string()))?)?
         }
-        format => output::print(&format.shown(&table(&report, &trained.rows)))?,
+        format => output::print(&format.shown(&rounds_table(&report, &trained.rows)))?,
     }
     match trained.interrupted {
         true => Err(CommandError::Failed(format!("interrupted after round {}", report.rounds))),
@@ -215,7 +215,7 @@ fn progress_line(row: &Row, round_count: u32) -> String {
 }
 
 /// Table with one row for each scored round.
-fn table(report: &Report, rows: &[Row]) -> Table {
+fn rounds_table(report: &Report, rows: &[Row]) -> Table {
     let cell = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
     let scored = rows.iter().filter(|row| row.score.is_some());
     let Report { sentences, end, .. } = report;
@@ -252,7 +252,7 @@ fn table(report: &Report, rows: &[Row]) -> Table {
 }
 
 /// Measures and prints the duration of training steps.
-fn speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), CommandError> {
+fn measure_speed(options: &EncoderOptions, model: &Model, steps: u16) -> Result<(), CommandError> {
     let speed = measure(model, options.rank.into(), steps.into());
     match options.format {
         Format::Json => {

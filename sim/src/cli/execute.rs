@@ -76,7 +76,7 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
     if let Some(directory) = &entry.directory
         && runs.summaries.len() > 1
     {
-        write_text(&directory.join("report.html"), &page(&entry, runs).html())?;
+        write_text(&directory.join("report.html"), &report_page(&entry, runs).html())?;
     }
     match options.format {
         Format::Json => {
@@ -84,7 +84,7 @@ pub fn command(name: &str, options: &RunOptions) -> Result<(), CommandError> {
                 &files::json(&runs.written()).map_err(|error| CommandError::Failed(error.to_string()))?,
             )?;
         }
-        format => output::print(&format.shown(&table(&entry, runs)))?,
+        format => output::print(&format.shown(&results_table(&entry, runs)))?,
     }
     if options.format != Format::Json
         && let Some(directory) = &entry.directory
@@ -259,7 +259,7 @@ fn run_seed(
             clients: Some(files::clients(&outcome)).filter(|_| !outcome.names.clients.is_empty()),
             ..Runs::none()
         };
-        write_text(&directory.join("report.html"), &page(entry, &single).html())?;
+        write_text(&directory.join("report.html"), &report_page(entry, &single).html())?;
     }
     runs.summaries.push(summary);
     runs.curves.push(points);
@@ -280,7 +280,7 @@ fn to_command_error(entry: &Entry, error: &RunError) -> CommandError {
 }
 
 /// Report page of one scenario.
-fn page(entry: &Entry, runs: &Runs) -> Page {
+fn report_page(entry: &Entry, runs: &Runs) -> Page {
     let algorithm = entry.scenario.algorithm_name();
     let mut texts = vec![("Scenario".to_owned(), entry.scenario.text.clone())];
     let classes = runs.summaries.first().map(|summary| summary.classes.as_slice()).unwrap_or_default();
@@ -298,7 +298,7 @@ fn page(entry: &Entry, runs: &Runs) -> Page {
     }
     Page {
         title: format!("{} · {algorithm}", entry.label),
-        tables: vec![table(entry, runs)],
+        tables: vec![results_table(entry, runs)],
         curves: vec![(String::new(), vec![Series { label: entry.label.clone(), runs: runs.curves.clone() }])],
         texts,
         ..Page::default()
@@ -354,12 +354,12 @@ pub fn spread(runs: &[&Summary], name: &str) -> Option<Spread> {
 }
 
 /// Table of one scenario: the metrics of a single run, or quartiles over several seeds.
-fn table(entry: &Entry, runs: &Runs) -> Table {
+fn results_table(entry: &Entry, runs: &Runs) -> Table {
     let algorithm = entry.scenario.algorithm_name();
     let Some(first) = runs.summaries.first() else { return Table::default() };
     if runs.summaries.len() == 1 {
         return Table {
-            title: format!("{}, {algorithm}, seed {}, {}", entry.label, first.seed, clients(first)),
+            title: format!("{}, {algorithm}, seed {}, {}", entry.label, first.seed, describe_clients(first)),
             columns: vec!["figure".to_owned(), "value".to_owned()],
             rows: lines(first).into_iter().map(|(name, _, text)| vec![name.to_owned(), text]).collect(),
             notes: Vec::new(),
@@ -372,7 +372,12 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
         Some([name.to_owned()].into_iter().chain(cells).collect())
     });
     Table {
-        title: format!("{}, {algorithm}, {} seeds, {}", entry.label, completed.len(), clients(first)),
+        title: format!(
+            "{}, {algorithm}, {} seeds, {}",
+            entry.label,
+            completed.len(),
+            describe_clients(first)
+        ),
         columns: ["figure", "median", "q25", "q75"].map(str::to_owned).to_vec(),
         rows: rows.collect(),
         notes: Vec::new(),
@@ -380,7 +385,7 @@ fn table(entry: &Entry, runs: &Runs) -> Table {
 }
 
 /// Text with the number of clients and, if the data set counts them, of omitted users.
-fn clients(summary: &Summary) -> String {
+fn describe_clients(summary: &Summary) -> String {
     match summary.users_left_out {
         Some(users) => format!("{} clients, {users} users left out", summary.clients),
         None => format!("{} clients", summary.clients),

@@ -131,7 +131,7 @@ pub fn command(options: &LiveOptions) -> Result<(), CommandError> {
         Format::Json => {
             output::print(&json(&together).map_err(|error| CommandError::Failed(error.to_string()))?)?;
         }
-        format => output::print(&format.shown(&table(&runs, options)))?,
+        format => output::print(&format.shown(&live_table(&runs, options)))?,
     }
     match runs.iter().find(|run| run.replay != EQUAL) {
         None => Ok(()),
@@ -222,7 +222,7 @@ fn run(
 }
 
 /// Table with one column for each scenario.
-fn table(runs: &[Run], options: &LiveOptions) -> Table {
+fn live_table(runs: &[Run], options: &LiveOptions) -> Table {
     let seconds = |seconds: f64| format!("{seconds:.2}");
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut row = |name: &str, cell: &dyn Fn(&Run) -> String| {

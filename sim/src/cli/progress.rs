@@ -17,7 +17,7 @@ use fedspan_sim_core::run::Watcher;
 const LINES: u32 = 10;
 
 /// Creates a progress bar, or returns `None` if standard error is not a terminal.
-fn bar(prefix: &str, length: u64) -> Option<ProgressBar> {
+fn create_bar(prefix: &str, length: u64) -> Option<ProgressBar> {
     if !std::io::stderr().is_terminal() {
         return None;
     }
@@ -41,7 +41,7 @@ pub struct Progress {
 impl Progress {
     /// Creates the display for the run `label`. The run ends after the current round if `stop` becomes true.
     pub fn new(label: String, rounds: u32, stop: &Arc<AtomicBool>) -> Self {
-        let bar = bar(&label, rounds.into());
+        let bar = create_bar(&label, rounds.into());
         Self { label, bar, stop: Arc::clone(stop) }
     }
 
@@ -89,7 +89,7 @@ pub struct PartsProgress {
 impl PartsProgress {
     /// Creates a display at 0 %.
     pub fn new(label: &str) -> Self {
-        Self { label: label.to_owned(), bar: bar(label, 0), done: AtomicU64::new(0) }
+        Self { label: label.to_owned(), bar: create_bar(label, 0), done: AtomicU64::new(0) }
     }
 
     /// Removes the progress bar from the terminal.

@@ -131,7 +131,7 @@ impl TimeToAccuracyOptions {
             let first = chunk.first();
             let label = first.map_or(String::new(), |time| time.label.clone());
             let accuracy = first.map_or(String::new(), |time| format!("{:.4}", time.accuracy));
-            [label, accuracy].into_iter().chain(chunk.iter().map(cell)).collect()
+            [label, accuracy].into_iter().chain(chunk.iter().map(format_cell)).collect()
         });
         Table {
             title: "simulated time to accuracies".to_owned(),
@@ -159,7 +159,7 @@ impl TimeToAccuracyOptions {
 }
 
 /// Formats a time and, in brackets, the gain of doubling participation.
-fn cell(reached: &TimeToAccuracy) -> String {
+fn format_cell(reached: &TimeToAccuracy) -> String {
     let Some(time) = reached.time else { return "-".to_owned() };
     reached.gain.map_or_else(|| format!("{time:.1}"), |gain| format!("{time:.1} (x{gain:.2})"))
 }

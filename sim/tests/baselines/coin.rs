@@ -17,7 +17,7 @@ const STEPS: Descent = Descent { momentum: 0.0, ..WHOLE };
 
 /// Number of averaging steps of size `single`, and number of repetitions of `body_epochs` local epochs, that
 /// a round requests.
-fn steps(task: Task, single: f32, body_epochs: u16) -> (i32, u16) {
+fn requested_steps(task: Task, single: f32, body_epochs: u16) -> (i32, u16) {
     let Task::Baseline { baseline: Baseline::L2gd { averaging_step: part }, epochs, .. } = task else {
         panic!("{task:?}")
     };
@@ -39,7 +39,7 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
     let mut models = vec![start; 3];
     let mut flips_seen = Vec::new();
     for round in 0..6 {
-        let flips = steps(fleet.opening().0.task, PART, EPOCHS);
+        let flips = requested_steps(fleet.opening().0.task, PART, EPOCHS);
         for _ in 0..flips.0 {
             let mut mean = vec![0.0; models[0].len()];
             models.iter().for_each(|model| mean = plus(&mean, 1.0 / 3.0, model));
@@ -76,7 +76,7 @@ fn coin_has_the_requested_probability() {
                 .server(parameters(SMALL, 1));
         let (mut to_mean, mut local, mut epochs_with_both) = (0.0, 0.0, 0.0);
         for _ in 0..ROUNDS {
-            let (j, k) = steps(algorithm.request().task, SMALL_PART, 1);
+            let (j, k) = requested_steps(algorithm.request().task, SMALL_PART, 1);
             (to_mean, local) = (to_mean + f64::from(j), local + f64::from(k));
             epochs_with_both += f64::from(u8::from((j, k) == (1, 1)));
             algorithm.finish().unwrap();

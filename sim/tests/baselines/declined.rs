@@ -13,7 +13,10 @@ fn fleet_of(method: NetworkMethod) -> Fleet {
 }
 
 /// Answer of device 0 to a round opening that `change` modified.
-fn answer(fleet: &mut Fleet, change: impl FnOnce(&mut RoundOpen)) -> Result<(), DeclineReason> {
+fn answer_changed_opening(
+    fleet: &mut Fleet,
+    change: impl FnOnce(&mut RoundOpen),
+) -> Result<(), DeclineReason> {
     let (mut open, tensors) = fleet.opening();
     change(&mut open);
     fleet.answer(0, &(open, tensors)).map(drop)
@@ -50,7 +53,11 @@ fn numbers_out_of_range_are_declined() {
                     *baseline = invalid_baseline;
                 }
             };
-            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter), "{invalid_baseline:?}");
+            assert_eq!(
+                answer_changed_opening(&mut fleet, change),
+                Err(DeclineReason::Parameter),
+                "{invalid_baseline:?}"
+            );
             fleet.run_round(&ALL);
         }
     }
@@ -74,7 +81,7 @@ fn invalid_step_sizes_are_declined() {
                 }
             };
             assert_eq!(
-                answer(&mut fleet, change),
+                answer_changed_opening(&mut fleet, change),
                 Err(DeclineReason::Parameter),
                 "{method:?} {invalid_descent:?}"
             );
@@ -84,7 +91,7 @@ fn invalid_step_sizes_are_declined() {
                 *epochs = 0;
             }
         };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
+        assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Parameter));
     }
     // SCAFFOLD's control variates require gradient steps without momentum and a positive step size.
     let mut fleet = fleet_of(NetworkMethod::Scaffold(Scaffold));
@@ -94,7 +101,7 @@ fn invalid_step_sizes_are_declined() {
                 *descent = invalid_descent;
             }
         };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Parameter));
+        assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Parameter));
     }
 }
 
@@ -115,7 +122,7 @@ fn tensors_of_another_shape_are_declined() {
             },
         ];
         for change in changes {
-            assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Tensors), "{method:?}");
+            assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Tensors), "{method:?}");
         }
         fleet.run_round(&ALL);
     }
@@ -138,7 +145,7 @@ fn rounds_of_another_algorithm_are_declined() {
             };
             open.task = Task::Baseline { baseline: other_baseline, descent, epochs, encoding };
         };
-        assert_eq!(answer(&mut fleet, change), Err(DeclineReason::Task), "{method:?}");
+        assert_eq!(answer_changed_opening(&mut fleet, change), Err(DeclineReason::Task), "{method:?}");
     }
 }
 
@@ -161,7 +168,11 @@ fn diverged_device_declines_and_keeps_its_state() {
         let (scored, control) = (fleet.scored(0), fleet.devices[0].control().map(<[f32]>::to_vec));
         let set = fleet.sets[0].clone();
         fleet.sets[0].x.iter_mut().for_each(|value| *value *= 3e38);
-        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::UpdateNonFinite), "{method:?}");
+        assert_eq!(
+            answer_changed_opening(&mut fleet, |_| {}),
+            Err(DeclineReason::UpdateNonFinite),
+            "{method:?}"
+        );
         fleet.sets[0] = set;
         assert_eq!(fleet.scored(0), scored);
         assert_eq!(fleet.devices[0].control().map(<[f32]>::to_vec), control);
@@ -174,7 +185,7 @@ fn device_without_samples_declines_and_bad_samples_are_skipped() {
     for method in PERSONAL.into_iter().chain(GLOBAL) {
         let mut fleet = fleet_of(method);
         fleet.sets[0] = samples(0, 0);
-        assert_eq!(answer(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
+        assert_eq!(answer_changed_opening(&mut fleet, |_| {}), Err(DeclineReason::NoSamples));
         // A sample that is not finite is skipped, and the results remain finite.
         let mut fleet_with_nan = fleet_of(method);
         fleet_with_nan.sets[1].x[4] = f32::NAN;

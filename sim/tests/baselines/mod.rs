@@ -49,7 +49,7 @@ const GLOBAL: [NetworkMethod; 4] = [
 ];
 
 /// Asserts that all values are within 2e-6 of the expected values.
-fn close(context: &str, computed: impl IntoIterator<Item = f64>, expected: &[f64]) {
+fn assert_close(context: &str, computed: impl IntoIterator<Item = f64>, expected: &[f64]) {
     let computed: Vec<f64> = computed.into_iter().collect();
     assert_eq!(computed.len(), expected.len());
     let largest_error = computed.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
@@ -57,7 +57,7 @@ fn close(context: &str, computed: impl IntoIterator<Item = f64>, expected: &[f64
 }
 
 /// Converts values to f64.
-fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
+fn to_f64(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().map(|value| f64::from(*value))
 }
 
@@ -76,10 +76,18 @@ fn each_algorithm_matches_its_formula() {
         for participants in [&[0, 1][..], &[1, 2], &ALL] {
             fleet.run_round(participants);
             oracle.run_round(participants, &fleet.sets);
-            close(&format!("{method:?}"), fleet.algorithm.representation().iter().copied(), &oracle.shared);
+            assert_close(
+                &format!("{method:?}"),
+                fleet.algorithm.representation().iter().copied(),
+                &oracle.shared,
+            );
             for device in ALL {
                 let context = format!("{method:?}, device {device} after {participants:?}");
-                close(&context, wide(&fleet.scored(device)), &oracle.scored(device, &fleet.sets[device]));
+                assert_close(
+                    &context,
+                    to_f64(&fleet.scored(device)),
+                    &oracle.scored(device, &fleet.sets[device]),
+                );
             }
         }
     }
@@ -174,15 +182,16 @@ fn scaffold_server_variate_is_the_mean_of_the_devices() {
         let extra_state = state.len() / 2 - first;
         let c = [&state[first..2 * first], &state[2 * first + extra_state..]].concat();
         assert!(c.iter().any(|value| value.abs() > 1e-3));
-        let control =
-            |device: usize| fleet.devices[device].control().map(|control| wide(control).collect::<Vec<_>>());
+        let control = |device: usize| {
+            fleet.devices[device].control().map(|control| to_f64(control).collect::<Vec<_>>())
+        };
         let mut mean = vec![0.0; c.len()];
         for control in ALL.iter().filter_map(|device| control(*device)) {
             for (mean, control) in mean.iter_mut().zip(control) {
                 *mean += control / 3.0;
             }
         }
-        close("c", c, &mean);
+        assert_close("c", c, &mean);
     }
 }
 

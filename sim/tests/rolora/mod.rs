@@ -42,7 +42,7 @@ fn sines(outcome: &Outcome) -> Vec<f64> {
 }
 
 /// Unit vector whose angle to the unit vector `truth` has the given sine.
-fn tilted(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
+fn tilted_vector(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
     let across = random_basis(truth.nrows(), 1, &mut stream(seed, Purpose::Start, 0));
     let across = (&across - truth * (truth.transpose() * &across)).normalize();
     truth * (1.0 - sine * sine).sqrt() + across * sine
@@ -146,7 +146,7 @@ fn iteration_follows_the_population_map() {
         let (truth, clients) = population(&LowRankRegression { heterogeneity, ..DATA }, seed);
         for start in [0.05, 0.5, 0.9, 0.999] {
             for x in [0.1, 0.25, 0.5, 1.0] {
-                let mut a = tilted(&truth, start, seed);
+                let mut a = tilted_vector(&truth, start, seed);
                 for iterations in 0..6 {
                     let (computed, predicted) = (sine(&a, &truth), rolora::sine_after(iterations, start, x));
                     worst = worst.max((computed - predicted).abs());
@@ -186,7 +186,7 @@ fn lemma_5_3_fails_at_its_endpoint() {
     assert!((predicted - 0.01).abs() < 1e-12 && actual > 0.095, "{predicted} {actual}");
     // Algorithm 2 behaves in the same way.
     let (truth, clients) = population(&DATA, 3);
-    let a = tilted(&truth, 0.1, 3);
+    let a = tilted_vector(&truth, 0.1, 3);
     let b = up(&clients, &a);
     assert!(sine(&down(&clients, &a, &b, 1.0), &truth) > 9.0 * predicted);
     assert!(sine(&down(&clients, &a, &b, 0.5), &truth) < rolora::identical_clients_bound(1, 0.1, 0.5));
@@ -198,7 +198,7 @@ fn lemma_5_3_fails_at_its_endpoint() {
 fn ffa_lora_ends_at_its_floor_and_rolora_below() {
     for (seed, heterogeneity, start) in [(1, 0.0, 0.9), (2, 0.5, 0.3), (3, 1.5, 0.7)] {
         let (truth, clients) = population(&LowRankRegression { heterogeneity, strength: 1.2, ..DATA }, seed);
-        let mut a = tilted(&truth, start, seed);
+        let mut a = tilted_vector(&truth, start, seed);
         let loss = |a: &Matrix| {
             let b = up(&clients, a);
             mean(&clients, |client| client.loss(a, &b))
@@ -223,7 +223,7 @@ fn finite_sample_floor_matches_proposition_5_5() {
     let losses: Vec<f64> = (0..draws)
         .map(|seed| {
             let (truth, ups) = data.truth(seed);
-            let a = tilted(&truth, 0.6, seed);
+            let a = tilted_vector(&truth, 0.6, seed);
             let client = |number: u64| {
                 let mut random = stream(seed, Purpose::Samples, number);
                 let x = Matrix::from_fn(samples, 8, |_, _| random.normal());

@@ -217,8 +217,9 @@ impl Eigenspace {
             return Err(NoEigenspace::NotFinite { row, column, value: symmetric[(row, column)] });
         }
         let vectors = top_eigenspace(symmetric, k + 1);
-        let eigenvalues: Vec<f64> =
-            (0..vectors.ncols()).map(|j| quotient(symmetric, &vectors.columns(j, 1).into_owned())).collect();
+        let eigenvalues: Vec<f64> = (0..vectors.ncols())
+            .map(|j| rayleigh_quotient(symmetric, &vectors.columns(j, 1).into_owned()))
+            .collect();
         let eigenvalue = |index: usize| eigenvalues.get(index).copied().unwrap_or(0.0);
         let (largest, inside, outside) = (eigenvalue(0), eigenvalue(k.saturating_sub(1)), eigenvalue(k));
         // The whole space and the space of dimension 0 are always unique.
@@ -230,7 +231,7 @@ impl Eigenspace {
 }
 
 /// Rayleigh quotient `v^T A v`: the eigenvalue of an eigenvector of norm 1.
-fn quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
+fn rayleigh_quotient(symmetric: &Matrix, v: &Matrix) -> f64 {
     // A symmetric matrix equals its transpose.
     product_transposed(v, &product_transposed(symmetric, v)).sum()
 }

@@ -85,9 +85,9 @@ impl Idx {
     ) -> Result<Pool, DataError> {
         let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
         let train = Part::parse(&plain.0, images.1, &plain.1, labels.1)?;
-        let Some([images, labels]) = test else { return pool(self, &train, None) };
+        let Some([images, labels]) = test else { return build_pool(self, &train, None) };
         let plain = (unpack(images.0, images.1, LARGEST)?, unpack(labels.0, labels.1, LARGEST)?);
-        pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
+        build_pool(self, &train, Some(&Part::parse(&plain.0, images.1, &plain.1, labels.1)?))
     }
 }
 
@@ -109,8 +109,8 @@ impl<'a> Part<'a> {
         labels: &'a [u8],
         labels_name: &'a str,
     ) -> Result<Self, DataError> {
-        let (shape, pixels) = header(images, name, 3)?;
-        let (count, labels) = header(labels, labels_name, 1)?;
+        let (shape, pixels) = parse_header(images, name, 3)?;
+        let (count, labels) = parse_header(labels, labels_name, 1)?;
         let [n, rows, cols] = *shape.as_slice() else {
             return Err(DataError::new(name, "found another number of dimensions, expected 3"));
         };
@@ -150,7 +150,7 @@ impl<'a> Part<'a> {
 
 /// Builds a pool from the training part and the test part. Pixels are divided by the largest training pixel,
 /// so training pixels are in 0..=1, and a constant 1 follows the pixels of an image.
-fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
+fn build_pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, DataError> {
     let scale = train.pixels.iter().copied().max().map_or(1.0, |largest| f32::from(largest.max(1)));
     let (mut x, mut y) = (Vec::new(), Vec::new());
     train.append(files, scale, &mut x, &mut y)?;
@@ -178,7 +178,11 @@ fn pool(files: &Idx, train: &Part<'_>, test: Option<&Part<'_>>) -> Result<Pool, 
 }
 
 /// Parses an IDX file of unsigned bytes: returns the sizes of its dimensions and its elements.
-fn header<'a>(bytes: &'a [u8], name: &str, dimensions: usize) -> Result<(Vec<usize>, &'a [u8]), DataError> {
+fn parse_header<'a>(
+    bytes: &'a [u8],
+    name: &str,
+    dimensions: usize,
+) -> Result<(Vec<usize>, &'a [u8]), DataError> {
     let read_word = |offset: usize| match bytes.get(offset..offset + 4) {
         Some(&[a, b, c, d]) => Ok(u32::from_be_bytes([a, b, c, d])),
         _ => Err(DataError::new(name, format!("ends in the header, at byte {}", bytes.len()))),

@@ -122,7 +122,7 @@ impl Partition {
 /// # Errors
 /// A one-line message with the numbers if there are too few samples or classes.
 pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<usize>>, String> {
-    method.check(labels.len(), classes(labels))?;
+    method.check(labels.len(), count_classes(labels))?;
     let mut random = stream(seed, Purpose::Partition, 0);
     let indices: Vec<usize> = (0..labels.len()).collect();
     let shuffled = random.choose(&indices, indices.len());
@@ -179,7 +179,7 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
 }
 
 /// Number of distinct labels.
-fn classes(labels: &[u8]) -> usize {
+fn count_classes(labels: &[u8]) -> usize {
     let mut seen = [false; 256];
     for label in labels {
         if let Some(is_seen) = seen.get_mut(usize::from(*label)) {

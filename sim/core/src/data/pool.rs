@@ -165,13 +165,13 @@ impl SplitPlan {
         dataset.outputs = stay_classes.len().max(newcomer_classes.len());
         let (clients, dropped_users) =
             self.clients(pool, labels, &part(false), stay_partition, seed).map_err(data_error)?;
-        dataset.clients.extend(clients.iter().map(|(_, client)| renumbered(client, &stay_classes)));
+        dataset.clients.extend(clients.iter().map(|(_, client)| renumber_classes(client, &stay_classes)));
         let (newcomers, newcomers_dropped) =
             self.clients(pool, labels, &part(true), newcomer_partition, seed).map_err(data_error)?;
         dataset.dropped_users = dropped_users + newcomers_dropped;
         for (index, (name, client)) in (client_count as u64..).zip(newcomers) {
             let client = self.holdout.make_newcomer(client, &name, index, &pool.name, seed)?;
-            dataset.newcomers.push(renumbered(&client, &newcomer_classes));
+            dataset.newcomers.push(renumber_classes(&client, &newcomer_classes));
         }
         Ok(dataset)
     }
@@ -402,7 +402,7 @@ fn all_tests_of_classes(
 }
 
 /// Replaces each class number of a client by its position in `numbers`.
-fn renumbered(client: &Client, numbers: &[u8]) -> Client {
+fn renumber_classes(client: &Client, numbers: &[u8]) -> Client {
     let set = |set: &Set| {
         let mut set = set.clone();
         if let Labels::Classes(labels) = &mut set.y {

@@ -64,7 +64,9 @@ impl Scale {
         let d = dataset.features;
         let columns: Vec<FeatureScale> = match self {
             Self::None => Vec::new(),
-            _ => (0..names.len()).map(|feature| self.fit(&mut training(&dataset, d, feature))).collect(),
+            _ => {
+                (0..names.len()).map(|feature| self.fit(&mut training_values(&dataset, d, feature))).collect()
+            }
         };
         let mut differ = vec![0u64; columns.len()];
         let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
@@ -123,7 +125,7 @@ impl Scale {
 }
 
 /// Collects the values of a feature in all training rows.
-fn training(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
+fn training_values(dataset: &Dataset, d: usize, feature: usize) -> Vec<f64> {
     let rows = dataset.clients.iter().filter_map(|client| client.train.x_f64.as_ref());
     rows.flat_map(|wide| wide.iter().skip(feature).step_by(d.max(1))).copied().collect()
 }

@@ -101,7 +101,7 @@ impl LinearRegression {
 #[must_use]
 pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
     let LinearRegression { d, k, .. } = *settings;
-    let (truth, heads) = truth(settings, seed);
+    let (truth, heads) = draw_truth(settings, seed);
     let client = |index: usize, samples: usize, fresh: bool| {
         let direction: Vec<f64> =
             (0..d).map(|i| (0..k).fold(0.0, |sum, j| sum + truth[(i, j)] * heads[(index, j)])).collect();
@@ -141,7 +141,7 @@ pub fn linear_regression(settings: &LinearRegression, seed: u64) -> Dataset {
 /// coordinate divided by the norm of the head, from 0 to 1.
 #[must_use]
 pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
-    let (_, heads) = truth(settings, seed);
+    let (_, heads) = draw_truth(settings, seed);
     let alignment = |row: usize| {
         let head = heads.row(row);
         head.iter().next().map_or(0.0, |first| first.abs() / head.norm().max(f64::MIN_POSITIVE))
@@ -150,17 +150,17 @@ pub fn alignments(settings: &LinearRegression, seed: u64) -> Vec<f64> {
 }
 
 /// Draws the true representation, d x k, and the true heads, one row for each client.
-fn truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
+fn draw_truth(settings: &LinearRegression, seed: u64) -> (Matrix, Matrix) {
     let mut random = stream(seed, Purpose::Truth, 0);
     let truth = random_basis(settings.d, settings.k, &mut random);
     let total = settings.clients + settings.new_clients;
-    let heads = heads(total, settings.k, settings.head_norm, &mut random);
+    let heads = draw_heads(total, settings.k, settings.head_norm, &mut random);
     (truth, heads)
 }
 
 /// Draws `n` true heads of width `k`, one row each, and scales them.
 #[allow(clippy::cast_precision_loss, reason = "a width")]
-fn heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
+fn draw_heads(n: usize, k: usize, norm: HeadNorm, random: &mut Stream) -> Matrix {
     let mut heads = Matrix::from_fn(n, k, |_, _| random.normal());
     let sqrt_k = (k as f64).sqrt();
     match norm {

@@ -285,7 +285,7 @@ pub fn dataset_from_windows(
     let Roles { clients: trained, newcomers: held_out } = settings.roles();
     for (person, (train, test)) in people.iter().enumerate() {
         if held_out.contains(&person) || trained.contains(&person) {
-            check(settings, person, held_out.contains(&person), train, test)?;
+            check_person(settings, person, held_out.contains(&person), train, test)?;
         }
     }
     let nothing = (Set::empty(true), Set::empty(true));
@@ -316,7 +316,7 @@ pub fn dataset_from_windows(
 }
 
 /// Checks that a person has as many windows as the settings require, and windows to score.
-fn check(
+fn check_person(
     settings: &WatchSettings,
     person: usize,
     newcomer: bool,

@@ -19,8 +19,8 @@ pub fn local_only(dataset: &Dataset, clients: &[Client], head: HeadSolve) -> Vec
         return Vec::new();
     }
     let score_client = |client: &Client| {
-        let Fit { weights, dropped } = fitted(&client.train, dataset, head);
-        ClientScore { dropped, ..scored(weights, client, dataset) }
+        let Fit { weights, dropped } = fit_linear_model(&client.train, dataset, head);
+        ClientScore { dropped, ..score_weights(weights, client, dataset) }
     };
     clients.par_iter().map(score_client).collect()
 }
@@ -59,14 +59,14 @@ pub fn pooled_with_dropped(
             pooled.append(&client.train);
         }
     }
-    let Fit { weights, dropped } = fitted(&pooled, dataset, head);
-    let score_client = |client: &Client| scored(weights.clone(), client, dataset);
+    let Fit { weights, dropped } = fit_linear_model(&pooled, dataset, head);
+    let score_client = |client: &Client| score_weights(weights.clone(), client, dataset);
     let each: Vec<ClientScore> = on.par_iter().map(score_client).collect();
     (average(&each), dropped)
 }
 
 /// Fits a linear model to a set by least squares, with the ridge or leave-one-out choice of `head`.
-fn fitted(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
+fn fit_linear_model(set: &Set, dataset: &Dataset, head: HeadSolve) -> Fit {
     let (leave_one_out, ridge) = match head {
         HeadSolve::LeastSquares { ridge } => (false, ridge),
         HeadSolve::LeaveOneOut { fallback_ridge: otherwise } => (can_leave_one_out(set), otherwise),
@@ -124,7 +124,7 @@ fn targets(set: &Set, outputs: usize) -> Vec<f64> {
 }
 
 /// Scores the weights of all features (d x C, row-major) on a client.
-fn scored(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore {
+fn score_weights(weights: Vec<f64>, client: &Client, dataset: &Dataset) -> ClientScore {
     let (train, test) = (errors(&weights, &client.train, dataset), errors(&weights, &client.test, dataset));
     let mean = |sum: f64, count: usize| (count > 0).then(|| sum / count as f64);
     let classes = client.test.is_classes();
@@ -153,14 +153,14 @@ fn errors(weights: &[f64], set: &Set, dataset: &Dataset) -> Errors {
         total.squares += out.iter().zip(y).map(|(a, b)| (a - b) * (a - b)).sum::<f64>();
         if let Labels::Classes(classes) = &set.y {
             let class = classes.get(index).map_or(usize::MAX, |class| usize::from(*class));
-            total.correct += usize::from(largest(&out) == class);
+            total.correct += usize::from(index_of_largest(&out) == class);
         }
     }
     total
 }
 
 /// Index of the largest value; the first index if several values are equal.
-fn largest(values: &[f64]) -> usize {
+fn index_of_largest(values: &[f64]) -> usize {
     let first = |best: (usize, f64), (index, value): (usize, &f64)| {
         if *value > best.1 { (index, *value) } else { best }
     };

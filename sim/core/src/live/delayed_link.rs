@@ -129,14 +129,14 @@ mod tests {
     }
 
     /// Creates a link on which round n takes n hours. Returns the server's end and the session's end.
-    fn line() -> (DuplexStream, DuplexStream) {
+    fn delayed_link() -> (DuplexStream, DuplexStream) {
         let (server, server_side) = tokio::io::duplex(1 << 12);
         let (session_side, session) = tokio::io::duplex(1 << 12);
         tokio::spawn(relay(server_side, session_side, 256, |open| HOUR * open.id.round));
         (server, session)
     }
 
-    async fn receives(session: &mut DuplexStream, expected: &[u8]) -> Duration {
+    async fn time_until_received(session: &mut DuplexStream, expected: &[u8]) -> Duration {
         let began = Instant::now();
         let mut received = vec![0; expected.len()];
         session.read_exact(&mut received).await.unwrap();
@@ -150,40 +150,40 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn opened_round_and_later_frames_are_delayed() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         let welcome = frame(&ToDevice::Welcome(Welcome { campaign: 1, idle_milliseconds: 1 }));
         let bytes = [welcome.clone(), open(2), welcome.clone()].concat();
         // Chunks of three bytes, so that chunk boundaries differ from frame boundaries.
         for part in bytes.chunks(3) {
             server.write_all(part).await.unwrap();
         }
-        assert_close(receives(&mut session, &welcome).await, Duration::ZERO);
-        assert_close(receives(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
+        assert_close(time_until_received(&mut session, &welcome).await, Duration::ZERO);
+        assert_close(time_until_received(&mut session, &[open(2), welcome].concat()).await, 2 * HOUR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn closed_round_is_not_delivered() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         let closed = frame(&ToDevice::RoundClosed(id(9)));
         server.write_all(&[open(9), closed.clone(), open(1)].concat()).await.unwrap();
-        assert_close(receives(&mut session, &closed).await, Duration::ZERO);
-        assert_close(receives(&mut session, &open(1)).await, HOUR);
+        assert_close(time_until_received(&mut session, &closed).await, Duration::ZERO);
+        assert_close(time_until_received(&mut session, &open(1)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn reopened_round_keeps_its_time() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         server.write_all(&open(2)).await.unwrap();
         tokio::time::sleep(HOUR).await;
         server.write_all(&open(2)).await.unwrap();
-        assert_close(receives(&mut session, &open(2)).await, HOUR);
+        assert_close(time_until_received(&mut session, &open(2)).await, HOUR);
     }
 
     #[tokio::test(start_paused = true)]
     async fn session_output_passes_while_round_waits() {
-        let (mut server, mut session) = line();
+        let (mut server, mut session) = delayed_link();
         server.write_all(&open(2)).await.unwrap();
         session.write_all(b"alive").await.unwrap();
-        assert_close(receives(&mut server, b"alive").await, Duration::ZERO);
+        assert_close(time_until_received(&mut server, b"alive").await, Duration::ZERO);
     }
 }

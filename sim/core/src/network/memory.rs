@@ -57,7 +57,7 @@ impl NetworkMemory for HeapNetwork {
             classes,
             pool_indices,
             body_cache,
-            frozen: layer(base),
+            frozen: frozen_layer(base),
         }
     }
 
@@ -70,11 +70,11 @@ impl NetworkMemory for HeapNetwork {
     }
 
     fn frozen(&self) -> Frozen<'_> {
-        layer(&self.base)
+        frozen_layer(&self.base)
     }
 }
 
 /// Frozen layer of the base network, if there is a base network.
-fn layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
+fn frozen_layer(base: &Option<Arc<BaseNetwork>>) -> Frozen<'_> {
     base.as_ref().map_or(Frozen::Nothing, |base| Frozen::F32(&base.frozen))
 }

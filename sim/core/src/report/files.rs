@@ -197,25 +197,25 @@ pub fn clients(outcome: &Outcome) -> String {
     let scored_clients = outcome
         .clients
         .iter()
-        .zip(names(&outcome.names.clients))
+        .zip(client_names_or_empty(&outcome.names.clients))
         .map(|client_and_name| ("before", client_and_name));
-    let newcomers = outcome.newcomers.iter().zip(names(&outcome.names.newcomers));
+    let newcomers = outcome.newcomers.iter().zip(client_names_or_empty(&outcome.names.newcomers));
     let scored_clients = scored_clients.chain(newcomers.map(|client_and_name| ("after", client_and_name)));
     for (number, (joined, (client, name))) in scored_clients.enumerate() {
         let tuned = outcome.tuned.get(number).and_then(|tuned| tuned.accuracy);
         let figures = [client.accuracy, tuned, Some(client.loss), client.test_mse].map(cell);
-        text.push_str(&format!("{number},{joined},{},{}\n", figures.join(","), quoted(name)));
+        text.push_str(&format!("{number},{joined},{},{}\n", figures.join(","), quote_cell(name)));
     }
     text
 }
 
 /// Iterates over the known names, followed by infinitely many empty names.
-fn names(client_names: &[String]) -> impl Iterator<Item = &str> {
+fn client_names_or_empty(client_names: &[String]) -> impl Iterator<Item = &str> {
     client_names.iter().map(String::as_str).chain(std::iter::repeat(""))
 }
 
 /// Quotes a CSV cell if RFC 4180 requires quotes.
-fn quoted(name: &str) -> String {
+fn quote_cell(name: &str) -> String {
     match name.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", name.replace('"', "\"\"")),
         false => name.to_owned(),

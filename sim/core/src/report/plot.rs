@@ -150,16 +150,16 @@ impl Axis {
 
     fn label(self, value: f64) -> String {
         match self {
-            Self::Bytes if value >= 1e9 => format!("{} GB", trim(value / 1e9)),
-            Self::Bytes if value >= 1e6 => format!("{} MB", trim(value / 1e6)),
-            Self::Bytes if value >= 1e3 => format!("{} kB", trim(value / 1e3)),
-            _ => trim(value),
+            Self::Bytes if value >= 1e9 => format!("{} GB", format_trimmed(value / 1e9)),
+            Self::Bytes if value >= 1e6 => format!("{} MB", format_trimmed(value / 1e6)),
+            Self::Bytes if value >= 1e3 => format!("{} kB", format_trimmed(value / 1e3)),
+            _ => format_trimmed(value),
         }
     }
 }
 
 /// Formats a value without trailing zeros.
-fn trim(value: f64) -> String {
+fn format_trimmed(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -193,7 +193,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         };
         let runs: Vec<Vec<(f64, f64)>> =
             entry.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
-        let middle = median(&runs);
+        let middle = pointwise_median(&runs);
         if middle.is_empty() {
             continue;
         }
@@ -226,8 +226,8 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         Scale::linear((low - margin).max(0.0), (high + margin).min(1.0))
     };
     let mut svg = String::new();
-    let result = draw(&mut svg, &lines, axis, right, scale);
-    result.is_ok().then(|| themed(&svg))
+    let result = draw_chart(&mut svg, &lines, axis, right, scale);
+    result.is_ok().then(|| use_page_colours(&svg))
 }
 
 /// Scale of the vertical axis: range and ticks.
@@ -297,7 +297,7 @@ fn range(lines: &[ChartLine], is_included: impl Fn(&ChartLine) -> bool) -> (f64,
 }
 
 /// Draws the axes and all lines. `right` is the right end of the horizontal axis, which starts at 0.
-fn draw(
+fn draw_chart(
     svg: &mut String,
     lines: &[ChartLine],
     axis: Axis,
@@ -345,7 +345,7 @@ fn draw(
 }
 
 /// Pointwise median of several runs, as long as the shortest run.
-fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
+fn pointwise_median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
     let length = runs.iter().map(Vec::len).min().unwrap_or(0);
     let median_at = |index: usize, pick: fn(&(f64, f64)) -> f64| {
         let mut values: Vec<f64> = runs.iter().filter_map(|run| run.get(index)).map(pick).collect();
@@ -357,7 +357,7 @@ fn median(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
 }
 
 /// Replaces the placeholder colours by CSS variables of the page.
-fn themed(svg: &str) -> String {
+fn use_page_colours(svg: &str) -> String {
     let hex = |colour: RGBColor| format!("\"#{:02X}{:02X}{:02X}\"", colour.0, colour.1, colour.2);
     let mut out = svg.replace(&hex(INK), "\"var(--ink)\"");
     out = out.replace(&hex(GRID), "\"var(--grid)\"").replace(&hex(AXIS), "\"var(--axis)\"");

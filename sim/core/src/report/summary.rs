@@ -139,7 +139,7 @@ impl Summary {
         if let Some(network) = scenario.algorithm.network() {
             figures.push("accuracy_worst_decile", worst_decile(&outcome.clients));
             if !network.tuned {
-                figures.push("accuracy_last_10", recent(outcome));
+                figures.push("accuracy_last_10", recent_accuracy(outcome));
                 figures.push("accuracy_tuned", average(&outcome.tuned).accuracy);
                 figures.push("accuracy_tuned_worst_decile", worst_decile(&outcome.tuned));
             }
@@ -207,7 +207,7 @@ impl Summary {
 }
 
 /// Mean accuracy after each of the last ten rounds, if all these rounds were evaluated.
-fn recent(outcome: &Outcome) -> Option<f64> {
+fn recent_accuracy(outcome: &Outcome) -> Option<f64> {
     let last = outcome.rounds.last()?.round;
     let rows = outcome.rounds.iter().filter(|row| row.round > 0 && row.round + RECENT_ROUNDS > last);
     let accuracies: Option<Vec<f64>> = rows.map(|row| row.scores?.accuracy).collect();

@@ -87,13 +87,13 @@ impl Attackers {
         if opening.id != self.round {
             (self.round, self.honest) = (opening.id, BTreeMap::new());
         }
-        let base = base(opening);
+        let base = step_base(opening);
         let mut attacker_steps = BTreeMap::new();
         for (index, _) in answers {
             let Some(device) = devices.get(*index) else { continue };
-            for update in updates(&mut device.inbox, opening.id) {
+            for update in updates_of_round(&mut device.inbox, opening.id) {
                 let steps = if self.indices.contains(index) { &mut attacker_steps } else { &mut self.honest };
-                steps.insert(*index, step(update, &base));
+                steps.insert(*index, step_of_update(update, &base));
             }
         }
         // Before the first honest update, the updates that the attackers computed honestly are used (Baruch
@@ -104,11 +104,11 @@ impl Attackers {
             self.honest.values().collect()
         };
         for (index, honest_step) in &attacker_steps {
-            let attacked = self.attacked(*index, honest_step, &known_steps, opening);
+            let attacked = self.attacked_step(*index, honest_step, &known_steps, opening);
             let Some(device) = devices.get(*index) else { continue };
-            for update in updates(&mut device.inbox, opening.id) {
+            for update in updates_of_round(&mut device.inbox, opening.id) {
                 self.replaced += 1;
-                replace(update, &attacked, &base);
+                replace_step(update, &attacked, &base);
                 update.samples = self.attack.samples.unwrap_or(update.samples);
             }
         }
@@ -117,7 +117,7 @@ impl Attackers {
     /// Computes the step that an attacker uploads. `honest_step` is the step that it computed
     /// honestly, and `known_steps` are the honest steps.
     #[allow(clippy::cast_precision_loss, reason = "counts of devices and values")]
-    fn attacked(
+    fn attacked_step(
         &self,
         index: usize,
         honest_step: &[f64],
@@ -127,11 +127,11 @@ impl Attackers {
         let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
         match self.attack.kind {
             Attack::SignFlip(strength) => scaled(honest_step, -strength),
-            Attack::InnerProduct(strength) => scaled(&mean(known_steps), -strength),
+            Attack::InnerProduct(strength) => scaled(&mean_step(known_steps), -strength),
             Attack::LittleIsEnough(z) => {
                 let z = z.unwrap_or_else(|| little_is_enough_z(self.clients, self.indices.len()));
-                let mean = mean(known_steps);
-                let deviation = deviation(known_steps, &mean);
+                let mean = mean_step(known_steps);
+                let deviation = step_deviation(known_steps, &mean);
                 mean.iter().zip(deviation).map(|(mean, deviation)| mean - z * deviation).collect()
             }
             Attack::Gaussian(strength) => {
@@ -151,8 +151,9 @@ impl Attackers {
         }
     }
 
-    /// Step from the downloaded representation to a plane orthogonal to it. In a start round, whose upload is
-    /// not a representation, the plane is scaled to the norm of the device's computed upload.
+    /// Step from the downloaded representation to a plane orthogonal to it. In a start round (which computes
+    /// the initial representation), whose upload is not a representation, the plane is scaled to the norm of
+    /// the device's computed upload.
     fn orthogonal_plane(&self, honest_step: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
         let Some(sent) = opening.request.tensors.first() else { return honest_step.to_vec() };
         let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
@@ -170,7 +171,7 @@ impl Attackers {
 }
 
 /// Updates for round `id` in the inbox of a device.
-fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
+fn updates_of_round(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut Update> {
     inbox.iter_mut().filter_map(move |inbound| match inbound {
         PeerMessage::Update(update) if update.id == id => Some(update),
         _ => None,
@@ -178,7 +179,7 @@ fn updates(inbox: &mut [PeerMessage], id: RoundId) -> impl Iterator<Item = &mut 
 }
 
 /// Values to which the step of an update is relative: the downloaded models, and zeros for other tensors.
-fn base(opening: &RoundBroadcast) -> Vec<f64> {
+fn step_base(opening: &RoundBroadcast) -> Vec<f64> {
     let mut base = Vec::new();
     for expected in &opening.request.expects {
         let is_model = matches!(expected.role, Role::Representation | Role::SharedHead);
@@ -191,12 +192,12 @@ fn base(opening: &RoundBroadcast) -> Vec<f64> {
     base
 }
 
-fn step(update: &Update, base: &[f64]) -> Vec<f64> {
+fn step_of_update(update: &Update, base: &[f64]) -> Vec<f64> {
     let values = update.tensors.iter().flat_map(|tensor| tensor.values.iter());
     values.zip(base).map(|(value, base)| f64::from(*value) - base).collect()
 }
 
-fn replace(update: &mut Update, step: &[f64], base: &[f64]) {
+fn replace_step(update: &mut Update, step: &[f64], base: &[f64]) {
     let values = update.tensors.iter_mut().flat_map(|tensor| tensor.values.iter_mut());
     for (value, (step, base)) in values.zip(step.iter().zip(base)) {
         #[allow(clippy::cast_possible_truncation, reason = "what is sent is f32")]
@@ -214,7 +215,7 @@ fn with_first(honest_step: &[f64], value: f64) -> Vec<f64> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a number of devices")]
-fn mean(steps: &[&Vec<f64>]) -> Vec<f64> {
+fn mean_step(steps: &[&Vec<f64>]) -> Vec<f64> {
     let mut sum = vec![0.0; steps.first().map_or(0, |step| step.len())];
     for step in steps {
         for (sum, value) in sum.iter_mut().zip(step.iter()) {
@@ -225,7 +226,7 @@ fn mean(steps: &[&Vec<f64>]) -> Vec<f64> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a number of devices")]
-fn deviation(steps: &[&Vec<f64>], mean: &[f64]) -> Vec<f64> {
+fn step_deviation(steps: &[&Vec<f64>], mean: &[f64]) -> Vec<f64> {
     let mut squares = vec![0.0; mean.len()];
     for step in steps {
         for (square, (value, mean)) in squares.iter_mut().zip(step.iter().zip(mean)) {
@@ -284,9 +285,9 @@ mod tests {
     #[test]
     fn mean_and_deviation_are_taken_over_steps() {
         let (a, b) = (vec![1.0, -2.0], vec![3.0, 4.0]);
-        let m = mean(&[&a, &b]);
+        let m = mean_step(&[&a, &b]);
         assert_eq!(m, [2.0, 1.0]);
-        assert_eq!(deviation(&[&a, &b], &m), [1.0, 3.0]);
+        assert_eq!(step_deviation(&[&a, &b], &m), [1.0, 3.0]);
         assert_eq!(norm(&[3.0, 4.0]), 5.0);
     }
 }

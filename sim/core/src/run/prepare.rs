@@ -176,7 +176,7 @@ impl<'a> Job<'a> {
         custom.check(shape, scenario.scale != ScaleSource::None, scenario.privacy.is_some())?;
         let mut outcome = match scenario.is_federated() {
             true => self.custom_simulation(custom)?.with_metrics(self.metrics).run(watcher)?,
-            false => baseline(scenario, &self.dataset, self.seed)?,
+            false => run_baseline(scenario, &self.dataset, self.seed)?,
         };
         if self.scenario.measured.step_size {
             outcome.step_size = Some(self.scenario.algorithm.step_size);
@@ -373,7 +373,7 @@ fn basis_at_angle(truth: &Matrix, sine: f64, seed: u64) -> Matrix {
 }
 
 /// Runs a method without training rounds: one model on pooled data, or one model per client.
-fn baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
+fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Outcome, RunError> {
     let began = Instant::now();
     let scale = fleet_scale(scenario, dataset, seed)?;
     let scaled = scale.as_ref().map(|scale| dataset.scaled(scale, None));

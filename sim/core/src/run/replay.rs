@@ -76,7 +76,7 @@ impl fmt::Display for DisplayDecision<'_> {
 #[derive(Clone, Debug)]
 pub struct Replay {
     server: Server,
-    /// Openings and commits of start rounds and training rounds.
+    /// Openings and commits of start rounds (which compute the initial representation) and training rounds.
     decisions: Vec<JournalEntry>,
     /// Answers of a device in an exchange, in order: time in milliseconds, and index of the line.
     answers: BTreeMap<(u32, DeviceId), VecDeque<(f64, usize)>>,

@@ -144,7 +144,7 @@ impl<'a> Simulation<'a> {
         self.engine.open_round().and_then(|round| round.deadline).filter(|_| self.trains())
     }
 
-    /// True in start rounds and training rounds.
+    /// True in start rounds (which compute the initial representation) and in training rounds.
     fn trains(&self) -> bool {
         matches!(self.engine.phase(), Phase::Start(_) | Phase::Train(_))
     }
@@ -203,7 +203,7 @@ impl<'a> Simulation<'a> {
                 device.discard_frames();
             }
         }
-        self.pump();
+        self.process_due_frames();
         if let Some((attackers, _)) = &mut self.attackers {
             attackers.corrupt(&mut self.devices, &arrivals, self.engine.open_round());
         }
@@ -313,7 +313,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Processes the frames of all devices except those whose answers are due later.
-    fn pump(&mut self) {
+    fn process_due_frames(&mut self) {
         let arrivals = &self.arrivals;
         self.devices.pump(|index| arrivals.pending(index).is_some());
     }

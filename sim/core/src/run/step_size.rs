@@ -57,15 +57,16 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     };
     let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
     let largest_curvature = |fitted: Option<(&Matrix, f64)>| {
-        largest(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
+        largest_eigenvalue(start.clone(), |v| mean(&|set, w| curvature(set, v, w, fitted)))
     };
     let fitted =
         exact.map(|ridge| largest_curvature(Some((&basis, ridge)))).filter(|curvature| *curvature > 0.0);
     let of_body = fitted.unwrap_or_else(|| largest_curvature(None));
-    let of_head = largest(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
+    let of_head =
+        largest_eigenvalue(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
     let (mut explained, mut targets) = (0.0, 0.0);
     for (set, w) in &each {
-        let (y_hat, y) = energies(set, &basis, w);
+        let (y_hat, y) = sums_of_squares(set, &basis, w);
         explained += y_hat / set.len() as f64;
         targets += y / set.len() as f64;
     }
@@ -123,7 +124,7 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
 /// Gradient of the loss of a client, `(1/m) X^T (X B W - Y) W^T`, d x k.
 fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
     let (k, c) = w.shape();
-    let z = project(set, b);
+    let z = project_samples(set, b);
     let row = |(index, z): (usize, &[f64])| -> Vec<f64> {
         let residual = |o: usize| {
             let target = match &set.y {
@@ -139,12 +140,12 @@ fn gradient(set: &Set, b: &Matrix, w: &Matrix) -> Matrix {
         let residual: Vec<f64> = (0..c).map(residual).collect();
         (0..k).map(|j| residual.iter().enumerate().map(|(o, r)| r * w[(j, o)]).sum()).collect()
     };
-    lift(set, b.nrows(), k, z.chunks_exact(k.max(1)).enumerate().map(row))
+    multiply_by_samples(set, b.nrows(), k, z.chunks_exact(k.max(1)).enumerate().map(row))
 }
 
 /// Largest eigenvalue of a positive linear map on matrices, by power iteration from `v`. Returns 0 if an
 /// iterate is zero or not finite.
-fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
+fn largest_eigenvalue(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
     let mut value = 0.0;
     for _ in 0..ITERATIONS {
         let norm = v.norm();
@@ -162,11 +163,11 @@ fn largest(mut v: Matrix, map: impl Fn(&Matrix) -> Matrix) -> f64 {
 fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) -> Matrix {
     let (k, c) = w.shape();
     let mut moved: Vec<f64> = Vec::with_capacity(set.len() * c);
-    for z in project(set, v).chunks_exact(k.max(1)) {
+    for z in project_samples(set, v).chunks_exact(k.max(1)) {
         moved.extend((0..c).map(|o| z.iter().enumerate().map(|(j, z)| z * w[(j, o)]).sum::<f64>()));
     }
     if let Some((fitted, ridge)) = fitted {
-        let z = project(set, fitted);
+        let z = project_samples(set, fitted);
         let problem = Problem { x: &z, y: &moved, features: k, outputs: c, ridge, roundoff: F64_ROUNDOFF };
         let weights = solve(&problem).weights;
         let mut answer = vec![0.0; c];
@@ -178,17 +179,17 @@ fn curvature(set: &Set, v: &Matrix, w: &Matrix, fitted: Option<(&Matrix, f64)>) 
     let back_projected = |moved: &[f64]| -> Vec<f64> {
         (0..k).map(|j| moved.iter().enumerate().map(|(o, moved)| moved * w[(j, o)]).sum()).collect()
     };
-    lift(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back_projected))
+    multiply_by_samples(set, v.nrows(), k, moved.chunks_exact(c.max(1)).map(back_projected))
 }
 
 /// Product `(1/m) X^T X V`, d x k.
 fn second_moment(set: &Set, v: &Matrix) -> Matrix {
     let (d, k) = v.shape();
-    lift(set, d, k, project(set, v).chunks_exact(k.max(1)).map(<[f64]>::to_vec))
+    multiply_by_samples(set, d, k, project_samples(set, v).chunks_exact(k.max(1)).map(<[f64]>::to_vec))
 }
 
 /// Product `X V`, m x k, row-major.
-fn project(set: &Set, v: &Matrix) -> Vec<f64> {
+fn project_samples(set: &Set, v: &Matrix) -> Vec<f64> {
     let (d, k) = v.shape();
     let rows: Vec<f64> = (0..d).flat_map(|i| (0..k).map(move |j| (i, j))).map(|entry| v[entry]).collect();
     let mut projections = vec![0.0; set.len() * k];
@@ -201,7 +202,7 @@ fn project(set: &Set, v: &Matrix) -> Vec<f64> {
 }
 
 /// Product `(1/m) X^T Z`, d x k, where `rows` are the rows of Z.
-fn lift(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> Matrix {
+fn multiply_by_samples(set: &Set, d: usize, k: usize, rows: impl Iterator<Item = Vec<f64>>) -> Matrix {
     let mut sum = vec![0.0; d * k];
     for (x, z) in set.x.chunks_exact(d.max(1)).zip(rows) {
         for (x, row) in x.iter().zip(sum.chunks_exact_mut(k.max(1))) {
@@ -219,7 +220,7 @@ fn project_onto(basis: &Matrix, v: &Matrix) -> Matrix {
 }
 
 /// Sum of squares of the predictions of a model `(b, w)` on a set, and sum of squares of the targets.
-fn energies(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
+fn sums_of_squares(set: &Set, b: &Matrix, w: &Matrix) -> (f64, f64) {
     let (d, k) = b.shape();
     let mut answers = 0.0;
     for x in set.x.chunks_exact(d.max(1)) {

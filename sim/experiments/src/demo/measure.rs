@@ -42,7 +42,7 @@ pub enum Method {
 }
 
 /// Number of training rounds in one fold, summed over all methods and seeds.
-fn rounds(part: &Part) -> Result<u64, DemoError> {
+fn rounds_of_part(part: &Part) -> Result<u64, DemoError> {
     let fedrep = part.scenario(0, &[])?.algorithm.rounds;
     let fedavg = if part.shared_labels { part.scenario(0, &fedavg())?.algorithm.rounds } else { 0 };
     Ok(2 * u64::from(fedrep) * SEEDS as u64 + u64::from(fedavg))
@@ -132,7 +132,7 @@ impl Watcher for RoundCounter<'_> {
 pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<PartResult>, DemoError> {
     let mut total = 0;
     for part in &PARTS {
-        total += rounds(part)? * FOLDS as u64;
+        total += rounds_of_part(part)? * FOLDS as u64;
     }
     let mut jobs = Vec::new();
     for part in &PARTS {
@@ -144,7 +144,7 @@ pub fn measure_all(stop: &AtomicBool, progress: &dyn Progress) -> Result<Vec<Par
         .par_iter()
         .map(|&(part, fold, seed)| {
             let what = format!("{}: fold {}, seed {}", part.name, fold + 1, seed + 1);
-            case(part, fold, seed, &mut RoundCounter { progress, total, what, stop })
+            measure_case(part, fold, seed, &mut RoundCounter { progress, total, what, stop })
         })
         .collect();
     let finished = |(part, cases): (&Part, &[Option<Case>])| {
@@ -167,7 +167,7 @@ pub fn prepare(scenario: &Scenario, seed: u64, features: Features) -> Result<Job
 }
 
 /// Measures one fold with one seed. Returns `None` if the user interrupted the measurement.
-fn case(
+fn measure_case(
     part: &Part,
     fold: usize,
     seed: usize,

@@ -41,7 +41,7 @@ impl Model {
         for number in 0..self.layers.len() {
             x = self.adapted_layer(adapter, batch, number).forward(x, false).0;
         }
-        head(adapter, &mean_pool(&x, batch, self.shape.hidden))
+        compute_logits(adapter, &mean_pool(&x, batch, self.shape.hidden))
     }
 
     /// Returns the mean cross-entropy of a batch, in nats, and writes the gradient with respect to the
@@ -56,7 +56,7 @@ impl Model {
             caches.push(cache);
         }
         let pooled = mean_pool(&x, batch, d);
-        let mut logits = head(adapter, &pooled);
+        let mut logits = compute_logits(adapter, &pooled);
         let loss = loss(&logits, &batch.labels);
         let scale = 1.0 / batch.labels.len().max(1) as f32;
         if !dense::softmax_errors(&mut logits, &batch.labels, scale) {
@@ -131,7 +131,7 @@ fn mean_pool(x: &[f32], batch: &Batch, d: usize) -> Vec<f32> {
 }
 
 /// Computes the logits (n x 2) from the pooled features (n x d).
-fn head(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
+fn compute_logits(adapter: &Adapter, pooled: &[f32]) -> Vec<f32> {
     let [weight, bias] = adapter.head();
     let mut logits = vec![0.0; pooled.len() / adapter.hidden * CLASSES];
     dense::backward_product(pooled, &adapter.values[weight], adapter.hidden, &mut logits);

@@ -180,7 +180,7 @@ impl Report {
             lines.push('\n');
         }
         write_text(&rounds, &lines)?;
-        write_text(&directory.join("predictions.csv"), &predictions(model, clients, trained))?;
+        write_text(&directory.join("predictions.csv"), &format_predictions(model, clients, trained))?;
         trained.adapter.write_directory(&directory.join("adapter"))?;
         write_json(&directory.join("summary.json"), self)?;
         Ok(())
@@ -189,7 +189,7 @@ impl Report {
 
 /// Content of `predictions.csv`: one line for each held-out sentence with the index of its file, its id, its
 /// label, and the logits.
-fn predictions(model: &Model, clients: &Clients, trained: &Trained) -> String {
+fn format_predictions(model: &Model, clients: &Clients, trained: &Trained) -> String {
     let mut text = String::from("file,id,label,negative,positive\n");
     for batch in clients.test_batches() {
         let logits = model.logits(&trained.adapter, &batch.tokens);

@@ -14,17 +14,17 @@ pub fn markdown(rows: &[Row]) -> String {
         let noise = row.noise.map_or("-".to_owned(), |noise| format!("{noise:.2}"));
         let medians: String = (1..=column_count)
             .map(|number| match row.at.get(number - 1) {
-                Some(_) => format!(" {} |", figure(row.after(number).median)),
+                Some(_) => format!(" {} |", format_number(row.after(number).median)),
                 None => " |".to_owned(),
             })
             .collect();
         let Quartiles { q25, median, q75 } = row.last();
-        let last = format!("{} ({} to {})", figure(median), figure(q25), figure(q75));
+        let last = format!("{} ({} to {})", format_number(median), format_number(q25), format_number(q75));
         text.push_str(&format!("| {} | {noise} |{medians} {last} |\n", row.name));
     }
     text
 }
 
-fn figure(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value.abs() >= 1e-3 { format!("{value:.4}") } else { format!("{value:.1e}") }
 }

@@ -10,7 +10,7 @@ impl Ratio {
 }
 
 /// Formats the ratio and its bounds; the ratio is in bold if `mark` is set.
-fn cell(speedup: &Speedup, mark: bool) -> String {
+fn format_cell(speedup: &Speedup, mark: bool) -> String {
     let Speedup { ratio, low, high, .. } = speedup;
     let bounds = format!("[{}, {}]", low.text(), high.text());
     let ratio = ratio.text();
@@ -54,7 +54,7 @@ fn table_row(row: &Row) -> Vec<String> {
     cells.extend(row.policies.iter().map(|policy| {
         let speedup = &policy.speedup;
         let mark = several && !policy.adaptive && !speedup.ratio.below && speedup.ratio.value >= best;
-        cell(speedup, mark)
+        format_cell(speedup, mark)
     }));
     cells
 }

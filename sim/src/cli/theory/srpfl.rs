@@ -110,7 +110,7 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
     }
     // The scenario file is checked before any output.
     if options.out.is_some() {
-        doubling(options)?;
+        doubling_scenario(options)?;
     }
     let parts: Vec<Part> = options.communication.iter().map(|c| part(&settings, *c)).collect();
     let mut tables: Vec<Table> = parts.iter().map(|part| cost_table(&settings, part)).collect();
@@ -132,7 +132,7 @@ pub fn command(options: &SrpflOptions) -> Result<(), CommandError> {
 
 /// Scenario to simulate, number of clients in its first stage, and size of its cohort (`None` for all
 /// clients).
-fn doubling(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
+fn doubling_scenario(options: &SrpflOptions) -> Result<(Scenario, usize, Option<usize>), CommandError> {
     let base = load::scenario(&options.scenario, &options.changes)?;
     match base.participation {
         participation::Policy::Doubling(DoublingSettings { n0, cohort, .. }) => Ok((base, n0, cohort)),
@@ -151,7 +151,7 @@ fn report(
     parts: &[Part],
     out: &Path,
 ) -> Result<(), CommandError> {
-    let (base, n0, cohort) = doubling(options)?;
+    let (base, n0, cohort) = doubling_scenario(options)?;
     let scenario_with = |changes: &[String]| {
         let changes: Vec<String> = options.changes.iter().chain(changes).cloned().collect();
         load::scenario(&options.scenario, &changes)

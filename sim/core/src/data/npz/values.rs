@@ -81,7 +81,7 @@ impl Values {
 /// A one-line message if the header is malformed, the type is not supported, or the array is larger than
 /// allowed or than the file. Memory is allocated only for elements that the file contains.
 pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) -> Result<Values, String> {
-    let header = header(&mut file, max_values)?;
+    let header = read_header(&mut file, max_values)?;
     let shape: Vec<usize> = header.shape().iter().filter_map(|&n| usize::try_from(n).ok()).collect();
     let product = header.shape().iter().try_fold(1u64, |product, &n| product.checked_mul(n));
     let count = product.filter(|count| *count <= max_values && shape.len() == header.shape().len());
@@ -117,7 +117,7 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
             }
             let unicode = kind.type_char() == TypeChar::UnicodeStr;
             let mut texts = Vec::with_capacity(count);
-            chunks(&mut file, count, width, |chunk| {
+            read_chunks(&mut file, count, width, |chunk| {
                 for text in chunk.chunks_exact(width.max(1)) {
                     texts.push(if unicode { decode_unicode(text, big)? } else { decode_bytes(text)? });
                 }
@@ -128,8 +128,8 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
         }
         _ => {
             let mut values = Vec::with_capacity(count);
-            chunks(&mut file, count, width, |chunk| {
-                decode(chunk, kind.type_char(), width, big, &mut values);
+            read_chunks(&mut file, count, width, |chunk| {
+                decode_numbers(chunk, kind.type_char(), width, big, &mut values);
                 Ok(())
             })?;
             let values = if order == Order::C { values } else { row_major(&shape, &values) };
@@ -139,7 +139,7 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
 }
 
 /// Reads and checks the header. Sizes in the header are checked before memory is allocated for them.
-fn header(file: &mut impl Read, max_values: u64) -> Result<NpyHeader, String> {
+fn read_header(file: &mut impl Read, max_values: u64) -> Result<NpyHeader, String> {
     let io_message = |error: std::io::Error| error.to_string();
     let mut head = vec![0; 10];
     file.read_exact(&mut head).map_err(|_| "ends in the header".to_owned())?;
@@ -220,7 +220,7 @@ fn text_memory(width: usize) -> u64 {
 }
 
 /// Reads `count` elements of `width` bytes in chunks, and passes each chunk to `each`.
-fn chunks(
+fn read_chunks(
     file: &mut impl Read,
     count: usize,
     width: usize,
@@ -244,7 +244,7 @@ fn chunks(
 }
 
 /// Decodes numbers of `width` bytes each and appends them to `values`.
-fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
+fn decode_numbers(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Vec<f64>) {
     macro_rules! each {
         ($width:literal, $value:expr) => {
             for element in bytes.chunks_exact($width) {
@@ -266,14 +266,14 @@ fn decode(bytes: &[u8], kind: TypeChar, width: usize, big: bool, values: &mut Ve
         (TypeChar::Uint, 2) => each!(2, |bytes| f64::from(u16::from_le_bytes(bytes))),
         (TypeChar::Uint, 4) => each!(4, |bytes| f64::from(u32::from_le_bytes(bytes))),
         (TypeChar::Uint, _) => each!(8, |bytes| u64::from_le_bytes(bytes) as f64),
-        (_, 2) => each!(2, |bytes| half(u16::from_le_bytes(bytes))),
+        (_, 2) => each!(2, |bytes| half_to_f64(u16::from_le_bytes(bytes))),
         (_, 4) => each!(4, |bytes| f64::from(f32::from_le_bytes(bytes))),
         _ => each!(8, f64::from_le_bytes),
     }
 }
 
 /// Value of an IEEE 754 half-precision number.
-fn half(bits: u16) -> f64 {
+fn half_to_f64(bits: u16) -> f64 {
     let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
     sign * match exponent {
@@ -341,9 +341,13 @@ mod tests {
             (0x7c00, f64::INFINITY),
             (0x8000, 0.0),
         ] {
-            assert!((half(bits) - value).abs() == 0.0 || half(bits) == value, "{bits:#x}: {}", half(bits));
+            assert!(
+                (half_to_f64(bits) - value).abs() == 0.0 || half_to_f64(bits) == value,
+                "{bits:#x}: {}",
+                half_to_f64(bits)
+            );
         }
-        assert!(half(0x7e00).is_nan());
+        assert!(half_to_f64(0x7e00).is_nan());
     }
 
     fn file(text: &str, body: &[u8]) -> Vec<u8> {

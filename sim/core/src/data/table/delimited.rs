@@ -114,7 +114,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
     while read_record(&mut record)? {
         let blank = record.len() == 1 && header.len() > 1 && record.get(0) == Some("");
         if !blank {
-            counter.count(lines.text.as_bytes(), start(&record, &lines.text));
+            counter.count(lines.text.as_bytes(), record_start(&record, &lines.text));
             rows.append(&record, 1 + lines.skipped + counter.ends)?;
         }
     }
@@ -123,7 +123,7 @@ fn read(bytes: &[u8], path: &str, columns: &Columns) -> Result<Table, String> {
 
 /// Byte offset at which a record starts. The position from the CSV reader may point to empty lines before the
 /// record.
-fn start(record: &csv::StringRecord, text: &str) -> usize {
+fn record_start(record: &csv::StringRecord, text: &str) -> usize {
     let Some(position) = record.position() else { return 0 };
     let start = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let line_ends = text.as_bytes().get(start..).unwrap_or_default();

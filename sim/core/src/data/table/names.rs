@@ -109,7 +109,7 @@ impl Names {
         let mark = mark
             .unwrap_or_else(|| if has_decimal_comma() { DecimalMark::Comma } else { DecimalMark::Point })
             .character();
-        let key = |text| match truth(text) {
+        let key = |text| match parse_truth(text) {
             Some(truth) => Key::Truth(truth),
             None => Decimal::parse(text, mark).map_or(Key::Word(text), Key::Number),
         };
@@ -152,7 +152,7 @@ impl Names {
 }
 
 /// Boolean value of a text; `None` if the text is not a boolean.
-fn truth(text: &str) -> Option<bool> {
+fn parse_truth(text: &str) -> Option<bool> {
     let equals = |word| text.eq_ignore_ascii_case(word);
     if equals("true") { Some(true) } else { equals("false").then_some(false) }
 }

@@ -87,8 +87,8 @@ impl Numbers {
             _ => return Err(expected_number(text)),
         };
         let value = match mark {
-            Some(DecimalMark::Comma) => number(&text.replace(',', ".")),
-            _ => number(text),
+            Some(DecimalMark::Comma) => parse_number(&text.replace(',', ".")),
+            _ => parse_number(text),
         };
         let Some(value) = value else { return Err(expected_number(text)) };
         if let Some(mark) = mark {
@@ -135,7 +135,7 @@ impl Numbers {
 }
 
 /// Parses a finite number within the range of an f32.
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|value| narrow(*value).is_finite())
 }
 

@@ -134,7 +134,7 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
         Some([mark, b'\n' | b'\r', ..]) => (Some(*mark), text.get(6..).unwrap_or_default(), 1),
         _ => (None, text, 0),
     };
-    let first = header(text.trim_start_matches(['\r', '\n']));
+    let first = header_line(text.trim_start_matches(['\r', '\n']));
     if first.len() > HEADER {
         return Err(format!("found a first line of {} bytes, allowed: at most {HEADER}", first.len()));
     }
@@ -146,17 +146,17 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
     }
     let delimiter = asked.or(named).unwrap_or_else(|| {
         let has = |mark: &u8| {
-            let header: HashSet<String> = cells(first, *mark).into_iter().collect();
+            let header: HashSet<String> = split_cells(first, *mark).into_iter().collect();
             names.iter().all(|name| header.contains(*name))
         };
-        let most_columns = || DELIMITERS.into_iter().rev().max_by_key(|mark| cells(first, *mark).len());
+        let most_columns = || DELIMITERS.into_iter().rev().max_by_key(|mark| split_cells(first, *mark).len());
         DELIMITERS.into_iter().find(has).or_else(most_columns).unwrap_or(b',')
     });
     Ok(Lines { text: strip_blanks_before_quotes(text, delimiter, skipped)?, delimiter, skipped })
 }
 
 /// Header of the file, which may contain line ends within quotes. If a quote does not end, the first line.
-fn header(text: &str) -> &str {
+fn header_line(text: &str) -> &str {
     let mut quoted = false;
     let end = text.bytes().take(HEADER + 1).position(|byte| {
         quoted ^= byte == b'"';
@@ -167,7 +167,7 @@ fn header(text: &str) -> &str {
 }
 
 /// Splits a line into cells.
-fn cells(line: &str, delimiter: u8) -> Vec<String> {
+fn split_cells(line: &str, delimiter: u8) -> Vec<String> {
     let text = strip_blanks_before_quotes(line, delimiter, 0).unwrap_or(Cow::Borrowed(line));
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)

@@ -74,7 +74,7 @@ impl Simulation<'_> {
         watcher: &mut dyn Watcher,
     ) -> Result<(), RunError> {
         let began = Instant::now();
-        self.pump();
+        self.process_due_frames();
         self.seconds += began.elapsed().as_secs_f64();
         (self.last_failure, self.failed_attempts) = (None, 0);
         // Ridge scores are not counted as updates.
@@ -82,7 +82,7 @@ impl Simulation<'_> {
             self.updates += record.participants.len() as u64;
         }
         let Phase::Train(number) = record.phase else {
-            // The start rounds are recorded in round 0, the initial model.
+            // The start rounds, which compute the initial representation, are recorded in round 0.
             if matches!(self.engine.phase(), Phase::Train(_)) {
                 self.record_initial(queue, watcher)?;
             }

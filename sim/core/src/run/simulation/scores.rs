@@ -10,7 +10,8 @@ use crate::evaluate::{self, ClientScore, MetricSet, Scores};
 use crate::run::{Diverged, RECENT_ROUNDS, RoundRow, RunError, Watcher, check_finite};
 
 impl Simulation<'_> {
-    /// Records round 0: the scores of the initial model, and the bytes of the start rounds.
+    /// Records round 0: the scores of the initial model, and the bytes of the start rounds, which compute the
+    /// initial representation.
     pub(super) fn record_initial(
         &mut self,
         queue: &mut VecDeque<Action>,

@@ -90,13 +90,13 @@ impl Dropouts {
             return false;
         }
         match &mut self.kind {
-            Kind::Independent => uniform(seed, client, period) < probability,
+            Kind::Independent => uniform_draw(seed, client, period) < probability,
             Kind::Persistent(absent) => absent.get(client).copied().unwrap_or(false),
             Kind::Outages { site, length, known: site_states } => {
                 let Some(site) = site.get(client).copied() else { return false };
                 let Some((known_period, is_down)) = site_states.get_mut(site) else { return false };
                 if *known_period == 0 || *known_period > period {
-                    (*known_period, *is_down) = (1, uniform(seed, site, 1) < probability);
+                    (*known_period, *is_down) = (1, uniform_draw(seed, site, 1) < probability);
                 }
                 // Markov chain of two states (Gilbert 1960). The length of outages has a geometric
                 // distribution, and a site is down for the given fraction of all periods.
@@ -104,8 +104,8 @@ impl Dropouts {
                     (1.0 - 1.0 / *length, probability / ((1.0 - probability) * *length));
                 while *known_period < period {
                     *known_period += 1;
-                    *is_down =
-                        uniform(seed, site, *known_period) < if *is_down { stays_down } else { goes_down };
+                    *is_down = uniform_draw(seed, site, *known_period)
+                        < if *is_down { stays_down } else { goes_down };
                 }
                 *is_down
             }
@@ -114,7 +114,7 @@ impl Dropouts {
 }
 
 /// Draws a uniform number in [0, 1) for a client or a site in a period.
-fn uniform(seed: u64, index: usize, period: u32) -> f64 {
+fn uniform_draw(seed: u64, index: usize, period: u32) -> f64 {
     stream(seed, Purpose::Dropout, stream_index(index, period)).uniform()
 }
 
@@ -158,7 +158,7 @@ mod tests {
             .collect()
     }
 
-    fn part(lost: impl Iterator<Item = bool>) -> f64 {
+    fn share_lost(lost: impl Iterator<Item = bool>) -> f64 {
         let (mut total, mut lost_count) = (0.0, 0.0);
         for lost in lost {
             total += 1.0;
@@ -175,7 +175,7 @@ mod tests {
                 [(DropoutPattern::Independent, 0.01), (DropoutPattern::Persistent, 1e-9), (outages, 0.05)]
             {
                 let periods = dropout_table(dropouts(probability, pattern, 20, 3), 20);
-                let lost = part(periods.into_iter().flatten());
+                let lost = share_lost(periods.into_iter().flatten());
                 assert!((lost - probability).abs() <= tolerance, "{pattern:?} {probability}: {lost}");
             }
         }

@@ -59,14 +59,14 @@ pub fn frame_lengths(opening: &RoundBroadcast, limit: usize) -> Vec<usize> {
     let open = |tensors| ToDevice::RoundOpen(RoundOpen { id, task: request.task, tensors });
     // The encoded length of the sample count varies by one or two bytes; 100 has a typical length.
     let update = |tensors| ToServer::Update(Update { id, samples: 100, skipped: 0, tensors });
-    let mut frames = direction(id, down, limit, open, ToDevice::Chunk);
-    frames.extend(direction(id, up, limit, update, ToServer::Chunk));
+    let mut frames = one_way_frame_lengths(id, down, limit, open, ToDevice::Chunk);
+    frames.extend(one_way_frame_lengths(id, up, limit, update, ToServer::Chunk));
     frames
 }
 
 /// Lengths in bytes of the frames in one direction: the first message, and the chunks of tensors that do not
 /// fit into it.
-fn direction<M: Message>(
+fn one_way_frame_lengths<M: Message>(
     id: RoundId,
     mut tensors: Descriptors,
     limit: usize,

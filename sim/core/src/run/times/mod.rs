@@ -50,8 +50,8 @@ impl Times {
         }))
     }
 
-    /// Creates times from a table by client (from 0) and round (from 1, including start rounds). A client
-    /// does not answer in a round without an entry.
+    /// Creates times from a table by client (from 0) and round (from 1, including the start rounds, which
+    /// compute the initial representation). A client does not answer in a round without an entry.
     #[must_use]
     pub fn from_table(table: BTreeMap<(usize, u32), f64>) -> Self {
         Self(Kind::Given(TimeTable::once(table)))

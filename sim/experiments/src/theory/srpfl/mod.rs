@@ -77,7 +77,8 @@ pub struct Part {
 /// Computes all cells of one communication cost.
 #[must_use]
 pub fn part(settings: &Settings, communication: f64) -> Part {
-    let cells: Vec<Cell> = RATIOS.iter().map(|log2| cell(settings, 1 << log2, communication)).collect();
+    let cells: Vec<Cell> =
+        RATIOS.iter().map(|log2| compute_cell(settings, 1 << log2, communication)).collect();
     let trend = |value: fn(&Cell) -> f64| {
         let points: Vec<(f64, f64)> =
             RATIOS.iter().zip(&cells).map(|(log2, cell)| (f64::from(*log2), value(cell))).collect();
@@ -92,7 +93,7 @@ pub fn part(settings: &Settings, communication: f64) -> Part {
 }
 
 /// Computes the expected times for one fleet size; `ratio` is `N / n0`.
-fn cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
+fn compute_cell(settings: &Settings, ratio: usize, communication: f64) -> Cell {
     let Settings { first, contraction, factor, start, .. } = *settings;
     let recursion = Recursion { contraction };
     let cohort = first * ratio;
@@ -181,6 +182,6 @@ mod tests {
             rounds += 1.0;
         }
         let harmonic: f64 = (1..=64).map(|n| 1.0 / f64::from(n)).sum();
-        assert!((cell(&settings(), 16, 2.0).full - rounds * (harmonic + 2.0)).abs() < 1e-9);
+        assert!((compute_cell(&settings(), 16, 2.0).full - rounds * (harmonic + 2.0)).abs() < 1e-9);
     }
 }

@@ -4,7 +4,7 @@ use super::{CONTRACTIONS, Part, Settings, part};
 use fedspan_sim_core::report::table::Table;
 
 /// Formats a time: two decimals below 100, no decimals otherwise.
-fn time(value: f64) -> String {
+fn format_time(value: f64) -> String {
     if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
@@ -19,10 +19,10 @@ pub fn cost_table(settings: &Settings, part: &Part) -> Table {
             vec![
                 cell.ratio.to_string(),
                 cell.ratio.ilog2().to_string(),
-                time(cell.full),
-                time(cell.optimal),
+                format_time(cell.full),
+                format_time(cell.optimal),
                 format!("{:.2}", cell.full_over_optimal),
-                time(cell.theorem),
+                format_time(cell.theorem),
                 format!("{:.2}", cell.full_over_theorem),
             ]
         })
