@@ -94,9 +94,9 @@ fn projector_median_withstands_orthogonal_plane_of_nearly_half() {
 
 #[test]
 fn results_do_not_depend_on_threads_and_table_is_complete() {
-    let small = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
-    let single_thread = measured(&Settings { threads: 1, ..small.clone() });
-    assert_eq!(single_thread, measured(&Settings { threads: 3, ..small }));
+    let small_settings = Settings { seeds: 1, ..settings(GRIDS[1], &["mean", "projector mean"], &[0.2]) };
+    let single_thread = measured(&Settings { threads: 1, ..small_settings.clone() });
+    assert_eq!(single_thread, measured(&Settings { threads: 3, ..small_settings }));
     assert_eq!(markdown(&single_thread).lines().count(), 2 + single_thread.len());
 }
 
@@ -128,8 +128,8 @@ fn attackers_are_not_scored() {
     let attacked = outcome(&["attack.fraction=0.2", "algorithm.rounds=3"], 6);
     assert_eq!(attacked.clients.len(), 32);
     assert_eq!(attacked.rounds.last().unwrap().participants.len(), 40);
-    let none = outcome(&["attack={}", "algorithm.rounds=3"], 6);
-    assert_eq!((none.clients.len(), none.attacks), (40, 0));
+    let without_attack = outcome(&["attack={}", "algorithm.rounds=3"], 6);
+    assert_eq!((without_attack.clients.len(), without_attack.attacks), (40, 0));
 }
 
 #[test]

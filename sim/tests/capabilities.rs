@@ -193,8 +193,8 @@ fn network(Sizes { d, k, c }: Sizes) {
                  rounds = 1\n"
             )
         };
-        let any = if model.contains("lora") { "lora" } else { "fedrep" };
-        let section = parse(&text(any)).model;
+        let algorithm = if model.contains("lora") { "lora" } else { "fedrep" };
+        let section = parse(&text(algorithm)).model;
         for name in names_for_model(&section) {
             check_scenario(&parse(&text(name)), Some((d, c)), &format!("d {d}, c {c}, {model}, {name}"));
         }

@@ -96,9 +96,9 @@ fn recorded_choice_is_reproduced_by_choosing() {
     let recorded: Vec<Choice> = (0..5).map(|fold| Choice::recorded(part, fold).unwrap()).collect();
     let expected = &recorded[FOLD];
     let mut tried = SearchSpace::all();
-    let near = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
+    let nearby_choices = recorded.get(FOLD - 1..=FOLD + 1).unwrap();
     tried.fedrep.retain(|tried_candidate| {
-        near.iter().any(|choice| candidate(choice, tried_candidate.features) == *tried_candidate)
+        nearby_choices.iter().any(|choice| candidate(choice, tried_candidate.features) == *tried_candidate)
     });
     let plain = [
         expected.local,

@@ -24,12 +24,12 @@ const TABLE: &str = "[data]\nkind = \"csv\"\npath = \"table.csv\"\nclient = \"wh
 /// Runs a scenario and returns its summary, with standard error in field `reported`, or the error message.
 fn run_scenario(folder: &Path, scenario: &str) -> Result<Value, String> {
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let ran = run_program(folder, &["run", "my.toml", "--format", "json", "--out", "out"]);
-    if exit_code(&ran) != 0 {
-        return Err(stderr_text(&ran));
+    let output = run_program(folder, &["run", "my.toml", "--format", "json", "--out", "out"]);
+    if exit_code(&output) != 0 {
+        return Err(stderr_text(&output));
     }
-    let mut summary: Value = serde_json::from_str(&stdout_text(&ran)).unwrap();
-    summary["reported"] = json!(stderr_text(&ran));
+    let mut summary: Value = serde_json::from_str(&stdout_text(&output)).unwrap();
+    summary["reported"] = json!(stderr_text(&output));
     Ok(summary)
 }
 
@@ -77,8 +77,8 @@ fn summary_over_seeds_keeps_users_left_out_and_warnings() {
     write_leaf(&folder.join("train.json"), &["u", "v", "w"], |row| json!(row % 2));
     write_leaf(&folder.join("some.json"), &["v", "x", "y"], |row| json!(row % 2));
     std::fs::write(folder.join("s.toml"), leaf("train.json", "some.json")).unwrap();
-    let ran = run_program(&folder, &["run", "s.toml", "--seeds", "2", "--out", "out"]);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let output = run_program(&folder, &["run", "s.toml", "--seeds", "2", "--out", "out"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let written = std::fs::read_to_string(folder.join("out/summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&written).unwrap();
     assert_eq!((summary["seeds"].as_array().unwrap().len(), &summary["users_left_out"]), (2, &json!(2)));

@@ -144,10 +144,10 @@ impl fedspan_sim_core::progress::Progress for Silent {
 #[test]
 fn early_end_of_demo_is_reported() {
     let folder = empty_directory("early");
-    let shown =
+    let printed =
         fedspan_experiments::demo::run(&folder, &std::sync::atomic::AtomicBool::new(true), &Silent).unwrap();
-    assert_eq!(shown.text, "");
-    assert_eq!(shown.interruption(), Some("interrupted; nothing was finished"));
+    assert_eq!(printed.text, "");
+    assert_eq!(printed.interruption(), Some("interrupted; nothing was finished"));
 }
 
 #[test]

@@ -29,8 +29,8 @@ fn accuracies(outcome: &Outcome) -> Vec<f64> {
 #[test]
 fn fine_tuned_heads_are_scored_after_every_round() {
     let plain = outcome(&["algorithm.name=\"fedavg\""]);
-    let none = outcome(&["algorithm.name=\"fedavg+ft\"", "algorithm.tuning_epochs=0"]);
-    assert_eq!(accuracies(&plain), accuracies(&none));
+    let without_tuning = outcome(&["algorithm.name=\"fedavg+ft\"", "algorithm.tuning_epochs=0"]);
+    assert_eq!(accuracies(&plain), accuracies(&without_tuning));
     let tuned = outcome(&["algorithm.name=\"fedavg+ft\""]);
     assert_eq!(plain.layers, tuned.layers);
     for (round, (tuned, plain)) in accuracies(&tuned).iter().zip(accuracies(&plain)).enumerate() {
@@ -56,9 +56,9 @@ fn times_to_accuracies(folder: &str, further_arguments: &[&str]) -> Vec<Value> {
         "--format",
         "json",
     ];
-    let ran = run_program(&folder, &[&words[..], &SMALL, further_arguments].concat());
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    let summary: Value = serde_json::from_str(&stdout_text(&ran)).unwrap();
+    let output = run_program(&folder, &[&words[..], &SMALL, further_arguments].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let summary: Value = serde_json::from_str(&stdout_text(&output)).unwrap();
     summary["reached"].as_array().unwrap().clone()
 }
 
@@ -113,9 +113,9 @@ fn communication_dependent_runs_are_refused() {
         (&["compare", "digits-network", "--algorithms", "fedrep", "--over", "seed"], "KEY=VALUE,VALUE"),
         (&["compare", "digits-network", "--algorithms", "fedrep", "--over", "seed=1,,2"], "KEY=VALUE,VALUE"),
     ] {
-        let ran = run_program(&folder, words);
-        assert_eq!(exit_code(&ran), 2, "{words:?}");
-        assert!(stderr_text(&ran).contains(expected_parts), "{words:?}: {}", stderr_text(&ran));
+        let output = run_program(&folder, words);
+        assert_eq!(exit_code(&output), 2, "{words:?}");
+        assert!(stderr_text(&output).contains(expected_parts), "{words:?}: {}", stderr_text(&output));
     }
 }
 
@@ -135,15 +135,15 @@ fn table_cell_covers_all_values_of_over() {
         "--seeds",
         "2",
     ];
-    let ran = run_program(&folder, &[&words[..], &SMALL].concat());
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    let shown = stdout_text(&ran);
-    assert_eq!(shown.matches("4 runs").count(), 2, "{shown}");
-    let newcomer_table = shown.split("came after training").nth(1).unwrap();
+    let output = run_program(&folder, &[&words[..], &SMALL].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    assert_eq!(printed.matches("4 runs").count(), 2, "{printed}");
+    let newcomer_table = printed.split("came after training").nth(1).unwrap();
     let row = |name: &str| newcomer_table.lines().find(|line| line.contains(name)).unwrap().to_owned();
-    assert_eq!(row("fedrep").matches("+-").count(), 2, "{shown}");
-    assert_eq!(row("lg-fedavg").matches("+-").count(), 2, "{shown}");
-    assert!(!shown.contains("fold"), "{shown}");
+    assert_eq!(row("fedrep").matches("+-").count(), 2, "{printed}");
+    assert_eq!(row("lg-fedavg").matches("+-").count(), 2, "{printed}");
+    assert!(!printed.contains("fold"), "{printed}");
 }
 
 /// Writes a table of fifteen speakers; rows have ten features, and the classes are twelve vowels.
@@ -175,10 +175,10 @@ fn write_speakers(folder: &std::path::Path) {
 fn all_algorithms_run_on_a_table_of_many_classes() {
     let folder = empty_directory("comparisons-speakers");
     write_speakers(&folder);
-    let ran = run_program(&folder, &["compare", "speakers.toml", "--algorithms", "all"]);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    let shown = stdout_text(&ran);
-    let client_table = shown.split("came after training").next().unwrap();
+    let output = run_program(&folder, &["compare", "speakers.toml", "--algorithms", "all"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    let client_table = printed.split("came after training").next().unwrap();
     for name in [
         "fedrep",
         "gd-gd",
@@ -197,13 +197,13 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         "fed-mtl",
     ] {
         let row = client_table.lines().find(|line| line.split_whitespace().next() == Some(name));
-        assert!(row.is_some_and(|row| row.contains('.')), "{name}: {shown}");
+        assert!(row.is_some_and(|row| row.contains('.')), "{name}: {printed}");
     }
-    assert!(shown.contains("networks of one hidden layer of 32"), "{shown}");
-    assert!(!shown.contains("hidden="), "labels are those of the algorithms: {shown}");
+    assert!(printed.contains("networks of one hidden layer of 32"), "{printed}");
+    assert!(!printed.contains("hidden="), "labels are those of the algorithms: {printed}");
     // Algorithms that require a network use the configured network and step size, other algorithms the linear
     // model.
-    let beside = [
+    let further_arguments = [
         "--set",
         "model.network.hidden=[64, 7]",
         "--set",
@@ -212,9 +212,9 @@ fn all_algorithms_run_on_a_table_of_many_classes() {
         "algorithm.ditto.pull=0.5",
     ];
     let words = ["compare", "speakers.toml", "--algorithms", "fedrep,ditto,fedavg+ft", "--out", "beside"];
-    let ran = run_program(&folder, &[&words[..], &beside].concat());
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    assert!(!stdout_text(&ran).contains("one hidden layer"), "{}", stdout_text(&ran));
+    let output = run_program(&folder, &[&words[..], &further_arguments].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert!(!stdout_text(&output).contains("one hidden layer"), "{}", stdout_text(&output));
     assert!(folder.join("beside/speakers-name=-ditto-/model/layer-2.npy").exists());
     assert!(folder.join("beside/speakers-name=-fedrep-/model/representation.npy").exists());
 }
@@ -258,10 +258,10 @@ fn algorithm_errors_name_the_needed_model() {
             &["algorithm.network.pull", "unknown key"],
         ),
     ] {
-        let ran = run_program(&folder, words);
-        assert_eq!(exit_code(&ran), 2, "{words:?}: {}", stderr_text(&ran));
+        let output = run_program(&folder, words);
+        assert_eq!(exit_code(&output), 2, "{words:?}: {}", stderr_text(&output));
         for part in expected_parts {
-            assert!(stderr_text(&ran).contains(part), "{words:?}: {}", stderr_text(&ran));
+            assert!(stderr_text(&output).contains(part), "{words:?}: {}", stderr_text(&output));
         }
     }
 }
@@ -273,13 +273,13 @@ fn failed_run_does_not_end_the_others() {
     write_speakers(&folder);
     let words =
         ["compare", "speakers.toml", "--algorithms", "gd-gd,local-only", "--set", "algorithm.step_size=1e6"];
-    let ran = run_program(&folder, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
-    assert_eq!(exit_code(&ran), 1, "{}", stderr_text(&ran));
-    let shown = stdout_text(&ran);
-    assert!(shown.contains("1 of 1 seeds stopped") && shown.contains("local-only"), "{shown}");
+    let output = run_program(&folder, &[&words[..], &["--set", "algorithm.rounds=20"]].concat());
+    assert_eq!(exit_code(&output), 1, "{}", stderr_text(&output));
+    let printed = stdout_text(&output);
+    assert!(printed.contains("1 of 1 seeds stopped") && printed.contains("local-only"), "{printed}");
     assert!(
-        shown.lines().any(|line| line.trim_start().starts_with("local-only") && line.contains('.')),
-        "{shown}"
+        printed.lines().any(|line| line.trim_start().starts_with("local-only") && line.contains('.')),
+        "{printed}"
     );
 }
 
@@ -307,8 +307,8 @@ fn networks_may_be_wider_than_their_samples() {
         &["run", "digits-network", "--set", "model.hidden=[128]", "--set", "algorithm.rounds=1"],
         &[&["run", "speakers.toml"][..], &network].concat(),
     ] {
-        let ran = run_program(&folder, words);
-        assert_eq!(exit_code(&ran), 0, "{words:?}: {}", stderr_text(&ran));
+        let output = run_program(&folder, words);
+        assert_eq!(exit_code(&output), 0, "{words:?}: {}", stderr_text(&output));
     }
 }
 
@@ -317,14 +317,14 @@ fn linear_and_network_scenarios_get_the_same_algorithms() {
     let folder = empty_directory("comparisons-either");
     let words =
         ["compare", "demo", "watch-network", "--algorithms", "fedrep,fedper", "--set", "algorithm.rounds=2"];
-    let ran = run_program(&folder, &words);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let output = run_program(&folder, &words);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     for name in ["fedrep", "fedper"] {
-        let shown = stdout_text(&ran);
-        let row = shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+        let printed = stdout_text(&output);
+        let row = printed.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
         assert!(
             row.split_whitespace().skip(1).all(|cell| cell.contains('.')),
-            "a figure in each column: {shown}"
+            "a figure in each column: {printed}"
         );
     }
 }
@@ -346,9 +346,9 @@ fn measured_step_size_is_accepted_by_every_algorithm() {
                     [algorithm]\nname = \"fedrep\"\nrounds = 3\nstep_size = \"auto\"\n[algorithm.network]\n\
                     step_size = 0.1\n";
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let ran = run_program(&folder, &["compare", "my.toml", "--algorithms", "all"]);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let output = run_program(&folder, &["compare", "my.toml", "--algorithms", "all"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     for method in ["fedrep", "gd-gd", "fedavg", "local-only", "pooled", "fedper", "scaffold", "lg-fedavg"] {
-        assert_contains_all(&stdout_text(&ran), &[method]);
+        assert_contains_all(&stdout_text(&output), &[method]);
     }
 }

@@ -15,8 +15,9 @@ fn outcome(changes: &[&str], seed: u64) -> Outcome {
 
 /// Median of the final distance over nine seeds.
 fn distance(changes: &[&str]) -> f64 {
-    let every = [changes, &["evaluate_every=1000000"]].concat();
-    let mut sorted: Vec<f64> = (1..=9).map(|seed| outcome(&every, seed).scores.distance.unwrap()).collect();
+    let all_changes = [changes, &["evaluate_every=1000000"]].concat();
+    let mut sorted: Vec<f64> =
+        (1..=9).map(|seed| outcome(&all_changes, seed).scores.distance.unwrap()).collect();
     sorted.sort_by(f64::total_cmp);
     sorted[4]
 }

@@ -36,9 +36,9 @@ fn idx_test_parts_labels_and_sums_are_read() {
     let count = |client: &Client| client.train.len() + client.test.len();
     assert_eq!(pooled.clients.iter().map(count).sum::<usize>(), 12);
     // The test images are 1 x 4, the training images 2 x 2.
-    let mut wide = images.clone();
-    (wide[11], wide[15]) = (1, 4);
-    std::fs::write(folder.join("test-images"), &wide).unwrap();
+    let mut wide_images = images.clone();
+    (wide_images[11], wide_images[15]) = (1, 4);
+    std::fs::write(folder.join("test-images"), &wide_images).unwrap();
     assert_contains_all(
         &data_error_message(&folder, &all_files),
         &["test-images", "1 x 4", "expected those of images: 2 x 2"],
@@ -53,8 +53,8 @@ fn idx_test_parts_labels_and_sums_are_read() {
     );
     // The option data.transposed swaps the second and third pixel of each 2 x 2 image.
     let straight = read(&format!("{train_files}{partition}")).unwrap();
-    let turned = read(&format!("{train_files}transposed = true\n{partition}")).unwrap();
-    for (a, b) in straight.clients.iter().zip(&turned.clients) {
+    let transposed = read(&format!("{train_files}transposed = true\n{partition}")).unwrap();
+    for (a, b) in straight.clients.iter().zip(&transposed.clients) {
         for (a, b) in a.train.x.chunks(5).zip(b.train.x.chunks(5)) {
             assert_eq!([a[0], a[2], a[1], a[3], a[4]], b);
         }

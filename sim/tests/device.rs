@@ -9,9 +9,9 @@ use crate::common::{empty_directory, exit_code, run_program, stderr_text};
 #[test]
 fn ctrl_c_ends_a_reconnecting_device() {
     // The port was free just before, so no server listens on it.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free_address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut device = Command::new(env!("CARGO_BIN_EXE_fedspan-sim"))
-        .args(["device", "--connect", &free.to_string(), "--wearer", "3", "--plaintext"])
+        .args(["device", "--connect", &free_address.to_string(), "--wearer", "3", "--plaintext"])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()

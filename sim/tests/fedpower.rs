@@ -121,8 +121,11 @@ fn privacy_account_is_reported() {
     assert!(tight.devices.values().all(|each| *each == tight.epsilon));
     let paper = epsilon(&["privacy.calibration=paper"]);
     assert!(paper.epsilon < 0.5, "{}", paper.epsilon);
-    let some = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
-    assert!(some.devices.values().any(|each| *each < 1.9), "who was not drawn has not spent: {some:?}");
+    let sampled_epsilon = epsilon(&["participation.policy=with-replacement", "participation.draws=8"]);
+    assert!(
+        sampled_epsilon.devices.values().any(|each| *each < 1.9),
+        "who was not drawn has not spent: {sampled_epsilon:?}"
+    );
     let mut open = scenario("fedpower", &["data.samples=300"]);
     open.privacy = None;
     assert!(run(&open).privacy.is_none());

@@ -223,8 +223,8 @@ fn fast_devices_have_similar_regression_tasks() {
         };
         (1..=8).map(final_distance).sum::<f64>() / 8.0
     };
-    let (alike, chance) = (runs(&[]), runs(&["fleet.correlation=none"]));
-    assert!(alike > 1.5 * chance, "{alike} {chance}");
+    let (correlated_runs, uncorrelated_runs) = (runs(&[]), runs(&["fleet.correlation=none"]));
+    assert!(correlated_runs > 1.5 * uncorrelated_runs, "{correlated_runs} {uncorrelated_runs}");
 }
 
 /// A device that drops out of a round does not participate in this round. The frequency of dropouts matches
@@ -238,9 +238,9 @@ fn dropout_rate_equals_the_probability() {
         let counted: usize = trained(&outcome).iter().map(|row| row.participants.len()).sum();
         assert_eq!(requested, 4000);
         // The tolerance is four standard deviations of a binomial variable.
-        let off = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
+        let tolerance = 4.0 * (probability * (1.0 - probability) / 4000.0f64).sqrt();
         let lost = 1.0 - counted as f64 / requested as f64;
-        assert!((lost - probability).abs() <= off, "{probability}: {lost}");
+        assert!((lost - probability).abs() <= tolerance, "{probability}: {lost}");
         assert_eq!(outcome.counters.declined, (requested - counted) as u64);
         assert_eq!((outcome.counters.rejected(), outcome.counters.late), (0, 0));
     }
@@ -316,12 +316,12 @@ fn round_time_is_computation_plus_transfer() {
             assert_eq!(sending > 1.0, chunked, "{sending}");
         }
     }
-    let free = with_link(&["fleet.communication=3"], 1);
-    assert!(durations(&free).iter().all(|took| is_close(*took, 4.0)));
+    let without_bandwidth = with_link(&["fleet.communication=3"], 1);
+    assert!(durations(&without_bandwidth).iter().all(|took| is_close(*took, 4.0)));
     // Results and numbers of bytes do not depend on the link.
     let link = with_link(&["fleet.bandwidth=1000"], 1);
-    assert_eq!(link.representation, free.representation);
-    assert_eq!(link.bytes, free.bytes);
+    assert_eq!(link.representation, without_bandwidth.representation);
+    assert_eq!(link.bytes, without_bandwidth.bytes);
 }
 
 /// On average, a loss rate p multiplies transfer times by 1 / (1 - p). Losses are drawn in each round.
@@ -344,17 +344,20 @@ fn lost_frames_are_retransmitted() {
 /// round.
 #[test]
 fn links_differ_between_devices_not_between_rounds() {
-    let alike = with_link(&["fleet.bandwidth=100"], 1);
+    let same_bandwidth = with_link(&["fleet.bandwidth=100"], 1);
     let spread = with_link(&["fleet.bandwidth=100", "fleet.bandwidth_spread=1"], 1);
     let order =
         |outcome: &Outcome| trained(outcome).iter().map(|r| r.participants.clone()).collect::<Vec<_>>();
     assert!(
-        order(&alike).iter().all(|row| row.iter().copied().eq((0..12).map(DeviceId))),
+        order(&same_bandwidth).iter().all(|row| row.iter().copied().eq((0..12).map(DeviceId))),
         "equals come in their order"
     );
     let order = order(&spread);
     assert!(order.iter().all(|row| *row == order[0]) && !order[0].iter().copied().eq((0..12).map(DeviceId)));
-    assert!(durations(&spread)[0] > durations(&alike)[0], "the slowest of twelve is slower than the median");
+    assert!(
+        durations(&spread)[0] > durations(&same_bandwidth)[0],
+        "the slowest of twelve is slower than the median"
+    );
 }
 
 #[test]

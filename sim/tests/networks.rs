@@ -99,9 +99,9 @@ fn scores_name_the_scored_model() {
 /// have, their accuracy is the same.
 #[test]
 fn newcomers_without_a_body_train_all_layers() {
-    let later = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
+    let newcomer_changes = ["split.holdout_clients=5", "split.labels_per_class=0", "algorithm.rounds=40"];
     for name in ["lg-fedavg", "local-only"] {
-        let outcome = outcome(&[&[&*set_algorithm(name)], &later[..]].concat());
+        let outcome = outcome(&[&[&*set_algorithm(name)], &newcomer_changes[..]].concat());
         let accuracy = fedspan_sim_core::evaluate::average(&outcome.newcomers).accuracy.unwrap();
         let final_accuracy = outcome.scores.accuracy.unwrap();
         assert!(
@@ -110,7 +110,7 @@ fn newcomers_without_a_body_train_all_layers() {
         );
     }
     let folder = empty_directory("network-newcomers");
-    let sets: Vec<&str> = later.iter().flat_map(|change| ["--set", *change]).collect();
+    let sets: Vec<&str> = newcomer_changes.iter().flat_map(|change| ["--set", *change]).collect();
     let words = ["run", "digits-network", "--format", "json", "--set", "algorithm.name=\"local-only\""];
     let reported = stdout_text(&run_program(&folder, &[&words[..], &sets].concat()));
     assert!(reported.contains("\"scored_new_clients\": \"the newcomer's own network"), "{reported}");
@@ -137,8 +137,8 @@ fn results_do_not_depend_on_threads() {
     let folder = empty_directory("network-threads");
     for threads in ["1", "2"] {
         let arguments = ["run", "digits-network", "--set", "algorithm.rounds=6", "--threads", threads];
-        let ran = run_program(&folder, &[&arguments[..], &["--out", threads]].concat());
-        assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+        let output = run_program(&folder, &[&arguments[..], &["--out", threads]].concat());
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     }
     for file in ["rounds.jsonl", "clients.csv", "model/layer-0.npy", "model/heads.npy"] {
         let read = |threads: &str| std::fs::read(folder.join(threads).join(file)).unwrap();
@@ -155,18 +155,20 @@ fn every_algorithm_trains_convolutions_and_lstm_cells() {
     let model = scenario_with(&[filters]).unwrap().model;
     for (model, name) in names_for_model(&model).into_iter().flat_map(|name| [(filters, name), (cells, name)])
     {
-        let ran = run(&scenario_with(&[model, &set_algorithm(name)]).unwrap(), 1, &mut NoProgress).unwrap();
+        let result =
+            run(&scenario_with(&[model, &set_algorithm(name)]).unwrap(), 1, &mut NoProgress).unwrap();
         assert!(
-            ran.diverged.is_none() && ran.scores.accuracy.unwrap() > 0.1,
+            result.diverged.is_none() && result.scores.accuracy.unwrap() > 0.1,
             "{model}, {name}: {:?}",
-            ran.scores
+            result.scores
         );
     }
     let text = Scenario::built_in("watch-signal").unwrap();
     for change in ["model.side=3", "model={ kind = \"lstm\", cells = 8 }"] {
         let changes = ["algorithm.rounds=2".to_owned(), change.to_owned()];
-        let ran = run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut NoProgress).unwrap();
-        assert!(ran.scores.accuracy.unwrap() > 1.0 / 7.0, "{change}");
+        let result =
+            run(&Scenario::parse("watch-signal", text, &changes).unwrap(), 1, &mut NoProgress).unwrap();
+        assert!(result.scores.accuracy.unwrap() > 1.0 / 7.0, "{change}");
     }
 }
 
@@ -251,9 +253,9 @@ fn filters_are_sent_as_layers() {
 fn diverged_run_names_client_and_keeps_results() {
     let folder = empty_directory("network-diverges");
     let diverging = ["run", "digits-network", "--set", "algorithm.step_size=1e6", "--out", "results"];
-    let ran = run_program(&folder, &diverging);
-    assert_eq!(exit_code(&ran), 1);
-    let reported = stderr_text(&ran);
+    let output = run_program(&folder, &diverging);
+    assert_eq!(exit_code(&output), 1);
+    let reported = stderr_text(&output);
     assert!(reported.contains("round 1 of digits-network, seed 1: the loss of client"), "{reported}");
     assert!(reported.contains("finished results are in results"), "{reported}");
     let summary = std::fs::read_to_string(folder.join("results/summary.json")).unwrap();
@@ -287,11 +289,11 @@ fn every_diverged_algorithm_keeps_its_results() {
 #[test]
 fn early_end_does_not_change_the_scored_model() {
     let early = |evaluate: &str| outcome(&[&set_algorithm("fedavg"), "stop.simulated_time=5.0", evaluate]);
-    let (often, never) = (early("evaluate_every=1"), early("evaluate_every=1000"));
-    assert_eq!((often.rounds.len(), never.rounds.len()), (6, 6));
-    assert_eq!(often.scores, never.scores);
-    assert_eq!(often.rounds.last(), never.rounds.last());
-    assert_ne!(often.clients, often.tuned);
+    let (evaluated_often, evaluated_rarely) = (early("evaluate_every=1"), early("evaluate_every=1000"));
+    assert_eq!((evaluated_often.rounds.len(), evaluated_rarely.rounds.len()), (6, 6));
+    assert_eq!(evaluated_often.scores, evaluated_rarely.scores);
+    assert_eq!(evaluated_often.rounds.last(), evaluated_rarely.rounds.last());
+    assert_ne!(evaluated_often.clients, evaluated_often.tuned);
 }
 
 #[test]
@@ -316,12 +318,12 @@ fn clients_with_one_class_or_one_sample_take_part() {
 #[test]
 fn paper_table_has_a_row_for_each_algorithm() {
     let folder = empty_directory("network-compare");
-    let small = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
+    let small_run = ["--set", "algorithm.rounds=2", "--set", "model.hidden=[8]", "--seeds", "2"];
     let words = ["compare", "digits-network", "digits-network,data.partition.classes=5"];
     let methods = ["--algorithms", "fedrep,fedavg,local-only"];
-    let ran = run_program(&folder, &[&words[..], &methods, &small].concat());
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    let table = stdout_text(&ran);
+    let output = run_program(&folder, &[&words[..], &methods, &small_run].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    let table = stdout_text(&output);
     let rows: Vec<&str> = table.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(rows[rows.len() - 4..], ["fedrep", "fedavg", "fedavg+ft", "local-only"], "{table}");
     assert!(table.contains("digits-network classes=5"), "{table}");
@@ -381,8 +383,8 @@ fn impossible_network_settings_are_refused() {
     // The section of another algorithm is checked but has no effect.
     assert_eq!(scenario(&["algorithm.ditto.pull=3.0"]).unwrap().algorithm, scenario(&[]).unwrap().algorithm);
     // A network that does not fit into the frames is refused.
-    let wide = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
-    let refused = run(&wide, 1, &mut NoProgress).unwrap_err();
+    let wide_network = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
+    let refused = run(&wide_network, 1, &mut NoProgress).unwrap_err();
     assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
 }
 
@@ -402,8 +404,8 @@ fn adapter_starts_from_its_base_model() {
         "--set",
         "model.hidden=[12]",
     ];
-    let ran = run_program(&folder, &[&base[..], &shared, &["--out", "first"]].concat());
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let output = run_program(&folder, &[&base[..], &shared, &["--out", "first"]].concat());
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let adapter = |base: &str, further_arguments: &[&str], out: &str| {
         let model = format!("model={{ kind = \"lora-mlp\", rank = 3, width = 12, base = \"{base}\" }}");
         let arguments = [
@@ -428,8 +430,8 @@ fn adapter_starts_from_its_base_model() {
             .concat(),
         )
     };
-    let ran = adapter("first/model", &[], "second");
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+    let output = adapter("first/model", &[], "second");
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     let rows = |out: &str| -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(folder.join(out).join("rounds.jsonl")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -448,9 +450,9 @@ fn adapter_starts_from_its_base_model() {
         loss(continued.last().unwrap())
     );
 
-    let refused = |ran: std::process::Output, reported: &[&str]| {
-        let message = stderr_text(&ran);
-        assert_eq!(exit_code(&ran), 2, "{message}");
+    let refused = |output: std::process::Output, reported: &[&str]| {
+        let message = stderr_text(&output);
+        assert_eq!(exit_code(&output), 2, "{message}");
         for part in reported {
             assert!(message.contains(part), "{message}");
         }

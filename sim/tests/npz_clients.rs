@@ -141,9 +141,9 @@ fn inconsistent_arrays_are_refused() {
     let by_place: [(&str, &[u64], &[f64]); 2] =
         [("x_test", &[2, 1, 5], &values[..10]), ("y_test", &[2, 1], &values[..2])];
     assert_rejected(&[x, y, client, by_place[0], by_place[1]], &["x_test [2, 1, 5]", "do not fit x [12, 5]"]);
-    let narrow: (&str, &[u64], &[f64]) = ("x_test", &[2, 4], &values[..8]);
+    let too_narrow: (&str, &[u64], &[f64]) = ("x_test", &[2, 4], &values[..8]);
     assert_rejected(
-        &[x, y, client, narrow, y_test, ("client_test", &[2], &[1.0, 1.0])],
+        &[x, y, client, too_narrow, y_test, ("client_test", &[2], &[1.0, 1.0])],
         &["x_test [2, 4]", "do not fit x [12, 5]"],
     );
     assert_rejected(
@@ -164,10 +164,11 @@ fn clients_without_samples_take_no_memory() {
         &["data.npz", "x has shape", "expected at least one value"],
     );
     let values = random_numbers(60, 1);
-    let some: [(&str, &[u64], &[f64]); 2] = [("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])];
+    let training_arrays: [(&str, &[u64], &[f64]); 2] =
+        [("x", &[3, 4, 5], &values), ("y", &[3, 4], &values[..12])];
     let tests: [(&str, &[u64], &[f64]); 2] =
         [("x_test", &[1 << 50, 0, 5], &[]), ("y_test", &[1 << 50, 0], &[])];
-    write_npz(&folder.join("data.npz"), &[some[0], some[1], tests[0], tests[1]]);
+    write_npz(&folder.join("data.npz"), &[training_arrays[0], training_arrays[1], tests[0], tests[1]]);
     assert_contains_all(&data_error_message(&folder, DATA), &["data.npz", "do not fit"]);
 }
 

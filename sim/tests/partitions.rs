@@ -108,11 +108,17 @@ fn test_rows_are_not_training_rows() {
 #[test]
 fn held_out_clients_label_few_and_are_tested_alike() {
     let whole_fleet = dataset(DIGITS);
-    let held = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
-    assert_eq!((held.clients.len(), held.newcomers.len()), (15, 5));
-    let stay = whole_fleet.clients[..5].iter().chain(&whole_fleet.clients[10..]);
-    assert!(held.clients.iter().zip(stay).all(|(a, b)| a.train == b.train && a.test == b.test));
-    for (newcomer, same_client) in held.newcomers.iter().zip(&whole_fleet.clients[5..10]) {
+    let with_newcomers = dataset(&format!("{DIGITS}holdout_clients = 5\nfold = 1\nlabels_per_class = 3\n"));
+    assert_eq!((with_newcomers.clients.len(), with_newcomers.newcomers.len()), (15, 5));
+    let training_clients = whole_fleet.clients[..5].iter().chain(&whole_fleet.clients[10..]);
+    assert!(
+        with_newcomers
+            .clients
+            .iter()
+            .zip(training_clients)
+            .all(|(a, b)| a.train == b.train && a.test == b.test)
+    );
+    for (newcomer, same_client) in with_newcomers.newcomers.iter().zip(&whole_fleet.clients[5..10]) {
         assert_eq!(newcomer.test, same_client.test);
         let labelled = classes(&newcomer.train);
         assert!(
@@ -228,8 +234,8 @@ fn images_refuse_a_split_in_time() {
         assert_eq!(reported.lines().count(), 1);
     }
     let stratified = dataset("kind = \"digits\"\n[split]\nby = \"stratified\"\n");
-    let usual = dataset("kind = \"digits\"\n");
-    assert_eq!(stratified.clients[3].test, usual.clients[3].test);
+    let default_data = dataset("kind = \"digits\"\n");
+    assert_eq!(stratified.clients[3].test, default_data.clients[3].test);
 }
 
 /// If a partition assigns rows to clients, a split in time uses the order of the rows in the file.

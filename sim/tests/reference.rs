@@ -46,9 +46,10 @@ fn reference_fedrep(x: &[Matrix], y: &[Matrix], start: &Matrix) -> Matrix {
 fn run_from_given_start_agrees_with_the_reference() {
     let folder = empty_directory("reference");
     // Devices compute with f32, so the reference uses values that are rounded to f32.
-    let narrow = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
+    let round_to_f32 =
+        |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect::<Vec<f64>>();
     let truth = gram_schmidt(&Matrix::from_vec(FEATURES, WIDTH, random_numbers(FEATURES * WIDTH, 3)));
-    let all_features = narrow(random_numbers(CLIENTS * SAMPLES * FEATURES, 1));
+    let all_features = round_to_f32(random_numbers(CLIENTS * SAMPLES * FEATURES, 1));
     let heads = random_numbers(CLIENTS * WIDTH, 2);
     let noise = random_numbers(CLIENTS * SAMPLES, 4);
     let (mut x, mut y) = (Vec::new(), Vec::new());
@@ -58,7 +59,7 @@ fn run_from_given_start_agrees_with_the_reference() {
         let w = Matrix::from_column_slice(WIDTH, 1, &heads[client * WIDTH..(client + 1) * WIDTH]);
         let errors = Matrix::from_column_slice(SAMPLES, 1, &noise[client * SAMPLES..(client + 1) * SAMPLES]);
         let clean = &features * &truth * w + errors * 0.1;
-        y.push(Matrix::from_vec(SAMPLES, 1, narrow(clean.iter().copied().collect())));
+        y.push(Matrix::from_vec(SAMPLES, 1, round_to_f32(clean.iter().copied().collect())));
         x.push(features);
     }
     let targets: Vec<f64> = y.iter().flat_map(|y| y.iter().copied()).collect();

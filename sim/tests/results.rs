@@ -170,18 +170,18 @@ fn several_seeds_have_a_spread() {
     let summary = read_json(&folder.join("out/summary.json"));
     assert_eq!(stdout_text(&output), std::fs::read_to_string(folder.join("out/summary.json")).unwrap());
     assert_eq!(summary["seeds"], serde_json::json!([3, 4, 5, 6]));
-    let mut each: Vec<f64> = (3..7)
+    let mut distances: Vec<f64> = (3..7)
         .map(|seed| {
             read_json(&folder.join(format!("out/seed-{seed}/summary.json")))["final"]["distance"]
                 .as_f64()
                 .unwrap()
         })
         .collect();
-    each.sort_by(f64::total_cmp);
+    distances.sort_by(f64::total_cmp);
     let spread = &summary["final"]["distance"];
-    assert_eq!(spread["median"], each[1] + (each[2] - each[1]) * 0.5);
-    assert_eq!(spread["q25"], each[0] + (each[1] - each[0]) * 0.75);
-    assert_eq!(spread["q75"], each[2] + (each[3] - each[2]) * 0.25);
+    assert_eq!(spread["median"], distances[1] + (distances[2] - distances[1]) * 0.5);
+    assert_eq!(spread["q25"], distances[0] + (distances[1] - distances[0]) * 0.75);
+    assert_eq!(spread["q75"], distances[2] + (distances[3] - distances[2]) * 0.25);
 }
 
 /// A run removes the results of earlier runs in its directory but keeps files of the user.

@@ -27,9 +27,9 @@ fn run_scenario(folder: &std::path::Path, scale: &str, classes: bool, method: &s
          [split]\nholdout_users = 2\n[model]\nk = 3\n[algorithm]\nrounds = 60\n{method}\n"
     );
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let ran = run_program(folder, &["run", "my.toml", "--format", "json"]);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    (serde_json::from_str(&stdout_text(&ran)).unwrap(), stderr_text(&ran))
+    let output = run_program(folder, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    (serde_json::from_str(&stdout_text(&output)).unwrap(), stderr_text(&output))
 }
 
 /// Figures do not change with offsets of up to 1e5 deviations and units from 1e-6 to 1e6. The scale of a
@@ -52,9 +52,9 @@ fn offsets_and_units_do_not_change_figures() {
         let (plain, reported) = run_scenario(&folder, scale, classes, method);
         assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
         write_table(&folder, |j, x| units[j] * (x + offsets[j]));
-        let (moved, reported) = run_scenario(&folder, scale, classes, method);
+        let (rescaled, reported) = run_scenario(&folder, scale, classes, method);
         assert!(!reported.contains("warning"), "{scale} {method}: {reported}");
-        assert_agree(&plain, &moved, 1e-6, &format!("{scale} {classes} {method}"));
+        assert_agree(&plain, &rescaled, 1e-6, &format!("{scale} {classes} {method}"));
     }
 }
 

@@ -158,14 +158,14 @@ fn folds_hold_each_person_out_once() {
             people.dedup();
             people
         };
-        let (stay, leave) = (people(&dataset.clients), people(&dataset.newcomers));
-        assert_eq!((stay.len(), leave.len()), (8, 2));
-        assert!(stay.iter().all(|person| !leave.contains(person)));
+        let (training_people, newcomer_people) = (people(&dataset.clients), people(&dataset.newcomers));
+        assert_eq!((training_people.len(), newcomer_people.len()), (8, 2));
+        assert!(training_people.iter().all(|person| !newcomer_people.contains(person)));
         let tested = windows_of_clients(&windows, &dataset, &dataset.newcomers, scored);
         let mut series: Vec<usize> = tested.iter().map(|place| place.0).collect();
         series.dedup();
         assert_eq!(series.len(), 28, "2 people x 2 sides x 7 exercises");
-        out.extend(leave);
+        out.extend(newcomer_people);
     }
     out.sort_unstable();
     assert_eq!(out, (0..watch::PEOPLE).collect::<Vec<_>>());

@@ -55,9 +55,9 @@ fn run_scenario(folder: &std::path::Path, method: &str) -> (Value, String) {
          features = [\"warm\", \"wet\", \"high\", \"loud\"]\nscale = \"none\"\n[model]\nk = 2\n[algorithm]\n{method}\n"
     );
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let ran = run_program(folder, &["run", "my.toml", "--format", "json"]);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    (serde_json::from_str(&stdout_text(&ran)).unwrap(), stderr_text(&ran))
+    let output = run_program(folder, &["run", "my.toml", "--format", "json"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    (serde_json::from_str(&stdout_text(&output)).unwrap(), stderr_text(&output))
 }
 
 /// Settings of algorithm FedRep.
@@ -157,10 +157,10 @@ fn ridge_at_the_end_of_the_grid_is_reported() {
                  name = \"{method}\"\n"
             );
             std::fs::write(folder.join("my.toml"), scenario).unwrap();
-            let ran = run_program(&folder, &["run", "my.toml"]);
-            assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-            let reported = stderr_text(&ran).contains("among 0.0001 to 100; the features' mean square is");
-            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", stderr_text(&ran));
+            let output = run_program(&folder, &["run", "my.toml"]);
+            assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+            let reported = stderr_text(&output).contains("among 0.0001 to 100; the features' mean square is");
+            assert_eq!(reported, is_reported, "{factor} {scale} {method}: {}", stderr_text(&output));
         }
     }
 }
@@ -180,7 +180,7 @@ fn uncompared_ridges_are_reported() {
                     features = \"*\"\n[split]\nholdout_users = 2\n[model]\nk = 2\n[algorithm]\nname = \"fedrep\"\nrounds = 2\n\
                     step_size = 0.1\n";
     std::fs::write(folder.join("my.toml"), scenario).unwrap();
-    let ran = run_program(&folder, &["run", "my.toml"]);
-    assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
-    assert!(stderr_text(&ran).contains("no client compared ridges"), "{}", stderr_text(&ran));
+    let output = run_program(&folder, &["run", "my.toml"]);
+    assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
+    assert!(stderr_text(&output).contains("no client compared ridges"), "{}", stderr_text(&output));
 }

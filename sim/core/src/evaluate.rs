@@ -318,7 +318,7 @@ fn score_raw_features(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
     let shape = Shape { features: d, width: outputs, outputs };
     // Uses W as the representation and the identity as the head, which gives the same predictions.
     let identity = to_f32(&Matrix::identity(outputs, outputs));
-    let each: Vec<ClientScore> = clients
+    let scores: Vec<ClientScore> = clients
         .par_iter()
         .map_init(
             || Linear::new(HeapWorkspace::new(shape, Numeric::F32)),
@@ -330,7 +330,7 @@ fn score_raw_features(clients: &[Client], w: &[f32], outputs: usize) -> Scores {
             },
         )
         .collect();
-    average(&each)
+    average(&scores)
 }
 
 /// Converts the device's f32 values to a d x k matrix.

@@ -246,15 +246,15 @@ impl DeviceFactory {
         client: &Client,
         features: Range<usize>,
     ) -> Result<Option<(u32, Vec<f32>)>, BuildError> {
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let mut task = self.task(0, client.train.len(), JoinTime::BeforeTraining)?;
-        let (first, count) = (small(features.start), small(features.len()));
+        let (first, count) = (to_u16(features.start), to_u16(features.len()));
         let id = RoundId { round: 1, stage: 0 };
         let open = RoundOpen { id, task: Asked::FeatureSums { first, count }, tensors: Descriptors::new() };
-        let ran = task.open(&open).and_then(|()| task.run(id, &mut client.source()));
+        let result = task.open(&open).and_then(|()| task.run(id, &mut client.source()));
         let mut sums = vec![0.0; features.len() * usize::from(SUMS_COLUMNS)];
         task.emit(0, 0, &mut sums);
-        Ok(ran.ok().map(|usage| (usage.samples, sums)))
+        Ok(result.ok().map(|usage| (usage.samples, sums)))
     }
 
     /// Creates the task of a device's model, without scaling of samples.
@@ -272,11 +272,11 @@ impl DeviceFactory {
     /// Model sizes in the hello of a device.
     #[must_use]
     pub fn model(&self) -> Model {
-        let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
         let Shape { features, width, outputs } = self.shape;
         match &self.network {
             Some(network) => network.parameters.shape.model(),
-            None => Model::linear(small(features), small(width), small(outputs)),
+            None => Model::linear(to_u16(features), to_u16(width), to_u16(outputs)),
         }
     }
 

@@ -64,8 +64,8 @@ fn builder_errors_name_key_and_value() {
     );
     let missing = "Scenario::builder(): algorithm.rounds is missing, allowed: an integer from 1 to 10000000";
     assert_eq!(error(linear_without_rounds()), missing);
-    let named = error(linear_without_rounds().name("pumps"));
-    assert_eq!(named, missing.replace("Scenario::builder()", "pumps"));
+    let error_with_name = error(linear_without_rounds().name("pumps"));
+    assert_eq!(error_with_name, missing.replace("Scenario::builder()", "pumps"));
     let unknown = error(linear().set("fleet.dropuot", 0.1));
     assert!(unknown.starts_with("fleet.dropuot: unknown key (did you mean \"dropout\"?)"), "{unknown}");
 }

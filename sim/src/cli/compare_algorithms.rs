@@ -226,13 +226,13 @@ const NEWCOMERS: ScoreNames = ScoreNames {
 /// after training, a second table shows their accuracy. Without requested algorithms there are no tables.
 pub fn tables(comparison: &Comparison, entries: &[Entry], executed: &Executed) -> Vec<Table> {
     let values = |entry: &Entry| entry.scenario.data.target_kind() == TargetKind::Values;
-    let shown = if entries.iter().all(values) { REGRESSION } else { TRAINED };
+    let columns = if entries.iter().all(values) { REGRESSION } else { TRAINED };
     let Comparison { variants, notes } = comparison;
-    let Some(mut trained) = algorithm_table(variants, entries, executed, shown) else { return Vec::new() };
+    let Some(mut trained) = algorithm_table(variants, entries, executed, columns) else { return Vec::new() };
     trained.notes.extend_from_slice(notes);
     let has_newcomers = |summary: &Summary| summary.figures.get(NEWCOMERS.main).is_some();
-    let any = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
-    let newcomers = any.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
+    let any_newcomers = executed.runs.iter().flat_map(|runs| &runs.summaries).any(has_newcomers);
+    let newcomers = any_newcomers.then(|| algorithm_table(variants, entries, executed, NEWCOMERS)).flatten();
     [trained].into_iter().chain(newcomers).collect()
 }
 

@@ -56,11 +56,11 @@ enum Link {
 pub fn command(options: &EmulateOptions) -> Result<(), CommandError> {
     let core = CORES.into_iter().find(|core| core.name == options.core);
     let core = core.ok_or_else(|| CommandError::Usage(format!("--core {}: unknown", options.core)))?;
-    let usual = match core.firmware {
+    let default_core = match core.firmware {
         Firmware::Watch => "demo",
         Firmware::Table => "smallest",
     };
-    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(usual), &options.changes)?;
+    let scenario = load::scenario(options.scenario.as_deref().unwrap_or(default_core), &options.changes)?;
     let scratch = tempfile::Builder::new().prefix("fedspan-boards").tempdir();
     let scratch = scratch.map_err(|error| CommandError::Failed(format!("a temporary directory: {error}")))?;
     // Firmware and emulator scripts are located relative to the source directory of this program.

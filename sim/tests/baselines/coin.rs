@@ -87,9 +87,9 @@ fn coin_has_the_requested_probability() {
             let (mean, error) = (sum / f64::from(ROUNDS), ((1.0 - stop) / f64::from(ROUNDS)).sqrt() / stop);
             assert!((mean - 1.0 / stop).abs() < 4.0 * error, "{coin}: {mean} of {}", 1.0 / stop);
         }
-        let (often, chance) = (epochs_with_both / f64::from(ROUNDS), p * (1.0 - p));
-        let error = (chance * (1.0 - chance) / f64::from(ROUNDS)).sqrt();
-        assert!((often - chance).abs() < 4.0 * error, "{coin}: {often} of {chance}");
+        let (observed, expected) = (epochs_with_both / f64::from(ROUNDS), p * (1.0 - p));
+        let error = (expected * (1.0 - expected) / f64::from(ROUNDS)).sqrt();
+        assert!((observed - expected).abs() < 4.0 * error, "{coin}: {observed} of {expected}");
     }
 }
 

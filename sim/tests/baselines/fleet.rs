@@ -121,12 +121,12 @@ impl Fleet {
     pub fn run_round(&mut self, participants: &[usize]) {
         let opening = self.opening();
         for &device in participants {
-            let sent = self.answer(device, &opening).unwrap();
+            let uploaded = self.answer(device, &opening).unwrap();
             assert_eq!(
-                sent.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
+                uploaded.iter().map(|t| t.descriptor(Encoding::F32)).collect::<Vec<_>>(),
                 self.algorithm.request().expects
             );
-            self.algorithm.absorb(DeviceId(device as u64), UpdateWeight::from_samples(M as u32), &sent);
+            self.algorithm.absorb(DeviceId(device as u64), UpdateWeight::from_samples(M as u32), &uploaded);
         }
         self.algorithm.finish().unwrap();
         self.round += 1;

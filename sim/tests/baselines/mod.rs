@@ -148,12 +148,12 @@ fn perfedavg_meta_step_takes_separate_batches() {
             *set = fleet::repeated(&first, M);
         }
         fleet.run_round(&[0]);
-        let moved = (fleet.algorithm.representation() - &before).norm();
+        let distance_moved = (fleet.algorithm.representation() - &before).norm();
         let mut fedavg = Fleet::new(NetworkMethod::FedAvg(FedAvg), Descent { batch: 8, ..descent }, 1);
         fedavg.sets = fleet.sets.clone();
         fedavg.run_round(&[0]);
         let fedavg_moved = (fedavg.algorithm.representation() - &before).norm();
-        assert!((moved / fedavg_moved - 2.0).abs() < 0.01, "{moved} {fedavg_moved}");
+        assert!((distance_moved / fedavg_moved - 2.0).abs() < 0.01, "{distance_moved} {fedavg_moved}");
     }
 }
 

@@ -67,8 +67,8 @@ fn every_algorithm_learns_and_sends_only_trained_factors() {
     write_sentences(&folder);
     copy_weights(&folder);
     for method in ["rolora", "lora", "ffa-lora"] {
-        let ran = run(&folder, &["--method", method, "--rank", "2", "--out", method]);
-        assert_eq!(exit_code(&ran), 0, "{method}: {}", stderr_text(&ran));
+        let output = run(&folder, &["--method", method, "--rank", "2", "--out", method]);
+        assert_eq!(exit_code(&output), 0, "{method}: {}", stderr_text(&output));
         let rows = read_rows(&folder, method);
         assert_eq!(rows.len(), 7);
         let loss = |row: &Value| row["loss"].as_f64().unwrap();
@@ -98,11 +98,11 @@ fn results_do_not_depend_on_threads() {
     write_sentences(&folder);
     copy_weights(&folder);
     for threads in ["1", "3"] {
-        let ran = run(
+        let output = run(
             &folder,
             &["--method", "lora", "--participants", "2", "--threads", threads, "--out", threads],
         );
-        assert_eq!(exit_code(&ran), 0, "{}", stderr_text(&ran));
+        assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
     }
     for file in ["rounds.jsonl", "predictions.csv", "adapter/adapter_model.safetensors"] {
         let read = |threads: &str| std::fs::read(folder.join(threads).join(file)).unwrap();
@@ -115,9 +115,9 @@ fn unusable_input_is_reported_in_one_line() {
     let folder = empty_directory("encoder-refused");
     write_sentences(&folder);
     let refused = |more: &[&str], reported: &[&str]| {
-        let ran = run(&folder, &[more, &["--out", "out"]].concat());
-        let message = stderr_text(&ran);
-        assert_eq!(exit_code(&ran), 2, "{message}");
+        let output = run(&folder, &[more, &["--out", "out"]].concat());
+        let message = stderr_text(&output);
+        assert_eq!(exit_code(&output), 2, "{message}");
         for part in reported {
             assert!(message.contains(part), "{part}: {message}");
         }

@@ -346,8 +346,8 @@ fn theory_command_shows_angles_and_bounds() {
     }
     let output =
         run_program(&folder, &["theory", "rolora", "--seeds", "2", "--steps", "1", "--iterations", "2"]);
-    let shown = stdout_text(&output);
-    assert!(shown.contains("eta L^2 = 1:") && shown.contains("Lemma 5.3"), "{shown}");
+    let printed = stdout_text(&output);
+    assert!(printed.contains("eta L^2 = 1:") && printed.contains("Lemma 5.3"), "{printed}");
     for (arguments, predicted) in [
         (&["--scenario", "linear"][..], "its data are not \"low-rank-regression\""),
         (&["--set", "algorithm.name=ffa-lora"], "its algorithm is not \"rolora\""),
@@ -367,21 +367,22 @@ fn regression_algorithms_are_compared_by_loss() {
     let folder = empty_directory("compare-rolora");
     let arguments = ["--algorithms", "all", "--seeds", "2"];
     let output = run_program(&folder, &[&["compare", "rolora"][..], &arguments].concat());
-    let shown = stdout_text(&output);
+    let printed = stdout_text(&output);
     assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
-    assert!(shown.contains("loss, 2 seeds: mean +- standard deviation\n"), "{shown}");
-    let row = |name: &str| shown.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
-    assert!(row("rolora ").contains("0.0000 +- 0.0000"), "{shown}");
-    assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{shown}");
+    assert!(printed.contains("loss, 2 seeds: mean +- standard deviation\n"), "{printed}");
+    let row =
+        |name: &str| printed.lines().find(|line| line.trim_start().starts_with(name)).unwrap().to_owned();
+    assert!(row("rolora ").contains("0.0000 +- 0.0000"), "{printed}");
+    assert!(row("ffa-lora ").contains("0.3") || row("ffa-lora ").contains("0.4"), "{printed}");
 }
 
 /// The table in `ADAPTERS.md` equals the output of the command.
 #[test]
 fn adapters_page_equals_the_command_output() {
     let folder = empty_directory("theory-rolora-page");
-    let shown = stdout_text(&run_program(&folder, &["theory", "rolora"]));
+    let printed = stdout_text(&run_program(&folder, &["theory", "rolora"]));
     let page = include_str!("../../ADAPTERS.md");
-    let rows = shown.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+    let rows = printed.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
     let rows: Vec<&str> = rows.collect();
     assert_eq!(rows.len(), 8);
     for row in rows {

@@ -57,18 +57,18 @@ pub fn image(settings: &WatchSettings, seed: u64, wearer: usize) -> Result<Vec<u
             Some((class, series, bytes))
         })
         .collect();
-    let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let to_u16 = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let series: Vec<Series<'_>> = recorded
         .iter()
         .map(|(class, series, bytes)| {
             let split = settings.split(series.windows());
-            let (train, test) = (small(split.trained), small(split.test.start)..small(split.test.end));
+            let (train, test) = (to_u16(split.trained), to_u16(split.test.start)..to_u16(split.test.end));
             Series { class: *class, train, test, samples: bytes }
         })
         .collect();
     let header = Header {
-        classes: small(if settings.programmes { PROGRAMME_MAX } else { EXERCISES }),
-        hop: small(HOP),
+        classes: to_u16(if settings.programmes { PROGRAMME_MAX } else { EXERCISES }),
+        hop: to_u16(HOP),
         seed,
         wearer: person as u64,
         head_per_class: head,

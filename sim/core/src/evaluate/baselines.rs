@@ -61,8 +61,8 @@ pub fn pooled_with_dropped(
     }
     let Fit { weights, dropped } = fit_linear_model(&pooled, dataset, head);
     let score_client = |client: &Client| score_weights(weights.clone(), client, dataset);
-    let each: Vec<ClientScore> = on.par_iter().map(score_client).collect();
-    (average(&each), dropped)
+    let scores: Vec<ClientScore> = on.par_iter().map(score_client).collect();
+    (average(&scores), dropped)
 }
 
 /// Fits a linear model to a set by least squares, with the ridge or leave-one-out choice of `head`.

@@ -73,12 +73,12 @@ fn mean_square(dataset: &Dataset) -> f64 {
 /// Ridge scores of all clients. The scores of a client are computed from its training samples.
 #[must_use]
 pub fn scores(clients: &[Client], features: usize, outputs: usize, labels_per_class: u16) -> RidgeScores {
-    let each: Vec<Option<(u32, Vec<u32>)>> = clients
+    let counts: Vec<Option<(u32, Vec<u32>)>> = clients
         .par_iter()
         .map(|client| count_correct(client, features, outputs, labels_per_class.into()))
         .collect();
     let mut scores = RidgeScores::new(labels_per_class);
-    for (samples, correct) in each.into_iter().flatten() {
+    for (samples, correct) in counts.into_iter().flatten() {
         #[allow(clippy::cast_precision_loss, reason = "as a device sends them")]
         let values = correct.iter().map(|correct| *correct as f32).collect();
         scores

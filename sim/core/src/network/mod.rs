@@ -216,12 +216,12 @@ impl SimNetwork {
         }
         if let Some(task) = self.local_training {
             let began = self.network.parameters().to_vec();
-            let ran = self
+            let result = self
                 .network
                 .open(&RoundOpen { task, ..fit.clone() })
                 .and_then(|()| self.network.run(id, source))
                 .and_then(|_| self.network.open(fit));
-            if let Err(reason) = ran {
+            if let Err(reason) = result {
                 // Cannot fail: `began` has as many values as the network.
                 let _ = self.network.set_parameters(&began);
                 return Err(reason);

@@ -193,11 +193,11 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
         };
         let runs: Vec<Vec<(f64, f64)>> =
             entry.runs.iter().map(places).filter(|points| !points.is_empty()).collect();
-        let middle = pointwise_median(&runs);
-        if middle.is_empty() {
+        let median = pointwise_median(&runs);
+        if median.is_empty() {
             continue;
         }
-        let style = if middle.len() == 1 { LineStyle::Level } else { LineStyle::Full };
+        let style = if median.len() == 1 { LineStyle::Level } else { LineStyle::Full };
         if runs.len() > 1 && style == LineStyle::Full {
             lines.extend(runs.into_iter().map(|points| ChartLine {
                 points,
@@ -205,7 +205,7 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
                 style: LineStyle::Faint,
             }));
         }
-        lines.push(ChartLine { points: middle, colour, style });
+        lines.push(ChartLine { points: median, colour, style });
     }
     lines.iter().any(|line| line.style == LineStyle::Full).then_some(())?;
     // Faint lines are drawn first, so the medians are on top.
@@ -213,8 +213,10 @@ pub fn chart(series: &[Series], metric: Metric, axis: Axis) -> Option<String> {
     if metric.is_logarithmic() {
         // A horizontal line far outside the range of the curves would flatten the curves, so it is omitted.
         let (low, high) = range(&lines, |line| line.style != LineStyle::Level);
-        let near = |y: f64| y > low / 30.0 && y < high * 30.0;
-        lines.retain(|line| line.style != LineStyle::Level || line.points.iter().all(|point| near(point.1)));
+        let is_near = |y: f64| y > low / 30.0 && y < high * 30.0;
+        lines.retain(|line| {
+            line.style != LineStyle::Level || line.points.iter().all(|point| is_near(point.1))
+        });
     }
     let (low, high) = range(&lines, |_| true);
     let right = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);

@@ -137,10 +137,11 @@ impl Attackers {
             Attack::Gaussian(strength) => {
                 let squares: f64 =
                     known_steps.iter().flat_map(|step| step.iter()).map(|value| value * value).sum();
-                let each = (squares / (known_steps.len() * honest_step.len()).max(1) as f64).sqrt();
+                let root_mean_square =
+                    (squares / (known_steps.len() * honest_step.len()).max(1) as f64).sqrt();
                 let stream_id = u64::from(opening.id.round) << 32 | index as u64;
                 let mut random = stream(self.seed, Purpose::Attack, stream_id);
-                honest_step.iter().map(|_| strength * each * random.normal()).collect()
+                honest_step.iter().map(|_| strength * root_mean_square * random.normal()).collect()
             }
             Attack::Scale(strength) => scaled(honest_step, strength),
             Attack::Mimic => known_steps.first().map_or_else(|| honest_step.to_vec(), |step| (*step).clone()),
@@ -201,8 +202,8 @@ fn replace_step(update: &mut Update, step: &[f64], base: &[f64]) {
     let values = update.tensors.iter_mut().flat_map(|tensor| tensor.values.iter_mut());
     for (value, (step, base)) in values.zip(step.iter().zip(base)) {
         #[allow(clippy::cast_possible_truncation, reason = "what is sent is f32")]
-        let sent = (step + base) as f32;
-        *value = sent;
+        let uploaded = (step + base) as f32;
+        *value = uploaded;
     }
 }
 
@@ -247,12 +248,12 @@ fn norm(values: &[f64]) -> f64 {
 fn little_is_enough_z(n: usize, f: usize) -> f64 {
     let honest = n.saturating_sub(f).max(1);
     let supporters = (n / 2 + 1).saturating_sub(f).min(honest);
-    let wanted = (honest - supporters) as f64 / honest as f64;
+    let target_quantile = (honest - supporters) as f64 / honest as f64;
     let below = |z: f64| 0.5 * libm::erfc(-z / core::f64::consts::SQRT_2);
     let (mut low, mut high) = (0.0, 8.0);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        if below(middle) < wanted { low = middle } else { high = middle }
+        if below(middle) < target_quantile { low = middle } else { high = middle }
     }
     low
 }

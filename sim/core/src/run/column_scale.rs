@@ -132,8 +132,8 @@ fn column(clients: &[Client], d: usize, number: usize) -> Option<Column> {
     let mean = values.iter().sum::<f64>() / count;
     let deviation = (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count).sqrt();
     values.sort_by(f64::total_cmp);
-    let middle = values.get(values.len() / 2).copied()?;
-    let modal_count = values.iter().filter(|value| **value == middle).count();
+    let median = values.get(values.len() / 2).copied()?;
+    let modal_count = values.iter().filter(|value| **value == median).count();
     Some(Column {
         number,
         mean,

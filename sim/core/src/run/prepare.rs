@@ -291,16 +291,19 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
         // Memory per client: parameters, velocity, received layers, and a control variate or personal
         // network.
-        let each = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
+        let values_per_client = 6 * network.shape.parameters() as u64 + network.shape.scratch() as u64;
         let samples: usize =
             dataset.clients.iter().chain(&dataset.newcomers).map(|client| client.train.len()).sum();
         let cache_size = network.shape.body_cache_len(samples) as u64;
-        (clients.saturating_mul(each).saturating_add(cache_size), format!("{clients} clients' networks"))
+        (
+            clients.saturating_mul(values_per_client).saturating_add(cache_size),
+            format!("{clients} clients' networks"),
+        )
     } else if scenario.is_federated() {
         let (k, clients) =
             (scenario.model.k as u64, (dataset.clients.len() + dataset.newcomers.len()) as u64);
-        let each = d * k + k * k + d * c + 2 * k * c;
-        (clients.saturating_mul(each), format!("{clients} clients' models of {d} x {k} x {c}"))
+        let values_per_client = d * k + k * k + d * c + 2 * k * c;
+        (clients.saturating_mul(values_per_client), format!("{clients} clients' models of {d} x {k} x {c}"))
     } else {
         // Memory of the identity, which replaces the representation, and of the normal equations.
         (5 * d * d + 3 * d * c, format!("least squares on {d} features"))
@@ -383,7 +386,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
     let (scores, clients, newcomers, fits) = match scenario.algorithm.linear() {
         Some(LinearMethod::Pooled(_)) => {
             let (scores, dropped) = evaluate::pooled_with_dropped(dataset, &[], 0, &dataset.clients, head);
-            let each = |client: &Client| {
+            let score_client = |client: &Client| {
                 let newcomer = std::slice::from_ref(client);
                 let (scores, dropped) = evaluate::pooled_with_dropped(dataset, newcomer, 1, newcomer, head);
                 ClientScore {
@@ -394,7 +397,7 @@ fn run_baseline(scenario: &Scenario, dataset: &Dataset, seed: u64) -> Result<Out
                     dropped,
                 }
             };
-            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(each).collect();
+            let newcomers: Vec<ClientScore> = dataset.newcomers.iter().map(score_client).collect();
             let fits =
                 [dropped].into_iter().chain(newcomers.iter().map(|score| score.dropped.clone())).collect();
             (Scores { accuracy_global: scores.accuracy, ..scores }, Vec::new(), newcomers, fits)

@@ -43,7 +43,7 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     let shape = shape_of(dataset, k);
     let heads = evaluate::personal(&dataset.clients, &to_f32(&basis), shape, head, Numeric::F32);
     let c = dataset.outputs;
-    let each: Vec<(&Set, Matrix)> = dataset
+    let fitted_clients: Vec<(&Set, Matrix)> = dataset
         .clients
         .iter()
         .zip(&heads)
@@ -52,8 +52,9 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
         .collect();
     // Clients are summed in order, so the result does not depend on the number of threads.
     let mean = |summand: &(dyn Fn(&Set, &Matrix) -> Matrix + Sync)| {
-        let summands: Vec<Matrix> = each.par_iter().map(|(set, w)| summand(set, w)).collect();
-        summands.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value) / each.len().max(1) as f64
+        let summands: Vec<Matrix> = fitted_clients.par_iter().map(|(set, w)| summand(set, w)).collect();
+        summands.into_iter().fold(Matrix::zeros(d, k), |sum, value| sum + value)
+            / fitted_clients.len().max(1) as f64
     };
     let start = Matrix::from_fn(d, k, |i, j| if j == 0 { 1.0 } else { 0.0 } + basis[(i, j)]);
     let largest_curvature = |fitted: Option<(&Matrix, f64)>| {
@@ -65,7 +66,7 @@ pub fn measure(dataset: &Dataset, b: &Matrix, head: HeadSolve, exact: Option<f64
     let of_head =
         largest_eigenvalue(basis.clone(), |v| project_onto(&basis, &mean(&|set, _| second_moment(set, v))));
     let (mut explained, mut targets) = (0.0, 0.0);
-    for (set, w) in &each {
+    for (set, w) in &fitted_clients {
         let (y_hat, y) = sums_of_squares(set, &basis, w);
         explained += y_hat / set.len() as f64;
         targets += y / set.len() as f64;

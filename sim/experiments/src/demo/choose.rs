@@ -148,9 +148,10 @@ pub fn choose(
         let choices = candidate_scores.filter(|(candidate, _)| candidate.features == features).flat_map(
             |(candidate, folds)| {
                 RIDGES.iter().enumerate().map(move |(r, final_ridge)| {
-                    let each: Vec<f64> = folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
+                    let ridge_scores: Vec<f64> =
+                        folds.iter().filter_map(|fold| fold.get(r).copied()).collect();
                     let Candidate { k, step_size, head_samples_per_class, .. } = *candidate;
-                    let validation = mean(&each).unwrap_or(0.0);
+                    let validation = mean(&ridge_scores).unwrap_or(0.0);
                     FedRepChoice {
                         k,
                         step_size,
@@ -170,9 +171,9 @@ pub fn choose(
         let scored: Vec<RidgeChoice> = pairs
             .par_iter()
             .map(|&(weight, r)| {
-                let each: Vec<f64> =
+                let ridge_scores: Vec<f64> =
                     inner.iter().filter_map(|inner| score(inner, weight, ridge(r))).collect();
-                RidgeChoice { weight, ridge: r, validation: mean(&each).unwrap_or(0.0) }
+                RidgeChoice { weight, ridge: r, validation: mean(&ridge_scores).unwrap_or(0.0) }
             })
             .collect();
         first_best(scored.into_iter(), |choice| choice.validation)

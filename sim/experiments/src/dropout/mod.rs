@@ -201,11 +201,11 @@ pub fn measure(
         Ok::<_, RunError>(Some(result))
     })?;
     let Some(results) = results else { return Ok(None) };
-    let each = settings.folds * settings.seeds as usize;
+    let runs_per_row = settings.folds * settings.seeds as usize;
     let mut finished = Vec::new();
     // For each policy, the runs without dropouts precede the runs with dropouts.
     let mut without: &[RunResult] = &[];
-    let runs = results.chunks(each.max(1)).zip(tasks.chunks(each.max(1)));
+    let runs = results.chunks(runs_per_row.max(1)).zip(tasks.chunks(runs_per_row.max(1)));
     for ((policy, pattern, rate), (runs, tasks)) in rows.into_iter().zip(runs) {
         if pattern.is_none() {
             without = runs;

@@ -34,11 +34,11 @@ fn table_row(row: &Row) -> String {
     let extensions = format!("{:.3}", ratio(usize::try_from(extensions).unwrap_or(usize::MAX), rounds));
     let changed = |value: fn(&Measured) -> f64, change: fn(&Measured) -> f64| {
         let changes: Vec<f64> = row.runs.iter().map(change).collect();
-        let shown = format!("{:.3}", mean_over_runs(value));
+        let formatted = format!("{:.3}", mean_over_runs(value));
         if row.rate > 0.0 {
-            format!("{shown} ({:+.3} ± {:.3})", mean_over_runs(change), standard_error(&changes))
+            format!("{formatted} ({:+.3} ± {:.3})", mean_over_runs(change), standard_error(&changes))
         } else {
-            shown
+            formatted
         }
     };
     let dropout =

@@ -122,11 +122,11 @@ fn size(groups: &[&Group]) -> usize {
 /// Draws random groups until they have a fifth of the sentences, but never all groups. Returns the drawn
 /// groups and the other groups, both in random order. If the file has only one group, none is drawn.
 fn hold_out(groups: Vec<&Group>, seed: u64, file: usize) -> (Vec<&Group>, Vec<&Group>) {
-    let wanted = size(&groups) as f64 * HELD_OUT_FRACTION;
+    let held_out_sentences = size(&groups) as f64 * HELD_OUT_FRACTION;
     let count = groups.len();
     let mut drawn = stream(seed, Purpose::Partition, file as u64).choose(&groups, count);
     let (mut taken_groups, mut taken_sentences) = (0, 0);
-    while (taken_sentences as f64) < wanted && taken_groups + 1 < count {
+    while (taken_sentences as f64) < held_out_sentences && taken_groups + 1 < count {
         taken_sentences += drawn[taken_groups].sentences.len();
         taken_groups += 1;
     }

@@ -66,6 +66,6 @@ impl LocalTraining {
 /// Ranges of the adapter's values that a round of this kind trains.
 #[must_use]
 pub fn trained(adapter: &Adapter, round: RoundKind) -> Vec<Range<usize>> {
-    let free = adapter.parts.iter().filter(|part| !round.freezes(part.role));
-    free.map(|part| part.range.clone()).collect()
+    let trained_parts = adapter.parts.iter().filter(|part| !round.freezes(part.role));
+    trained_parts.map(|part| part.range.clone()).collect()
 }

@@ -130,9 +130,9 @@ fn cases(settings: &Settings) -> Vec<(String, Case)> {
         for &participation in &settings.participation {
             add(format!("{label}, K/m = {participation}"), Case { participation, ..base });
         }
-        let turned = Case { procrustes: !base.procrustes, ..base };
-        let with_or_without = if turned.procrustes { "with" } else { "without" };
-        add(format!("{label}, {with_or_without} Procrustes"), turned);
+        let without_procrustes = Case { procrustes: !base.procrustes, ..base };
+        let with_or_without = if without_procrustes.procrustes { "with" } else { "without" };
+        add(format!("{label}, {with_or_without} Procrustes"), without_procrustes);
         add(format!("{label}, one shot"), Case { one_shot: true, ..base });
     }
     cases

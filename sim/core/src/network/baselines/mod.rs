@@ -241,9 +241,9 @@ impl Rounds {
         let mut training = Training::new(self.shape, id, self.seed, (descent, epochs), source)?;
         let received = self.by_copy(&self.values);
         let round_start = RoundStart { received: &received, start };
-        let sent = method.run(&mut training, &round_start, &mut self.state)?;
+        let sent_parameters = method.run(&mut training, &round_start, &mut self.state)?;
         let usage = training.usage();
-        self.values = self.by_layer(&sent);
+        self.values = self.by_layer(&sent_parameters);
         Ok(usage)
     }
 

@@ -120,21 +120,21 @@ mod tests {
     #[test]
     fn only_dynamic_times_change_between_rounds() {
         for kind in KINDS {
-            let drawn = DrawnTimes::new(kind, 1, 20);
+            let times = DrawnTimes::new(kind, 1, 20);
             let dynamic = matches!(kind, Speed::Dynamic(_));
             for client in 0..20 {
-                assert!(drawn.time(client, 1) > 0.0);
-                assert_eq!(drawn.time(client, 1) != drawn.time(client, 2), dynamic);
-                assert_eq!(drawn.time(client, 3), drawn.clone().time(client, 3));
+                assert!(times.time(client, 1) > 0.0);
+                assert_eq!(times.time(client, 1) != times.time(client, 2), dynamic);
+                assert_eq!(times.time(client, 3), times.clone().time(client, 3));
             }
         }
     }
 
     #[test]
     fn uniform_times_stay_below_two() {
-        let drawn = DrawnTimes::new(Speed::Uniform, 3, 1000);
-        assert!((0..1000).all(|client| (0.0..2.0).contains(&drawn.time(client, 1))));
-        assert!((0..1000).any(|client| drawn.time(client, 1) > 1.9));
+        let times = DrawnTimes::new(Speed::Uniform, 3, 1000);
+        assert!((0..1000).all(|client| (0.0..2.0).contains(&times.time(client, 1))));
+        assert!((0..1000).any(|client| times.time(client, 1) > 1.9));
     }
 
     #[test]

@@ -198,12 +198,12 @@ mod tests {
     fn outage_takes_whole_site_for_the_configured_length() {
         let periods =
             dropout_table(dropouts(0.3, DropoutPattern::Outages { sites: 4, rounds: 6.0 }, 22, 5), 22);
-        let alike = |a: usize, b: usize| periods.iter().all(|period| period[a] == period[b]);
+        let is_same_site = |a: usize, b: usize| periods.iter().all(|period| period[a] == period[b]);
         let mut sizes: Vec<usize> = Vec::new();
         let mut seen = [false; 22];
         for client in 0..22 {
             if !seen[client] {
-                let site: Vec<usize> = (0..22).filter(|other| alike(client, *other)).collect();
+                let site: Vec<usize> = (0..22).filter(|other| is_same_site(client, *other)).collect();
                 site.iter().for_each(|other| seen[*other] = true);
                 sizes.push(site.len());
             }

@@ -40,10 +40,10 @@ impl Times {
         let clients = dataset.clients.len();
         Ok(Self(match &scenario.fleet.compute_times {
             ComputeTimes::Drawn(speed, correlation) => {
-                let drawn = DrawnTimes::new(*speed, seed, clients);
+                let times = DrawnTimes::new(*speed, seed, clients);
                 Kind::Drawn(match speed_order(scenario, dataset, *correlation, seed) {
-                    Some(order) => drawn.assign_in_order(&order),
-                    None => drawn,
+                    Some(order) => times.assign_in_order(&order),
+                    None => times,
                 })
             }
             ComputeTimes::Trace(path) => Kind::Given(trace::read(&scenario.locate(path), clients)?),

@@ -69,9 +69,9 @@ pub fn read(path: &str, clients: usize) -> Result<TimeTable, DataError> {
     }
     // The number of entries shows whether the table is complete. The search for a missing entry stops at the
     // first gap, so it is fast even if a round number is mistyped and very large.
-    let every = (1..=rounds).flat_map(|round| (0..clients).map(move |client| (client, round)));
+    let needed_entries = (1..=rounds).flat_map(|round| (0..clients).map(move |client| (client, round)));
     if table.len() as u64 != u64::from(rounds) * clients as u64
-        && let Some((client, round)) = every.into_iter().find(|key| !table.contains_key(key))
+        && let Some((client, round)) = needed_entries.into_iter().find(|key| !table.contains_key(key))
     {
         let message = format!(
             "no time for client {client} in round {round}: all {clients} clients need one in every round up to the \
