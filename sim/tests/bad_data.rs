@@ -307,10 +307,10 @@ proptest! {
     }
 
     #[test]
-    fn damaged_idx_never_panics((cut, flips) in damage(), which: bool) {
+    fn damaged_idx_never_panics((cut, flips) in damage(), damages_images: bool) {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let (mut images, mut labels) = idx_files();
-        let damaged_file = if which { &mut images } else { &mut labels };
+        let damaged_file = if damages_images { &mut images } else { &mut labels };
         *damaged_file = damaged(damaged_file, cut, &flips);
         let (first, second) = (folder.join("damaged-images"), folder.join("damaged-labels"));
         std::fs::write(&first, images).unwrap();

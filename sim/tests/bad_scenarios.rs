@@ -430,7 +430,7 @@ fn non_scenario_files_are_refused_in_one_line() {
         ("deep", "deep:1: found keys, tables or lists more than 32 deep, allowed: at most 32".to_owned()),
         ("none.toml", "none.toml: No such file or directory".to_owned()),
     ];
-    for (file, says) in &cases {
+    for (file, expected_part) in &cases {
         let commands: [&[&str]; 5] = [
             &["run", file],
             &["compare", "good.toml", file],
@@ -440,7 +440,7 @@ fn non_scenario_files_are_refused_in_one_line() {
         ];
         for command in commands {
             let reported = run(command);
-            assert!(reported.contains(says), "{command:?}: {reported}");
+            assert!(reported.contains(expected_part), "{command:?}: {reported}");
         }
     }
     for journal in ["pipe", "/dev/zero", "."] {
@@ -450,9 +450,9 @@ fn non_scenario_files_are_refused_in_one_line() {
             "{reported}"
         );
     }
-    let (deep, wide) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
+    let (deep, unclosed) = (format!("{}b=1", "a.".repeat(20_000)), format!("seed={}", "[".repeat(100_000)));
     let long = format!("{}=1", "a".repeat(100_000));
-    for change in [&deep, &wide, &long] {
+    for change in [&deep, &unclosed, &long] {
         for command in
             [&["run", "good.toml"][..], &["replay", "good.toml", "none.jsonl"], &["live", "good.toml"]]
         {

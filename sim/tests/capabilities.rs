@@ -45,7 +45,9 @@ fn assert_fit(capabilities: &Capabilities, tensors: &[TensorDescriptor], outgoin
 /// of all tensors, with true. Also returns, with false, three variants in which one of these numbers is
 /// smaller by one.
 fn required_capabilities(requests: &[Request]) -> Vec<([u32; 3], bool)> {
-    let (mut tensors, mut largest, mut total) = (0, 0, 0);
+    let mut tensors = 0;
+    let mut largest = 0;
+    let mut total = 0;
     for request in requests {
         let down = request.tensors.iter().map(|tensor| tensor.descriptor(request.encoding));
         for tensors_of_one_way in [down.collect::<Vec<_>>(), request.expects.clone()] {
@@ -98,8 +100,8 @@ fn check_scenario(scenario: &Scenario, resized: Option<(usize, usize)>, context:
     let requirements = requirements.with_numeric(scenario.algorithm.numeric);
     let declared = Capabilities { frame_limit: build.frame_limit(), ..capabilities };
     assert_eq!(requirements.admit(&Hello::new(0, declared)), Ok(()), "{context}");
-    for (least, is_enough) in required_capabilities(&engine.requests()) {
-        let [tensors, largest, total] = least;
+    for (capabilities_needed, is_enough) in required_capabilities(&engine.requests()) {
+        let [tensors, largest, total] = capabilities_needed;
         let declared = Capabilities {
             tensors: u8::try_from(tensors).unwrap(),
             tensor_elements: largest,

@@ -61,9 +61,9 @@ fn test_windows_do_not_influence_the_settings() {
             let dataset = watch::dataset(&WatchSettings { fold, validation, ..SETTINGS }, 1).unwrap();
             assert_eq!((dataset.clients.len(), dataset.newcomers.len()), (6, 2));
             let (clients, newcomers) = (&dataset.clients, &dataset.newcomers);
-            let used =
+            let used_sets =
                 trained(clients).chain(trained(newcomers)).chain(scored(clients)).chain(scored(newcomers));
-            assert!(windows(&dataset, used).is_disjoint(&tests), "fold {fold}, inner fold {inner}");
+            assert!(windows(&dataset, used_sets).is_disjoint(&tests), "fold {fold}, inner fold {inner}");
             let scored_windows = windows(&dataset, scored(newcomers));
             assert!(scored_windows.len() >= 28, "{} windows: less than one a series", scored_windows.len());
             assert!(scored_windows.is_disjoint(&seen_windows), "everyone is held out once");

@@ -140,13 +140,13 @@ fn labels_are_whole_numbers_however_they_are_written() {
         results.push(run_scenario(&folder, &leaf(path, path)).unwrap()["final"].clone());
     }
     assert_eq!(results[0], results[1]);
-    for (wrong, says) in
+    for (invalid_label, expected_part) in
         [(json!(1.5), "1.5"), (json!(-1), "-1"), (json!(256), "256"), (json!(1e9), "1000000000")]
     {
-        write_leaf(&folder.join("wrong.json"), &["u"], |_| wrong.clone());
+        write_leaf(&folder.join("wrong.json"), &["u"], |_| invalid_label.clone());
         assert_contains_all(
             &run_scenario(&folder, &leaf("wrong.json", "")).unwrap_err(),
-            &["wrong.json", says, "255", "line 1"],
+            &["wrong.json", expected_part, "255", "line 1"],
         );
     }
     write_leaf(&folder.join("wrong.json"), &["u"], |_| json!("walk"));

@@ -212,9 +212,9 @@ fn moments_start_is_refused_with_noise() {
     let folder = empty_directory("moments-private");
     let private = "seed = 7\n[data]\nkind = \"linear-regression\"\nclients = 4\nd = 8\nk = 2\nsamples = 6\n[model]\nk = 2\n\
                    init = \"INIT\"\n[algorithm]\nname = \"fedpower\"\niterations = 3\n[privacy]\nepsilon = 5.0\ndelta = 1e-3\n";
-    for (init, done) in [("random", true), ("moments", false)] {
+    for (init, succeeds) in [("random", true), ("moments", false)] {
         std::fs::write(folder.join("private.toml"), private.replace("INIT", init)).unwrap();
         let output = run_program(&folder, &["run", "private.toml"]);
-        assert_eq!(exit_code(&output) == 0, done, "{init}: {}", stderr_text(&output));
+        assert_eq!(exit_code(&output) == 0, succeeds, "{init}: {}", stderr_text(&output));
     }
 }

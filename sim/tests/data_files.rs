@@ -190,8 +190,8 @@ fn leaf_users_become_clients() {
     assert_eq!(set.dropped_users, 1, "who has no sample");
     let large = read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap();
     assert_eq!((sizes(&large), large.dropped_users), (vec![3], 2));
-    let drawn = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
-    assert_eq!((drawn.clients.len(), drawn.dropped_users), (1, 1), "who is not drawn is not left out");
+    let one_user = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
+    assert_eq!((one_user.clients.len(), one_user.dropped_users), (1, 1), "who is not drawn is not left out");
     // The test file contains only a user that the training file does not contain.
     let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
     std::fs::write(folder.join("other.json"), only_test).unwrap();
@@ -284,14 +284,18 @@ fn leaf_tweets_become_means_of_word_vectors() {
     // With data.words, a sample is a series of word vectors for recurrent networks.
     let series = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=3".to_owned()]).unwrap();
     let set = series.dataset(1).unwrap();
-    let (good, comma, day) = ([1.0, 2.0], [3.0, 3.0], [4.0, -1.0]);
-    assert_eq!(set.clients[0].train.x, [&comma[..], &good, &day, &[1.0], &[0.0; 6], &[1.0]].concat());
+    let (good_vector, comma_vector, day_vector) = ([1.0, 2.0], [3.0, 3.0], [4.0, -1.0]);
+    assert_eq!(
+        set.clients[0].train.x,
+        [&comma_vector[..], &good_vector, &day_vector, &[1.0], &[0.0; 6], &[1.0]].concat()
+    );
     let cells =
         ["data.words=3", "model={ kind = \"lstm\", cells = 4 }", "algorithm.rounds=2"].map(str::to_owned);
     let scenario = Scenario::parse(name.to_str().unwrap(), &text, &cells).unwrap();
     assert!(run(&scenario, 1, &mut NoProgress).unwrap().diverged.is_none());
-    let wide = Scenario::parse(name.to_str().unwrap(), &text, &["data.words=1000".to_owned()]).unwrap();
-    assert_eq!(wide.dataset(1).unwrap().features, 2001);
+    let long_sequences =
+        Scenario::parse(name.to_str().unwrap(), &text, &["data.words=1000".to_owned()]).unwrap();
+    assert_eq!(long_sequences.dataset(1).unwrap().features, 2001);
     std::fs::remove_file(folder.join("train/one.json")).unwrap();
     assert_contains_all(&data_error_message(&folder, data), &["train", "no .json file"]);
 }

@@ -66,8 +66,8 @@ fn straggler_past_the_deadline_never_counts() {
         let outcome = outcome(&changes, seed);
         let times = times(&scenario, seed);
         let mut in_time = BTreeMap::new();
-        let mut late = 0;
-        for (round, (row, took)) in (1u32..).zip(trained(&outcome).iter().zip(durations(&outcome))) {
+        let mut late_answers = 0;
+        for (round, (row, duration)) in (1u32..).zip(trained(&outcome).iter().zip(durations(&outcome))) {
             let mut slowest: f64 = 0.0;
             for client in 0..12u64 {
                 let time = times.time(client as usize, round, &ONE);
@@ -80,13 +80,13 @@ fn straggler_past_the_deadline_never_counts() {
                 if time < limit {
                     in_time.insert((client as usize, round), time);
                 } else {
-                    late += 1;
+                    late_answers += 1;
                 }
             }
-            assert!((took - slowest.min(limit)).abs() < 1e-5, "{took}");
+            assert!((duration - slowest.min(limit)).abs() < 1e-5, "{duration}");
         }
         let counters = outcome.counters;
-        assert!(late > 50 && counters.short > 20, "{late} {}", counters.short);
+        assert!(late_answers > 50 && counters.short > 20, "{late_answers} {}", counters.short);
         assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
         let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
         let without = without.run(&mut NoProgress).unwrap();

@@ -141,7 +141,7 @@ fn impossible_privacy_guarantees_are_refused() {
             Ok(scenario) => Job::prepare(&scenario, 1).unwrap_err().to_string(),
         }
     };
-    for (changes, wanted) in [
+    for (changes, expected) in [
         (&["privacy.epsilon=0"][..], "privacy.epsilon: found 0, allowed: a number from"),
         (&["privacy.epsilon=-3"], "privacy.epsilon: found -3, allowed: a number from"),
         (&["privacy.delta=1"], "privacy.delta: found 1, allowed: a number from"),
@@ -157,7 +157,7 @@ fn impossible_privacy_guarantees_are_refused() {
         (&["algorithm.local_steps=11"], "algorithm.local_steps: found 11, allowed: at most the 10"),
     ] {
         let reported = reported(changes);
-        assert!(reported.contains(wanted), "{changes:?}: {reported}");
+        assert!(reported.contains(expected), "{changes:?}: {reported}");
     }
     let linear = "[data]\nkind = \"linear-regression\"\nclients = 5\nd = 4\nk = 1\nsamples = 3\n[model]\nk = 1\n\
                   [algorithm]\nname = \"fedrep\"\nrounds = 1\nstep_size = 0.1\n[privacy]\nepsilon = 1.0\ndelta = 1e-5\n";

@@ -62,15 +62,19 @@ fn units_and_offsets_do_not_change_results() {
     write_table(&shifted_path, [1e2, 2020.0 * 1e3, -1e5, 1013.0, 0.0, 1e3], scales);
     let expected = outcome(&scenario(&plain, FED_REP), &[]);
     let shifted = outcome(&scenario(&shifted_path, FED_REP), &[]);
-    let (wanted, got) = (expected.scores.test_mse.unwrap(), shifted.scores.test_mse.unwrap());
+    let (plain_mse, shifted_mse) = (expected.scores.test_mse.unwrap(), shifted.scores.test_mse.unwrap());
     let (wanted_loss, got_loss) = (expected.scores.loss.unwrap(), shifted.scores.loss.unwrap());
     // Samples differ by up to 1e5 2^-25 = 3e-3 deviations, and targets, whose variance is about 12, by 3e-3
     // of their deviation.
-    assert!((wanted - got).abs() <= 0.02 * wanted + 1e-3, "{wanted} {got}");
+    assert!((plain_mse - shifted_mse).abs() <= 0.02 * plain_mse + 1e-3, "{plain_mse} {shifted_mse}");
     assert!((wanted_loss - got_loss).abs() <= 0.02 * wanted_loss + 1e-3, "{wanted_loss} {got_loss}");
     // On the same data without scaling, FedRep learns almost nothing.
     let without = outcome(&scenario(&shifted_path, FED_REP), &["data.scale=\"none\""]);
-    assert!(without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * got + 0.1), "{:?} {got}", without.scores);
+    assert!(
+        without.scores.test_mse.is_none_or(|mse| mse >= 3.0 * shifted_mse + 0.1),
+        "{:?} {shifted_mse}",
+        without.scores
+    );
 
     let scale = shifted.scale.expect("a scale");
     for (j, size) in scales.iter().enumerate() {

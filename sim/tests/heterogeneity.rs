@@ -258,10 +258,10 @@ fn next_arrival_replaces_a_dropout() {
     let mut by_time: Vec<DeviceId> = (0..12).map(DeviceId).collect();
     by_time.sort_by(|a, b| times.time(a.0 as usize, 1, &ONE).total_cmp(&times.time(b.0 as usize, 1, &ONE)));
     let mut replaced = 0;
-    for (row, took) in trained(&outcome).iter().zip(durations(&outcome)) {
+    for (row, duration) in trained(&outcome).iter().zip(durations(&outcome)) {
         assert_eq!(row.participants.len(), 4);
         let slowest = *row.participants.last().unwrap();
-        assert!(is_close(took, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
+        assert!(is_close(duration, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
         // Participants are in the order of their compute times, and devices that dropped out are missing.
@@ -327,14 +327,14 @@ fn round_time_is_computation_plus_transfer() {
 /// On average, a loss rate p multiplies transfer times by 1 / (1 - p). Losses are drawn in each round.
 #[test]
 fn lost_frames_are_retransmitted() {
-    let took = |changes: &[&str]| {
+    let transfer_time = |changes: &[&str]| {
         let mut all_changes =
             vec!["data.clients=1", "algorithm.rounds=2000", "fleet.bandwidth=100", "evaluate_every=2000"];
         all_changes.extend(changes);
         let outcome = outcome(&all_changes, 1);
         outcome.rounds.last().unwrap().time - 2000.0
     };
-    let (sure, lossy) = (took(&[]), took(&["fleet.loss=0.5"]));
+    let (sure, lossy) = (transfer_time(&[]), transfer_time(&["fleet.loss=0.5"]));
     assert!((lossy / sure - 2.0).abs() < 0.1, "{}", lossy / sure);
     let spread = with_link(&["fleet.bandwidth=100", "fleet.loss=0.5"], 1);
     assert!(durations(&spread).windows(2).any(|pair| !is_close(pair[0], pair[1])));

@@ -113,7 +113,7 @@ fn non_regular_files_are_refused() {
     )
     .unwrap();
     let csv = "data={ kind = \"csv\", path = \"FILE\", client = \"c\", target = \"y\", features = \"*\" }";
-    for (file, says) in [
+    for (file, expected_part) in [
         ("pipe", "a pipe"),
         ("directory", "a directory"),
         ("/dev/zero", "a device"),
@@ -146,7 +146,7 @@ fn non_regular_files_are_refused() {
             let output = run_program(&folder, &arguments);
             let reported = stderr_text(&output);
             assert_eq!((exit_code(&output), reported.lines().count()), (2, 1), "{arguments:?}: {reported}");
-            assert_contains_all(&reported, &[file, says]);
+            assert_contains_all(&reported, &[file, expected_part]);
         }
     }
 }

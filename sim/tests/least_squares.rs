@@ -218,7 +218,7 @@ fn uniform_between(random: &mut Stream, low: f64, high: f64) -> f64 {
 
 /// Random problem whose columns have deviations from 1e-6 to 1e6, means of up to 1e5 deviations, and become
 /// more similar as `collinearity` grows.
-fn random_case(random: &mut Stream, constant: bool, narrow: bool, collinearity: f64) -> Case {
+fn random_case(random: &mut Stream, constant: bool, as_f32: bool, collinearity: f64) -> Case {
     let integer = |random: &mut Stream, low: usize, high: usize| {
         low + (random.uniform() * (high - low) as f64) as usize
     };
@@ -246,7 +246,7 @@ fn random_case(random: &mut Stream, constant: bool, narrow: bool, collinearity: 
         }
         for ((value, scale), offset) in plain.iter().zip(&scales).zip(&offsets) {
             let value = scale * (value + offset);
-            x.push(if narrow { f64::from(value as f32) } else { value });
+            x.push(if as_f32 { f64::from(value as f32) } else { value });
         }
         if constant {
             x.push(1.0);
@@ -278,7 +278,10 @@ fn relative_distance(predicted: &[f64], expected: &[f64], c: usize, constant: bo
 #[test]
 fn answers_do_not_depend_on_units_and_offsets() {
     let mut random = stream(24, Purpose::Partition, 0);
-    let (mut well_conditioned, mut worst_error, mut warned, mut ill_conditioned) = (0, 0.0f64, 0, 0);
+    let mut well_conditioned = 0;
+    let mut worst_error = 0.0f64;
+    let mut warned = 0;
+    let mut ill_conditioned = 0;
     for number in 0..10_000 {
         let (constant, narrow) = (number % 5 > 0, number % 3 == 0);
         let collinearity = [0.0, 1.0, 2.0, 5.0, 9.0][number % 7 % 5];

@@ -11,8 +11,8 @@ use fedspan_sim_core::scenario::Scenario;
 
 /// Creates the scenario of the tests: digits with two classes per client, a small network, and a few rounds.
 fn scenario(changes: &[&str]) -> Result<Scenario, String> {
-    let small = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
-    let changes: Vec<String> = small.iter().chain(changes).map(|change| (*change).to_owned()).collect();
+    let small_model = ["model.hidden=[16]", "algorithm.rounds=12", "evaluate_every=1"];
+    let changes: Vec<String> = small_model.iter().chain(changes).map(|change| (*change).to_owned()).collect();
     let text = Scenario::built_in("digits-network").unwrap();
     Scenario::parse("digits-network", text, &changes).map_err(|problem| problem.to_string())
 }
@@ -55,9 +55,12 @@ fn only_shared_layers_are_sent() {
         let travelled: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
         assert_eq!(travelled, roles, "{name}");
         for row in &outcome.rounds[1..] {
-            let each = row.bytes_up / row.participants.len() as u64;
+            let bytes_per_client = row.bytes_up / row.participants.len() as u64;
             // The tolerance is for frame headers of a few bytes.
-            assert!((4 * values..4 * values + 40 + 4 * values / 10).contains(&each), "{name}: {each}");
+            assert!(
+                (4 * values..4 * values + 40 + 4 * values / 10).contains(&bytes_per_client),
+                "{name}: {bytes_per_client}"
+            );
         }
     }
 }
@@ -180,7 +183,7 @@ const ADAPTER: &str = "model={ kind = \"lora-mlp\", rank = 2, width = 12 }";
 #[test]
 fn adapters_send_only_trained_factors() {
     let (down, up) = (64 * 2, 2 * 12);
-    for (name, trained, came) in [
+    for (name, trained, received_values) in [
         ("rolora", [up, down, up], [down + up, up, down]),
         ("ffa-lora", [up, up, up], [down + up, up, up]),
         ("lora", [down + up; 3], [down + up; 3]),
@@ -190,12 +193,15 @@ fn adapters_send_only_trained_factors() {
         let roles: Vec<Role> = outcome.layers.iter().map(|layer| layer.role).collect();
         assert_eq!(roles, [Role::AdapterDown, Role::AdapterUp], "{name}");
         for (number, row) in outcome.rounds[1..].iter().enumerate() {
-            let each = |bytes: u64| bytes / row.participants.len() as u64;
+            let per_client = |bytes: u64| bytes / row.participants.len() as u64;
             let around = |values: u64| 4 * values..4 * values + 120;
-            assert!(around(trained[number]).contains(&each(row.bytes_up)), "{name}: {row:?}");
+            assert!(around(trained[number]).contains(&per_client(row.bytes_up)), "{name}: {row:?}");
             // A client that did not participate in the previous round receives both factors.
             let max_bytes = around(down + up).end;
-            assert!((4 * came[number]..max_bytes).contains(&each(row.bytes_down)), "{name}: {row:?}");
+            assert!(
+                (4 * received_values[number]..max_bytes).contains(&per_client(row.bytes_down)),
+                "{name}: {row:?}"
+            );
             let interference = row.interference.unwrap();
             assert_eq!(interference > 0.0, name == "lora" || name == "flexlora", "{name}: {interference}");
         }
@@ -334,7 +340,7 @@ fn paper_table_has_a_row_for_each_algorithm() {
 #[test]
 fn impossible_network_settings_are_refused() {
     let refused = |changes: &[&str]| scenario(changes).unwrap_err();
-    for (changes, says) in [
+    for (changes, expected_part) in [
         (&["model.hidden=[]"][..], "1 to 3 widths"),
         (&["model.filters=[4]"], "unknown key"),
         (&["model={ kind = \"cnn\" }"], "1 or 2 numbers of filters"),
@@ -364,7 +370,7 @@ fn impossible_network_settings_are_refused() {
         (&["algorithm.name=\"scaffold\"", "algorithm.step_size=0.0"], "above 0"),
     ] {
         let reported = refused(changes);
-        assert!(reported.contains(says), "{changes:?}: {reported}");
+        assert!(reported.contains(expected_part), "{changes:?}: {reported}");
     }
     let regression =
         Scenario::built_in("linear").unwrap().replace("k = 2\ninit", "kind = \"mlp\"\nhidden = [4]\ninit");
@@ -385,7 +391,10 @@ fn impossible_network_settings_are_refused() {
     // A network that does not fit into the frames is refused.
     let wide_network = scenario(&["model.hidden=[4096, 4096]"]).unwrap();
     let refused = run(&wide_network, 1, &mut NoProgress).unwrap_err();
-    assert!(matches!(refused, RunError::Mismatch(ref says) if says.contains("256 chunks")), "{refused}");
+    assert!(
+        matches!(refused, RunError::Mismatch(ref expected_part) if expected_part.contains("256 chunks")),
+        "{refused}"
+    );
 }
 
 /// An adapter on the network of an earlier run starts with the loss of this run and decreases it. A base

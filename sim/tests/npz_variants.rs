@@ -71,9 +71,10 @@ fn read_dataset(folder: &Path, data: &str) -> Result<Dataset, String> {
 fn bits(dataset: &Dataset) -> Vec<(Vec<u32>, Vec<u64>, Labels)> {
     let client_bits = |client: &Client| {
         [&client.train, &client.test].map(|set| {
-            let narrow = set.x.iter().map(|value| value.to_bits()).collect();
-            let wide = set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
-            (narrow, wide, set.y.clone())
+            let f32_bits = set.x.iter().map(|value| value.to_bits()).collect();
+            let f64_bits =
+                set.x_f64.iter().chain(&set.y_f64).flatten().map(|value| value.to_bits()).collect();
+            (f32_bits, f64_bits, set.y.clone())
         })
     };
     dataset.clients.iter().chain(&dataset.newcomers).flat_map(client_bits).collect()
@@ -235,10 +236,11 @@ fn npz_and_csv_support_the_same_options() {
         ("regression", "[split]\nby = \"random\"\nholdout_users = 1\nnew_samples = 3\n"),
         ("regression", "[data.partition]\nkind = \"iid\"\nclients = 6\n[split]\ntest = 0.2\n"),
     ] {
-        for how in ["", "scale = \"robust\"\n", "scale = \"none\"\nconstant = false\n", "constant = false\n"]
+        for scaling in
+            ["", "scale = \"robust\"\n", "scale = \"none\"\nconstant = false\n", "constant = false\n"]
         {
-            let context = format!("{task} {how} {further_sections}");
-            let csv = read_dataset(&folder, &format!("{CSV}task = \"{task}\"\n{how}{further_sections}"));
+            let context = format!("{task} {scaling} {further_sections}");
+            let csv = read_dataset(&folder, &format!("{CSV}task = \"{task}\"\n{scaling}{further_sections}"));
             let csv = csv.unwrap_or_else(|reported| panic!("{context}: {reported}"));
             // Without an option for the test part, an npz file is split into its own training and test
             // arrays.
@@ -248,8 +250,10 @@ fn npz_and_csv_support_the_same_options() {
             } else {
                 format!("{further_sections}test = 0.2\n")
             };
-            let npz =
-                read_dataset(&folder, &format!("{NPZ}{mapped}task = \"{task}\"\n{how}{further_sections}"));
+            let npz = read_dataset(
+                &folder,
+                &format!("{NPZ}{mapped}task = \"{task}\"\n{scaling}{further_sections}"),
+            );
             let npz = npz.unwrap_or_else(|reported| panic!("{context}: {reported}"));
             assert_equal(&npz, &csv, &context);
             count += 1;

@@ -189,9 +189,9 @@ fn several_seeds_have_a_spread() {
 fn run_removes_only_files_of_earlier_runs() {
     let folder = empty_directory("again");
     let out = folder.join("out");
-    let run = |more: &[&str]| {
+    let run = |further_arguments: &[&str]| {
         let arguments = ["run", "linear", "--set", "algorithm.rounds=2", "--out", "out"];
-        let output = run_program(&folder, &[&arguments[..], more].concat());
+        let output = run_program(&folder, &[&arguments[..], further_arguments].concat());
         assert_eq!(exit_code(&output), 0, "{}", stderr_text(&output));
         read_files(&out).into_keys().collect::<Vec<_>>()
     };

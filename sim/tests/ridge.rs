@@ -81,7 +81,7 @@ fn ridges_are_not_scored_without_classes_or_with_noise() {
 
 #[test]
 fn bad_values_are_refused() {
-    for (change, says) in [
+    for (change, expected_part) in [
         ("algorithm.final_ridge=\"automatic\"", "\"auto\", a number from 0 to 1e6"),
         ("algorithm.final_ridge=-1", "a number from 0 to 1e6"),
         ("algorithm.final_ridge=nan", "a number from 0 to 1e6"),
@@ -92,7 +92,7 @@ fn bad_values_are_refused() {
     ] {
         let problem = Scenario::parse("test", DIGITS, &[change.to_owned()]).unwrap_err().to_string();
         assert!(
-            problem.contains(says) || problem.contains(&says.replace("1e6", "1000000")),
+            problem.contains(expected_part) || problem.contains(&expected_part.replace("1e6", "1000000")),
             "{change}: {problem}"
         );
     }

@@ -76,8 +76,8 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
         assert!(!reported.contains("warning"), "{method}: {reported}");
         for (offset, is_reported) in [(0.0, false), (1e3, false), (1e5, true)] {
             write_table(&folder, |j, x| units[j] * (x + if j % 2 == 0 { offset } else { 0.0 }));
-            let (moved, reported) = run_scenario(&folder, "fleet", classes, method);
-            let federated = moved["rounds"] != 0;
+            let (rescaled, reported) = run_scenario(&folder, "fleet", classes, method);
+            let federated = rescaled["rounds"] != 0;
             assert_eq!(
                 reported.contains("warning: my.toml: columns have few digits in f32"),
                 is_reported && federated,
@@ -90,7 +90,7 @@ fn fleet_scale_error_is_bounded_by_f32_rounding() {
                 "{reported}"
             );
             let noise = f64::max(offset, 1.0) * 2f64.powi(-24);
-            assert_agree(&plain, &moved, 30.0 * noise, &format!("{classes} {method} {offset}"));
+            assert_agree(&plain, &rescaled, 30.0 * noise, &format!("{classes} {method} {offset}"));
         }
     }
 }

@@ -124,12 +124,12 @@ fn communication_only_shifts_times_of_fixed_schedules() {
             let without_communication = run(0.0);
             for communication in [1.0, 100.0] {
                 let with_communication = run(communication);
-                let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
-                assert!(near(
+                let is_near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+                assert!(is_near(
                     without_communication.start(communication),
                     with_communication.start(communication)
                 ));
-                assert!(near(
+                assert!(is_near(
                     without_communication.end(communication),
                     with_communication.end(communication)
                 ));
@@ -140,11 +140,11 @@ fn communication_only_shifts_times_of_fixed_schedules() {
                         && with_communication.start(communication) > communication
                 );
                 for (recomputed, real) in points {
-                    assert!(near(recomputed.0, real.0) && recomputed.1 == real.1);
+                    assert!(is_near(recomputed.0, real.0) && recomputed.1 == real.1);
                 }
                 let hits = [&without_communication, &with_communication]
                     .map(|run| Crossings::new(std::slice::from_ref(run), communication, 0.1).time().unwrap());
-                assert!(near(hits[0], hits[1]));
+                assert!(is_near(hits[0], hits[1]));
             }
         }
     }

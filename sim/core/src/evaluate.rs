@@ -216,9 +216,9 @@ fn errors<P: Mechanism>(model: &mut Linear<HeapWorkspace, P>, set: &Set, shape: 
         }
         match samples.targets {
             Targets::Values(y) => {
-                let wanted = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();
+                let expected = y.get(index * shape.outputs..(index + 1) * shape.outputs).unwrap_or_default();
                 total.squares +=
-                    out.iter().zip(wanted).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum::<f64>();
+                    out.iter().zip(expected).map(|(a, b)| f64::from(a - b) * f64::from(a - b)).sum::<f64>();
             }
             Targets::Classes(classes) => {
                 let class = classes.get(index).map_or(usize::MAX, |&class| usize::from(class));

@@ -348,13 +348,13 @@ impl SimDevice {
             let mut input = wire.as_slice();
             while let FeedResult::Message(message) = self.decoder.feed(&mut input) {
                 let progress = self.session.handle(self.now, Event::Message(message), &mut self.transmit);
-                let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                self.connection.receive(sent, &mut self.inbox);
+                let frames = self.transmit.get(..progress.sent).unwrap_or_default();
+                self.connection.receive(frames, &mut self.inbox);
                 let mut has_more = progress.again;
                 while has_more {
                     let progress = self.session.handle(self.now, Event::Tick, &mut self.transmit);
-                    let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-                    self.connection.receive(sent, &mut self.inbox);
+                    let frames = self.transmit.get(..progress.sent).unwrap_or_default();
+                    self.connection.receive(frames, &mut self.inbox);
                     let silent_until = self.session.silent_until();
                     has_more = progress.again && progress.sent > 0 || silent_until > self.now;
                     self.now = self.now.max(silent_until);
@@ -378,8 +378,8 @@ impl SimDevice {
     /// Passes one event to the session, and the frames of the session to the server's end of the connection.
     pub fn step(&mut self, event: Event<'_>) {
         let progress = self.session.handle(self.now, event, &mut self.transmit);
-        let sent = self.transmit.get(..progress.sent).unwrap_or_default();
-        self.connection.receive(sent, &mut self.inbox);
+        let frames = self.transmit.get(..progress.sent).unwrap_or_default();
+        self.connection.receive(frames, &mut self.inbox);
     }
 
     /// Numbers of bytes and dropped frames so far.

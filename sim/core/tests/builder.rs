@@ -121,11 +121,12 @@ fn data_in_memory_are_checked() {
         error_with("split.test", 0.5),
         "split.test: unknown key: [split] has no keys here, leave it out"
     );
-    let wide = campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![valid_client()])))
-        .width(3)
-        .build();
+    let wide_scenario =
+        campaign(Scenario::builder().with_dataset(Dataset::classes(2, 3, vec![valid_client()])))
+            .width(3)
+            .build();
     assert_eq!(
-        wide.unwrap_err().to_string(),
+        wide_scenario.unwrap_err().to_string(),
         "model.k: found 3, allowed: an integer from 1 to 2, the number of features"
     );
 }

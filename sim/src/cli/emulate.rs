@@ -148,8 +148,9 @@ fn simulate_boards(
     emulated: &EmulationResult,
 ) -> Result<Option<Vec<Expected>>, CommandError> {
     let expected = emulate::expected(scenario);
-    let (_, each) = expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
-    Ok(Some(each).filter(|each| each.len() == emulated.boards.len()))
+    let (_, expected_results) =
+        expected.map_err(|error| CommandError::Failed(format!("{}: {error}", scenario.name)))?;
+    Ok(Some(expected_results).filter(|expected_results| expected_results.len() == emulated.boards.len()))
 }
 
 /// Table with one row for each board.

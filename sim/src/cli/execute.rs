@@ -320,8 +320,8 @@ pub fn lines(summary: &Summary) -> Vec<(&'static str, f64, String)> {
         lines.push(number("updates", summary.updates));
         lines.push(size("bytes up", summary.bytes.up));
         lines.push(size("bytes down", summary.bytes.down));
-        if let Some(each) = summary.bytes.per_update {
-            lines.push(("bytes per update", each, bytes(each)));
+        if let Some(bytes_per_update) = summary.bytes.per_update {
+            lines.push(("bytes per update", bytes_per_update, bytes(bytes_per_update)));
         }
     }
     if let Some(privacy) = &summary.privacy {

@@ -155,12 +155,12 @@ fn run_live(label: &str, scenario: &Scenario, options: &LiveOptions) -> Result<R
     let plan = Plan { scenario, dataset: &job.dataset, unit, state: scratch.path() };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::Failed(error.to_string()))?;
-    let mut shown = 0;
+    let mut printed = 0;
     let ended = runtime.block_on(live::run(&plan, emulate::interrupted(), |status| {
         let number = |key: &str| status.get(key).and_then(serde_json::Value::as_u64).unwrap_or(0);
         let (round, rounds) = (number("round"), number("rounds").max(1));
-        if round * 10 / rounds > shown {
-            shown = round * 10 / rounds;
+        if round * 10 / rounds > printed {
+            printed = round * 10 / rounds;
             let target = number("target");
             output::log_line(&format!("{label}: round {round}/{rounds}, which waits for {target} answers"));
         }
@@ -235,7 +235,7 @@ fn live_table(runs: &[Run], options: &LiveOptions) -> Table {
         row(&format!("seconds to {target}"), &|run| run.target_seconds.map_or("-".to_owned(), seconds));
         let first = runs.first().and_then(|run| run.target_seconds);
         row("times the first's", &|run| match (run.target_seconds, first) {
-            (Some(own), Some(first)) if first > 0.0 => format!("{:.2}", own / first),
+            (Some(seconds_of_run), Some(first)) if first > 0.0 => format!("{:.2}", seconds_of_run / first),
             _ => "-".to_owned(),
         });
     }

@@ -27,7 +27,8 @@ fn looks_like_a_file(name: &str) -> bool {
 /// Error message for a name that is neither a built-in scenario nor a file.
 pub fn unknown(name: &str) -> String {
     let names: Vec<&str> = BUILT_IN.iter().map(|(name, _, _)| *name).collect();
-    let hint = nearest(name, &names).map_or(String::new(), |near| format!(" (did you mean {near:?}?)"));
+    let hint =
+        nearest(name, &names).map_or(String::new(), |suggestion| format!(" (did you mean {suggestion:?}?)"));
     let name = shortened(name, 120);
     format!("no scenario or file is called {name:?}{hint}; built-in: {}", names.join(", "))
 }

@@ -69,8 +69,8 @@ impl Watcher for Progress {
                 }
             }
             None => {
-                let every = total.div_ceil(LINES).max(1);
-                if done > 0 && (done.is_multiple_of(every) || done == total) {
+                let interval = total.div_ceil(LINES).max(1);
+                if done > 0 && (done.is_multiple_of(interval) || done == total) {
                     log_line(&format!("{}: round {done}/{total}{figures}", self.label));
                 }
             }

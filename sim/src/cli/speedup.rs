@@ -72,7 +72,9 @@ pub fn command(options: &SpeedupOptions) -> Result<(), CommandError> {
         _ => CommandError::Failed(error.to_string()),
     })?;
     let extra = ExtraFields { factor: options.factor, resamples: RESAMPLES, interrupted };
-    let (seed, seeds, scenario) = (options.seed, options.seeds, speedup::SCENARIO);
+    let seed = options.seed;
+    let seeds = options.seeds;
+    let scenario = speedup::SCENARIO;
     let figures = MeasurementFile {
         version: env!("CARGO_PKG_VERSION"),
         scenario,

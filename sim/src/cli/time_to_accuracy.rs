@@ -271,13 +271,13 @@ mod tests {
     #[test]
     fn majority_of_seeds_must_be_at_the_target() {
         let lucky = curve(&[(1.0, 0.9), (2.0, 0.1), (5.0, 0.9)]);
-        let late = curve(&[(1.5, 0.1), (3.0, 0.9)]);
+        let late_curve = curve(&[(1.5, 0.1), (3.0, 0.9)]);
         let never = curve(&[(1.0, 0.1), (9.0, 0.2)]);
-        assert_eq!(median_crossing(&[lucky.clone(), late.clone(), never.clone()], 0.5), Some(5.0));
+        assert_eq!(median_crossing(&[lucky.clone(), late_curve.clone(), never.clone()], 0.5), Some(5.0));
         assert_eq!(median_crossing(&[lucky.clone(), never.clone()], 0.5), None);
         assert_eq!(median_crossing(&[lucky], 0.5), Some(1.0));
         assert_eq!(median_crossing(&[], 0.5), None);
-        assert_eq!(median_crossing(&[never, late.clone(), late], 0.9), Some(3.0));
+        assert_eq!(median_crossing(&[never, late_curve.clone(), late_curve], 0.9), Some(3.0));
     }
 
     #[test]

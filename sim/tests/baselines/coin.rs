@@ -6,7 +6,7 @@ use fedspan_protocol::message::{Baseline, Descent, Task};
 
 use crate::baselines::fleet::{Fleet, parameters};
 use crate::baselines::oracle::{gradient, minus, plus};
-use crate::baselines::{ALL, SMALL, WHOLE, close, wide};
+use crate::baselines::{ALL, SMALL, WHOLE, assert_close, to_f64};
 
 /// Averaging step of the comparison with the published algorithm.
 const PART: f32 = 0.3;
@@ -55,7 +55,7 @@ fn l2gd_with_recorded_coin_is_the_published_algorithm() {
         fleet.run_round(&ALL);
         for device in ALL {
             let context = format!("round {round} after {flips:?} steps, device {device}");
-            close(&context, wide(&fleet.scored(device)), &models[device]);
+            assert_close(&context, to_f64(&fleet.scored(device)), &models[device]);
         }
         flips_seen.push(flips);
     }
@@ -74,7 +74,9 @@ fn coin_has_the_requested_probability() {
         let mut algorithm =
             NetworkMethod::L2gd(L2gd { averaging_step: SMALL_PART, averaging_probability: coin })
                 .server(parameters(SMALL, 1));
-        let (mut to_mean, mut local, mut epochs_with_both) = (0.0, 0.0, 0.0);
+        let mut to_mean = 0.0;
+        let mut local = 0.0;
+        let mut epochs_with_both = 0.0;
         for _ in 0..ROUNDS {
             let (j, k) = requested_steps(algorithm.request().task, SMALL_PART, 1);
             (to_mean, local) = (to_mean + f64::from(j), local + f64::from(k));

@@ -294,8 +294,8 @@ fn newcomer_without_a_body_trains_all_layers() {
 /// network.
 #[test]
 fn diverged_newcomer_keeps_its_initial_network() {
-    let wild = Descent { step_size: 1e30, ..SMALL };
-    let mut fleet = Fleet::new(NetworkMethod::LocalOnly(LocalOnly), wild, 1);
+    let diverging = Descent { step_size: 1e30, ..SMALL };
+    let mut fleet = Fleet::new(NetworkMethod::LocalOnly(LocalOnly), diverging, 1);
     fleet.replace(1, 3);
     assert_eq!(fleet.try_fit(1), Err(DeclineReason::UpdateNonFinite));
     assert_eq!(fleet.devices[1].own(), fleet.devices[0].own());

@@ -42,9 +42,9 @@ pub fn minus(a: &[f64], b: &[f64]) -> Vector {
 /// Gradient of [`loss`] at `w`.
 pub fn gradient(set: &Set, w: &[f64]) -> Vector {
     let loss_at = |index: usize, h: f64| {
-        let mut moved = w.to_vec();
-        moved[index] += h;
-        loss(set, &moved)
+        let mut shifted = w.to_vec();
+        shifted[index] += h;
+        loss(set, &shifted)
     };
     (0..w.len()).map(|index| (loss_at(index, 1e-5) - loss_at(index, -1e-5)) / 2e-5).collect()
 }
@@ -153,8 +153,8 @@ impl Oracle {
                 (networks[..length].to_vec(), zero)
             }
             NetworkMethod::L2gd(L2gd { averaging_step, .. }) => {
-                let moved = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));
-                device.own = self.descend(moved, g);
+                let averaged = plus(&device.own, averaging_step.into(), &minus(w0, &device.own));
+                device.own = self.descend(averaged, g);
                 (device.own.clone(), zero)
             }
             NetworkMethod::FedMtl(FedMtl { proximal_weight }) => {
@@ -170,8 +170,8 @@ impl Oracle {
         let mut devices = self.devices.clone();
         let (mut mean, mut changes) = (vec![0.0; self.shared.len()], vec![0.0; self.shared.len()]);
         for &index in participants {
-            let (sent, change) = self.local_round(&mut devices[index], &sets[index]);
-            mean = plus(&mean, 1.0 / participants.len() as f64, &sent);
+            let (uploaded, change) = self.local_round(&mut devices[index], &sets[index]);
+            mean = plus(&mean, 1.0 / participants.len() as f64, &uploaded);
             changes = plus(&changes, 1.0 / self.devices.len() as f64, &change);
         }
         self.devices = devices;

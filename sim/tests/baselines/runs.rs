@@ -58,8 +58,8 @@ fn every_algorithm_learns() {
     let names =
         ["fedprox", "scaffold", "perfedavg", "perfedavg-hf", "ditto", "apfl", "l2gd", "fed-mtl", "ditto+ft"];
     for name in names {
-        let named = format!("algorithm.name={name}");
-        let ended = outcome(&[&named, "algorithm.rounds=8", "participation.r=1"]);
+        let algorithm = format!("algorithm.name={name}");
+        let ended = outcome(&[&algorithm, "algorithm.rounds=8", "participation.r=1"]);
         let (first, last) = (ended.rounds[0].scores.unwrap(), ended.scores);
         assert!(last.loss.unwrap() < 0.9 * first.loss.unwrap(), "{name}: {first:?} {last:?}");
         assert_eq!(ended.counters.rejected(), 0, "{name}");

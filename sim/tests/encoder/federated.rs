@@ -114,8 +114,8 @@ fn results_do_not_depend_on_threads() {
 fn unusable_input_is_reported_in_one_line() {
     let folder = empty_directory("encoder-refused");
     write_sentences(&folder);
-    let refused = |more: &[&str], reported: &[&str]| {
-        let output = run(&folder, &[more, &["--out", "out"]].concat());
+    let refused = |further_arguments: &[&str], reported: &[&str]| {
+        let output = run(&folder, &[further_arguments, &["--out", "out"]].concat());
         let message = stderr_text(&output);
         assert_eq!(exit_code(&output), 2, "{message}");
         for part in reported {

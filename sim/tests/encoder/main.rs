@@ -45,8 +45,8 @@ fn tokens_equal_those_of_hugging_face() {
     let tokenizer = tokenizer();
     for pair in expected()["tokens"].as_array().unwrap() {
         let text = pair[0].as_str().unwrap();
-        let wanted: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
-        assert_eq!(tokenizer.tokens(text, 24), wanted, "{text:?}");
+        let expected_tokens: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
+        assert_eq!(tokenizer.tokens(text, 24), expected_tokens, "{text:?}");
     }
 }
 

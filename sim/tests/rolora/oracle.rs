@@ -14,10 +14,10 @@ impl Client {
     /// Converts a set with d features.
     pub fn of(set: &Set, d: usize) -> Self {
         let Labels::Values { values, outputs } = &set.y else { panic!("no values") };
-        let wide = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
+        let to_f64 = |values: &[f32]| values.iter().copied().map(f64::from).collect::<Vec<_>>();
         Self {
-            x: Matrix::from_row_slice(set.len(), d, &wide(&set.x)),
-            y: Matrix::from_row_slice(set.len(), *outputs, &wide(values)),
+            x: Matrix::from_row_slice(set.len(), d, &to_f64(&set.x)),
+            y: Matrix::from_row_slice(set.len(), *outputs, &to_f64(values)),
         }
     }
 

@@ -170,7 +170,7 @@ impl Dataset {
             ("features", self.feature_names.len(), features - usize::from(self.layout.constant)),
             ("classes", self.class_names.len(), if *classification { outputs } else { 0 }),
         ];
-        if let Some((what, found, allowed)) = names.into_iter().find(|(_, n, all)| *n > 0 && n != all) {
+        if let Some((what, found, allowed)) = names.into_iter().find(|(_, n, needed)| *n > 0 && n != needed) {
             return Err(DatasetError::Names { what, found, allowed });
         }
         if let Some(found) = self.truth.as_ref().map(|truth| truth.nrows()).filter(|rows| *rows != features) {

@@ -143,8 +143,8 @@ fn clients_per_batch(d: usize) -> usize {
 /// are not included.
 #[must_use]
 pub fn values(d: usize) -> u64 {
-    let each = 2 * (d as u64).saturating_mul(d as u64);
-    each.saturating_mul(clients_per_batch(d) as u64 + 4)
+    let values_per_gram = 2 * (d as u64).saturating_mul(d as u64);
+    values_per_gram.saturating_mul(clients_per_batch(d) as u64 + 4)
 }
 
 /// Reason why an eigenspace cannot be computed.
@@ -324,14 +324,14 @@ mod tests {
 
     #[test]
     fn long_rows_count_by_direction() {
-        let (short, long) = ([0.3f32, 0.4], [3e37f32, 4e37]);
+        let (small_row, large_row) = ([0.3f32, 0.4], [3e37f32, 4e37]);
         let mean_trace = |row: &[f32]| {
             let mut gram = Gram::new(2);
             gram.add(row);
             gram.mean().trace()
         };
         // 0.3 and 0.4 are not exact in f32.
-        assert!((mean_trace(&short) - 0.25).abs() < 1e-7 && (mean_trace(&long) - 1.0).abs() < 1e-15);
+        assert!((mean_trace(&small_row) - 0.25).abs() < 1e-7 && (mean_trace(&large_row) - 1.0).abs() < 1e-15);
         assert_eq!(mean_trace(&[0.0, 0.0]), 0.0);
     }
 

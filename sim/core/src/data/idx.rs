@@ -45,8 +45,8 @@ pub struct Idx {
 ///
 /// # Errors
 /// [`DataError`] if the file in the program is damaged.
-pub fn bundled(which: Bundled) -> Result<Pool, DataError> {
-    let ([images, labels], name) = match which {
+pub fn bundled(data_set: Bundled) -> Result<Pool, DataError> {
+    let ([images, labels], name) = match data_set {
         Bundled::Digits => (DIGITS, "digits"),
         Bundled::Mnist5k => (MNIST5K, "mnist5k"),
     };

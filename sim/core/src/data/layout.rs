@@ -47,8 +47,8 @@ impl Shape {
             Self::Image { channels, height, width } => [height, width, channels],
             Self::Series { steps, channels } => [1, steps, channels],
         };
-        let small = |n: usize| u16::try_from(n).ok();
-        Some(Image { height: small(height)?, width: small(width)?, channels: small(channels)? })
+        let to_u16 = |n: usize| u16::try_from(n).ok();
+        Some(Image { height: to_u16(height)?, width: to_u16(width)?, channels: to_u16(channels)? })
     }
 
     /// Number of values.

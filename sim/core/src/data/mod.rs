@@ -71,8 +71,9 @@ impl DataError {
     pub fn new(file: impl Into<String>, message: impl Into<String>) -> Self {
         let mut message: String = message.into();
         if message.contains(char::is_control) {
-            let shown = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-            message = message.chars().map(shown).collect();
+            let escape =
+                |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+            message = message.chars().map(escape).collect();
         }
         Self { file: file.into(), message }
     }

@@ -73,12 +73,14 @@ impl Partition {
     /// Checks that `samples` samples of `classes` classes suffice for the configured clients.
     fn check(&self, samples: usize, classes: usize) -> Result<(), String> {
         match *self {
-            Self::Shards { classes: own, .. } if own > classes => Err(format!(
-                "data.partition.classes = {own}, allowed: at most {classes}, the number of classes"
+            Self::Shards { classes: per_client, .. } if per_client > classes => Err(format!(
+                "data.partition.classes = {per_client}, allowed: at most {classes}, the number of classes"
             )),
-            Self::Shards { clients, classes: own, .. } if clients * own > samples => Err(format!(
-                "found {samples} samples, needed: {clients} clients x {own} shards; reduce data.partition.clients"
-            )),
+            Self::Shards { clients, classes: per_client, .. } if clients * per_client > samples => {
+                Err(format!(
+                    "found {samples} samples, needed: {clients} clients x {per_client} shards; reduce data.partition.clients"
+                ))
+            }
             Self::Iid { clients, .. } if clients > samples => Err(format!(
                 "found {samples} samples, needed: at least one for each of {clients} clients; reduce data.partition.clients"
             )),
@@ -93,8 +95,8 @@ impl Partition {
     #[must_use]
     pub fn resized(self, clients: usize, classes: usize) -> Self {
         match self {
-            Self::Shards { classes: own, shares, .. } => {
-                Self::Shards { clients, classes: own.min(classes), shares }
+            Self::Shards { classes: per_client, shares, .. } => {
+                Self::Shards { clients, classes: per_client.min(classes), shares }
             }
             Self::Iid { shares, .. } => Self::Iid { clients, shares },
             Self::Dirichlet { alpha, min_samples, .. } => Self::Dirichlet { clients, alpha, min_samples },
@@ -145,8 +147,8 @@ pub fn partition(labels: &[u8], method: Partition, seed: u64) -> Result<Vec<Vec<
         Partition::Shards { clients, classes, shares } => {
             let mut sorted = shuffled;
             sorted.sort_by_key(label);
-            let places: Vec<usize> = (0..clients * classes).collect();
-            let order = random.choose(&places, places.len());
+            let shard_places: Vec<usize> = (0..clients * classes).collect();
+            let order = random.choose(&shard_places, shard_places.len());
             let shards = match shares.counts(clients, seed) {
                 None => {
                     let weights = shares.weights(clients, seed);
@@ -209,12 +211,12 @@ fn per_shard<T: Copy + Default>(
 
 /// Checks that there are as many samples as all clients together need.
 fn check_counts(counts: &[usize], samples: usize) -> Result<(), String> {
-    let wanted: usize = counts.iter().sum();
-    if wanted <= samples {
+    let needed: usize = counts.iter().sum();
+    if needed <= samples {
         return Ok(());
     }
     Err(format!(
-        "data.partition.samples: found {samples} samples, needed: {wanted} for {} clients",
+        "data.partition.samples: found {samples} samples, needed: {needed} for {} clients",
         counts.len()
     ))
 }
@@ -226,8 +228,8 @@ fn subsample(items: &[usize], count: usize, label: impl Fn(&usize) -> Option<u8>
     let mut passed = 0;
     for class in items.chunk_by(|a, b| label(a) == label(b)) {
         passed += class.len();
-        let wanted = (count * passed).checked_div(items.len()).unwrap_or(0);
-        kept.extend(class.iter().take(wanted.saturating_sub(kept.len())));
+        let target_count = (count * passed).checked_div(items.len()).unwrap_or(0);
+        kept.extend(class.iter().take(target_count.saturating_sub(kept.len())));
     }
     kept
 }

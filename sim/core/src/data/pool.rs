@@ -136,10 +136,10 @@ impl SplitPlan {
             return Ok(dataset);
         }
         let held_classes = held_classes(&self.holdout_classes, &pool.class_names).map_err(data_error)?;
-        let held = |i: &usize| labels.get(*i).is_some_and(|label| held_classes.contains(label));
+        let is_held_out = |i: &usize| labels.get(*i).is_some_and(|label| held_classes.contains(label));
         let part = |later: bool| Parts {
-            train: parts.train.iter().copied().filter(|i| held(i) == later).collect(),
-            test: parts.test.iter().copied().filter(|i| held(i) == later).collect(),
+            train: parts.train.iter().copied().filter(|i| is_held_out(i) == later).collect(),
+            test: parts.test.iter().copied().filter(|i| is_held_out(i) == later).collect(),
         };
         let occurs = |class: &&u8| !labels.contains(class);
         if let Some(absent) = held_classes.iter().find(occurs) {
@@ -222,14 +222,14 @@ impl SplitPlan {
             _ => {
                 let train_labels: Vec<u8> =
                     parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
-                let cut = partition(&train_labels, method, seed)?;
+                let indices_by_client = partition(&train_labels, method, seed)?;
                 let part = |indices: &Vec<usize>| {
                     indices.iter().filter_map(|&i| parts.train.get(i).copied()).collect()
                 };
                 let owner = |(number, indices): (usize, &Vec<usize>)| {
                     (number.to_string(), Parts { train: part(indices), test: Vec::new() })
                 };
-                ((0usize..).zip(&cut).map(owner).collect(), false)
+                ((0usize..).zip(&indices_by_client).map(owner).collect(), false)
             }
         };
         let d = pool.features;
@@ -271,11 +271,13 @@ impl SplitPlan {
 /// Numbers of the given classes, sorted. Each text is the name of a class, or the number of a class, from 0.
 /// Numbers are allowed only if classes have no names, or no name of a class is a number.
 fn held_classes(class_texts: &[String], names: &[String]) -> Result<Vec<u8>, String> {
-    let numbered = names.is_empty() || !names.iter().any(|name| is_number(name));
+    let allows_numbers = names.is_empty() || !names.iter().any(|name| is_number(name));
     let class = |text: &String| {
         let named = names.iter().position(|name| name == text || is_same_number(name, text));
         let number = || {
-            text.parse::<usize>().ok().filter(|index| numbered && (names.is_empty() || *index < names.len()))
+            text.parse::<usize>()
+                .ok()
+                .filter(|index| allows_numbers && (names.is_empty() || *index < names.len()))
         };
         let class = named.or_else(number).and_then(|class| u8::try_from(class).ok());
         class.ok_or_else(|| format!("split.holdout_classes: found {text:?}, allowed: {}", names.join(", ")))
@@ -385,8 +387,9 @@ fn all_tests_of_classes(
         let mut classes: Vec<u8> = parts.train.iter().filter_map(|&i| labels.get(i).copied()).collect();
         classes.sort_unstable();
         classes.dedup();
-        let has = |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
-        let client_tests: Vec<usize> = test.iter().copied().filter(has).collect();
+        let is_of_client_class =
+            |i: &usize| labels.get(*i).is_some_and(|label| classes.binary_search(label).is_ok());
+        let client_tests: Vec<usize> = test.iter().copied().filter(is_of_client_class).collect();
         sizes.insert(classes, client_tests.len() as u64 * pool.features as u64);
         // Counts the list of indices of each client too; an index takes as much memory as two values.
         let values = sizes.values().sum::<u64>() + 2 * (tests.len() as u64 + 1) * client_tests.len() as u64;

@@ -68,26 +68,26 @@ impl Scale {
                 (0..names.len()).map(|feature| self.fit(&mut training_values(&dataset, d, feature))).collect()
             }
         };
-        let mut differ = vec![0u64; columns.len()];
+        let mut differing_rows = vec![0u64; columns.len()];
         let mut shared: Vec<(Arc<Set>, Arc<Set>)> = Vec::new();
         for client in dataset.clients.iter_mut().chain(&mut dataset.newcomers) {
             for set in [&mut client.train, &mut client.test] {
                 if let Some(unshared) = Arc::get_mut(set) {
-                    scale_rows(unshared, d, &columns, &mut differ, names, path)?;
+                    scale_rows(unshared, d, &columns, &mut differing_rows, names, path)?;
                 } else if let Some((_, scaled)) =
                     shared.iter().find(|(original, _)| Arc::ptr_eq(original, set))
                 {
                     *set = Arc::clone(scaled);
                 } else {
                     let mut unshared = Set::clone(set);
-                    scale_rows(&mut unshared, d, &columns, &mut differ, names, path)?;
+                    scale_rows(&mut unshared, d, &columns, &mut differing_rows, names, path)?;
                     let scaled = Arc::new(unshared);
                     shared.push((Arc::clone(set), Arc::clone(&scaled)));
                     *set = scaled;
                 }
             }
         }
-        for ((name, rows), column) in names.iter().zip(differ).zip(&columns) {
+        for ((name, rows), column) in names.iter().zip(differing_rows).zip(&columns) {
             if rows > 0 {
                 dataset.warnings.push(format!(
                     "{path}: {name:?} is {} in every training row, but differs in {rows} other rows: data.scale = {:?} \
@@ -162,20 +162,20 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     low + (high - low) * (position - position.floor())
 }
 
-/// Scales rows of `d` values in place and rounds them to f32. For each constant feature, `differ` counts the
-/// values that differ from the constant.
+/// Scales rows of `d` values in place and rounds them to f32. For each constant feature, `differing_rows`
+/// counts the values that differ from the constant.
 fn scale_rows(
     set: &mut Set,
     d: usize,
     columns: &[FeatureScale],
-    differ: &mut [u64],
+    differing_rows: &mut [u64],
     names: &[String],
     path: &str,
 ) -> Result<(), DataError> {
     let Some(wide) = &mut set.x_f64 else { return Ok(()) };
     for row in wide.chunks_exact_mut(d.max(1)) {
-        for ((value, column), differ) in row.iter_mut().zip(columns).zip(differ.iter_mut()) {
-            *differ += u64::from(column.constant && *value != column.shift);
+        for ((value, column), differing_rows) in row.iter_mut().zip(columns).zip(differing_rows.iter_mut()) {
+            *differing_rows += u64::from(column.constant && *value != column.shift);
             *value = (*value - column.shift) * column.factor;
         }
     }
@@ -261,10 +261,11 @@ mod tests {
         let values: Vec<f64> = (0..50).map(|i| f64::from(i * i % 17)).collect();
         let plain = Scale::Standard.fit(&mut values.clone());
         for (unit, offset) in [(1e-200, 0.0), (1e30, 0.0), (1.0, 1e9), (1e-6, -3e3)] {
-            let mut moved: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
-            let column = Scale::Standard.fit(&mut moved);
-            for (value, moved) in values.iter().zip(&moved) {
-                let (a, b) = ((value - plain.shift) * plain.factor, (moved - column.shift) * column.factor);
+            let mut rescaled: Vec<f64> = values.iter().map(|value| value * unit + offset).collect();
+            let column = Scale::Standard.fit(&mut rescaled);
+            for (value, rescaled) in values.iter().zip(&rescaled) {
+                let (a, b) =
+                    ((value - plain.shift) * plain.factor, (rescaled - column.shift) * column.factor);
                 assert!((a - b).abs() < 1e-5, "{unit} {offset}: {a} {b}");
             }
         }

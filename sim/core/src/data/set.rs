@@ -211,11 +211,11 @@ mod tests {
     fn wide(rows: std::ops::Range<u32>) -> Set {
         let x: Vec<f64> = rows.clone().flat_map(|row| [f64::from(row) / 10.0, 1.0]).collect();
         let y: Vec<f64> = rows.map(|row| f64::from(row) / 7.0).collect();
-        let narrow = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
+        let to_f32 = |values: &[f64]| values.iter().map(|value| *value as f32).collect::<Vec<f32>>();
         Set {
             x_f64: Some(x.clone()),
             y_f64: Some(y.clone()),
-            ..Set::new(narrow(&x), Labels::values(narrow(&y)))
+            ..Set::new(to_f32(&x), Labels::values(to_f32(&y)))
         }
     }
 

@@ -59,8 +59,8 @@ impl Model {
     pub fn new(settings: SpikedCovariance, seed: u64) -> Self {
         let mut random = stream(seed, Purpose::Truth, 0);
         let directions = loop {
-            let drawn = Matrix::from_fn(settings.d, settings.k, |_, _| 0.5 + random.normal());
-            if let Ok(directions) = orthonormal(&drawn) {
+            let random_matrix = Matrix::from_fn(settings.d, settings.k, |_, _| 0.5 + random.normal());
+            if let Ok(directions) = orthonormal(&random_matrix) {
                 break directions;
             }
         };
@@ -180,7 +180,9 @@ mod tests {
     fn unscaled_rows_have_model_covariance() {
         let settings = SpikedCovariance { d: 6, ..SMALL };
         let model = Model::new(settings, 3);
-        let (count, d, mut rows) = (40_000, 6, model.rows(0));
+        let count = 40_000;
+        let d = 6;
+        let mut rows = model.rows(0);
         let mut sums = Matrix::zeros(d, d);
         let mut mean = vec![0.0; d];
         for _ in 0..count {
@@ -199,8 +201,8 @@ mod tests {
             assert!(mean[i].abs() < 5.0 * deviation, "{i}: {} of {deviation}", mean[i]);
             for j in 0..d {
                 let square = sigma[(i, i)] * sigma[(j, j)] + sigma[(i, j)] * sigma[(i, j)];
-                let (off, deviation) = (sums[(i, j)] - sigma[(i, j)], (square / count as f64).sqrt());
-                assert!(off.abs() < 5.0 * deviation, "({i}, {j}): {off} of {deviation}");
+                let (error, deviation) = (sums[(i, j)] - sigma[(i, j)], (square / count as f64).sqrt());
+                assert!(error.abs() < 5.0 * deviation, "({i}, {j}): {error} of {deviation}");
             }
         }
     }
@@ -224,8 +226,8 @@ mod tests {
         // Entries before normalisation have mean 1/2 and mean square 1 + 1/4; (1/2)^2 is a fifth of 1 + 1/4.
         let part = model.directions().sum().powi(2) / 3000.0;
         assert!((part - 0.2).abs() < 0.04, "{part}");
-        let wide = Model::new(SMALL, 2);
-        let products = wide.directions().transpose() * wide.directions();
+        let other_seed = Model::new(SMALL, 2);
+        let products = other_seed.directions().transpose() * other_seed.directions();
         assert!((products - Matrix::identity(2, 2)).amax() < 1e-14);
     }
 

@@ -50,7 +50,7 @@ impl OrderSplit {
         seed: u64,
     ) -> Parts {
         let parts = |ordered: &[usize]| {
-            let (train, test) = self.cut(ordered);
+            let (train, test) = self.split_ordered(ordered);
             Parts { train: train.to_vec(), test: test.to_vec() }
         };
         match order {
@@ -79,7 +79,7 @@ impl OrderSplit {
     /// split separately, so that both parts have the same classes.
     #[must_use]
     pub fn split_by_class(&self, labels: &[u8], samples: &[usize], seed: u64) -> Parts {
-        by_class(labels, samples, seed, |order| self.cut(order))
+        by_class(labels, samples, seed, |order| self.split_ordered(order))
     }
 
     /// Like [`Self::split_by_class`], with `count` training samples of each class in place of a fraction.
@@ -102,13 +102,13 @@ impl OrderSplit {
         }
     }
 
-    fn cut<'a>(&self, ordered: &'a [usize]) -> (&'a [usize], &'a [usize]) {
-        let (train, test) = cut(ordered, self.test, self.gap);
+    fn split_ordered<'a>(&self, ordered: &'a [usize]) -> (&'a [usize], &'a [usize]) {
+        let (train, test) = split_off_end(ordered, self.test, self.gap);
         self.scored_parts(train, test)
     }
 
     fn scored_parts<'a>(&self, train: &'a [usize], test: &'a [usize]) -> (&'a [usize], &'a [usize]) {
-        if self.validation > 0.0 { cut(train, self.validation, self.gap) } else { (train, test) }
+        if self.validation > 0.0 { split_off_end(train, self.validation, self.gap) } else { (train, test) }
     }
 }
 
@@ -117,7 +117,7 @@ fn by_class(
     labels: &[u8],
     of_class: &[usize],
     seed: u64,
-    cut: impl for<'a> Fn(&'a [usize]) -> (&'a [usize], &'a [usize]),
+    split: impl for<'a> Fn(&'a [usize]) -> (&'a [usize], &'a [usize]),
 ) -> Parts {
     let mut classes: Vec<Vec<usize>> = vec![Vec::new(); 256];
     for &i in of_class {
@@ -129,7 +129,7 @@ fn by_class(
     let mut parts = Parts::default();
     for (class, of_class) in (0..).zip(&classes) {
         let order = stream(seed, Purpose::Partition, 3000 + class).choose(of_class, of_class.len());
-        let (train, test) = cut(&order);
+        let (train, test) = split(&order);
         parts.train.extend_from_slice(train);
         parts.test.extend_from_slice(test);
     }
@@ -137,7 +137,7 @@ fn by_class(
 }
 
 /// Splits off the last `fraction` of the samples, and drops the `gap` samples before them.
-fn cut(ordered: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
+fn split_off_end(ordered: &[usize], fraction: f64, gap: usize) -> (&[usize], &[usize]) {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

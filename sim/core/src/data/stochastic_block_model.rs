@@ -77,8 +77,8 @@ impl StochasticBlockModel {
         for row in x.chunks_exact_mut(d.max(1)) {
             let degree = row.iter().fold(0.0, |sum, &x| sum + f64::from(x));
             #[allow(clippy::cast_possible_truncation, reason = "devices hold f32")]
-            let each = (1.0 / degree.max(1.0).sqrt()) as f32;
-            row.iter_mut().for_each(|x| *x *= each);
+            let factor = (1.0 / degree.max(1.0).sqrt()) as f32;
+            row.iter_mut().for_each(|x| *x *= factor);
         }
         Set::unlabelled(x, d)
     }
@@ -164,8 +164,8 @@ mod tests {
                     }
                 }
                 let p: f64 = density * if within { 0.25 } else { 0.1 };
-                let off = (edges - p * pairs) / (pairs * p * (1.0 - p)).sqrt();
-                assert!(off.abs() < 5.0, "client {client}, {within}: {off} deviations");
+                let deviation = (edges - p * pairs) / (pairs * p * (1.0 - p)).sqrt();
+                assert!(deviation.abs() < 5.0, "client {client}, {within}: {deviation} deviations");
             }
         }
     }

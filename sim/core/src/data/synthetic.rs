@@ -85,12 +85,12 @@ impl LinearRegression {
             return Ok(());
         }
         let Self { clients, d, k, samples, new_clients, new_samples, test_samples, .. } = self;
-        let each = match self.sizes {
+        let size_text = match self.sizes {
             Sizes::Equal => samples.to_string(),
             _ => format!("{samples} or more"),
         };
         Err(format!(
-            "{clients} clients x ({each} + {test_samples} samples) x {d} features, {new_clients} new x \
+            "{clients} clients x ({size_text} + {test_samples} samples) x {d} features, {new_clients} new x \
              ({new_samples} + {test_samples}) x {d}, k = {k}: {values} values, allowed: at most {LARGEST_VALUES} \
              (2^31, 8 GiB)"
         ))

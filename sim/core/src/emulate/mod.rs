@@ -155,7 +155,9 @@ pub async fn run(
             }
         };
         let provision = (!plan.plaintext).then(|| keys::file(plan.scratch, device));
-        let (core, emulator, firmware) = (plan.core, emulator.clone(), firmware.clone());
+        let core = plan.core;
+        let emulator = emulator.clone();
+        let firmware = firmware.clone();
         boards.push(BoardRun {
             core,
             emulator,

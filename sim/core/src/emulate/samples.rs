@@ -26,20 +26,20 @@ impl<'a> SampleImages<'a> {
     pub fn new(plan: &'a Plan<'a>) -> Result<Self, EmulateError> {
         let scenario = plan.scenario;
         let shape = plan.core.firmware.shape();
-        let unsuitable = |wanted| EmulateError::Scenario {
+        let unsuitable = |requirement| EmulateError::Scenario {
             name: scenario.name.clone(),
             core: plan.core.description,
-            wanted,
+            wanted: requirement,
         };
         if scenario.scale != ScaleSource::None {
             return Err(unsuitable("do not scale their samples: leave out data.scale"));
         }
-        let wanted = match plan.core.firmware {
+        let requirement = match plan.core.firmware {
             Firmware::Watch => WATCH,
             Firmware::Table => TABLE,
         };
         if scenario.algorithm.numeric != Numeric::F32 {
-            return Err(unsuitable(wanted));
+            return Err(unsuitable(requirement));
         }
         match (plan.core.firmware, &scenario.data) {
             (Firmware::Watch, DataSection::Watch(settings)) if !settings.programmes => {
@@ -51,8 +51,8 @@ impl<'a> SampleImages<'a> {
             (Firmware::Watch, _) => Err(unsuitable(WATCH)),
             (Firmware::Table, data) => {
                 // Samples in flash are fixed, so a new batch in every round is not supported.
-                let changing = matches!(data, DataSection::Linear(settings) if settings.fresh);
-                if changing || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
+                let is_fresh = matches!(data, DataSection::Linear(settings) if settings.fresh);
+                if is_fresh || matches!(data, DataSection::Watch(_)) || scenario.model.k != shape.width {
                     return Err(unsuitable(TABLE));
                 }
                 let dataset = scenario.dataset(scenario.seed)?;

@@ -44,7 +44,7 @@ pub fn pooled_with_dropped(
     dataset: &Dataset,
     extra: &[Client],
     weight: usize,
-    on: &[Client],
+    scored_clients: &[Client],
     head: HeadSolve,
 ) -> (Scores, DroppedDirections) {
     if !dataset.has_targets() {
@@ -61,7 +61,7 @@ pub fn pooled_with_dropped(
     }
     let Fit { weights, dropped } = fit_linear_model(&pooled, dataset, head);
     let score_client = |client: &Client| score_weights(weights.clone(), client, dataset);
-    let scores: Vec<ClientScore> = on.par_iter().map(score_client).collect();
+    let scores: Vec<ClientScore> = scored_clients.par_iter().map(score_client).collect();
     (average(&scores), dropped)
 }
 

@@ -102,31 +102,32 @@ fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) 
         return None;
     }
     let mut correct = vec![0; GRID.count.into()];
-    let mut tried = 0;
+    let mut classified = 0;
     for draw in 0..RIDGE_DRAWS {
         let (labelled, unlabelled) = split_draw(classes, &present, labels, draw);
         let y = Matrix::from_fn(labelled.len(), outputs, |i, output| {
             f64::from(u8::from(labelled.get(i).is_some_and(|index| class(*index) == output)))
         });
-        let inner =
+        let inner_product =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         let products = |rows: &[usize]| {
             Matrix::from_fn(rows.len(), labelled.len(), |i, j| {
-                rows.get(i).zip(labelled.get(j)).map_or(0.0, |(a, b)| inner(row(*a), row(*b)))
+                rows.get(i).zip(labelled.get(j)).map_or(0.0, |(a, b)| inner_product(row(*a), row(*b)))
             })
         };
         // Solves the dual problem (X X^T + m a I)^-1 Y, whose number of unknowns is the number of labelled
         // samples and does not depend on the number of features.
         let eigen = products(&labelled).symmetric_eigen();
-        let (seen, known) = (products(&unlabelled) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
+        let (unlabelled_products, label_coordinates) =
+            (products(&unlabelled) * &eigen.eigenvectors, eigen.eigenvectors.transpose() * y);
         #[allow(clippy::cast_precision_loss, reason = "a count of samples")]
         let m = labelled.len() as f64;
         for (correct, ridge) in correct.iter_mut().zip(GRID.ridges()) {
-            let extra = f64::from(ridge) * m;
-            let scaled = Matrix::from_fn(known.nrows(), outputs, |i, output| {
-                known[(i, output)] / (eigen.eigenvalues[i].max(0.0) + extra)
+            let ridge_term = f64::from(ridge) * m;
+            let scaled = Matrix::from_fn(label_coordinates.nrows(), outputs, |i, output| {
+                label_coordinates[(i, output)] / (eigen.eigenvalues[i].max(0.0) + ridge_term)
             });
-            let answers = &seen * scaled;
+            let answers = &unlabelled_products * scaled;
             let is_right = |(row_index, index): (usize, &usize)| {
                 let row = answers.row(row_index);
                 let best = (0..outputs).rev().max_by(|a, b| row[*a].total_cmp(&row[*b]));
@@ -134,9 +135,9 @@ fn count_correct(client: &Client, features: usize, outputs: usize, labels: u32) 
             };
             *correct += unlabelled.iter().enumerate().map(is_right).map(u32::from).sum::<u32>();
         }
-        tried += u32::try_from(unlabelled.len()).ok()?;
+        classified += u32::try_from(unlabelled.len()).ok()?;
     }
-    (tried > 0).then_some((tried, correct))
+    (classified > 0).then_some((classified, correct))
 }
 
 /// Indices of the samples that are labelled in a draw, and indices of the other samples.

@@ -32,7 +32,9 @@ pub fn errors(shape: NetworkShape, frozen: Frozen<'_>, parameters: &[f32], set: 
     let mut total = Errors::default();
     let Labels::Classes(classes) = &set.y else { return total };
     let (mut below, mut above) = (Vec::<f32>::new(), Vec::new());
-    let (mut saved, mut pool_indices, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+    let mut saved = Vec::new();
+    let mut pool_indices = Vec::new();
+    let mut scratch = Vec::new();
     // Layers save values for the backward pass. The size of a batch is limited so that these values take a
     // few megabytes.
     let noted = |layer| shape.layer(layer).saved() + shape.layer(layer).pool_indices();

@@ -124,7 +124,7 @@ impl Attackers {
         known_steps: &[&Vec<f64>],
         opening: &RoundBroadcast,
     ) -> Vec<f64> {
-        let scaled = |values: &[f64], by: f64| values.iter().map(|value| value * by).collect();
+        let scaled = |values: &[f64], factor: f64| values.iter().map(|value| value * factor).collect();
         match self.attack.kind {
             Attack::SignFlip(strength) => scaled(honest_step, -strength),
             Attack::InnerProduct(strength) => scaled(&mean_step(known_steps), -strength),
@@ -156,12 +156,12 @@ impl Attackers {
     /// the initial representation), whose upload is not a representation, the plane is scaled to the norm of
     /// the device's computed upload.
     fn orthogonal_plane(&self, honest_step: &[f64], opening: &RoundBroadcast) -> Vec<f64> {
-        let Some(sent) = opening.request.tensors.first() else { return honest_step.to_vec() };
-        let (d, k) = (usize::from(sent.rows), usize::from(sent.cols));
+        let Some(downloaded) = opening.request.tensors.first() else { return honest_step.to_vec() };
+        let (d, k) = (usize::from(downloaded.rows), usize::from(downloaded.cols));
         if honest_step.len() != d * k {
             return honest_step.to_vec();
         }
-        let current = from_f32(d, k, &sent.values);
+        let current = from_f32(d, k, &downloaded.values);
         let plane = random_basis(d, k, &mut stream(self.seed, Purpose::Attackers, 1));
         let plane = orthonormal(&complement(&current, &plane)).unwrap_or(plane);
         let is_representation =

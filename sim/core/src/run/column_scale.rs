@@ -60,8 +60,9 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
     let offset: Vec<&Column> =
         varies().filter(|column| column.mean.abs() > MAX_OFFSET * column.deviation).collect();
     let small: Vec<&Column> = varies().filter(|column| kth_size > learnt * column.deviation).collect();
-    let least = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
-    let large: Vec<&Column> = varies().filter(|column| column.size > F32_RATIO * least).collect();
+    let smallest_deviation = varies().map(|column| column.deviation).fold(f64::INFINITY, f64::min);
+    let large: Vec<&Column> =
+        varies().filter(|column| column.size > F32_RATIO * smallest_deviation).collect();
     let named = |columns: &[&Column]| {
         join_names(&columns.iter().map(|column| column_name(column.number, dataset)).collect::<Vec<_>>())
     };
@@ -84,7 +85,7 @@ pub fn column_scale_warning(scenario: &Scenario, dataset: &Dataset) -> Option<St
         ));
     }
     if !large.is_empty() {
-        let max_ratio = largest_ratio(&large, &|column| column.size / least);
+        let max_ratio = largest_ratio(&large, &|column| column.size / smallest_deviation);
         findings.push(format!(
             "up to {max_ratio:.3e} times larger than others (at most {F32_RATIO}, in f32): {}",
             named(&large)

@@ -71,7 +71,7 @@ pub fn column_name(column: usize, dataset: &Dataset) -> String {
 pub fn join_names(names: &[String]) -> String {
     let first = names.iter().take(MAX_NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(MAX_NAMES) {
-        Some(more @ 1..) => format!("{first} and {more} more"),
+        Some(hidden_count @ 1..) => format!("{first} and {hidden_count} more"),
         _ => first,
     }
 }

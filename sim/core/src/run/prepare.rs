@@ -242,8 +242,8 @@ fn with_measured_steps<'a>(
         algorithm.head_step_size = steps.head_step_size;
         if let HeadSolve::Gradient { step_size, .. } = &mut algorithm.head {
             #[allow(clippy::cast_possible_truncation, reason = "settings travel as f32")]
-            let narrow = steps.head_step_size as f32;
-            *step_size = narrow;
+            let rounded_step_size = steps.head_step_size as f32;
+            *step_size = rounded_step_size;
         }
     }
     Ok(Cow::Owned(scenario))
@@ -287,7 +287,7 @@ fn check_network(network: &NetworkConfig, dataset: &Dataset) -> Result<(), RunEr
 /// Checks that all models together have at most [`LARGEST_VALUES`] values, the same limit as for the data.
 fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -> Result<(), RunError> {
     let (d, c) = (dataset.features as u64, dataset.outputs as u64);
-    let (values, what) = if let Some(network) = &build.network {
+    let (values, description) = if let Some(network) = &build.network {
         let clients = (dataset.clients.len() + dataset.newcomers.len()) as u64;
         // Memory per client: parameters, velocity, received layers, and a control variate or personal
         // network.
@@ -309,7 +309,8 @@ fn check_models(scenario: &Scenario, build: &DeviceFactory, dataset: &Dataset) -
         (5 * d * d + 3 * d * c, format!("least squares on {d} features"))
     };
     if values > LARGEST_VALUES {
-        let message = format!("{what} would take {values} values, allowed: at most {LARGEST_VALUES} (2^31)");
+        let message =
+            format!("{description} would take {values} values, allowed: at most {LARGEST_VALUES} (2^31)");
         return Err(RunError::Mismatch(message));
     }
     Ok(())

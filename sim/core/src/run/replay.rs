@@ -64,8 +64,8 @@ impl fmt::Display for DisplayDecision<'_> {
                 samples.map_or(Ok(()), |samples| write!(f, " or {samples} samples"))
             }
             Some(JournalEntry::Committed(Committed { round, participants, representation, .. })) => {
-                let with = "committed with";
-                write!(f, "exchange {round} {with} {participants:?}, representation {representation}")
+                let verb = "committed with";
+                write!(f, "exchange {round} {verb} {participants:?}, representation {representation}")
             }
             _ => write!(f, "nothing more"),
         }

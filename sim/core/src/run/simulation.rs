@@ -196,7 +196,7 @@ impl<'a> Simulation<'a> {
         // Only as many devices compute as the round needs. For the other devices the round is closed before
         // their answers are due.
         let deadline = self.deadline();
-        let in_time = |at: f64| deadline.is_none_or(|deadline| ticks(at, self.ticks) < deadline);
+        let in_time = |time: f64| deadline.is_none_or(|deadline| ticks(time, self.ticks) < deadline);
         let arrivals = self.arrivals.next(self.engine.open_round(), in_time);
         for (index, pending_answer) in &arrivals {
             if let Some(device) = self.devices.get(*index).filter(|_| pending_answer.dropped_out) {

@@ -96,7 +96,9 @@ const LOSS_TOLERANCE: f64 = 1e-5;
 /// True if the loss of FedRep with exact heads decreases in every round of a trial with all clients.
 /// Increases within rounding error are ignored.
 fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64) -> bool {
-    let (mut b, mut previous_error, mut first) = (basis.clone(), f64::INFINITY, None);
+    let mut b = basis.clone();
+    let mut previous_error = f64::INFINITY;
+    let mut first = None;
     let shape = shape_of(dataset, basis.ncols());
     for _ in 0..TRIAL_ROUNDS {
         let heads = evaluate::personal(&dataset.clients, &to_f32(&b), shape, head, Numeric::F32);
@@ -113,8 +115,8 @@ fn loss_decreases(dataset: &Dataset, basis: &Matrix, head: HeadSolve, step: f64)
         let gradients: Vec<Matrix> = dataset.clients.par_iter().zip(&heads).map(client_gradient).collect();
         let sum =
             gradients.into_iter().fold(Matrix::zeros(b.nrows(), b.ncols()), |sum, gradient| sum + gradient);
-        let moved = &b - sum * (step / dataset.clients.len().max(1) as f64);
-        match orthonormal(&moved) {
+        let stepped = &b - sum * (step / dataset.clients.len().max(1) as f64);
+        match orthonormal(&stepped) {
             Ok(next) => b = next,
             Err(_) => return false,
         }

@@ -61,8 +61,8 @@ impl DataSection {
             Self::Spiked(_) | Self::Blocks(_) => TargetKind::Absent,
             Self::Linear(_) | Self::LowRank(_) => TargetKind::Values,
             Self::Table(table) if !table.classification() => TargetKind::Values,
-            Self::Memory(own) if own.dataset().classification => TargetKind::Classes,
-            Self::Memory(own) if own.dataset().has_targets() => TargetKind::Values,
+            Self::Memory(memory_data) if memory_data.dataset().classification => TargetKind::Classes,
+            Self::Memory(memory_data) if memory_data.dataset().has_targets() => TargetKind::Values,
             Self::Memory(_) => TargetKind::Absent,
             Self::Table(_) | Self::Watch(_) | Self::WatchWindows(..) | Self::Pooled(_) => TargetKind::Classes,
         }

@@ -225,11 +225,11 @@ fn measure_case(
 /// training clients and that newcomer's labels, which count `weight` times.
 #[must_use]
 pub fn pooled_newcomers(data: &Dataset, weight: usize, solve: HeadSolve) -> Option<f64> {
-    let each = data.newcomers.iter().filter_map(|client| {
+    let bytes_per_newcomer = data.newcomers.iter().filter_map(|client| {
         let newcomer = std::slice::from_ref(client);
         evaluate::pooled(data, newcomer, weight, newcomer, solve).accuracy
     });
-    mean(&each.collect::<Vec<f64>>())
+    mean(&bytes_per_newcomer.collect::<Vec<f64>>())
 }
 
 /// Results of the methods without rounds, on the features that a device computes.

@@ -90,12 +90,12 @@ impl Accuracy {
         };
         let folds: Vec<f64> = (0..FOLDS).filter_map(|fold| group(|case| case.fold, fold)).collect();
         let seeds: Vec<f64> = (0..SEEDS).filter_map(|seed| group(|case| case.seed, seed)).collect();
-        let least = folds.iter().copied().fold(f64::INFINITY, f64::min);
+        let smallest = folds.iter().copied().fold(f64::INFINITY, f64::min);
         let largest = folds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Self {
             mean: mean(&folds)?,
             sd_folds: deviation(&folds),
-            range_folds: [least, largest],
+            range_folds: [smallest, largest],
             sd_seeds: (seeds.len() > 1).then(|| deviation(&seeds)),
             folds,
         })
@@ -140,20 +140,20 @@ const METHODS: [Method; 7] = [
 
 /// Rows of all methods that were measured in a part.
 fn rows(part: &PartResult) -> Vec<Row> {
-    let present = |method: &Method| {
+    let was_measured = |method: &Method| {
         part.cases.first().is_some_and(|case| case.measured.iter().any(|m| m.method == *method))
     };
     let row = |method: Method| {
         let bytes = |value: fn(&Measured) -> Option<(f64, f64)>| {
-            let accuracies: Vec<(f64, f64)> = part
+            let method_bytes: Vec<(f64, f64)> = part
                 .cases
                 .iter()
                 .flat_map(|case| &case.measured)
                 .filter(|m| m.method == method)
                 .filter_map(value)
                 .collect();
-            let up = mean(&accuracies.iter().map(|b| b.0).collect::<Vec<_>>())?;
-            let down = mean(&accuracies.iter().map(|b| b.1).collect::<Vec<_>>())?;
+            let up = mean(&method_bytes.iter().map(|b| b.0).collect::<Vec<_>>())?;
+            let down = mean(&method_bytes.iter().map(|b| b.1).collect::<Vec<_>>())?;
             Some([up, down])
         };
         Row {
@@ -164,7 +164,7 @@ fn rows(part: &PartResult) -> Vec<Row> {
             bytes_per_new_wearer: bytes(|m| m.new_bytes),
         }
     };
-    METHODS.into_iter().filter(present).map(row).collect()
+    METHODS.into_iter().filter(was_measured).map(row).collect()
 }
 
 /// Creates the table of one part.
@@ -201,7 +201,7 @@ pub fn table(part: &PartResult) -> Table {
     } else {
         "Programmes: everyone has three to five exercises, numbered in an order of their own"
     };
-    let run_count = if part.interrupted {
+    let interruption = if part.interrupted {
         format!("; interrupted, {} of {} runs", part.cases.len(), FOLDS * SEEDS)
     } else {
         String::new()
@@ -220,7 +220,7 @@ pub fn table(part: &PartResult) -> Table {
     notes.extend(ranking_note("New wearers", &rows, |row| row.accuracy_new_clients.as_ref()));
     notes.extend(ranking_note("Wearers who trained", &rows, |row| row.accuracy.as_ref()));
     Table {
-        title: format!("{description} ({FOLDS} folds x {SEEDS} seeds{run_count})"),
+        title: format!("{description} ({FOLDS} folds x {SEEDS} seeds{interruption})"),
         columns: columns.map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
         notes,

@@ -251,7 +251,9 @@ impl RunResult {
     /// Extracts the results from the outcome of a run; a round with `wanted` or more updates is complete.
     fn new(outcome: &Outcome, clients: usize, wanted: usize) -> Self {
         let mut counts = vec![0; clients];
-        let (mut rounds, mut complete, mut answers) = (0, 0, 0);
+        let mut rounds = 0;
+        let mut complete = 0;
+        let mut answers = 0;
         // Row 0 is the initial model.
         for row in outcome.rounds.iter().filter(|row| row.round > 0) {
             rounds += 1;

@@ -91,8 +91,8 @@ impl Adapter {
         for part in adapter.parts.iter().filter(|part| part.role != Role::Up) {
             for value in &mut adapter.values[part.range.clone()] {
                 #[allow(clippy::cast_possible_truncation, reason = "rounded")]
-                let drawn = ((2.0 * random.uniform() - 1.0) * within) as f32;
-                *value = drawn;
+                let random_value = ((2.0 * random.uniform() - 1.0) * within) as f32;
+                *value = random_value;
             }
         }
         adapter

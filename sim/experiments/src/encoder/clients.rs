@@ -124,14 +124,14 @@ fn size(groups: &[&Group]) -> usize {
 fn hold_out(groups: Vec<&Group>, seed: u64, file: usize) -> (Vec<&Group>, Vec<&Group>) {
     let held_out_sentences = size(&groups) as f64 * HELD_OUT_FRACTION;
     let count = groups.len();
-    let mut drawn = stream(seed, Purpose::Partition, file as u64).choose(&groups, count);
+    let mut shuffled = stream(seed, Purpose::Partition, file as u64).choose(&groups, count);
     let (mut taken_groups, mut taken_sentences) = (0, 0);
     while (taken_sentences as f64) < held_out_sentences && taken_groups + 1 < count {
-        taken_sentences += drawn[taken_groups].sentences.len();
+        taken_sentences += shuffled[taken_groups].sentences.len();
         taken_groups += 1;
     }
-    let remaining = drawn.split_off(taken_groups);
-    (drawn, remaining)
+    let remaining = shuffled.split_off(taken_groups);
+    (shuffled, remaining)
 }
 
 /// Number of clients of each file. Every file receives one client; each further client goes to the file with
@@ -155,8 +155,8 @@ fn client_counts(sizes: &[usize], clients: usize) -> Vec<usize> {
 fn assign_groups(groups: Vec<&Group>, clients: usize) -> Vec<Vec<Sentence>> {
     let mut packed: Vec<Vec<Sentence>> = vec![Vec::new(); clients];
     for group in groups {
-        if let Some(least) = packed.iter_mut().min_by_key(|sentences| sentences.len()) {
-            least.extend(group.sentences.iter().cloned());
+        if let Some(smallest) = packed.iter_mut().min_by_key(|sentences| sentences.len()) {
+            smallest.extend(group.sentences.iter().cloned());
         }
     }
     packed

@@ -184,9 +184,9 @@ impl Campaign {
             .par_iter()
             .map(|&client| {
                 let mut adapter = global.clone();
-                let place = (number, u32::try_from(client).unwrap_or(u32::MAX));
+                let round_and_client = (number, u32::try_from(client).unwrap_or(u32::MAX));
                 let sentences = &clients.train[client];
-                let client_round = ClientRound { sentences, round, seed: self.seed, place };
+                let client_round = ClientRound { sentences, round, seed: self.seed, place: round_and_client };
                 let loss = self.local.train(model, &mut adapter, client_round);
                 check_finite(&adapter, loss, number, client)?;
                 let path = folder.join(format!("client-{client}.safetensors"));

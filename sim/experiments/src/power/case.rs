@@ -191,11 +191,12 @@ fn device_update(
     request: &fedspan_engine::Request,
     private: Option<(Variance, f64, Seed)>,
 ) -> Result<Vec<Tensor>, CaseError> {
-    let (Task::FedPower { iterations, upload, .. }, [sent]) = (request.task, request.tensors.as_slice())
+    let (Task::FedPower { iterations, upload, .. }, [downloaded]) =
+        (request.task, request.tensors.as_slice())
     else {
         return Ok(Vec::new());
     };
-    let mut z = from_f32(sent.rows.into(), sent.cols.into(), &sent.values);
+    let mut z = from_f32(downloaded.rows.into(), downloaded.cols.into(), &downloaded.values);
     let index = usize::try_from(device.0).unwrap_or(usize::MAX);
     let samples = fleet.samples.get(index).copied().unwrap_or(1);
     let product = |z: &Matrix, iteration: u64| {
@@ -216,8 +217,8 @@ fn device_update(
     }
     let tensor = |matrix: &Matrix| Tensor {
         role: Role::Subspace,
-        rows: sent.rows,
-        cols: sent.cols,
+        rows: downloaded.rows,
+        cols: downloaded.cols,
         values: to_f32(matrix),
     };
     Ok(match upload {

@@ -99,7 +99,8 @@ pub fn command(options: &RoLoraOptions) -> Result<(), CommandError> {
 /// Scenario with the given step size and as many rounds as the iterations require, and the sine of its
 /// initial angle.
 fn scenario(options: &RoLoraOptions, step: f64) -> Result<(Scenario, f64), CommandError> {
-    let scenario_error = |what: &str| CommandError::Usage(format!("--scenario {}: {what}", options.scenario));
+    let scenario_error =
+        |problem: &str| CommandError::Usage(format!("--scenario {}: {problem}", options.scenario));
     let base = load::scenario(&options.scenario, &options.changes)?;
     let DataSection::LowRank(data) = base.data else {
         return Err(scenario_error("its data are not \"low-rank-regression\""));

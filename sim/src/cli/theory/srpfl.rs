@@ -193,9 +193,9 @@ fn report(
     let levels = levels(n0, size, communication);
     let optimal = optimal_stages(n0, size, options.contraction, communication, plan.start, plan.floor);
     let theorem = theorem_stages(n0, size, options.contraction);
-    let none = vec![0; levels.len() - 1];
+    let no_stages = vec![0; levels.len() - 1];
     let mut series = Vec::new();
-    for (name, stages) in [("full", &none), ("optimal", &optimal), ("theorem", &theorem)] {
+    for (name, stages) in [("full", &no_stages), ("optimal", &optimal), ("theorem", &theorem)] {
         let label = format!("recursion, {name}");
         series.push(Series { label, runs: vec![recursion_curve(&plan, &levels, stages)] });
     }

@@ -151,7 +151,9 @@ impl<'de> Deserialize<'de> for Sample {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Sample, A::Error> {
-                let (mut row, mut fields, mut text) = (Vec::new(), 0usize, None);
+                let mut row = Vec::new();
+                let mut fields = 0usize;
+                let mut text = None;
                 while let Some(item) = list.next_element::<Item>()? {
                     match item {
                         Item::Number(value) if fields == 0 => row.push(value),
@@ -203,9 +205,9 @@ impl<'de> Deserialize<'de> for Item {
                 reason = "devices hold f32; what it cannot hold is refused"
             )]
             fn visit_f64<E: Error>(self, value: f64) -> Result<Item, E> {
-                let narrow = value as f32;
-                if narrow.is_finite() {
-                    Ok(Item::Number(narrow))
+                let rounded = value as f32;
+                if rounded.is_finite() {
+                    Ok(Item::Number(rounded))
                 } else {
                     Err(E::custom(format!("found {value:e}, expected a number of at most {:?}", f32::MAX)))
                 }

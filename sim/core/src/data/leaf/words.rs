@@ -48,7 +48,7 @@ impl Vectors {
         vocabulary: usize,
         texts: impl Iterator<Item = &'t str>,
     ) -> Result<Self, DataError> {
-        let wanted: BTreeSet<String> = texts.flat_map(words).collect();
+        let text_words: BTreeSet<String> = texts.flat_map(words).collect();
         let mut vectors = Self { width: 0, by_word: BTreeMap::new() };
         for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')).take(vocabulary) {
             if line.is_empty() {
@@ -68,7 +68,7 @@ impl Vectors {
                     )));
                 }
             }
-            if !wanted.contains(word) || vectors.by_word.contains_key(word) {
+            if !text_words.contains(word) || vectors.by_word.contains_key(word) {
                 continue;
             }
             let number = |text: &str| {

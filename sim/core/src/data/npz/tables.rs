@@ -241,10 +241,10 @@ fn check_test_clients(clients: &CodedNames, tests_from: usize, name: &str) -> Re
     let untrained = |code: &&u32| trains.get(**code as usize) == Some(&false);
     match (0usize..).zip(test).find(|(_, code)| untrained(code)) {
         None => Ok(()),
-        Some((place, code)) => {
+        Some((row, code)) => {
             let client = clients.names.get(*code as usize).map_or("", String::as_str);
             Err(format!(
-                "{name} at [{place}]: client {client} has no row in x; remove its test rows or add training rows"
+                "{name} at [{row}]: client {client} has no row in x; remove its test rows or add training rows"
             ))
         }
     }
@@ -352,9 +352,9 @@ fn code_names(
 fn check_finite(array: &Array, key: &str) -> Result<(), String> {
     match array.first(|value| !narrow(value).is_finite()) {
         None => Ok(()),
-        Some((at, value)) => {
+        Some((position, value)) => {
             let expected = format!("expected a finite number, at most {:?} as an f32", f32::MAX);
-            Err(format!("{key} at {at:?}: found {value:?}, {expected}"))
+            Err(format!("{key} at {position:?}: found {value:?}, {expected}"))
         }
     }
 }

@@ -98,8 +98,8 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
         ));
     }
     let is_text = matches!(kind.type_char(), TypeChar::UnicodeStr | TypeChar::ByteStr);
-    let each = if is_text { text_memory(width) } else { NUMBER_SIZE };
-    let memory = count.saturating_mul(each);
+    let element_memory = if is_text { text_memory(width) } else { NUMBER_SIZE };
+    let memory = count.saturating_mul(element_memory);
     if memory > max_memory {
         return Err(format!(
             "shape {:?} takes {memory} bytes of memory, allowed: at most {max_memory} for all arrays of a file of this size; \
@@ -108,7 +108,7 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
         ));
     }
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let big = kind.endianness() == Endianness::Big;
+    let is_big_endian = kind.endianness() == Endianness::Big;
     let order = header.order();
     match kind.type_char() {
         TypeChar::UnicodeStr | TypeChar::ByteStr => {
@@ -119,7 +119,11 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
             let mut texts = Vec::with_capacity(count);
             read_chunks(&mut file, count, width, |chunk| {
                 for text in chunk.chunks_exact(width.max(1)) {
-                    texts.push(if unicode { decode_unicode(text, big)? } else { decode_bytes(text)? });
+                    texts.push(if unicode {
+                        decode_unicode(text, is_big_endian)?
+                    } else {
+                        decode_bytes(text)?
+                    });
                 }
                 Ok(())
             })?;
@@ -129,7 +133,7 @@ pub fn read(mut file: impl Read, length: u64, max_values: u64, max_memory: u64) 
         _ => {
             let mut values = Vec::with_capacity(count);
             read_chunks(&mut file, count, width, |chunk| {
-                decode_numbers(chunk, kind.type_char(), width, big, &mut values);
+                decode_numbers(chunk, kind.type_char(), width, is_big_endian, &mut values);
                 Ok(())
             })?;
             let values = if order == Order::C { values } else { row_major(&shape, &values) };

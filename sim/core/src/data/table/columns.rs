@@ -24,7 +24,7 @@ impl<'a> Header<'a> {
             *second_place = match *second_place {
                 Some(first) if first == index => None,
                 None => Some(index),
-                before => before,
+                known_place => known_place,
             };
         }
         Self { names, places }
@@ -134,7 +134,7 @@ impl<'a> Header<'a> {
     fn list(&self) -> String {
         let first = self.names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
         match self.names.len().checked_sub(SHOWN) {
-            Some(more @ 1..) => format!("{first} and {more} more"),
+            Some(hidden_count @ 1..) => format!("{first} and {hidden_count} more"),
             _ => first,
         }
     }
@@ -148,30 +148,30 @@ pub fn is_plain(entry: &str) -> bool {
 
 /// True if a pattern matches the whole text. The time is proportional to the product of the two lengths.
 fn matches_pattern(pattern: &[char], text: &[char]) -> bool {
-    let (mut at, mut place) = (0, 0);
+    let (mut pattern_index, mut text_index) = (0, 0);
     // Position of the last star in the pattern, and position in the text up to which the star matches.
     let mut star: Option<(usize, usize)> = None;
-    while place < text.len() {
-        match pattern.get(at) {
+    while text_index < text.len() {
+        match pattern.get(pattern_index) {
             Some('*') => {
-                star = Some((at, place));
-                at += 1;
+                star = Some((pattern_index, text_index));
+                pattern_index += 1;
             }
-            Some(c) if *c == '?' || text.get(place) == Some(c) => {
-                at += 1;
-                place += 1;
+            Some(c) if *c == '?' || text.get(text_index) == Some(c) => {
+                pattern_index += 1;
+                text_index += 1;
             }
             _ => match star {
-                Some((star_at, matched)) => {
-                    star = Some((star_at, matched + 1));
-                    at = star_at + 1;
-                    place = matched + 1;
+                Some((star_index, matched)) => {
+                    star = Some((star_index, matched + 1));
+                    pattern_index = star_index + 1;
+                    text_index = matched + 1;
                 }
                 None => return false,
             },
         }
     }
-    pattern.iter().skip(at).all(|c| *c == '*')
+    pattern.iter().skip(pattern_index).all(|c| *c == '*')
 }
 
 #[cfg(test)]

@@ -54,10 +54,10 @@ impl ColumnPositions {
     fn find(header: &[&str], columns: &Columns) -> Result<Self, String> {
         let header = Header::new(header);
         let client = columns.client.as_deref();
-        let others: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
+        let other_columns: Vec<&str> = client.into_iter().chain([columns.target.as_str()]).collect();
         let client = client.map(|name| header.find(name)).transpose()?;
         let target = header.find(&columns.target)?;
-        let features = header.select(&columns.features, &others)?;
+        let features = header.select(&columns.features, &other_columns)?;
         if features.len() > FEATURES {
             let feature_count = features.len();
             return Err(format!(
@@ -221,25 +221,25 @@ impl<'a> Rows<'a> {
     fn number(
         &mut self,
         record: &csv::StringRecord,
-        at: usize,
-        which: usize,
+        index: usize,
+        feature: usize,
         line: u64,
         hint: &str,
     ) -> Result<f64, String> {
-        let text = record.get(at).unwrap_or_default();
-        let column = self.header.get(at).copied().unwrap_or_default();
+        let text = record.get(index).unwrap_or_default();
+        let column = self.header.get(index).copied().unwrap_or_default();
         let cell = self.numbers.read(text, line);
         let cell = cell
             .map_err(|expected| format!("line {line}, column {column}: found {text:?}, {expected}{hint}"))?;
         let truth = matches!(cell, Cell::Bool(_));
-        match self.bools.get_mut(which) {
+        match self.bools.get_mut(feature) {
             Some(first @ None) => *first = Some((line, truth)),
-            Some(Some((first, before))) if *before != truth => {
+            Some(Some((first, was_truth))) if *was_truth != truth => {
                 let kind = |truth: bool| if truth { "true or false" } else { "a number" };
                 return Err(format!(
                     "line {line}, column {column}: found {text:?}, {}, but line {first} has {}: allowed: one kind in a column",
                     kind(truth),
-                    kind(*before)
+                    kind(*was_truth)
                 ));
             }
             _ => {}

@@ -189,15 +189,15 @@ impl Decimal {
             None => (text, 0),
         };
         let unsigned = mantissa.strip_prefix(['+', '-']).unwrap_or(mantissa);
-        let (whole, part) = unsigned.split_once([mark, '.']).unwrap_or((unsigned, ""));
-        let all_digits: String = [whole, part].concat();
+        let (integer_part, part) = unsigned.split_once([mark, '.']).unwrap_or((unsigned, ""));
+        let all_digits: String = [integer_part, part].concat();
         if all_digits.is_empty() || !all_digits.bytes().all(|digit| digit.is_ascii_digit()) {
             return None;
         }
-        let shown = all_digits.trim_end_matches('0');
+        let significant = all_digits.trim_end_matches('0');
         let exponent = i64::from(exponent) - i64::try_from(part.len()).ok()?
-            + i64::try_from(all_digits.len() - shown.len()).ok()?;
-        let digits = shown.trim_start_matches('0').to_owned();
+            + i64::try_from(all_digits.len() - significant.len()).ok()?;
+        let digits = significant.trim_start_matches('0').to_owned();
         let zero = digits.is_empty();
         Some(Self {
             negative: mantissa.starts_with('-') && !zero,

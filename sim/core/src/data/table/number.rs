@@ -154,11 +154,11 @@ fn expected_number(text: &str) -> String {
 pub(super) fn may_be_thousands(text: &str) -> bool {
     let unsigned = text.trim_start_matches(['+', '-']);
     let digits = |part: &str| part.bytes().all(|digit| digit.is_ascii_digit());
-    unsigned.split_once(',').is_some_and(|(whole, part)| {
-        (1..=3).contains(&whole.len())
-            && !whole.starts_with('0')
+    unsigned.split_once(',').is_some_and(|(integer_part, part)| {
+        (1..=3).contains(&integer_part.len())
+            && !integer_part.starts_with('0')
             && part.len() == 3
-            && digits(whole)
+            && digits(integer_part)
             && digits(part)
     })
 }

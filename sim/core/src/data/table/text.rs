@@ -122,14 +122,14 @@ pub struct Lines<'a> {
     pub skipped: u64,
 }
 
-/// Determines the delimiter and prepares the text for the CSV reader. The delimiter is `asked` if given, or
-/// the delimiter in a first line `sep=`, or the first of [`DELIMITERS`] with which the header has all of
+/// Determines the delimiter and prepares the text for the CSV reader. The delimiter is `configured` if given,
+/// or the delimiter in a first line `sep=`, or the first of [`DELIMITERS`] with which the header has all of
 /// `names`, or the delimiter that gives the most columns.
 ///
 /// # Errors
 /// A one-line message if the header is too large, or a quote does not end.
-pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lines<'a>, String> {
-    let (named, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
+pub fn lines<'a>(text: &'a str, configured: Option<u8>, names: &[&str]) -> Result<Lines<'a>, String> {
+    let (declared, text, skipped) = match text.strip_prefix("sep=").map(str::as_bytes) {
         Some([mark, b'\r', b'\n', ..]) => (Some(*mark), text.get(7..).unwrap_or_default(), 1),
         Some([mark, b'\n' | b'\r', ..]) => (Some(*mark), text.get(6..).unwrap_or_default(), 1),
         _ => (None, text, 0),
@@ -144,13 +144,13 @@ pub fn lines<'a>(text: &'a str, asked: Option<u8>, names: &[&str]) -> Result<Lin
     {
         return Err(format!("found a header of {} columns, allowed: at most {COLUMNS}", most_columns + 1));
     }
-    let delimiter = asked.or(named).unwrap_or_else(|| {
-        let has = |mark: &u8| {
+    let delimiter = configured.or(declared).unwrap_or_else(|| {
+        let splits_all_names = |mark: &u8| {
             let header: HashSet<String> = split_cells(first, *mark).into_iter().collect();
             names.iter().all(|name| header.contains(*name))
         };
         let most_columns = || DELIMITERS.into_iter().rev().max_by_key(|mark| split_cells(first, *mark).len());
-        DELIMITERS.into_iter().find(has).or_else(most_columns).unwrap_or(b',')
+        DELIMITERS.into_iter().find(splits_all_names).or_else(most_columns).unwrap_or(b',')
     });
     Ok(Lines { text: strip_blanks_before_quotes(text, delimiter, skipped)?, delimiter, skipped })
 }
@@ -275,14 +275,15 @@ mod tests {
     fn encoding_is_detected_by_byte_order_mark() {
         let text = "wer,größe\n";
         let units: Vec<u16> = [0xfeff].into_iter().chain(text.encode_utf16()).collect();
-        let little: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
-        let big: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
-        for bytes in [text.as_bytes(), &["\u{feff}", text].concat().into_bytes(), &little, &big] {
+        let little_endian: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        let big_endian: Vec<u8> = units.iter().flat_map(|unit| unit.to_be_bytes()).collect();
+        for bytes in [text.as_bytes(), &["\u{feff}", text].concat().into_bytes(), &little_endian, &big_endian]
+        {
             assert_eq!(decode(bytes).unwrap(), text);
         }
         for (bytes, message) in [
-            (&little[2..], "zero byte"),
-            (&little[..little.len() - 1], "within a character"),
+            (&little_endian[2..], "zero byte"),
+            (&little_endian[..little_endian.len() - 1], "within a character"),
             (b"a,b\ngr\xf6\xdfe", "line 2: found byte 0xf6"),
             (b"PK\x03\x04...", "workbook"),
             (b" \n\n", "empty"),

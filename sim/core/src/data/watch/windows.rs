@@ -50,7 +50,9 @@ pub fn raw_windows(decimation: usize) -> Result<Windows, DataError> {
 pub fn standardised(mut dataset: Dataset) -> Dataset {
     let d = dataset.features;
     let rows = dataset.clients.iter().flat_map(|client: &Client| client.train.x.chunks_exact(d));
-    let (mut count, mut sums, mut squares) = (0.0, [0.0; CHANNELS], [0.0; CHANNELS]);
+    let mut count = 0.0;
+    let mut sums = [0.0; CHANNELS];
+    let mut squares = [0.0; CHANNELS];
     for row in rows {
         for step in row.chunks_exact(CHANNELS) {
             count += 1.0;

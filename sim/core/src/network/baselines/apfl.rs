@@ -44,8 +44,9 @@ impl Method for Apfl {
         start: &RoundStart<'_>,
         state: &mut DeviceState,
     ) -> Result<Vec<f32>, DeclineReason> {
-        let (mut model, mut personal, mut alpha) =
-            (start.received.to_vec(), start.own(state), self.alpha(state));
+        let mut model = start.received.to_vec();
+        let mut personal = start.own(state);
+        let mut alpha = self.alpha(state);
         let (mut mixed, mut gradient) = (vec![0.0; model.len()], vec![0.0; model.len()]);
         let mut steps = [(); 2].map(|()| Steps::new(training.descent, model.len()));
         let mut updates_alpha = self.mixing_step_size > 0.0;

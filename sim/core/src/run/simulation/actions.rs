@@ -49,7 +49,7 @@ impl Simulation<'_> {
         let index = usize::try_from(device.0).unwrap_or(usize::MAX);
         let unanswered = self.arrivals.remove(index);
         let replay = self.replay.as_ref();
-        let was_late = replay.is_some_and(|known| known.was_late(device, id.round));
+        let was_late = replay.is_some_and(|replay| replay.was_late(device, id.round));
         let Some(device) = self.devices.get(index) else { return };
         if unanswered && was_late {
             // In the journal the answer arrived after the round was closed. The device has computed the

@@ -83,8 +83,8 @@ impl Simulation<'_> {
         let first = self.devices.len();
         // Average number of training rounds in which a client participated.
         let rounds = self.updates.div_ceil((self.dataset.clients.len() as u64).max(1));
-        let each = self.scenario.algorithm.network().map_or(0, |network| network.epochs);
-        let epochs = u16::try_from(rounds.saturating_mul(each.into())).unwrap_or(u16::MAX);
+        let epochs_per_newcomer = self.scenario.algorithm.network().map_or(0, |network| network.epochs);
+        let epochs = u16::try_from(rounds.saturating_mul(epochs_per_newcomer.into())).unwrap_or(u16::MAX);
         self.devices.connect(&self.dataset.newcomers, JoinTime::AfterTraining { epochs })?;
         let mut actions = Vec::new();
         for id in first..self.devices.len() {

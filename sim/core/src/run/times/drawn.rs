@@ -18,12 +18,14 @@ pub struct DrawnTimes {
 impl DrawnTimes {
     /// Draws the parameters of the clients.
     pub fn new(speed: Speed, seed: u64, clients: usize) -> Self {
-        let least = 1.0 / clients.max(1) as f64;
+        let min_fraction = 1.0 / clients.max(1) as f64;
         let draw = |client: u64| stream(seed, Purpose::Speed, client);
-        let parameter = |client| least + (1.0 - least) * draw(client).uniform();
+        let parameter = |client| min_fraction + (1.0 - min_fraction) * draw(client).uniform();
         // Mean of a uniform variable on [least, 1], and mean of its reciprocal.
-        let (mean, reciprocal) =
-            (0.5 * (1.0 + least), if least < 1.0 { -least.ln() / (1.0 - least) } else { 1.0 });
+        let (mean, reciprocal) = (
+            0.5 * (1.0 + min_fraction),
+            if min_fraction < 1.0 { -min_fraction.ln() / (1.0 - min_fraction) } else { 1.0 },
+        );
         let means = match speed {
             Speed::TwoClass { slow_fraction, slow_factor } => {
                 two_class(slow_fraction, slow_factor, seed, clients)

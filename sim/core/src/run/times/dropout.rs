@@ -254,10 +254,16 @@ mod tests {
             link: None,
         };
         let check = |fleet: &FleetSection, clients| Dropouts::check(fleet, clients).err().unwrap_or_default();
-        let (key, why) = check(&fleet(0.9, DropoutPattern::Persistent), 4);
-        assert!(key == "dropout" && why.contains("found 0.9") && why.contains("all of 4 clients"), "{why}");
+        let (key, message) = check(&fleet(0.9, DropoutPattern::Persistent), 4);
+        assert!(
+            key == "dropout" && message.contains("found 0.9") && message.contains("all of 4 clients"),
+            "{message}"
+        );
         assert_eq!(Dropouts::check(&fleet(0.9, DropoutPattern::Persistent), 10), Ok(()));
-        let (key, why) = check(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
-        assert!(key == "outage_sites" && why == "found 5, allowed: at most the fleet's 4 clients", "{why}");
+        let (key, message) = check(&fleet(0.5, DropoutPattern::Outages { sites: 5, rounds: 3.0 }), 4);
+        assert!(
+            key == "outage_sites" && message == "found 5, allowed: at most the fleet's 4 clients",
+            "{message}"
+        );
     }
 }

@@ -81,8 +81,8 @@ impl PoolSource {
             words: section.size("words", Some(0), 0..=1000)?,
         };
         let (vocabulary, words) = (leaf.vocabulary, leaf.words);
-        for (key, found, usual) in [("vocabulary", vocabulary, USUAL_VOCABULARY), ("words", words, 0)] {
-            if leaf.vectors.is_none() && found != usual {
+        for (key, found, default) in [("vocabulary", vocabulary, USUAL_VOCABULARY), ("words", words, 0)] {
+            if leaf.vectors.is_none() && found != default {
                 let message =
                     format!("found {found}, which is for texts only: set data.vectors, or leave it out");
                 return Err(section.problem(key, message));
@@ -102,7 +102,7 @@ impl PoolSource {
 
     fn load(&self, files: &mut Files<'_>) -> Result<Pool, DataError> {
         match self {
-            Self::Bundled(which) => idx::bundled(*which),
+            Self::Bundled(data_set) => idx::bundled(*data_set),
             Self::Idx(idx) => idx.read(files),
             Self::Cifar(directory, kind) => cifar::read(directory, *kind, files),
             Self::Leaf(leaf) => leaf.read(files),
