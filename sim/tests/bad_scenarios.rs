@@ -17,7 +17,7 @@ fn error_after_replacement(name: &str, from: &str, to: &str) -> String {
     std::fs::write(folder.join("my.toml"), GOOD.replace(from, to)).unwrap();
     let output = run_program(&folder, &["run", "my.toml", "--out", "out"]);
     assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
-    assert!(!folder.join("out").exists(), "{name}: nothing is written");
+    assert!(!folder.join("out").exists(), "{name}: files were written");
     let reported = stderr_text(&output);
     assert_eq!(reported.lines().count(), 1, "{name}: {reported}");
     assert!(reported.contains("my.toml"), "{name}: {reported}");

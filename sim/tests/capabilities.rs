@@ -157,11 +157,7 @@ fn linear(Sizes { d, k, c }: Sizes) {
     }
     // Servers request ridge scores only for classification.
     let scores = Wire::RidgeScores { labels_per_class: 1, first: 1.0, factor: 1.0, count: 1 }.bit();
-    assert_eq!(
-        request_count | scores,
-        claimed | scores,
-        "the tasks that devices claim are those that servers ask for"
-    );
+    assert_eq!(request_count | scores, claimed | scores, "devices claim other tasks than servers request");
 }
 
 /// Checks devices that add noise.

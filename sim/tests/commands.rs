@@ -27,9 +27,9 @@ fn unknown_names_get_the_nearest_known_name() {
         let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 2, "{arguments:?}");
         assert!(stderr_text(&output).contains("did you mean \"linear\""), "{}", stderr_text(&output));
-        assert!(stderr_text(&output).contains("new-clients"), "the names are listed");
+        assert!(stderr_text(&output).contains("new-clients"), "the names are not listed");
     }
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn attacks_are_refused_outside_simulations() {
             );
         }
     }
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written");
 }
 
 /// The output directory is checked before the first run, so that no result is lost because of a wrong path.
@@ -167,7 +167,7 @@ fn json_format_prints_only_json() {
     assert_eq!(exit_code(&output), 0);
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["rounds"], 5);
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no files without --out");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written without --out");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn progress_without_terminal_is_a_few_lines() {
     let output = run_program(&folder, &["run", "linear", "--set", "algorithm.rounds=95"]);
     let lines = stderr_text(&output).lines().filter(|line| line.contains("round ")).count();
     assert!((5..=11).contains(&lines), "{lines}");
-    assert!(!stderr_text(&output).contains('\u{1b}'), "no escapes");
+    assert!(!stderr_text(&output).contains('\u{1b}'), "found an escape sequence");
     assert!(stdout_text(&output).contains("distance"));
 }
 

@@ -72,17 +72,21 @@ fn interrupted_run_keeps_finished_rounds() {
         for stop in 0..=6 {
             let ended = job.run(&mut Until(stop)).unwrap();
             assert_eq!(ended.rounds.len(), stop as usize + 1, "{start}, stopped after {stop}");
-            assert_eq!(ended.interrupted, stop < 6, "after the last round there is nothing to interrupt");
+            assert_eq!(
+                ended.interrupted,
+                stop < 6,
+                "the run was interrupted after the last round, or not at all"
+            );
             let is_same_row = |(a, b): (&fedspan_sim_core::run::RoundRow, _)| {
                 let b: &fedspan_sim_core::run::RoundRow = b;
                 (a.time, a.bytes_up, &a.participants) == (b.time, b.bytes_up, &b.participants)
             };
             assert!(
                 ended.rounds.iter().zip(&complete.rounds).all(is_same_row),
-                "the same rounds as without a stop"
+                "the rounds differ from a run without a stop"
             );
-            assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has figures");
-            assert_eq!(ended.clients.len(), 100, "final heads are fitted");
+            assert!(ended.rounds.last().unwrap().scores.is_some(), "the last row has no metrics");
+            assert_eq!(ended.clients.len(), 100, "not every client has a final head");
         }
     }
 }

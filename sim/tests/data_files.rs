@@ -187,11 +187,15 @@ fn leaf_users_become_clients() {
     let sizes = |set: &Dataset| set.clients.iter().map(|c| c.train.len()).collect::<Vec<_>>();
     assert_eq!((set.features, set.outputs, sizes(&set)), (5, 3, vec![3, 2]));
     assert_eq!(set.clients[1].train.x.iter().sum::<f32>(), 3.5 + 14.3 + 2.0);
-    assert_eq!(set.dropped_users, 1, "who has no sample");
+    assert_eq!(set.dropped_users, 1, "not exactly the user without samples was dropped");
     let large = read("[data.partition]\nmin_samples = 3\n[split]\ntest = 0\n").unwrap();
     assert_eq!((sizes(&large), large.dropped_users), (vec![3], 2));
     let one_user = read("[data.partition]\nusers = 1\n[split]\ntest = 0\n").unwrap();
-    assert_eq!((one_user.clients.len(), one_user.dropped_users), (1, 1), "who is not drawn is not left out");
+    assert_eq!(
+        (one_user.clients.len(), one_user.dropped_users),
+        (1, 1),
+        "users that were not drawn count as dropped"
+    );
     // The test file contains only a user that the training file does not contain.
     let only_test = r#"{"user_data": {"c": {"x": [[9, 9, 9, 9]], "y": [2]}}}"#;
     std::fs::write(folder.join("other.json"), only_test).unwrap();

@@ -90,7 +90,7 @@ fn straggler_past_the_deadline_never_counts() {
         assert_eq!((counters.extended, counters.repeated, counters.late, counters.rejected()), (0, 0, 0, 0));
         let without = Job::prepare(&scenario, seed).unwrap().with_times(Times::from_table(in_time));
         let without = without.run(&mut NoProgress).unwrap();
-        assert!(without.representation == outcome.representation, "the same bits");
+        assert!(without.representation == outcome.representation, "the bits differ");
         assert_eq!(without.updates, outcome.updates);
     }
 }
@@ -104,7 +104,7 @@ fn silent_dropouts_cost_time_and_change_no_model() {
         let notified = outcome(&changes, 4);
         let unnotified = outcome(&[&changes[..], &["rounds.deadline=1000"]].concat(), 4);
         assert_eq!(sets(&notified), sets(&unnotified));
-        assert!(notified.representation == unnotified.representation, "the same bits");
+        assert!(notified.representation == unnotified.representation, "the bits differ");
         assert!(durations(&unnotified).iter().all(|took| (took - 1000.0).abs() < 1e-5));
         assert_eq!((unnotified.counters.declined, unnotified.counters.extended), (0, 0));
         let count = |outcome: &Outcome| sets(outcome).concat().len();

@@ -99,7 +99,7 @@ fn assert_devices_agree(scenario: &Scenario, close: f64) {
     assert!(apart < close, "apart by {apart}: {devices:?} and {grams:?}");
     let clean = Case { privacy: None, ..case(scenario) }.run(&fleet, scenario.seed).unwrap();
     let last = devices.len() - 1;
-    assert!((devices[last] - clean[last]).abs() > 1e-3, "there is noise");
+    assert!((devices[last] - clean[last]).abs() > 1e-3, "the products have no noise");
 }
 
 /// The report contains the spent privacy budget: all of epsilon with tight calibration and full
@@ -181,7 +181,11 @@ fn policies_and_data_kinds_combine() {
         let outcome = run(&scenario);
         let distances = distances(&outcome);
         assert!(distances[distances.len() - 1] < 0.15, "{changes:?}: {distances:?}");
-        assert_eq!(outcome.rounds.len(), 10, "nine exchanges and the start");
+        assert_eq!(
+            outcome.rounds.len(),
+            10,
+            "the number of rounds is not that of nine exchanges and the start"
+        );
     }
     let digits = "[data]\nkind = \"digits\"\n[data.partition]\nkind = \"iid\"\nclients = 10\n[model]\nk = 8\n\
                   target = 4\n[algorithm]\nname = \"fedpower\"\niterations = 40\nlocal_steps = 4\n";

@@ -40,7 +40,10 @@ fn fixed_point_with_noise_reaches_the_distance_of_f32() {
     for changes in [&["model.init=random"][..], &["model.init=power", "algorithm.send=\"representation\""]] {
         let float = outcome("linear", F32, changes);
         let fixed = outcome("linear", I16, changes);
-        assert_ne!(float.representation, fixed.representation, "another arithmetic");
+        assert_ne!(
+            float.representation, fixed.representation,
+            "fixed-point arithmetic gave the same representation"
+        );
         let (float, fixed) = (float.scores.distance.unwrap(), fixed.scores.distance.unwrap());
         assert!((fixed / float - 1.0).abs() < 0.05, "{fixed} against {float}");
     }

@@ -119,7 +119,7 @@ fn unusable_traces_are_refused() {
         assert_eq!(exit_code(&output), 2, "{name}: {}", stderr_text(&output));
         let reported = stderr_text(&output);
         assert!(reported.lines().count() == 1 && reported.contains("trace.csv"), "{name}: {reported}");
-        assert!(!folder.join("out").exists(), "{name}: nothing is written");
+        assert!(!folder.join("out").exists(), "{name}: files were written");
         assert!(parts.iter().all(|part| reported.contains(part)), "{name}: {reported}");
     }
     let folder = directory_with_trace("absent", "", "");
@@ -261,7 +261,10 @@ fn next_arrival_replaces_a_dropout() {
     for (row, duration) in trained(&outcome).iter().zip(durations(&outcome)) {
         assert_eq!(row.participants.len(), 4);
         let slowest = *row.participants.last().unwrap();
-        assert!(is_close(duration, times.time(slowest.0 as usize, 1, &ONE)), "the slowest that counts");
+        assert!(
+            is_close(duration, times.time(slowest.0 as usize, 1, &ONE)),
+            "the round did not last until the slowest counted answer"
+        );
         let rank = by_time.iter().position(|id| *id == slowest).unwrap();
         replaced += usize::from(rank > 3);
         // Participants are in the order of their compute times, and devices that dropped out are missing.
@@ -284,7 +287,10 @@ fn rounds_without_answers_are_repeated() {
     assert_eq!(trained(&outcome).len(), 20);
     assert!(outcome.counters.repeated > 20, "{}", outcome.counters.repeated);
     let tries = 20 + outcome.counters.repeated;
-    assert!(is_close(outcome.rounds[20].time, tries as f64 * 11.0), "one computation and the communication");
+    assert!(
+        is_close(outcome.rounds[20].time, tries as f64 * 11.0),
+        "a repeated round did not take one computation and the communication"
+    );
 }
 
 /// A fleet without samples fails immediately even with dropouts, because devices without samples are not a
@@ -350,13 +356,13 @@ fn links_differ_between_devices_not_between_rounds() {
         |outcome: &Outcome| trained(outcome).iter().map(|r| r.participants.clone()).collect::<Vec<_>>();
     assert!(
         order(&same_bandwidth).iter().all(|row| row.iter().copied().eq((0..12).map(DeviceId))),
-        "equals come in their order"
+        "equally fast clients answered in another order"
     );
     let order = order(&spread);
     assert!(order.iter().all(|row| *row == order[0]) && !order[0].iter().copied().eq((0..12).map(DeviceId)));
     assert!(
         durations(&spread)[0] > durations(&same_bandwidth)[0],
-        "the slowest of twelve is slower than the median"
+        "the slowest of twelve was not slower than the median"
     );
 }
 

@@ -116,5 +116,5 @@ fn unservable_scenarios_exit_with_2() {
         let output = run_program(&folder, &arguments);
         assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
     }
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "files were written");
 }

@@ -64,7 +64,7 @@ fn class_partition_gives_tests_of_own_classes() {
         assert_eq!(
             sum_over_clients(&share.clients, |client| client.test.len()),
             test,
-            "each test sample once"
+            "a test sample was assigned twice or not at all"
         );
         let with_all_tests = dataset(&format!("{data}tests = \"all\"\n"));
         for (share, with_all_tests) in share.clients.iter().zip(&with_all_tests.clients) {
@@ -98,7 +98,7 @@ fn test_rows_are_not_training_rows() {
         let rows_of_clients = trained.len();
         trained.sort_unstable();
         trained.dedup();
-        assert_eq!(trained.len(), rows_of_clients, "a sample of two clients");
+        assert_eq!(trained.len(), rows_of_clients, "a sample belongs to two clients");
         let tested: Vec<_> = everyone().flat_map(|client| rows(&client.test, 65)).collect();
         assert_eq!(tested.len(), count, "{extra}");
         assert!(tested.iter().all(|row| trained.binary_search(row).is_err()), "{extra}");

@@ -75,7 +75,7 @@ fn run_writes_the_documented_files() {
 
     let lines = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     let rounds: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(rounds.len(), 21, "round 0 is the initial model");
+    assert_eq!(rounds.len(), 21, "the rows are not those of the initial model and twenty rounds");
     let total = |field: &str| rounds.iter().map(|round| round[field].as_u64().unwrap()).sum::<u64>();
     assert_eq!(summary["bytes"]["up"], total("bytes_up"));
     assert_eq!(summary["bytes"]["down"], total("bytes_down"));
@@ -86,7 +86,7 @@ fn run_writes_the_documented_files() {
     let updates = summary["updates"].as_u64().unwrap();
     assert_eq!((updates - 200) % 100, 0);
     let per_update = (total("bytes_up") + total("bytes_down")) as f64 / updates as f64;
-    assert_eq!(summary["bytes"]["per_update"], per_update, "numbers read back exactly");
+    assert_eq!(summary["bytes"]["per_update"], per_update, "a number changed when it was read back");
     let last = rounds.last().unwrap();
     assert_eq!(last["distance"], summary["final"]["distance"]);
     assert_eq!(last["time"], summary["time"]["simulated"]);
@@ -94,13 +94,16 @@ fn run_writes_the_documented_files() {
     assert!(times.is_sorted());
 
     let b = npz::read_matrix(out.join("model/representation.npy").to_str().unwrap(), 10).unwrap();
-    assert!((b.transpose() * &b - nalgebra_identity(2)).norm() < 1e-12, "orthonormal columns");
+    assert!((b.transpose() * &b - nalgebra_identity(2)).norm() < 1e-12, "the columns are not orthonormal");
     let heads = npz::read_matrix(out.join("model/heads.npy").to_str().unwrap(), 100).unwrap();
     assert_eq!(heads.shape(), (100, 2));
     let page = std::fs::read_to_string(out.join("report.html")).unwrap();
     assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("@import"));
-    assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the scenario is in the report");
-    assert!(page.contains("fleet") && page.contains("exponential"), "with the changes");
+    assert!(page.contains("head_norm = &quot;sqrt-k&quot;"), "the report lacks the scenario");
+    assert!(
+        page.contains("fleet") && page.contains("exponential"),
+        "the report lacks the changes of the scenario"
+    );
 }
 
 fn nalgebra_identity(k: usize) -> fedspan_engine::linalg::Matrix {
@@ -201,7 +204,7 @@ fn run_removes_only_files_of_earlier_runs() {
     let user_files = ["notes.txt", "seed-8/notes.txt", "seed-x/summary.json", "model/mine.npy", "seed-9.txt"];
     let several = run(&["--seeds", "3"]);
     assert!(several.iter().all(|file| file.starts_with("seed-") || !file.contains('/')), "{several:?}");
-    assert!(!several.contains(&"rounds.jsonl".to_owned()), "that of the single run is gone");
+    assert!(!several.contains(&"rounds.jsonl".to_owned()), "the file of the single run is left");
     for file in user_files {
         std::fs::create_dir_all(out.join(file).parent().unwrap()).unwrap();
         std::fs::write(out.join(file), "mine").unwrap();
@@ -286,9 +289,9 @@ fn compare_shows_scenarios_in_columns() {
     let summary = read_json(&folder.join("out/summary.json"));
     let runs = summary["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3);
-    assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario twice");
+    assert_eq!(runs[0]["final"], runs[2]["final"], "the same scenario gave two results");
     assert_ne!(runs[0]["final"], runs[1]["final"]);
     assert!(folder.join("out/linear-name=gd-gd/seed-8/rounds.jsonl").is_file());
     let page = std::fs::read_to_string(folder.join("out/report.html")).unwrap();
-    assert!(page.contains("var(--series-1)"), "a curve for each");
+    assert!(page.contains("var(--series-1)"), "the report lacks curves");
 }

@@ -136,7 +136,10 @@ fn newcomers_label_windows_of_the_first_half() {
                     let labelled = per_class(&newcomer.train);
                     assert!(labelled.values().all(|count| *count == labels_per_class), "{labelled:?}");
                     let (labelled_classes, tested) = (labelled.keys(), per_class(&newcomer.test));
-                    assert!(labelled_classes.eq(tested.keys()), "every class that is tested is labelled");
+                    assert!(
+                        labelled_classes.eq(tested.keys()),
+                        "the labelled classes are not the tested classes"
+                    );
                 }
             }
         }
@@ -164,7 +167,7 @@ fn folds_hold_each_person_out_once() {
         let tested = windows_of_clients(&windows, &dataset, &dataset.newcomers, scored);
         let mut series: Vec<usize> = tested.iter().map(|place| place.0).collect();
         series.dedup();
-        assert_eq!(series.len(), 28, "2 people x 2 sides x 7 exercises");
+        assert_eq!(series.len(), 28, "the series are not those of 2 people x 2 sides x 7 exercises");
         out.extend(newcomer_people);
     }
     out.sort_unstable();

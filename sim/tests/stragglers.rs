@@ -60,7 +60,10 @@ fn round_ends_with_its_last_awaited_answer() {
     for (stage, rounds) in outcome.rounds[1..].chunks(3).enumerate() {
         let first = &rounds[0].participants;
         assert!(rounds.iter().all(|row| row.participants == *first && usize::from(row.stage) == stage));
-        assert!(first.starts_with(&outcome.rounds[1].participants), "the fastest are among them");
+        assert!(
+            first.starts_with(&outcome.rounds[1].participants),
+            "the fastest clients are not among the first cohort"
+        );
         for time in &durations[3 * stage..3 * stage + 3] {
             assert!((time - durations[3 * stage]).abs() < 1e-5 && *time > 2.0);
         }
@@ -95,7 +98,7 @@ fn adaptive_schedule_tolerates_dropouts() {
     };
     let waits_for_few =
         adaptive.iter().all(|run| run.rounds.iter().skip(2).any(|row| row.participants.len() <= 8));
-    assert!(waits_for_few, "somewhere it waits for few");
+    assert!(waits_for_few, "a run never waited for at most eight clients");
     assert!(time(&adaptive) < 0.7 * time(&full), "{} {}", time(&adaptive), time(&full));
 }
 

@@ -11,7 +11,7 @@ fn table_has_every_fleet_and_the_trend() {
     for part in ["Communication 0:", "Communication 10:", "65536", "slope", "R^2", "By the contraction"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no files without --out");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written without --out");
 }
 
 #[test]
@@ -64,9 +64,9 @@ fn report_draws_recursion_and_simulated_runs() {
         assert!(page.contains(&format!("</span>{label}</li>")), "{label}");
     }
     assert!(page.contains("simulated, adaptive") && page.contains("<svg"));
-    assert!(!page.contains("bytes sent"), "the theory has no bytes axis");
+    assert!(!page.contains("bytes sent"), "the page has an axis of bytes");
     let time = page.find(">simulated time</label>").unwrap();
-    assert!(time < page.find(">rounds</label>").unwrap(), "time is the first axis");
+    assert!(time < page.find(">rounds</label>").unwrap(), "time is not the first axis");
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn impossible_options_exit_with_2() {
         assert_eq!(exit_code(&output), 2, "{arguments:?}: {}", stderr_text(&output));
         assert!(stderr_text(&output).contains(message), "{arguments:?}: {}", stderr_text(&output));
     }
-    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "nothing is written");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "files were written");
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn data_in_memory_give_the_same_bits() {
     let initial = first.rounds[0].scores.unwrap().distance;
     assert!(
         initial.is_some() && second.scores.distance < initial,
-        "the truth is known, and training has an effect"
+        "no distance is known, or training did not reduce it"
     );
 }
 

@@ -166,7 +166,7 @@ fn first_scaffold_round_is_fedavg_without_momentum() {
     assert_eq!(scaffold.bits(), fedavg.bits());
     scaffold.run_round(&ALL);
     fedavg.run_round(&ALL);
-    assert_ne!(scaffold.bits(), fedavg.bits(), "from the second round on, steps are corrected");
+    assert_ne!(scaffold.bits(), fedavg.bits(), "steps were not corrected in the second round");
 }
 
 /// The server's control variate c is the mean of the control variates of all devices, which are zero before a

@@ -85,7 +85,7 @@ pub fn data_error_message(folder: &Path, data: &str) -> String {
     let output = run_program(folder, &["run", "my.toml", "--out", "out"]);
     let reported = stderr_text(&output);
     assert_eq!(exit_code(&output), 2, "{reported}");
-    assert!(!folder.join("out").exists(), "nothing is written");
+    assert!(!folder.join("out").exists(), "files were written");
     assert_eq!(reported.lines().count(), 1, "{reported}");
     reported
 }

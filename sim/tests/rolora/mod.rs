@@ -66,7 +66,7 @@ fn generated_data_have_requested_strength_and_heterogeneity() {
         for (client, b) in dataset.clients.iter().zip(&ups) {
             let Client { x, y } = Client::of(&client.train, 20);
             assert_eq!((x.nrows(), y.ncols()), (50, 12));
-            assert!((x * &a * b - y).amax() < 1e-5, "targets are rounded once");
+            assert!((x * &a * b - y).amax() < 1e-5, "a target differs by more than one rounding");
         }
     }
     // With a single client there is no heterogeneity.

@@ -161,8 +161,12 @@ mod tests {
         assert!(matches!(&b.y, Labels::Classes(classes) if classes.len() == 2));
         assert!(
             Arc::ptr_eq(&without_constant.clients[1].test, &without_constant.newcomers[0].test),
-            "shared as before"
+            "the test set is no longer shared"
         );
-        assert_eq!(without_constant.clone().without_constant().features, 64, "a second call changes nothing");
+        assert_eq!(
+            without_constant.clone().without_constant().features,
+            64,
+            "a second call changed the data set"
+        );
     }
 }

@@ -225,7 +225,10 @@ mod tests {
         let Scaling { shift, factor, scale, .. } = scaled.scale.clone().unwrap();
         assert_eq!((shift, factor, scale), (vec![1013.0, 7.0], vec![1.0 / deviation, 1.0], "standard"));
         assert_eq!(scaled.clients[0].train.x, [0.0, 0.0, 1.0, (2.0 / deviation) as f32, 0.0, 1.0]);
-        assert!(Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test), "shared as before");
+        assert!(
+            Arc::ptr_eq(&scaled.clients[0].test, &scaled.newcomers[0].test),
+            "the test set is no longer shared"
+        );
         assert!((scaled.clients[1].test.x_f64.as_ref().unwrap()[0] + 913.0 / deviation).abs() < 1e-9);
         assert_eq!(scaled.newcomers[0].train.x[1..], [1.0, 1.0]);
         // The value 8 of the newcomer differs from the constant 7; the value 7 of the test set does not.

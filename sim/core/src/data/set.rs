@@ -230,7 +230,7 @@ mod tests {
         }
         assert_eq!(joined, whole_set);
         joined.append(&Set::empty(false));
-        assert_eq!(joined, whole_set, "an empty set changes nothing");
+        assert_eq!(joined, whole_set, "an empty set changed the other set");
         let swapped = whole_set.select(2, &[3, 1]);
         assert_eq!(swapped.x_f64.unwrap(), [0.3, 1.0, 0.1, 1.0]);
         assert_eq!(swapped.y_f64.unwrap(), [3.0 / 7.0, 1.0 / 7.0]);

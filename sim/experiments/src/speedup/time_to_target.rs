@@ -192,7 +192,7 @@ mod tests {
     fn majority_of_seeds_defines_the_time() {
         let events = [(1.0, 0, true), (2.0, 1, true), (3.0, 0, false), (3.0, 2, true), (4.0, 0, true)];
         let four = crossings(&[false; 4], &events, &[9.0; 4]);
-        assert_eq!(four.time(), Some(4.0), "two of four are not a majority, even after seeds swap");
+        assert_eq!(four.time(), Some(4.0), "two of four counted as a majority");
         assert_eq!(crossings(&[false; 3], &events, &[9.0; 3]).time(), Some(2.0));
         assert_eq!(crossings(&[true, true, false], &[], &[9.0; 3]).time(), Some(0.0));
     }

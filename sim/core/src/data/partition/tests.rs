@@ -23,7 +23,7 @@ fn checked_count(parts: &[Vec<usize>]) -> usize {
     let count = sorted.len();
     sorted.sort_unstable();
     sorted.dedup();
-    assert_eq!(sorted.len(), count, "a sample of two clients");
+    assert_eq!(sorted.len(), count, "a sample belongs to two clients");
     assert!(sorted.last() < Some(&1000));
     count
 }

@@ -152,10 +152,10 @@ mod tests {
             let means = two_class(fraction, 100.0, 5, 25);
             let least = means.iter().copied().fold(f64::INFINITY, f64::min);
             assert_eq!(means.iter().filter(|mean| **mean > 10.0 * least).count(), slow % 25, "{fraction}");
-            assert!((means.iter().sum::<f64>() - 25.0).abs() < 1e-9, "the means have mean 1");
+            assert!((means.iter().sum::<f64>() - 25.0).abs() < 1e-9, "the mean of the means is not 1");
         }
         let means = |seed| two_class(0.2, 100.0, seed, 50);
-        assert!(means(1) != means(2), "the seed selects the slow clients");
+        assert!(means(1) != means(2), "another seed selected the same slow clients");
     }
 
     #[test]

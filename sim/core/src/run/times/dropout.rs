@@ -186,11 +186,14 @@ mod tests {
         let absent =
             |probability| dropout_table(dropouts(probability, DropoutPattern::Persistent, 20, 7), 20);
         let (fewer_absent, more_absent) = (absent(0.3), absent(0.6));
-        assert!(fewer_absent.iter().all(|period| *period == fewer_absent[0]), "the same in every period");
+        assert!(
+            fewer_absent.iter().all(|period| *period == fewer_absent[0]),
+            "the absent clients changed between periods"
+        );
         assert!(fewer_absent[0].iter().zip(&more_absent[0]).all(|(fewer, more)| !fewer || *more));
         assert!(
             dropout_table(dropouts(0.3, DropoutPattern::Persistent, 20, 8), 20) != fewer_absent,
-            "the seed selects the absent clients"
+            "another seed selected the same absent clients"
         );
     }
 
